@@ -1,0 +1,1 @@
+"""foretell: a decoder (GPT) that you can see through."""

@@ -1,0 +1,58 @@
+"""`foretell embed MODEL TEXT|FILE`: a vector for a text, or for every line of a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, read_text
+from foretell.cli.terminal import note, open_model, print_json
+from foretell.errors import DataError
+
+
+def embed(
+    model: ModelArgument,
+    text: Annotated[str, Parameter(help="A text, a file with one text a line, or -.")],
+    /,
+    *,
+    pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """A vector for a text.
+
+    It is the stream after the last norm. A file, or standard input, gives one vector a line.
+    """
+    texts = read_texts(text)
+    loaded = open_model(model, device, dtype)
+    from foretell.inference.embedding import embed as embed_text
+
+    for one in texts:
+        vector = embed_text(loaded, one, pool)
+        if json:
+            print_json({"text": one, "embedding": vector})
+        else:
+            print(" ".join(f"{value:.6g}" for value in vector))
+
+
+def read_texts(argument: str) -> list[str]:
+    """The text itself, or the lines of a file or of standard input that are not empty."""
+    path = Path(argument)
+    if len(argument) < 1024 and "\n" not in argument and path.is_file():
+        note(f"one vector for each line of {argument}")
+        try:
+            lines = path.read_text(encoding="utf-8").splitlines()
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{argument} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
+            ) from None
+    else:
+        text = read_text(argument)
+        lines = [argument] if text == argument else text.splitlines()
+    lines = [line for line in lines if line.strip()]
+    if not lines:
+        raise DataError("there is no text to embed; give at least one line with some")
+    return lines

@@ -1,0 +1,89 @@
+"""`foretell generate MODEL [PROMPT]`: let a model write."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import (
+    STANDARD_INPUT,
+    Device,
+    Dtype,
+    Flag,
+    Json,
+    ModelArgument,
+    read_text,
+)
+from foretell.cli.terminal import note, open_model, print_json, results
+
+
+def generate(
+    model: ModelArgument,
+    prompts: Annotated[
+        list[str] | None, Parameter(help="One or more texts to continue; - reads one from standard input.")
+    ] = None,
+    /,
+    *,
+    max_tokens: Annotated[
+        int | None, Parameter(help="How many tokens at most; default: 200, or what still fits.", show_default=False)
+    ] = None,
+    temperature: Annotated[float, Parameter(help="0 always takes the likeliest.")] = 0.8,
+    top_k: Annotated[int | None, Parameter(help="Keep the k likeliest.", show_default=False)] = None,
+    top_p: Annotated[float, Parameter(help="Keep this much probability.")] = 0.95,
+    min_p: Annotated[float, Parameter(help="Drop what is less likely than this share of the likeliest.")] = 0.0,
+    repetition_penalty: Annotated[float, Parameter(help="Above 1 discourages tokens that occurred.")] = 1.0,
+    stop: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="",
+            consume_multiple=False,
+            allow_leading_hyphen=True,
+            help="End before this string; may be repeated.",
+        ),
+    ] = None,
+    seed: Annotated[int, Parameter(help="The same seed writes the same text.")] = 1,
+    slide: Annotated[bool, Flag, Parameter(help="When the context is full, go on from its tail.")] = False,
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Continue a prompt.
+
+    The text appears on stdout as it is written: the prompt, then its continuation.
+    """
+    from foretell.config import SamplingConfig, make_section
+
+    sampling = make_section(
+        SamplingConfig,
+        {
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+        },
+    )
+    texts = [read_text(prompt) for prompt in (prompts or [""])]
+    loaded = open_model(model, device, dtype)
+    from foretell.inference.completion import Completer
+
+    stops = ["-" if one == STANDARD_INPUT else one for one in (stop or [])]
+    completer = Completer(loaded, texts, sampling, stops)
+    if slide:
+        note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
+    limit = max_tokens if max_tokens is not None else completer.default_length(slide)
+    pieces = completer.stream(limit, slide=slide)
+    if json or len(texts) > 1:
+        for _ in pieces:
+            pass
+        for completion in completer.completions():
+            print_json(completion.to_json()) if json else results().print(completion.prompt + completion.text + "\n")
+        return
+    print(texts[0], end="", flush=True)
+    for _, piece in pieces:
+        print(piece, end="", flush=True)
+    print()
+    sys.stdout.flush()

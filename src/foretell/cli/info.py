@@ -1,0 +1,68 @@
+"""`foretell info MODEL`: every weight's path, shape and size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from foretell.cli.arguments import Json, ModelArgument
+from foretell.cli.terminal import open_model, print_json, results
+
+if TYPE_CHECKING:
+    from foretell.runs.saved_model import LanguageModel
+
+
+def info(model: ModelArgument, /, *, json: Json = False) -> None:
+    """Every weight's path, shape and size.
+
+    The path of a module is also the name of its output, and the key of its weights on disk.
+    """
+    loaded = open_model(model, "cpu", "auto")
+    facts = describe(loaded)
+    if json:
+        print_json(facts)
+    else:
+        show(facts)
+
+
+def describe(loaded: LanguageModel) -> dict[str, Any]:
+    """Configuration, tokenizer, cost and all weights, as plain values."""
+    from foretell.model.cost import cache_bytes_per_token, training_flops_per_token
+
+    decoder, tokenizer = loaded.decoder, loaded.tokenizer
+    weights = [
+        {"path": path, "shape": list(weight.shape), "parameters": weight.numel()}
+        for path, weight in decoder.named_parameters()
+    ]
+    return {
+        "name": loaded.name,
+        "config": decoder.config.model_dump(mode="json"),
+        "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
+        "parameters": sum(one["parameters"] for one in weights),
+        "training_flops_per_token": training_flops_per_token(decoder.config),
+        "cache_bytes_per_token": cache_bytes_per_token(decoder.config, element_bytes=4),
+        "weights": weights,
+        "modules": [path for path, _ in decoder.named_modules() if path],
+    }
+
+
+def show(facts: dict[str, Any]) -> None:
+    """The facts as a table that fits 80 columns."""
+    console = results()
+    config, tokenizer = facts["config"], facts["tokenizer"]
+    console.print(
+        f"{facts['name']}: {facts['parameters']:,} parameters, {config['num_layers']} layers, {config['num_heads']} heads "
+        f"of {config['head_width']}, width {config['width']}, context {config['context_length']}"
+    )
+    console.print(
+        f"{config['position']} positions, {config['norm']} ({config['norm_placement']}), {config['feedforward']} "
+        f"feed-forward of {config['feedforward_width']} with {config['activation']}"
+    )
+    console.print(f"tokenizer: {tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens")
+    console.print(
+        f"cost: {facts['training_flops_per_token'] / 1e6:,.1f} MFLOP to train on a token, "
+        f"{facts['cache_bytes_per_token']:,} bytes of cache a token"
+    )
+    console.print()
+    for weight in facts["weights"]:
+        shape = " x ".join(f"{size:,}" for size in weight["shape"])
+        console.print(f"{weight['path']:<48} {shape:>16} {weight['parameters']:>13,}")

@@ -1,0 +1,98 @@
+"""The entry: parse, run one verb, turn whatever goes wrong into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import NoReturn
+
+from cyclopts import App, CycloptsError, Group
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError
+
+from foretell.cli.arguments import rewrite
+from foretell.cli.terminal import fail
+from foretell.errors import ForetellError, Interrupted
+
+LEARN, ASK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("Learn", "Ask", "Look"), start=1))
+HELP = """A decoder (GPT) that you can see through.
+
+Examples:
+
+    foretell demo                                   the first five minutes
+    foretell train my.txt                           train on your own text
+    foretell next primer "The return value of the"  what comes next?
+    foretell generate runs/my "Once upon a time"    let it write
+
+A MODEL is a path, the name of a run in ./runs, or `primer`, which is inside.
+"""
+VERBS = {  # verb: (group, what it does, where it is)
+    "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
+    "train": (LEARN, "Train a decoder on text.", "foretell.cli.train:train"),
+    "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
+    "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
+    "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
+    "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
+    "info": (LOOK, "Every weight's path, shape and size.", "foretell.cli.info:info"),
+    "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
+}
+
+
+def make_app() -> App:
+    """All verbs, each imported when it is called."""
+    app = App(name="foretell", help=HELP, help_format="plaintext", help_formatter="plain", version=_version)
+    app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
+    for verb, (group, summary, where) in VERBS.items():
+        app.command(where, name=verb, group=group, help=summary)
+    tokenizer = App(name="tokenizer", help="Make a tokenizer of your own.", group=LOOK, help_formatter="plain")
+    tokenizer.command("foretell.cli.tokenizer:train", name="train", help="Make a tokenizer from text.")
+    app.command(tokenizer)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and leave with its exit code."""
+    signal.signal(signal.SIGTERM, _terminate)
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM."""
+    try:
+        make_app()(rewrite(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        sys.stdout.flush()
+    except ForetellError as error:
+        return fail(str(error), error.exit_code)
+    except CycloptsError as error:
+        return fail(_usage(error), 2)
+    except KeyboardInterrupt:
+        return fail("stopped by Ctrl-C", 130)
+    except BrokenPipeError:
+        # Whoever read the output has gone; pointing stdout elsewhere keeps Python from complaining when it exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        return fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
+    return 0
+
+
+def _usage(error: CycloptsError) -> str:
+    """What is wrong with the arguments, and where to read on."""
+    verb = " ".join(error.command_chain or ())
+    message = " ".join(str(error).split())
+    if isinstance(error, UnknownOptionError):
+        message += " Text that begins with a hyphen goes after --." if "Did you mean" not in message else ""
+    if isinstance(error, UnknownCommandError | MissingArgumentError | UnknownOptionError):
+        message += f" (foretell {verb + ' ' if verb else ''}--help lists all)"
+    return message
+
+
+def _terminate(number: int, frame: FrameType | None) -> NoReturn:
+    raise Interrupted("stopped by SIGTERM", 143)
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("foretell")

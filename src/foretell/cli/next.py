@@ -1,0 +1,66 @@
+"""`foretell next MODEL TEXT`: the likeliest next tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Device, Dtype, Flag, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.terminal import open_model, print_json, results
+from foretell.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretell.inference.distribution import NextTokens
+
+BAR_WIDTH = 30
+
+
+def next_verb(
+    model: ModelArgument,
+    text: TextArgument,
+    /,
+    *,
+    top: Annotated[int, Parameter(help="How many tokens to show.")] = 5,
+    at: Annotated[int | None, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
+    every: Annotated[bool, Flag, Parameter(help="After every token of the text.")] = False,
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """The likeliest next tokens, with their probabilities.
+
+    The context that is printed is the text the distribution really follows.
+    """
+    if at is not None and every:
+        raise UsageError("--at and --every exclude each other; give one of them")
+    text = read_text(text)
+    loaded = open_model(model, device, dtype)
+    from foretell.inference.distribution import encode_some, next_tokens
+
+    positions = list(range(len(encode_some(loaded, text)))) if every else [-1 if at is None else at]
+    found = next_tokens(loaded, text, top, positions)
+    if json:
+        print_json([one.to_json() for one in found] if every else found[0].to_json())
+        return
+    for one in found:
+        show(one)
+
+
+def show(following: NextTokens) -> None:
+    """A context and a bar for each token."""
+    from rich.text import Text
+
+    console = results()
+    console.print(Text(tail(following.context), style="bold"))
+    largest = following.tokens[0].probability
+    for token in following.tokens:
+        bar = "█" * max(1, round(BAR_WIDTH * token.probability / largest))
+        line = Text(f"  {token.probability:7.2%}  ").append(f"{token.text!r:<22}", style="bold cyan")
+        console.print(line.append(bar, style="cyan"))
+
+
+def tail(context: str, width: int = 76) -> str:
+    """The end of a context on one line."""
+    line = context.replace("\n", "⏎")
+    return line if len(line) <= width else "…" + line[-width + 1 :]

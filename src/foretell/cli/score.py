@@ -1,0 +1,74 @@
+"""`foretell score MODEL TEXT`: how likely a text is, token by token."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.terminal import open_model, print_json, results
+
+if TYPE_CHECKING:
+    from rich.text import Text
+
+    from foretell.inference.distribution import Score, ScoredToken
+
+# surprise in bits -> style: from what the model expected to what it would hardly have written
+SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))
+
+
+def score(
+    model: ModelArgument,
+    text: TextArgument,
+    /,
+    *,
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """How likely a text is, token by token.
+
+    Colours show the surprise of each token in bits: below 1 green, below 4 cyan, below 8 yellow, above red.
+    """
+    text = read_text(text)
+    loaded = open_model(model, device, dtype)
+    from foretell.inference.distribution import score as score_text
+
+    result = score_text(loaded, text)
+    print_json(result.to_json()) if json else show(result)
+
+
+def show(result: Score) -> None:
+    """The text coloured by surprise (or a table where there are no colours), and its total."""
+    from rich.text import Text
+
+    console = results()
+    if console.color_system:
+        console.print(Text.assemble(*(coloured(token) for token in result.tokens)))
+        console.print(Text.assemble("surprise in bits: ", *legend()))
+    else:
+        for token in result.tokens:
+            bits = "      " if token.logprob is None else f"{-token.logprob / math.log(2):6.2f}"
+            console.print(f"{bits}  {token.text!r}")
+    if result.perplexity is None:
+        console.print("one token alone has no probability: the model needs something before it")
+        return
+    console.print(
+        f"log-probability {result.logprob:.3f} nats, perplexity {result.perplexity:.2f}, "
+        f"given the first token {result.tokens[0].text!r}"
+    )
+
+
+def coloured(token: ScoredToken) -> tuple[str, str]:
+    """A token's text and its style."""
+    if token.logprob is None:
+        return token.text, "dim"
+    bits = -token.logprob / math.log(2)
+    return token.text, next(style for limit, style in SURPRISE if bits < limit or limit == math.inf)
+
+
+def legend() -> list[tuple[str, str] | str | Text]:
+    """The colours and their limits."""
+    labels = ("below 1", "below 4", "below 8", "more")
+    pairs = [(f" {label} ", style) for label, (_, style) in zip(labels, SURPRISE, strict=True)]
+    return [part for pair in pairs for part in (pair, " ")]

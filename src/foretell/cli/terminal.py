@@ -1,0 +1,60 @@
+"""What goes where: results to stdout, everything else to stderr, colours only where they are wanted."""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from foretell.runs.saved_model import LanguageModel
+
+
+@cache
+def results() -> Console:
+    """Standard output: wraps nothing and guesses no colours. NO_COLOR and FORCE_COLOR are honoured by rich."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+
+@cache
+def messages() -> Console:
+    """Standard error, for all that is not a result."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+
+def note(text: str) -> None:
+    """A line on stderr."""
+    messages().print(text, style="dim")
+
+
+def fail(message: str, exit_code: int) -> int:
+    """An error as one line on stderr; hands the exit code through."""
+    one_line = " ".join(str(message).split())
+    print(f"foretell: {one_line}", file=sys.stderr)
+    return exit_code
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on one line of stdout."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def open_model(argument: str, device: str, dtype: str) -> LanguageModel:
+    """Load a model, saying at once that it is being loaded and then what was chosen."""
+    console = messages()
+    console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
+    sys.stderr.flush()
+    from foretell.convert.load import load
+
+    model = load(argument, device, dtype)
+    parameters = sum(parameter.numel() for parameter in model.decoder.parameters())
+    precision = str(model.dtype).removeprefix("torch.")
+    console.print(f"{argument}: {parameters:,} parameters on {model.device.type} in {precision}", style="dim")
+    return model

@@ -1,0 +1,37 @@
+"""`foretell tokenize MODEL TEXT`: the tokens of a text."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Flag, Json, TextArgument, read_text
+from foretell.cli.terminal import print_json, results
+
+
+def tokenize(
+    model: Annotated[str, Parameter(help="A model, or a tokenizer's file or folder.")],
+    text: TextArgument,
+    /,
+    *,
+    allow_special: Annotated[bool, Flag, Parameter(help="Let names like <|endoftext|> become special tokens.")] = False,
+    json: Json = False,
+) -> None:
+    """The tokens of a text.
+
+    Text never becomes a special token unless --allow-special says so.
+    """
+    text = read_text(text)
+    from foretell.convert.load import find_tokenizer
+
+    tokenizer = find_tokenizer(model)
+    ids = tokenizer.encode(text, allow_special=allow_special)
+    if json:
+        print_json({"ids": ids, "pieces": tokenizer.pieces(ids)})
+        return
+    console = results()
+    for place, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True)):
+        console.print(f"{place:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}")
+    size = len(text.encode())
+    console.print(f"{len(ids)} tokens for {size} bytes, {size / max(1, len(ids)):.2f} bytes each")

@@ -1,0 +1,48 @@
+"""`foretell tokenizer train DATA... --kind bpe --out DIR`: a tokenizer of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Json
+from foretell.cli.data import DataArgument, describe_data, text_source
+from foretell.cli.terminal import note, print_json, results
+from foretell.errors import OutputError
+
+
+def train(
+    *data: DataArgument,
+    kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
+    vocab_size: Annotated[int | None, Parameter(help="Entries, for bpe and words.", show_default=False)] = None,
+    split: Annotated[Literal["gpt2", "qwen2"], Parameter(help="How bpe cuts text into words first.")] = "qwen2",
+    text_field: Annotated[str | None, Parameter(help="The field or column with the text.", show_default=False)] = None,
+    out: Annotated[Path, Parameter(help="The folder for tokenizer.json.")],
+    json: Json = False,
+) -> None:
+    """Make a tokenizer from text.
+
+    Without data, the text is the language reference inside Python.
+    """
+    note(f"reading {describe_data(data)}")
+    from foretell.config import DataConfig, TokenizerConfig
+    from foretell.pretraining.prepare import make_tokenizer
+
+    target = out / "tokenizer.json"
+    if target.exists():
+        raise OutputError(f"{target} exists; give another --out")
+    source = text_source(data, text_field)
+    everything = DataConfig(validation_fraction=0.0)
+    config = TokenizerConfig(kind=kind, vocab_size=vocab_size, split=split)
+    tokenizer = make_tokenizer(source, config, everything, note)
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(target)
+    except OSError as error:
+        raise OutputError(f"could not write {target}: {error.strerror}; give another --out") from None
+    if json:
+        print_json({"path": str(target), "kind": kind, "vocab_size": tokenizer.vocab_size})
+    else:
+        results().print(f"{target}: {tokenizer.vocab_size:,} tokens of kind {kind}")

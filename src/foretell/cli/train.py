@@ -1,0 +1,124 @@
+"""`foretell train DATA...`: train a decoder on text."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, parse_settings
+from foretell.cli.data import DataArgument, describe_data, text_source
+from foretell.cli.terminal import note, results
+
+
+def train(
+    *data: DataArgument,
+    size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ...; default: chosen.")] = None,
+    minutes: Annotated[float | None, Parameter(help="How long to train; default: at most 10.")] = None,
+    steps: Annotated[int | None, Parameter(help="How many optimizer steps instead.")] = None,
+    out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None,
+    resume: Annotated[Literal["auto", "never"], Parameter(help="auto goes on with a run that exists.")] = "never",
+    config: Annotated[Path | None, Parameter(help="A TOML file with the sections below.")] = None,
+    tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
+    kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
+    seed: Annotated[int | None, Parameter(help="Everything random follows from it.")] = None,
+    checkpoint_every: Annotated[int | None, Parameter(help="Steps between checkpoints.")] = None,
+    text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--set", negative="", help="Any field, also as --model.width 256, --training.learning-rate 1e-3."
+        ),
+    ] = None,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Train a decoder on text.
+
+    Size, steps and vocabulary are chosen from the data and the machine where you leave them out, and said.
+    Sections of the configuration: model, tokenizer, data, training.
+    """
+    note(f"reading     {describe_data(data)}")
+    from foretell.cli.training_display import make_reporter
+    from foretell.convert.load import find_tokenizer
+    from foretell.pretraining.pretrain import pretrain
+    from foretell.pretraining.request import Request
+
+    options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
+    options |= {"tokenizer.kind": kind, "data.text_field": text_field}
+    overrides = merge(config, settings or [], options)
+    store = token_store(data)
+    request = Request(
+        text_source(data, overrides.get("data", {}).get("text_field")),
+        described=[describe_data(data)],
+        out=out or default_out(data, resume == "auto"),
+        size=size,
+        minutes=minutes,
+        overrides=overrides,
+        tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
+        tokens=store,
+        device=device,
+        dtype=dtype,
+    )
+    with make_reporter() as reporter:
+        session = pretrain(request, reporter, resume=resume == "auto")
+    finish(session)
+
+
+def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """A TOML file's sections, changed by `--section.key value` settings, changed by options of their own."""
+    from foretell.config import read_toml
+
+    sections: dict[str, dict[str, Any]] = read_toml(config) if config else {}
+    for section, values in parse_settings(settings).items():
+        sections[section] = {**sections.get(section, {}), **values}
+    for path, value in options.items():
+        section, key = path.split(".")
+        if value is not None:
+            sections[section] = {**sections.get(section, {}), key: value}
+    return sections
+
+
+def token_store(data: tuple[str, ...]) -> Path | None:
+    """The folder of token shards, where that is what the data is."""
+    path = Path(data[0]) if len(data) == 1 and data[0] != STANDARD_INPUT else None
+    return path if path is not None and (path / "index.json").is_file() else None
+
+
+def default_out(data: tuple[str, ...], resume: bool) -> Path:
+    """runs/NAME after the data; a new run whose name is taken gets a number."""
+    first = "stdin" if data and data[0] == STANDARD_INPUT else Path(data[0]).resolve().stem if data else "reference"
+    path = Path("runs") / (first or "run")
+    number = 2
+    while not resume and path.exists():
+        path = path.with_name(f"{first}-{number}")
+        number += 1
+    return path
+
+
+def finish(session) -> None:
+    """What came out, and what to do with it."""
+    from foretell.pretraining.curve import block_curve
+
+    run = session.run
+    metrics = run.metrics()
+    console = results()
+    console.print()
+    console.print(block_curve(metrics, "loss"))
+    best = run.best()
+    loss = best.training()["validation_loss"]
+    if loss is not None:
+        console.print(
+            f"best        step {best.step:,}: validation loss {loss:.3f}, {session.bits_per_byte(loss):.3f} bits per byte"
+        )
+    files = "metrics.jsonl, samples/, loss.png" if (run.directory / "loss.png").exists() else "metrics.jsonl, samples/"
+    missing = "" if "png" in files else " (for loss.png: pip install 'foretell[plot]')"
+    console.print(f"run         {run.directory}: checkpoints/, {files}{missing}")
+    console.print(f'try         foretell generate {run.directory} "{run_prompt(session)}"')
+
+
+def run_prompt(session) -> str:
+    """A few words that the text itself begins with."""
+    words = session.text.tokenizer.decode(session.loader.stream.read(0, min(12, len(session.loader.stream))))
+    return " ".join("".join(ch for ch in words if ch.isalnum() or ch.isspace()).split()[:3]) or "The"

@@ -1,0 +1,125 @@
+"""Training as a person watches it: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from foretell.cli.terminal import messages
+from foretell.pretraining.reporter import Reporter
+
+PLAIN_SECONDS = 5.0  # between plain lines
+LABEL = 12  # columns before the text of a note
+
+
+class PlainReporter(Reporter):
+    """A line now and then, for logs and pipes."""
+
+    def __init__(self, console: Console):
+        self.console = console
+        self._printed = 0.0
+        self._clock = Remaining()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def note(self, text: str) -> None:
+        self.console.print(text, style="dim")
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        left = self._clock.update(metrics["step"], steps)
+        is_due = time.monotonic() - self._printed > PLAIN_SECONDS or metrics["step"] == steps
+        if is_due or metrics["validation_loss"] is not None:
+            self._printed = time.monotonic()
+            self.console.print(describe(metrics, steps, left))
+
+    def sample(self, step: int, prompt: str, continuation: str) -> None:
+        self.console.print(sample_text(step, prompt, continuation))
+
+
+class LiveReporter(PlainReporter):
+    """A progress bar with the newest numbers under everything that was said."""
+
+    def __init__(self, console: Console):
+        super().__init__(console)
+        self.live = Live(console=console, refresh_per_second=8, transient=True)
+
+    def __enter__(self) -> Self:
+        self.live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.live.stop()
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        left = self._clock.update(metrics["step"], steps)
+        if metrics["validation_loss"] is not None:
+            self.console.print(describe(metrics, steps, left))
+        bar = Table.grid(padding=(0, 1), expand=True)
+        bar.add_row(ProgressBar(total=steps, completed=metrics["step"], complete_style="cyan"))
+        self.live.update(Group(bar, describe(metrics, steps, left)))
+
+
+class Remaining:
+    """Time left, from the steps since the display began."""
+
+    def __init__(self) -> None:
+        self._start: tuple[int, float] | None = None
+
+    def update(self, step: int, steps: int) -> str:
+        """`1:23 left`, or nothing before there is anything to go by."""
+        now = time.monotonic()
+        if self._start is None:
+            self._start = (step, now)
+        done, elapsed = step - self._start[0], now - self._start[1]
+        if done <= 0 or step >= steps:
+            return ""
+        return f"{clock(elapsed / done * (steps - step))} left"
+
+
+def make_reporter() -> PlainReporter:
+    """The reporter that suits standard error."""
+    console = messages()
+    return LiveReporter(console) if console.is_terminal else PlainReporter(console)
+
+
+def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
+    """The newest numbers in one line of at most 80 columns."""
+    line = Text(f"step {metrics['step']:>{len(str(steps))}}/{steps}", style="bold")
+    line.append(f"  loss {metrics['loss']:.3f}", style="not bold")
+    if metrics["validation_loss"] is not None:
+        line.append(f"  validation {metrics['validation_loss']:.3f}", style="not bold cyan")
+    if metrics["tokens_per_second"]:
+        line.append(f"  {metrics['tokens_per_second']:,.0f} tokens/s", style="not bold")
+    return line.append(f"  {left}" if left else "", style="not bold dim")
+
+
+def sample_text(step: int, prompt: str, continuation: str) -> Text:
+    """A sample as one quoted line: the prompt dim, the model's words bright."""
+    text = Text(f"  step {step}: ".ljust(LABEL), style="dim")
+    text.append(shorten(prompt, 30, from_end=True), style="not dim cyan")
+    return text.append(shorten(continuation, 160), style="not dim")
+
+
+def shorten(text: str, length: int, *, from_end: bool = False) -> str:
+    """Text on one line, cut to a length."""
+    line = " ".join(text.split(" ")).replace("\n", "⏎")
+    if len(line) <= length:
+        return line
+    return "…" + line[-length:] if from_end else line[:length] + "…"
+
+
+def clock(seconds: float) -> str:
+    """Seconds as m:ss or h:mm:ss."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,0 +1,330 @@
+"""Every knob of foretell, in frozen sections. TOML comes in, JSON goes out; nothing here imports torch.
+
+Each section checks itself when it is made: unknown keys, contradictions between fields and values out of range are a
+`ConfigError` of one line. Names that nanoGPT and Hugging Face use for the same field are accepted in input (`ALIASES`).
+
+The letters for sizes, used in every comment of the package:
+    B rows, T query positions, S key positions, D width, H query heads, G key/value heads, E head width,
+    F feed-forward width, V vocabulary, L layers
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from foretell.errors import ConfigError, did_you_mean
+
+# another project's name for a field -> ours
+ALIASES = {
+    "n_layer": "num_layers",
+    "n_layers": "num_layers",
+    "num_hidden_layers": "num_layers",
+    "n_head": "num_heads",
+    "n_heads": "num_heads",
+    "num_attention_heads": "num_heads",
+    "n_kv_head": "num_kv_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "n_embd": "width",
+    "d_model": "width",
+    "hidden_size": "width",
+    "head_dim": "head_width",
+    "n_inner": "feedforward_width",
+    "intermediate_size": "feedforward_width",
+    "block_size": "context_length",
+    "n_positions": "context_length",
+    "n_ctx": "context_length",
+    "max_position_embeddings": "context_length",
+    "layer_norm_epsilon": "norm_epsilon",
+    "rms_norm_eps": "norm_epsilon",
+    "tie_word_embeddings": "tie_embeddings",
+    "sliding_window": "window",
+    "max_iters": "steps",
+    "gradient_accumulation_steps": "accumulation",
+    "warmup_iters": "warmup_steps",
+    "eval_interval": "evaluate_every",
+    "grad_clip": "clip_norm",
+}
+
+
+class Section(BaseModel):
+    """A part of the configuration: frozen, closed to unknown keys, and able to say what is wrong with it in one line."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _translate(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        return {_own_name(cls, str(key).replace("-", "_")): value for key, value in values.items()}
+
+
+class Bias(Section):
+    """Which linear layers and norms add a bias."""
+
+    attention: bool = True  # query, key, value
+    attention_output: bool = True
+    feedforward: bool = True
+    norm: bool = True
+    head: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_bool(cls, value: Any) -> Any:
+        """`bias = false` (nanoGPT) sets all but the head's, which GPT-2 never has."""
+        if isinstance(value, bool):
+            return dict.fromkeys(("attention", "attention_output", "feedforward", "norm"), value)
+        return value
+
+
+class DropoutRates(Section):
+    """Probabilities of dropping an element during training (Srivastava et al. 2014)."""
+
+    embedding: float = Field(0.0, ge=0, lt=1)
+    attention: float = Field(0.0, ge=0, lt=1)  # the attention weights; costs the fused kernel
+    residual: float = Field(0.0, ge=0, lt=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        """`dropout = 0.2` (nanoGPT) sets all three."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return dict.fromkeys(("embedding", "attention", "residual"), value)
+        return value
+
+
+class RopeScaling(Section):
+    """How rotary frequencies are stretched beyond the trained context (Llama 3.1's scheme, or linear interpolation)."""
+
+    type: Literal["linear", "llama3"]
+    factor: float = Field(gt=0)
+    low_frequency_factor: float = Field(1.0, gt=0)
+    high_frequency_factor: float = Field(4.0, gt=0)
+    original_context_length: int = Field(8192, gt=0)
+
+
+class ModelConfig(Section):
+    """The shape of a decoder. The defaults of the choices are GPT-2's; the five sizes have none."""
+
+    num_layers: int = Field(gt=0)
+    num_heads: int = Field(gt=0)
+    num_kv_heads: int = Field(gt=0)  # default: num_heads
+    width: int = Field(gt=0)
+    head_width: int = Field(gt=0)  # default: width / num_heads
+    feedforward_width: int = Field(gt=0)  # default: 4 * width, gated: 8/3 * width rounded up to a multiple of 8
+    context_length: int = Field(gt=0)
+    vocab_size: int = Field(gt=0)
+
+    position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
+    rope_theta: float = Field(10_000.0, gt=0)
+    rope_scaling: RopeScaling | None = None
+    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
+    norm_placement: Literal["pre", "post"] = "pre"
+    norm_epsilon: float = Field(1e-5, gt=0)
+    qk_norm: bool = False
+    feedforward: Literal["mlp", "gated", "none"] = "mlp"
+    activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"] = "gelu_tanh"
+    attention_output: bool = True
+    attention_residual: bool = True
+    bias: Bias = Bias()
+    window: int | tuple[int | None, ...] | None = None  # how many positions back a query sees, itself included
+    tie_embeddings: bool = True
+    dropout: DropoutRates = DropoutRates()
+    init: Literal["gpt2", "torch"] = "gpt2"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_sizes(cls, values: Any) -> Any:
+        """Sizes that follow from others; anything not yet known to be a number is left for the field checks."""
+        if not isinstance(values, Mapping):
+            return values
+        values = {key: value for key, value in values.items() if not (value is None and key in DERIVED_SIZES)}
+        heads, width = _as_int(values.get("num_heads")), _as_int(values.get("width"))
+        if heads and width and heads > 0:
+            indivisible = f"width {width} is not a multiple of num_heads {heads}; change one or set head_width"
+            _raise_first({indivisible: "head_width" not in values and width % heads != 0})
+            values.setdefault("num_kv_heads", heads)
+            values.setdefault("head_width", width // heads)
+            gated = values.get("feedforward", "mlp") == "gated"
+            values.setdefault("feedforward_width", -(-8 * width // 24) * 8 if gated else 4 * width)
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        attention_width = self.num_heads * self.head_width
+        problems = {
+            f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}": (
+                self.num_heads % self.num_kv_heads != 0
+            ),
+            f"attention_output is off, so num_heads * head_width ({attention_width}) must equal width ({self.width})": (
+                not self.attention_output and attention_width != self.width
+            ),
+            f"rotary positions need an even head_width, not {self.head_width}": (
+                self.position == "rotary" and self.head_width % 2 != 0
+            ),
+            f"sinusoidal positions need an even width, not {self.width}": (
+                self.position == "sinusoidal" and self.width % 2 != 0
+            ),
+            "rope_scaling needs position = 'rotary'": self.rope_scaling is not None and self.position != "rotary",
+            "qk_norm needs a norm, and norm is 'none'": self.qk_norm and self.norm == "none",
+            f"window has {len(self.windows)} entries for {self.num_layers} layers": (
+                len(self.windows) != self.num_layers
+            ),
+            "a window must be 1 or more": any(window is not None and window < 1 for window in self.windows),
+        }
+        _raise_first(problems)
+        return self
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The attention window of each layer."""
+        return self.window if isinstance(self.window, tuple) else (self.window,) * self.num_layers
+
+    def replaced(self, **changes: Any) -> ModelConfig:
+        """A checked copy with some fields changed."""
+        return ModelConfig(**{**self.model_dump(), **changes})
+
+
+DERIVED_SIZES = ("num_kv_heads", "head_width", "feedforward_width")
+
+
+class TokenizerConfig(Section):
+    """Which tokenizer to make from the training text."""
+
+    kind: Literal["characters", "words", "bytes", "bpe"] = "bpe"
+    vocab_size: int | None = Field(None, gt=0)  # bpe and words; None: chosen from the amount of text
+    split: Literal["gpt2", "qwen2"] = "qwen2"  # how bpe cuts text into words before merging
+
+
+class DataConfig(Section):
+    """How text becomes rows of tokens."""
+
+    text_field: str | None = None  # the field or column that holds the text, where a file has several
+    validation_fraction: float = Field(0.1, ge=0, lt=1)
+    document_mask: bool = False  # hide other documents that were packed into the same row
+
+
+class TrainingConfig(Section):
+    """How a model is trained. Counts of steps are optimizer steps."""
+
+    steps: int = Field(gt=0)
+    batch_size: int = Field(32, gt=0)  # rows a step, over all ranks and accumulation
+    accumulation: int = Field(1, gt=0)  # micro-batches a step
+    learning_rate: float = Field(1e-3, gt=0)
+    min_learning_rate: float = Field(0.1, ge=0, le=1)  # where the schedule ends, as a share of learning_rate
+    warmup_steps: int = Field(50, ge=0)
+    schedule: Literal["cosine", "stable_decay", "constant"] = "cosine"
+    decay_fraction: float = Field(0.2, gt=0, le=1)  # stable_decay: the last share of the steps, falling linearly
+    weight_decay: float = Field(0.1, ge=0)
+    beta1: float = Field(0.9, ge=0, lt=1)
+    beta2: float = Field(0.95, ge=0, lt=1)
+    epsilon: float = Field(1e-8, gt=0)
+    clip_norm: float | None = Field(1.0, gt=0)
+    evaluate_every: int = Field(100, gt=0)
+    evaluation_tokens: int = Field(65_536, gt=0)  # validation tokens per evaluation during training
+    log_every: int = Field(10, gt=0)
+    sample_every: int = Field(200, gt=0)
+    checkpoint_every: int = Field(200, gt=0)
+    keep_checkpoints: int = Field(2, gt=0)  # the last few; the best is always kept
+    seed: int = Field(1, ge=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        indivisible = f"batch_size {self.batch_size} is not a multiple of accumulation {self.accumulation}"
+        _raise_first({indivisible: self.batch_size % self.accumulation != 0})
+        return self
+
+
+class SamplingConfig(Section):
+    """How the next token is drawn from the logits; the filters run in the order of the fields."""
+
+    repetition_penalty: float = Field(1.0, gt=0)  # 1: none (Keskar et al. 2019, section 4.1)
+    temperature: float = Field(1.0, ge=0)  # 0: always the likeliest
+    top_k: int | None = Field(None, gt=0)  # keep the k likeliest
+    top_p: float = Field(1.0, gt=0, le=1)  # keep the smallest set with this much probability (Holtzman et al. 2020)
+    min_p: float = Field(0.0, ge=0, le=1)  # drop what is less likely than min_p times the likeliest
+    seed: int = Field(1, ge=0)
+
+
+class Config(Section):
+    """One whole training run."""
+
+    model: ModelConfig
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: DataConfig = DataConfig()
+    training: TrainingConfig
+
+
+AnySection = TypeVar("AnySection", bound=Section)
+
+
+def make_section(section: type[AnySection], values: Mapping[str, Any], where: str = "") -> AnySection:
+    """Build a section from plain values (text is converted); a `ConfigError` of one line says what is wrong with them."""
+    try:
+        return section.model_validate(dict(values))
+    except ValidationError as error:
+        raise ConfigError(_one_line(section, error, where)) from None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file, unchecked."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"no configuration file at {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is not a readable TOML file: {error}") from None
+
+
+def check_known(key: str, known: tuple[str, ...], what: str) -> None:
+    """Refuse a key that is not known, with the nearest that is."""
+    if key not in known:
+        raise ConfigError(f"unknown {what} '{key}'{did_you_mean(key, known) or ' (known: ' + ', '.join(known) + ')'}")
+
+
+def _own_name(section: type[BaseModel], key: str) -> str:
+    own = ALIASES.get(key, key)
+    return own if key not in section.model_fields and own in section.model_fields else key
+
+
+def _as_int(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError):
+        return None
+
+
+def _raise_first(problems: Mapping[str, bool]) -> None:
+    for message, wrong in problems.items():
+        if wrong:
+            raise ValueError(message)
+
+
+def _one_line(section: type[BaseModel], error: ValidationError, where: str) -> str:
+    """The first of pydantic's findings as `where.field: what (what to do)`."""
+    finding = error.errors(include_url=False)[0]
+    path = ".".join(str(part) for part in (*([where] if where else []), *finding["loc"]))
+    if finding["type"] == "extra_forbidden":
+        owner = _section_at(section, finding["loc"][:-1])
+        known = tuple(owner.model_fields)
+        near = did_you_mean(str(finding["loc"][-1]), known)
+        return f"unknown key '{path}'{near or '; known here: ' + ', '.join(known)}"
+    if finding["type"] == "missing":
+        return f"missing key '{path}'"
+    message = finding["msg"].removeprefix("Value error, ")
+    if finding["type"] == "value_error":
+        return f"{where}: {message}" if where else message
+    return f"{path} = {finding['input']!r}: {message[0].lower() + message[1:]}"
+
+
+def _section_at(section: type[BaseModel], location: tuple[int | str, ...]) -> type[BaseModel]:
+    for part in location:
+        annotation = section.model_fields[str(part)].annotation if str(part) in section.model_fields else None
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            section = annotation
+    return section

@@ -1,0 +1,1 @@
+"""From a model argument to a model: `load` finds it, wherever it lies."""

@@ -1,0 +1,62 @@
+"""Find the model that an argument names: a path, a run, or the model inside the package."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+
+from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
+from foretell.errors import CheckpointError, did_you_mean
+from foretell.runs.run import Run, is_run
+from foretell.runs.saved_model import CONFIG, LanguageModel, load_model
+from foretell.text import Tokenizer, load_tokenizer
+
+RUNS = Path("runs")
+SHIPPED = ("primer",)
+
+
+def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
+    """Load a model for use.
+
+    `argument` is, in this order: a saved model's or a run's directory; a run's name in ./runs; `primer`. A run stands for
+    its best checkpoint; `runs/x@last` and `runs/x@step-000123` name others. Errors are `CheckpointError`.
+    """
+    chosen_device = choose_device(device)
+    directory = find_model(str(argument))
+    return load_model(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=str(argument))
+
+
+def find_model(argument: str) -> Path:
+    """The directory with the model's files."""
+    name, _, which = argument.partition("@")
+    for candidate in (Path(argument), Path(name), RUNS / name):
+        if is_run(candidate):
+            return Run(candidate).at(which or "best").directory
+        if _exists(candidate / CONFIG):
+            return candidate
+    if argument in SHIPPED:
+        return Path(str(files("foretell") / argument))
+    if _exists(Path(argument)):
+        raise CheckpointError(f"{argument} is neither a run (run.json) nor a saved model (config.json)")
+    raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name)}")
+
+
+def find_tokenizer(argument: str) -> Tokenizer:
+    """The tokenizer of a model, or one that lies alone: a tokenizer.json, or a folder with vocab.json and merges.txt."""
+    path = Path(argument)
+    if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
+        return load_tokenizer(path)
+    return load_tokenizer(find_model(argument))
+
+
+def _suggest(name: str) -> str:
+    runs = [path.name for path in RUNS.iterdir() if is_run(path)] if _exists(RUNS) else []
+    near = did_you_mean(name.removeprefix("runs/"), [*runs, *SHIPPED])
+    return near or f"; there is {', '.join([*sorted(runs), *SHIPPED])}"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False

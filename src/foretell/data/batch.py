@@ -1,0 +1,78 @@
+"""The one form in which every kind of data reaches a model, and the one place where targets are shifted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+IGNORED = 0  # the target where there is nothing to predict; its weight is 0
+PADDING = -1  # the document number of what fills up a row
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows of tokens and what should follow each of them; all tensors are (B, T).
+
+    weights: 1 where the target counts, 0 where it does not. positions and segments are None where every row is one
+    document that starts at position 0, so that the fused kernel needs no mask.
+    """
+
+    ids: Tensor
+    targets: Tensor
+    weights: Tensor
+    positions: Tensor | None = None
+    segments: Tensor | None = None
+
+    @property
+    def count(self) -> float:
+        """How many targets count."""
+        return float(self.weights.sum())
+
+    def rows(self, first: int, last: int) -> Batch:
+        """Some of the rows."""
+        return self._map(lambda tensor: tensor[first:last])
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def _map(self, change) -> Batch:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Batch(**{name: None if value is None else change(value) for name, value in values.items()})
+
+
+def make_batch(tokens: np.ndarray, lengths: list[int] | None = None) -> Batch:
+    """Rows of T+1 tokens (B, T+1): each predicts the next. Of row b only the first lengths[b] tokens are real."""
+    tensor = torch.from_numpy(np.ascontiguousarray(tokens, dtype=np.int64))
+    weights = torch.ones(tensor[:, 1:].shape)
+    if lengths is not None:
+        weights = (torch.arange(weights.shape[1]) + 1 < torch.tensor(lengths)[:, None]).float()
+    return Batch(tensor[:, :-1], tensor[:, 1:], weights)
+
+
+def make_document_batch(tokens: np.ndarray, documents: np.ndarray) -> Batch:
+    """Like `make_batch`, with the number of the document each token belongs to, (B, T+1); padding has PADDING.
+
+    Documents do not see each other, positions restart in each, and the last token of one does not predict the next.
+    """
+    plain = make_batch(tokens)
+    numbers = torch.from_numpy(documents)
+    segments = numbers[:, :-1]
+    weights = ((segments == numbers[:, 1:]) & (numbers[:, 1:] != PADDING)).float()
+    columns = torch.arange(segments.shape[1]).expand_as(segments)
+    is_first = torch.ones_like(segments, dtype=torch.bool)
+    is_first[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    starts = torch.where(is_first, columns, 0).cummax(dim=1).values
+    return Batch(plain.ids, plain.targets, weights, columns - starts, segments)
+
+
+def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarray, list[int]]:
+    """Sequences of any length as rows of one (B, length), filled up on the right, with their true lengths."""
+    lengths = [len(sequence) for sequence in sequences]
+    rows = np.full((len(sequences), length or max(lengths)), IGNORED, dtype=np.int64)
+    for row, sequence in zip(rows, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return rows, lengths

@@ -1,0 +1,48 @@
+"""Where a model runs and in which precision: what `auto` means, and a refusal where something is not there."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+
+from foretell.errors import UsageError
+
+DeviceName = Literal["auto", "cpu", "cuda", "mps"]
+DtypeName = Literal["auto", "float32", "bfloat16"]
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+def choose_device(name: DeviceName = "auto") -> torch.device:
+    """The named device, or the best one here; a device that is missing is a `UsageError`, never replaced silently."""
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if name == "auto":
+        return torch.device(next(kind for kind, is_there in available.items() if is_there))
+    if not available[name]:
+        there = " and ".join(kind for kind, is_there in available.items() if is_there)
+        raise UsageError(f"no {name} device here; there is {there} (--device auto takes the best)")
+    return torch.device(name)
+
+
+def choose_inference_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
+    """float32 on a CPU, where it is exact and bfloat16 is not faster for one row; bfloat16 on a GPU."""
+    if name == "auto":
+        return torch.float32 if device.type == "cpu" else torch.bfloat16
+    return DTYPES[name]
+
+
+def choose_training_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
+    """The precision of matrix products in training: bfloat16 where the processor multiplies it faster."""
+    if name == "auto":
+        return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
+    return DTYPES[name]
+
+
+def multiplies_bfloat16(device: torch.device) -> bool:
+    """Has the processor instructions for bfloat16 products?"""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu":
+        features = torch.cpu.get_capabilities()
+        return any(features.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return False

@@ -1,0 +1,79 @@
+"""Everything that can go wrong for a user, each with the exit code that the command line returns.
+
+    ForetellError                 1   something could not be done
+    ├── DataError                 1   a text, file or token store is missing, empty, unreadable or too short
+    ├── TokenizerError            1   a tokenizer cannot be read, or a text cannot be written in its vocabulary
+    ├── CheckpointError           1   a run, checkpoint or saved model is missing, damaged or belongs elsewhere
+    ├── ContextLengthError        1   a text does not fit the model's context
+    ├── TrainingError             1   training cannot go on without doing harm (a loss that is not finite)
+    ├── OutputError               1   something cannot be written
+    ├── MissingExtraError         1   an optional dependency is needed and not installed
+    ├── UsageError                2   arguments that make no sense
+    │   └── ConfigError           2   an unknown, missing or contradictory configuration value
+    └── Interrupted             130   Ctrl-C (SIGTERM: 143); what was to be saved has been saved
+
+A message is one line: what is wrong, where, and what to do about it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ForetellError(Exception):
+    """Base of every error that is meant for the user; `exit_code` is what the process returns."""
+
+    exit_code = 1
+
+
+class DataError(ForetellError):
+    """A text, file or token store is missing, empty, unreadable or too short."""
+
+
+class TokenizerError(ForetellError):
+    """A tokenizer cannot be read, or a text cannot be written in its vocabulary."""
+
+
+class CheckpointError(ForetellError):
+    """A run, checkpoint or saved model is missing, damaged or belongs to something else."""
+
+
+class ContextLengthError(ForetellError):
+    """A text does not fit the model's context."""
+
+
+class TrainingError(ForetellError):
+    """Training cannot go on without doing harm."""
+
+
+class OutputError(ForetellError):
+    """Something cannot be written where it should go."""
+
+
+class MissingExtraError(ForetellError):
+    """An optional dependency is needed and not installed."""
+
+
+class UsageError(ForetellError):
+    """Arguments that make no sense."""
+
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    """An unknown, missing or contradictory configuration value."""
+
+
+class Interrupted(ForetellError):  # noqa: N818 - an event, not a mistake
+    """Ctrl-C or SIGTERM, after everything that was to be saved has been saved."""
+
+    def __init__(self, message: str, exit_code: int = 130):
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`, did you mean 'x'?` for the nearest known word, or nothing where none is near."""
+    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return f", did you mean '{near[0]}'?" if near else ""

@@ -1,0 +1,44 @@
+"""Loss, perplexity and bits per byte of a model on tokens that it was not trained on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from foretell.data.batch import Batch
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """loss: nats a token. tokens: how many were predicted."""
+
+    loss: float
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        """exp(loss), infinity where that is too large for a float."""
+        return math.exp(self.loss) if self.loss < 700 else math.inf
+
+    def bits_per_byte(self, tokens_per_byte: float) -> float:
+        """The loss in bits for each byte of UTF-8 text, which tokenizers cannot flatter."""
+        return self.loss / math.log(2) * tokens_per_byte
+
+
+@torch.no_grad()
+def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype = torch.float32) -> Evaluation:
+    """The mean loss over all targets that count. The objective is left in the mode it was in."""
+    was_training = objective.training
+    objective.eval()
+    device = next(objective.parameters()).device
+    total, count = 0.0, 0.0
+    for batch in batches:
+        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = objective(batch.to(device))
+        total, count = total + float(loss.sum), count + float(loss.count)
+    objective.train(was_training)
+    return Evaluation(total / max(count, 1.0), int(count))

@@ -1,0 +1,122 @@
+"""Generation: read the prompts once, then one token at a time, each against cached keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from foretell.errors import ContextLengthError, UsageError
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import Sequence
+from foretell.model.cache import Cache
+from foretell.model.decoder import Decoder
+
+
+def generate(
+    decoder: Decoder,
+    sequences: list[Sequence],
+    sampler: Sampler,
+    max_tokens: int | None,
+    *,
+    end_id: int | None = None,
+    slide: bool = False,
+) -> Iterator[tuple[Sequence, int]]:
+    """Continue all sequences together, yielding (sequence, id) as each token is drawn.
+
+    Rows may differ in length; a row is the same alone or beside others. The end token is counted among what was
+    generated but not yielded. Setting `finish_reason` while reading along ends a sequence. With `slide`, a sequence that
+    fills the context goes on from its last half, read again. max_tokens None means: until the context is full.
+    """
+    check_lengths(decoder, sequences, max_tokens, slide)
+    active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]
+    for sequence in sequences:
+        sequence.finish_reason = None if sequence in active else "length"
+    cache: Cache | None = None
+    while active:
+        if cache is None:
+            cache, logits = prefill(decoder, active, max_tokens)
+        else:
+            logits = decode_one(decoder, active, cache)
+        drawn = sampler(logits, [sequence.ids for sequence in active], [sequence.sample for sequence in active])
+        for sequence, token in zip(active, drawn, strict=True):
+            sequence.generated.append(token)
+            if token == end_id:
+                sequence.finish_reason = "end"
+                continue
+            yield sequence, token
+            sequence.finish_reason = sequence.finish_reason or _limit_reached(decoder, sequence, max_tokens, slide)
+        cache = _drop_finished(active, cache)
+        active = [sequence for sequence in active if sequence.finish_reason is None]
+        if slide and any(_slide_when_full(decoder, sequence) for sequence in active):
+            cache = None  # positions have moved: the tails are read again
+
+
+@torch.inference_mode()
+def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None) -> tuple[Cache, Tensor]:
+    """Read all that the model sees of each sequence; returns the filled cache and logits (B, V) of what comes next."""
+    rows = [sequence.visible for sequence in sequences]
+    counts = [len(row) for row in rows]
+    context_length = decoder.config.context_length
+    capacity = context_length if max_tokens is None else min(context_length, max(counts) + max_tokens)
+    weight = decoder.embed.token.weight
+    cache = Cache(decoder.config, len(rows), capacity, weight.dtype, weight.device)
+    ids = torch.zeros(len(rows), max(counts), dtype=torch.long)
+    for row, target in zip(rows, ids, strict=True):
+        target[: len(row)] = torch.tensor(row)
+    hidden = decoder.hidden(ids.to(weight.device), cache.extend(counts))  # (B, T, D)
+    last = torch.tensor(counts, device=weight.device) - 1
+    return cache, decoder.head(hidden[torch.arange(len(rows), device=weight.device), last])  # (B, V)
+
+
+@torch.inference_mode()
+def decode_one(decoder: Decoder, sequences: list[Sequence], cache: Cache) -> Tensor:
+    """Read the newest token of each sequence; returns logits (B, V) of what comes next."""
+    ids = torch.tensor([[sequence.generated[-1]] for sequence in sequences], device=cache.keys.device)  # (B, 1)
+    return decoder.head(decoder.hidden(ids, cache.extend([1] * len(sequences)))[:, -1])
+
+
+def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, slide: bool) -> None:
+    """Refuse what cannot be generated before anything is."""
+    limit = decoder.config.context_length
+    if max_tokens is not None and max_tokens < 0:
+        raise UsageError(f"max-tokens must be 0 or more, not {max_tokens}")
+    for sequence in sequences:
+        length = len(sequence.prompt)
+        if length == 0:
+            raise UsageError("the prompt is empty; give at least one token to continue from")
+        if slide:
+            sequence.window_start = 0 if length < limit else length - max(1, limit // 2)
+        elif length > limit:
+            raise ContextLengthError(
+                f"the prompt has {length} tokens and the model's context is {limit}; shorten it, or use --slide to "
+                "continue from its tail"
+            )
+        elif length + (max_tokens or 0) > limit:
+            raise ContextLengthError(
+                f"a prompt of {length} tokens and {max_tokens} new ones do not fit the model's context of {limit}; ask "
+                f"for at most --max-tokens {limit - length}, or use --slide"
+            )
+
+
+def _limit_reached(decoder: Decoder, sequence: Sequence, max_tokens: int | None, slide: bool):
+    if max_tokens is not None and len(sequence.generated) >= max_tokens:
+        return "length"
+    is_full = len(sequence.visible) > decoder.config.context_length
+    return "context" if is_full and not slide else None
+
+
+def _drop_finished(active: list[Sequence], cache: Cache) -> Cache:
+    kept = [row for row, sequence in enumerate(active) if sequence.finish_reason is None]
+    if len(kept) < len(active):
+        cache.keep_rows(kept)
+    return cache
+
+
+def _slide_when_full(decoder: Decoder, sequence: Sequence) -> bool:
+    limit = decoder.config.context_length
+    if len(sequence.visible) <= limit:
+        return False
+    sequence.window_start = len(sequence.ids) - max(1, limit // 2)
+    return True

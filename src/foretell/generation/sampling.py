@@ -1,0 +1,124 @@
+"""From logits to a token: filters that turn logits into logits, and a draw that depends on counters alone.
+
+Every filter takes logits (B, V) in float64 and the ids so far of each row, and returns logits (B, V); what it rules out
+becomes -infinity.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from foretell.config import SamplingConfig
+from foretell.randomness import stream_key, uniform
+
+History = list[list[int]]  # the ids so far, of each row
+Filter = Callable[[Tensor, History], Tensor]
+
+
+def repetition_penalty(penalty: float) -> Filter:
+    """Divide positive and multiply negative logits of tokens that occurred by the penalty (Keskar et al. 2019, 4.1)."""
+
+    def apply(logits: Tensor, history: History) -> Tensor:
+        logits = logits.clone()
+        for row, ids in zip(logits, history, strict=True):
+            seen = torch.tensor(sorted(set(ids)), device=logits.device, dtype=torch.long)
+            row[seen] = torch.where(row[seen] > 0, row[seen] / penalty, row[seen] * penalty)
+        return logits
+
+    return apply
+
+
+def temperature(value: float) -> Filter:
+    """Divide by the temperature: below 1 the likely becomes likelier. 0 leaves the likeliest token alone."""
+
+    def apply(logits: Tensor, history: History) -> Tensor:
+        return logits / value if value > 0 else keep_largest(logits)
+
+    return apply
+
+
+def keep_largest(logits: Tensor) -> Tensor:
+    """Rule out all but the largest logit; of equal ones the first stays."""
+    only = torch.full_like(logits, -torch.inf)
+    return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)
+
+
+def top_k(count: int) -> Filter:
+    """Keep the `count` likeliest tokens, and what ties with the last of them (Fan et al. 2018, section 5.4)."""
+
+    def apply(logits: Tensor, history: History) -> Tensor:
+        smallest = logits.topk(min(count, logits.shape[-1])).values[:, -1:]
+        return logits.masked_fill(logits < smallest, -torch.inf)
+
+    return apply
+
+
+def top_p(mass: float) -> Filter:
+    """Keep the likeliest tokens until their probabilities reach `mass` (Holtzman et al. 2020, section 3.1)."""
+
+    def apply(logits: Tensor, history: History) -> Tensor:
+        ordered, order = logits.softmax(-1).sort(descending=True, stable=True)
+        before = ordered.cumsum(-1) - ordered  # the probability of all likelier tokens
+        dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= mass)
+        return logits.masked_fill(dropped, -torch.inf)
+
+    return apply
+
+
+def min_p(share: float) -> Filter:
+    """Drop tokens less likely than `share` times the likeliest (Nguyen et al. 2024)."""
+
+    def apply(logits: Tensor, history: History) -> Tensor:
+        floor = logits.max(-1, keepdim=True).values + math.log(share)
+        return logits.masked_fill(logits < floor, -torch.inf)
+
+    return apply
+
+
+def make_filters(config: SamplingConfig) -> dict[str, Filter]:
+    """The filters that a configuration asks for, by name, in the order in which they run."""
+    filters: dict[str, Filter] = {}
+    if config.repetition_penalty != 1:
+        filters["repetition_penalty"] = repetition_penalty(config.repetition_penalty)
+    if config.temperature != 1:
+        filters["temperature"] = temperature(config.temperature)
+    if config.top_k is not None:
+        filters["top_k"] = top_k(config.top_k)
+    if config.top_p < 1:
+        filters["top_p"] = top_p(config.top_p)
+    if config.min_p > 0:
+        filters["min_p"] = min_p(config.min_p)
+    return filters
+
+
+class Sampler:
+    """Draws the next token of each row. The draw of sample i at position t depends on (seed, i, t) and the logits alone."""
+
+    def __init__(self, config: SamplingConfig):
+        self.seed = config.seed
+        self.filters = make_filters(config)
+
+    def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
+        """Logits (B, V), the ids so far and the sample index of each row, to one id a row."""
+        logits = logits.double()
+        for apply in self.filters.values():
+            logits = apply(logits, history)
+        draws = [self.draw(sample, len(ids)) for sample, ids in zip(samples, history, strict=True)]
+        return pick(logits.softmax(-1), draws)
+
+    def draw(self, sample: int, position: int) -> float:
+        """The number in [0, 1) that decides about one token."""
+        return uniform(stream_key("sample", self.seed, sample), position)
+
+
+def pick(probabilities: Tensor, draws: list[float]) -> list[int]:
+    """The id at which the cumulated probabilities (B, V), in the order of ids, first exceed each row's draw."""
+    cumulated = probabilities.cumsum(-1)
+    targets = torch.tensor(draws, dtype=cumulated.dtype, device=cumulated.device)[:, None] * cumulated[:, -1:]
+    # Rounding can leave the last sum below the target; the last id that has a probability is the answer then
+    last = (probabilities > 0).cumsum(-1).argmax(-1, keepdim=True)
+    return torch.searchsorted(cumulated, targets, right=True).minimum(last)[:, 0].tolist()

@@ -1,0 +1,129 @@
+"""Continue text: prompts in, pieces of text out as they become certain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from foretell.config import SamplingConfig
+from foretell.errors import UsageError
+from foretell.generation.engine import generate as generate_ids
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import FinishReason, Sequence
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import StopStrings
+
+DEFAULT_TOKENS = 200
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A prompt and its continuation alone; the stop string and the end token are left out of text and ids."""
+
+    prompt: str
+    text: str
+    token_ids: list[int]
+    finish_reason: FinishReason
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def generate(
+    model: LanguageModel,
+    prompts: str | list[str],
+    max_tokens: int | None = 100,
+    *,
+    stop: list[str] | None = None,
+    slide: bool = False,
+    **sampling: Any,
+) -> list[Completion]:
+    """Continue one prompt or several together; the keywords are the fields of `SamplingConfig`.
+
+    Prompt i is sample i, and is continued the same way whatever stands beside it.
+    """
+    prompts = [prompts] if isinstance(prompts, str) else prompts
+    completer = Completer(model, prompts, SamplingConfig(**sampling), stop or [])
+    for _ in completer.stream(max_tokens, slide=slide):
+        pass
+    return completer.completions()
+
+
+class Completer:
+    """Continues prompts and hands out their text while it grows. `samples` names each prompt's random stream."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: list[str],
+        sampling: SamplingConfig,
+        stop: list[str],
+        samples: list[int] | None = None,
+        allow_special: bool = False,
+    ):
+        self.model, self.prompts = model, prompts
+        self.sampler = Sampler(sampling)
+        if any(not text for text in stop):
+            raise UsageError("a stop string is empty; give at least one character")
+        self.sequences = [
+            Sequence(self._encode(prompt, allow_special), sample)
+            for prompt, sample in zip(prompts, samples or range(len(prompts)), strict=True)
+        ]
+        self.decoders = [model.tokenizer.stream() for _ in prompts]
+        self.stops = [StopStrings(stop) for _ in prompts]
+        self.texts = [""] * len(prompts)
+
+    def stream(self, max_tokens: int | None, *, slide: bool = False) -> Iterator[tuple[int, str]]:
+        """Yield (prompt number, new text) until every continuation has ended."""
+        end_id = self.model.tokenizer.end_id
+        numbers = {id(sequence): number for number, sequence in enumerate(self.sequences)}
+        tokens = generate_ids(self.model.decoder, self.sequences, self.sampler, max_tokens, end_id=end_id, slide=slide)
+        for sequence, token in tokens:
+            number = numbers[id(sequence)]
+            yield from self._grow(number, self.stops[number].push(self.decoders[number].push(token)))
+            if self.stops[number].stopped:
+                sequence.finish_reason = "stop"
+        for number in range(len(self.prompts)):
+            yield from self._grow(number, self._flush(number))
+
+    def default_length(self, slide: bool) -> int:
+        """How many tokens to write where nobody said: DEFAULT_TOKENS, or what fits after the longest prompt."""
+        if slide:
+            return DEFAULT_TOKENS
+        longest = max(len(sequence.prompt) for sequence in self.sequences)
+        return max(0, min(DEFAULT_TOKENS, self.model.decoder.config.context_length - longest))
+
+    def completions(self) -> list[Completion]:
+        """The results, once the stream has ended."""
+        return [
+            Completion(prompt, text, self._kept_ids(sequence, text), sequence.finish_reason or "length")
+            for prompt, text, sequence in zip(self.prompts, self.texts, self.sequences, strict=True)
+        ]
+
+    def _encode(self, prompt: str, allow_special: bool) -> list[int]:
+        tokenizer = self.model.tokenizer
+        ids = tokenizer.encode(prompt, allow_special)
+        if not ids and tokenizer.end_id is not None:  # nothing to continue: what follows the end of a document
+            return [tokenizer.end_id]
+        return ids
+
+    def _grow(self, number: int, text: str) -> Iterator[tuple[int, str]]:
+        if text:
+            self.texts[number] += text
+            yield number, text
+
+    def _flush(self, number: int) -> str:
+        stops = self.stops[number]
+        return "" if stops.stopped else stops.push(self.decoders[number].finish()) + stops.finish()
+
+    def _kept_ids(self, sequence: Sequence, text: str) -> list[int]:
+        """The generated ids without the end token, and without those that the stop string took away."""
+        if sequence.finish_reason == "end":
+            return sequence.generated[:-1]
+        if sequence.finish_reason != "stop":
+            return sequence.generated
+        kept = len(sequence.generated)
+        while kept and len(self.model.tokenizer.decode(sequence.generated[: kept - 1])) >= len(text):
+            kept -= 1
+        return sequence.generated[:kept]

@@ -1,0 +1,1 @@
+"""The model: ids to logits, one forward for everything. Start with `decoder`, then `transformer`, then `attention`."""

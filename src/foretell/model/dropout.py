@@ -1,0 +1,66 @@
+"""Dropout (Srivastava et al. 2014) whose masks are a function of (seed, step, global row, module path, element)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from foretell.randomness import random_words, signed, stream_key
+
+ELEMENTS_PER_WORD = 4  # 16 random bits an element: a rate is met to within 2**-17
+HALF_RANGE = 1 << 15
+
+
+@dataclass
+class DropoutDraws:
+    """What the masks of one forward pass depend on; shared by all dropout modules of a model, set before each step."""
+
+    seed: int = 0
+    step: int = 0
+    first_row: int = 0  # the micro-batch holds global rows first_row, first_row + row_stride, ...
+    row_stride: int = 1
+
+
+class Dropout(nn.Module):
+    """Zeroes elements with probability `rate` while training and scales the rest by 1 / (1 - rate)."""
+
+    def __init__(self, rate: float):
+        super().__init__()
+        self.rate = rate
+        self.bind(DropoutDraws(), path="")
+
+    def bind(self, draws: DropoutDraws, path: str) -> None:
+        """Take the shared counters and this module's own path, which names its stream."""
+        self.draws, self.path = draws, path
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.scaled_mask(x) if self.training else x
+
+    def scaled_mask(self, x: Tensor) -> Tensor:
+        """0 or 1 / (1 - rate) for every element of x (B, ...), in its dtype."""
+        rows, per_row = x.shape[0], x[0].numel()
+        draws = self.draws
+        global_rows = range(draws.first_row, draws.first_row + rows * draws.row_stride, draws.row_stride)
+        keys = torch.tensor(
+            [signed(stream_key(draws.seed, draws.step, self.path, row)) for row in global_rows], device=x.device
+        )
+        words = random_words(keys, -(-per_row // ELEMENTS_PER_WORD))
+        bits = words.view(torch.int16)[:, :per_row].reshape(x.shape)
+        threshold = round(self.rate * 2 * HALF_RANGE) - HALF_RANGE
+        return (bits >= threshold).to(x.dtype).mul_(1 / (1 - self.rate))
+
+
+def make_dropout(rate: float) -> nn.Module:
+    """A dropout module, or nothing at all where nothing is dropped."""
+    return Dropout(rate) if rate > 0 else nn.Identity()
+
+
+def bind_dropout(model: nn.Module) -> DropoutDraws:
+    """Give every dropout module of a model its path and one shared set of counters, which is returned."""
+    draws = DropoutDraws()
+    for path, module in model.named_modules():
+        if isinstance(module, Dropout):
+            module.bind(draws, path)
+    return draws

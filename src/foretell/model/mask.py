@@ -1,0 +1,66 @@
+"""Who may see whom: the one place that decides which keys a query attends to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+EMPTY = -1  # the position of a key slot that holds nothing, and the segment of padding
+
+
+@dataclass(frozen=True, eq=False)
+class Mask:
+    """Query t sees key s when every stated condition holds.
+
+    causal: the key does not come after the query. window: it lies fewer than `window` positions back.
+    Segments: both belong to the same document. A key whose position is EMPTY is seen by nobody.
+    Without positions, the queries are the last T of S keys counted from 0; with them, they are (B, T) and (B, S).
+    """
+
+    num_queries: int
+    num_keys: int
+    causal: bool = True
+    window: int | None = None
+    query_positions: Tensor | None = None
+    key_positions: Tensor | None = None
+    query_segments: Tensor | None = None
+    key_segments: Tensor | None = None
+    device: torch.device | None = None
+
+    @property
+    def is_plain_causal(self) -> bool:
+        """Queries and keys are the same positions from 0, and only the future is hidden."""
+        return self.causal and self._is_regular and self.num_queries == self.num_keys
+
+    @property
+    def is_open(self) -> bool:
+        """No key is hidden from any query: no causality, or a single query that comes after every key."""
+        return self._is_regular and (not self.causal or self.num_queries == 1)
+
+    @cached_property
+    def allowed(self) -> Tensor:
+        """True where query t sees key s: (B or 1, 1, T, S), made once and shared by all layers."""
+        queries, keys = self._positions()
+        distance = queries[:, :, None] - keys[:, None, :]  # (B, T, S)
+        allowed = (keys != EMPTY)[:, None, :].expand_as(distance)
+        if self.causal:
+            allowed = allowed & (distance >= 0)
+        if self.window is not None:
+            allowed = allowed & (distance < self.window)
+        if self.query_segments is not None and self.key_segments is not None:
+            allowed = allowed & (self.query_segments[:, :, None] == self.key_segments[:, None, :])
+        return allowed[:, None]  # (B, 1, T, S)
+
+    @property
+    def _is_regular(self) -> bool:
+        narrow = self.window is not None and self.window < self.num_keys
+        return self.query_positions is None and self.query_segments is None and not narrow
+
+    def _positions(self) -> tuple[Tensor, Tensor]:
+        if self.query_positions is not None and self.key_positions is not None:
+            return self.query_positions, self.key_positions
+        keys = torch.arange(self.num_keys, device=self.device)[None]
+        return keys[:, self.num_keys - self.num_queries :], keys

@@ -1,0 +1,133 @@
+"""Start a run, or go on with one: from a request to a trained model."""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+from importlib.metadata import version
+from typing import Any
+
+import torch
+
+from foretell.config import Config, make_section
+from foretell.device import choose_device, choose_training_dtype
+from foretell.model.cost import count_parameters
+from foretell.model.init import make_decoder
+from foretell.pretraining.plan import Plan, plan_run
+from foretell.pretraining.prepare import TokenizedText, open_tokens, tokenize_text
+from foretell.pretraining.reporter import Reporter
+from foretell.pretraining.request import Request
+from foretell.pretraining.session import Session
+from foretell.runs.checkpoint import list_checkpoints
+from foretell.runs.run import Run, is_run
+from foretell.runs.saved_model import load_model
+
+
+def pretrain(request: Request, reporter: Reporter, *, resume: bool = False) -> Session:
+    """Train as requested; with `resume`, go on from the last intact checkpoint where the run exists and has one."""
+    if resume and is_run(request.out) and list_checkpoints(Run(request.out).checkpoints):
+        session = resume_session(request, reporter)
+    else:
+        session = start_session(request, reporter)
+    session.go()
+    return session
+
+
+def start_session(request: Request, reporter: Reporter) -> Session:
+    """A new run directory with the tokens in it, and a new model; nothing is left behind where that fails."""
+    device, dtype = choose_device(request.device), choose_training_dtype(request.dtype, choose_device(request.device))
+    run = Run.create(request.out)
+    try:
+        reporter.note(f"run         {run.directory}")
+        text = load_text(request, run, reporter)
+        config, plan = configure(request, text, device, dtype)
+        for line in describe(config, plan, text, device, dtype):
+            reporter.note(line)
+        session = make_session(run, config, text, device, dtype, reporter)
+        record = {"config": config.model_dump(mode="json"), "data": request.described, "reasons": plan.reasons}
+        run.write_record({**record, "size": plan.size, "split": text.split_rule}, describe_environment(device, dtype))
+    except BaseException:
+        shutil.rmtree(run.directory, ignore_errors=True)
+        raise
+    return session
+
+
+def resume_session(request: Request, reporter: Reporter) -> Session:
+    """The run as it was after its last intact checkpoint."""
+    device, dtype = choose_device(request.device), choose_training_dtype(request.dtype, choose_device(request.device))
+    run = Run.open(request.out)
+    config = make_section(Config, run.record()["config"], str(run.directory))
+    request.check_unchanged(config)
+    checkpoint = run.last_intact(reporter.note)
+    model = load_model(checkpoint.directory, device, for_training=True)
+    text = open_tokens(run.tokens, model.tokenizer)
+    session = Session(run, config, text, model.decoder, device, dtype, reporter)
+    session.restore(checkpoint)
+    reporter.note(f"resuming    {run.directory} after step {checkpoint.step:,} of {config.training.steps:,}")
+    return session
+
+
+def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
+    """The tokens of the request: a store that is there, or one made now inside the run."""
+    if request.tokens is not None:
+        text = open_tokens(request.tokens, request.tokenizer)
+        shutil.copytree(request.tokens, run.tokens, dirs_exist_ok=True)
+        return text
+    tokenizer_config, data_config = request.tokenizer_config(), request.data_config()
+    return tokenize_text(request.source, tokenizer_config, data_config, run.tokens, reporter.note, request.tokenizer)
+
+
+def configure(request: Request, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> tuple[Config, Plan]:
+    """The configuration, with size and steps chosen where the request leaves them open."""
+    vocab_size = text.tokenizer.vocab_size
+    plan = plan_run(
+        lambda size: request.model_config(size, vocab_size),
+        request.training_config,
+        len(text.store.split("train")),
+        size=request.size,
+        minutes=request.minutes,
+        steps=request.steps,
+        device=device,
+        dtype=dtype,
+    )
+    return request.config(plan.size, vocab_size, plan.steps), plan
+
+
+def make_session(
+    run: Run, config: Config, text: TokenizedText, device: torch.device, dtype: torch.dtype, reporter: Reporter
+) -> Session:
+    """A session with a new model."""
+    decoder = make_decoder(config.model, config.training.seed)
+    return Session(run, config, text, decoder, device, dtype, reporter)
+
+
+def describe(config: Config, plan: Plan, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> list[str]:
+    """What will be trained on what, and why, in a few lines."""
+    train, held_out = text.store.split("train"), text.store.split("validation")
+    model = config.model
+    return [
+        f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
+        f"tokens      {len(train):,} and {len(held_out):,}, {train.bytes / max(1, len(train)):.2f} bytes each, "
+        f"vocabulary {model.vocab_size:,}",
+        *plan.reasons,
+        f"model       {plan.size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
+        f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
+        f"machine     {device.type}, {torch.get_num_threads()} threads, products in {str(dtype).removeprefix('torch.')}",
+    ]
+
+
+def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Versions and machine, for whoever reads the run later."""
+    return {
+        "foretell": version("foretell"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device.type,
+        "dtype": str(dtype).removeprefix("torch."),
+    }

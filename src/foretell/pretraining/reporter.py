@@ -1,0 +1,18 @@
+"""What a run tells while it works. The command line shows it; a program that calls `train` may listen or not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Reporter:
+    """Hears everything and says nothing; the base of those that do."""
+
+    def note(self, text: str) -> None:
+        """A decision, a fact or a warning, one line."""
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        """The metrics after a step, of so many in all (the fields of metrics.jsonl)."""
+
+    def sample(self, step: int, prompt: str, continuation: str) -> None:
+        """What the model writes after a step."""

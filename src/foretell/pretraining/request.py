@@ -1,0 +1,111 @@
+"""What a user asked for, and the configuration that follows from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from foretell.config import (
+    ALIASES,
+    Config,
+    DataConfig,
+    ModelConfig,
+    TokenizerConfig,
+    TrainingConfig,
+    check_known,
+    make_section,
+)
+from foretell.device import DeviceName, DtypeName
+from foretell.errors import ConfigError
+from foretell.model.presets import PUBLISHED, preset
+from foretell.pretraining.plan import training_defaults
+from foretell.pretraining.prepare import Source
+from foretell.text import Tokenizer
+
+SECTIONS = tuple(Config.model_fields)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to train on what. Whatever is None or absent is chosen; `overrides` holds sections of a configuration."""
+
+    source: Source
+    described: list[str]  # the data as the user named it
+    out: Path
+    size: str | None = None
+    minutes: float | None = None
+    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tokenizer: Tokenizer | None = None
+    tokens: Path | None = None  # a token store to use instead of the source
+    device: DeviceName = "auto"
+    dtype: DtypeName = "auto"
+
+    def __post_init__(self) -> None:
+        for section in self.overrides:
+            check_known(section, SECTIONS, "configuration section")
+        if self.size is not None:
+            preset(self.size)
+        if self.minutes is not None and not 0 < self.minutes < float("inf"):
+            raise ConfigError(f"minutes must be a positive number, not {self.minutes}")
+        if self.minutes is not None and self.steps is not None:
+            raise ConfigError("minutes and steps both say how long to train; give one of them")
+        self.tokenizer_config(), self.data_config()  # a wrong value is refused before any work is done
+
+    @property
+    def steps(self) -> int | None:
+        """The number of steps, where the user fixed it."""
+        values = self.section("training")
+        return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
+
+    def section(self, name: str) -> dict[str, Any]:
+        """What the user set in a section, under our names for the fields."""
+        return {ALIASES.get(key, key): value for key, value in self.overrides.get(name, {}).items()}
+
+    def tokenizer_config(self) -> TokenizerConfig:
+        """How to make a tokenizer."""
+        return make_section(TokenizerConfig, self.section("tokenizer"), "tokenizer")
+
+    def data_config(self) -> DataConfig:
+        """How to read and split the data."""
+        return make_section(DataConfig, self.section("data"), "data")
+
+    def model_config(self, size: str, vocab_size: int) -> ModelConfig:
+        """The shape: the size's, changed by what the user set; the vocabulary is the tokenizer's."""
+        chosen = self.section("model")
+        base = preset(size)
+        if "width" in chosen or "num_heads" in chosen:  # what would follow from them follows from the new ones
+            base.pop("head_width", None)
+        asked = int(chosen.get("vocab_size") or base.get("vocab_size") or 0)
+        if size in PUBLISHED and asked < vocab_size:
+            asked = vocab_size
+        return make_section(ModelConfig, {**base, **chosen, "vocab_size": max(asked, vocab_size)}, "model")
+
+    def training_config(self, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
+        """How to train: defaults for the size and the steps, changed by what the user set."""
+        values = {**training_defaults(size, model, steps), **self.section("training"), "steps": steps}
+        return make_section(TrainingConfig, values, "training")
+
+    def config(self, size: str, vocab_size: int, steps: int) -> Config:
+        """The whole configuration, once size and steps are known."""
+        model = self.model_config(size, vocab_size)
+        return Config(
+            model=model,
+            tokenizer=self.tokenizer_config(),
+            data=self.data_config(),
+            training=self.training_config(size, model, steps),
+        )
+
+    def check_unchanged(self, config: Config) -> None:
+        """Refuse settings that differ from those a run was started with, since it would no longer be the same run."""
+        stored = config.model_dump(mode="json")
+        for name in self.overrides:
+            for key, value in self.section(name).items():
+                if key not in stored[name]:
+                    raise ConfigError(f"unknown key '{name}.{key}'")
+                old = stored[name][key]
+                if old != value and str(old) != str(value):
+                    raise ConfigError(
+                        f"{self.out} was started with {name}.{key} = {old}, not {value}; leave it out to resume, or "
+                        "start anew with another --out"
+                    )

@@ -1,0 +1,68 @@
+"""Random numbers that are a pure function of counters, so that a run can be resumed, split and replayed exactly.
+
+Every number drawn in foretell belongs to a *stream*, named by what it is for: (seed, step, module path, global row) for
+dropout, (seed, sample index) for sampling, (seed, epoch) for the order of the data. Inside a stream numbers are counted
+from 0. Nothing here has state: whatever is drawn beside a stream cannot move it.
+
+The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014, fig. 17):
+its state after n draws is `key + (n + 1) * GOLDEN`, so the n-th number can be computed directly. Measured on two Zen 4
+cores: the dropout bits of a (64, 256, 384) tensor take 6.6 ms, `bernoulli_` of the same tensor 50 ms.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+GOLDEN = 0x9E3779B97F4A7C15
+MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+SHIFTS = (30, 27, 31)
+WORD = (1 << 64) - 1
+
+
+def stream_key(*names: int | str) -> int:
+    """The 64-bit key of a stream, by hashing its name: integers and strings, in order."""
+    digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little")
+
+
+def random_word(key: int, counter: int) -> int:
+    """The `counter`-th number of a stream, uniform in [0, 2**64)."""
+    word = (key + (counter + 1) * GOLDEN) & WORD
+    word = ((word ^ (word >> SHIFTS[0])) * MULTIPLIERS[0]) & WORD
+    word = ((word ^ (word >> SHIFTS[1])) * MULTIPLIERS[1]) & WORD
+    return word ^ (word >> SHIFTS[2])
+
+
+def uniform(key: int, counter: int) -> float:
+    """The `counter`-th number of a stream, uniform in [0, 1) in steps of 2**-53."""
+    return (random_word(key, counter) >> 11) * 2.0**-53
+
+
+def random_words(keys: Tensor, count: int) -> Tensor:
+    """The first `count` numbers of many streams: (B,) int64 keys to (B, count) int64, the bits of `random_word`."""
+    counters = torch.arange(1, count + 1, device=keys.device).mul_(signed(GOLDEN))
+    words = torch.empty(len(keys), count, dtype=torch.int64, device=keys.device)
+    scratch = torch.empty_like(counters)
+    for row, key in zip(words, keys, strict=True):  # a row at a time stays in the cache: 6.6 ms instead of 8.4
+        torch.add(counters, key, out=row)
+        for shift, multiplier in zip(SHIFTS, (*MULTIPLIERS, 1), strict=True):
+            torch.bitwise_right_shift(row, shift, out=scratch)
+            scratch.bitwise_and_(
+                (1 << (64 - shift)) - 1
+            )  # int64 shifts drag the sign along; SplitMix64 shifts zeros in
+            row.bitwise_xor_(scratch).mul_(signed(multiplier))
+    return words
+
+
+def signed(word: int) -> int:
+    """The same 64 bits read as a signed integer, which is what torch's int64 holds."""
+    return word - (1 << 64) if word >> 63 else word
+
+
+def permutation(key: int, count: int) -> Tensor:
+    """A random order of 0..count-1, (count,) int64: the ranks of the stream's first `count` numbers."""
+    words = random_words(torch.tensor([signed(key)]), count)[0]
+    return torch.argsort(words, stable=True)

@@ -1,0 +1,81 @@
+"""Writing so that a crash leaves either the old or the new, never a half: temporary name, fsync, rename, fsync."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import CheckpointError, OutputError
+
+TEMPORARY = ".tmp-"
+
+
+@contextlib.contextmanager
+def new_directory(final: Path) -> Iterator[Path]:
+    """A temporary directory to fill, which becomes `final` when the block ends well and vanishes when it does not."""
+    temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        yield temporary
+        for path in temporary.iterdir():
+            sync(path)
+        sync(temporary)
+        temporary.rename(final)
+        sync(final.parent)
+    except OSError as error:
+        raise OutputError(f"could not write {final}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Replace a file's content as a whole."""
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        sync(temporary)
+        temporary.replace(path)
+        sync(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise OutputError(f"could not write {path}: {error.strerror or error}") from error
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace a file by a value as indented JSON."""
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file of ours; anything else there is a `CheckpointError`."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not readable JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} holds no JSON object")
+    return value
+
+
+def sync(path: Path) -> None:
+    """Make sure that a file's content, or a directory's entries, are on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sha256(path: Path) -> str:
+    """The hash of a file's content, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

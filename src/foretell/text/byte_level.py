@@ -1,0 +1,35 @@
+"""GPT-2's table between bytes and printable characters (Radford et al. 2019, `encoder.py`: bytes_to_unicode).
+
+Byte-level vocabularies are stored as text: each byte is written as one printable character. The bytes that print in
+Latin-1 stand for themselves; the 68 others are numbered from U+0100, so that a space is 'Ġ' and a newline 'Ċ'.
+"""
+
+from __future__ import annotations
+
+
+def _table() -> dict[int, str]:
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(hidden)}
+
+
+BYTE_TO_CHARACTER = _table()
+CHARACTER_TO_BYTE = {character: byte for byte, character in BYTE_TO_CHARACTER.items()}
+
+
+def piece_bytes(piece: str) -> bytes:
+    """The bytes that a byte-level vocabulary string stands for: 'âĢ' is b'\\xe2\\x80'.
+
+    A piece with a character outside the table (an added token with a space in it) is taken as it reads, in UTF-8:
+    the rule of the ByteLevel decoder in `tokenizers`.
+    """
+    if all(character in CHARACTER_TO_BYTE for character in piece):
+        return bytes(CHARACTER_TO_BYTE[character] for character in piece)
+    return piece.encode("utf-8")
+
+
+def readable(data: bytes) -> str:
+    """UTF-8 text, where bytes that are no complete character show as '<0xE2>'."""
+    # Valid UTF-8 holds no surrogates, so every one that surrogateescape puts in stands for a stray byte.
+    text = data.decode("utf-8", errors="surrogateescape")
+    return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)

@@ -1,0 +1,59 @@
+"""What training minimises: the negative log-probability of every target, from the model's own forward."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from foretell.data.batch import Batch
+from foretell.model.cache import FreshContext
+from foretell.model.decoder import Decoder
+
+LOGITS_AT_ONCE = 2**24  # elements: 64 MiB in float32
+
+
+@dataclass
+class Loss:
+    """A sum over targets in nats, how many there were, and named parts of the sum."""
+
+    sum: Tensor
+    count: Tensor
+    parts: dict[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def mean(self) -> float:
+        return float(self.sum) / max(float(self.count), 1.0)
+
+
+class Objective(nn.Module):
+    """Cross entropy of the next token. The head runs in chunks, so that B * T * V logits never stand in memory at once."""
+
+    def __init__(self, decoder: Decoder, logits_at_once: int = LOGITS_AT_ONCE):
+        super().__init__()
+        self.decoder = decoder
+        self.logits_at_once = logits_at_once
+
+    def forward(self, batch: Batch) -> Loss:
+        total = (self.token_losses(batch) * batch.weights).sum()
+        return Loss(total, batch.weights.sum(), {"cross_entropy": total.detach()})
+
+    def token_losses(self, batch: Batch) -> Tensor:
+        """-log P(target) at every position, (B, T) in float32, whatever its weight."""
+        context = FreshContext(batch.ids, batch.positions, batch.segments)
+        hidden = self.decoder.hidden(batch.ids, context).flatten(0, 1)  # (B*T, D)
+        chunks = math.ceil(len(hidden) * self.decoder.config.vocab_size / self.logits_at_once)
+        pairs = zip(hidden.chunk(chunks), batch.targets.flatten().chunk(chunks), strict=True)
+        if chunks == 1:
+            losses = [self.chunk_losses(*pair) for pair in pairs]
+        else:  # a chunk's logits are dropped after use and made again for the gradient
+            losses = [checkpoint(self.chunk_losses, *pair, use_reentrant=False) for pair in pairs]
+        return torch.cat(losses).view_as(batch.targets)  # (B, T)
+
+    def chunk_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """(N, D) and (N,) to -log P(target), (N,)."""
+        return F.cross_entropy(self.decoder.head(hidden).float(), targets, reduction="none")

@@ -1,0 +1,143 @@
+"""Text written by a user never becomes a special token, unless the caller says so."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
+
+from foretell.errors import TokenizerError
+from foretell.text import Tokenizer, vocabulary_tokenizer
+
+END = "<|endoftext|>"
+
+
+def wrapped(backend: tokenizers.Tokenizer) -> Tokenizer:
+    return Tokenizer(json.loads(backend.to_str()))
+
+
+@pytest.mark.parametrize("name", ["bytes", "bpe-gpt2", "bpe-qwen2"])
+@settings(max_examples=60, deadline=None)
+@given(before=st.text(max_size=10), after=st.text(max_size=10))
+def test_the_end_token_pasted_into_a_text_stays_text(
+    trained: dict[str, Tokenizer], name: str, before: str, after: str
+) -> None:
+    tokenizer, text = trained[name], before + END + after
+    assert tokenizer.end_id not in tokenizer.encode(text)
+    assert tokenizer.end_id not in tokenizer.encode_long(text)
+    assert tokenizer.end_id not in tokenizer.encode_batch([text])[0]
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+    allowed = tokenizer.encode(text, allow_special=True)
+    assert allowed == [*tokenizer.encode(before), tokenizer.end_id, *tokenizer.encode(after)]
+
+
+def test_the_answering_toy_reads_its_end_token_only_where_allowed() -> None:
+    words = ["how", "is", "living", "in", "amsterdam", "exciting", "<EOS>"]
+    tokenizer = vocabulary_tokenizer(words, special=["<EOS>"])
+    assert tokenizer.end_id == 6
+    assert tokenizer.encode("how is living in amsterdam <EOS>", allow_special=True) == [0, 1, 2, 3, 4, 6]
+    with pytest.raises(TokenizerError, match="the word '<' is not in the vocabulary"):
+        tokenizer.encode("how is living in amsterdam <EOS>")
+
+
+def test_a_special_word_without_punctuation_is_refused_in_a_text() -> None:
+    """WordLevel finds 'STOP' in its own vocabulary even when the library is told to read special tokens as text."""
+    tokenizer = vocabulary_tokenizer(["go", "STOP"], special=["STOP"])
+    for encode in (tokenizer.encode, tokenizer.encode_long):
+        with pytest.raises(TokenizerError, match="'STOP', which is a special token"):
+            encode("go STOP go")
+    assert tokenizer.encode("go STOP", allow_special=True) == [0, 1]
+
+
+def test_a_unigram_vocabulary_cannot_smuggle_its_end_token() -> None:
+    backend = tokenizers.Tokenizer(
+        models.Unigram([("<unk>", 0.0), ("</s>", 0.0), *((c, -3.0) for c in "ab</s>")], 0, False)
+    )
+    backend.add_special_tokens(["<unk>", "</s>"])
+    tokenizer = wrapped(backend)
+    assert (tokenizer.kind, tokenizer.end_id) == ("unigram", 1)
+    with pytest.raises(TokenizerError, match="'</s>', which is a special token"):
+        tokenizer.encode("a</s>b")
+
+
+@pytest.mark.parametrize("text", ["<|END|>", "<|end|>", "＜|end|＞"])
+def test_a_normalizer_cannot_make_a_special_token(text: str) -> None:
+    backend = tokenizers.Tokenizer(models.WordLevel({c: i for i, c in enumerate("<|end>u")}, unk_token="u"))
+    backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
+    backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
+    backend.add_special_tokens([AddedToken("<|end|>", special=True, normalized=True)])
+    tokenizer = wrapped(backend)
+    assert tokenizer.special_tokens["<|end|>"] not in tokenizer.encode(text)
+
+
+def test_an_added_token_written_as_a_control_token_counts_as_special_whatever_its_flag() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate("<|im_star>")}, []))
+    backend.add_tokens([AddedToken("<|im_start|>", special=False)])
+    tokenizer = wrapped(backend)
+    assert "<|im_start|>" in tokenizer.special_tokens
+    assert tokenizer.special_tokens["<|im_start|>"] not in tokenizer.encode("<|im_start|>")
+
+
+def test_an_ordinary_added_token_is_part_of_the_vocabulary() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, " ": 1}, []))
+    backend.add_tokens(["    "])
+    tokenizer = wrapped(backend)
+    assert tokenizer.encode("a    a") == [0, 2, 0]
+
+
+def test_a_template_adds_no_tokens_to_a_text() -> None:
+    tokenizer = wrapped(llama_like())
+    assert tokenizer.start_id == tokenizer.special_tokens["<s>"]
+    assert tokenizer.end_id == tokenizer.special_tokens["</s>"]
+    for ids in (tokenizer.encode("ab"), tokenizer.encode("ab", allow_special=True), tokenizer.encode_batch(["ab"])[0]):
+        assert len(ids) == 2
+
+
+def llama_like() -> tokenizers.Tokenizer:
+    from tokenizers.processors import TemplateProcessing
+
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "<s>": 2, "</s>": 3}, []))
+    backend.decoder = decoders.Fuse()
+    backend.add_special_tokens(["<s>", "</s>"])
+    backend.post_processor = TemplateProcessing(single="<s> $A", pair="<s> $A <s> $B", special_tokens=[("<s>", 2)])
+    return backend
+
+
+@pytest.mark.parametrize(
+    ("section", "value"),
+    [
+        ("truncation", {"direction": "Right", "max_length": 2, "strategy": "LongestFirst", "stride": 0}),
+        ("padding", {"strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0,
+                     "pad_type_id": 0, "pad_token": "a"}),
+    ],
+)  # fmt: skip
+def test_truncation_and_padding_in_a_file_change_no_text(section: str, value: dict[str, Any]) -> None:
+    document = json.loads(llama_like().to_str()) | {section: value}
+    assert Tokenizer(document).encode("aabb") == [0, 0, 1, 1]
+    assert Tokenizer(document).encode_batch(["aabb", "a"])[1].tolist() == [0]
+
+
+def test_dropout_in_a_file_does_not_make_ids_random() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.5))
+    tokenizer = wrapped(backend)
+    assert {tuple(tokenizer.encode("abab")) for _ in range(40)} == {(2, 2)}
+
+
+def test_a_vocabulary_that_would_drop_characters_refuses_them() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
+    assert backend.encode("abxab").ids == [2, 2]  # the library says nothing
+    with pytest.raises(TokenizerError, match=r"the character 'x' \(U\+0078\) in 'abx'"):
+        wrapped(backend).encode("abxab")
+
+
+def test_a_byte_level_vocabulary_without_all_bytes_refuses_the_missing_ones() -> None:
+    backend = tokenizers.Tokenizer(models.BPE({"a": 0, "Ġ": 1}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    assert wrapped(backend).encode("a a") == [0, 1, 0]
+    with pytest.raises(TokenizerError, match="is not in the vocabulary of 2"):
+        wrapped(backend).encode("a é")
