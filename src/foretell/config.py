@@ -52,7 +52,7 @@ ALIASES = {
 
 
 class Section(BaseModel):
-    """A part of the configuration: frozen, closed to unknown keys, and able to say what is wrong with it in one line."""
+    """A part of the configuration: frozen, and closed to unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -264,7 +264,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 def make_section(section: type[AnySection], values: Mapping[str, Any], where: str = "") -> AnySection:
-    """Build a section from plain values (text is converted); a `ConfigError` of one line says what is wrong with them."""
+    """Build a section from plain values, converting text; what is wrong with them is a `ConfigError` of one line."""
     try:
         return section.model_validate(dict(values))
     except ValidationError as error:

@@ -4,9 +4,9 @@ Every number drawn in foretell belongs to a *stream*, named by what it is for: (
 dropout, (seed, sample index) for sampling, (seed, epoch) for the order of the data. Inside a stream numbers are counted
 from 0. Nothing here has state: whatever is drawn beside a stream cannot move it.
 
-The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014, fig. 17):
-its state after n draws is `key + (n + 1) * GOLDEN`, so the n-th number can be computed directly. Measured on two Zen 4
-cores: the dropout bits of a (64, 256, 384) tensor take 6.6 ms, `bernoulli_` of the same tensor 50 ms.
+The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014, figure
+17): its state after n draws is `key + (n + 1) * GOLDEN`, so the n-th number can be computed directly. Measured on two
+Zen 4 cores: the dropout bits of a (64, 256, 384) tensor take 6.6 ms, `bernoulli_` of the same tensor 50 ms.
 """
 
 from __future__ import annotations

@@ -50,8 +50,9 @@ def show(facts: dict[str, Any]) -> None:
     console = results()
     config, tokenizer = facts["config"], facts["tokenizer"]
     console.print(
-        f"{facts['name']}: {facts['parameters']:,} parameters, {config['num_layers']} layers, {config['num_heads']} heads "
-        f"of {config['head_width']}, width {config['width']}, context {config['context_length']}"
+        f"{facts['name']}: {facts['parameters']:,} parameters, {config['num_layers']} layers, "
+        f"{config['num_heads']} heads of {config['head_width']}, width {config['width']}, "
+        f"context {config['context_length']}"
     )
     console.print(
         f"{config['position']} positions, {config['norm']} ({config['norm_placement']}), {config['feedforward']} "

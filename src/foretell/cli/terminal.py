@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from foretell.device import DeviceName, DtypeName
     from foretell.runs.saved_model import LanguageModel
 
 
@@ -46,7 +47,7 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
-def open_model(argument: str, device: str, dtype: str) -> LanguageModel:
+def open_model(argument: str, device: DeviceName, dtype: DtypeName) -> LanguageModel:
     """Load a model, saying at once that it is being loaded and then what was chosen."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")

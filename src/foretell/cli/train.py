@@ -110,7 +110,7 @@ def finish(session) -> None:
     loss = best.training()["validation_loss"]
     if loss is not None:
         console.print(
-            f"best        step {best.step:,}: validation loss {loss:.3f}, {session.bits_per_byte(loss):.3f} bits per byte"
+            f"best        step {best.step:,}: validation loss {loss:.3f}, {session.bits_per_byte(loss):.3f} bits a byte"
         )
     files = "metrics.jsonl, samples/, loss.png" if (run.directory / "loss.png").exists() else "metrics.jsonl, samples/"
     missing = "" if "png" in files else " (for loss.png: pip install 'foretell[plot]')"

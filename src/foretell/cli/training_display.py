@@ -64,6 +64,10 @@ class LiveReporter(PlainReporter):
         left = self._clock.update(metrics["step"], steps)
         if metrics["validation_loss"] is not None:
             self.console.print(describe(metrics, steps, left))
+        self.show_progress(metrics, steps, left)
+
+    def show_progress(self, metrics: dict[str, Any], steps: int, left: str) -> None:
+        """The bar and the newest numbers under it."""
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_row(ProgressBar(total=steps, completed=metrics["step"], complete_style="cyan"))
         self.live.update(Group(bar, describe(metrics, steps, left)))

@@ -18,8 +18,8 @@ SHIPPED = ("primer",)
 def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
     """Load a model for use.
 
-    `argument` is, in this order: a saved model's or a run's directory; a run's name in ./runs; `primer`. A run stands for
-    its best checkpoint; `runs/x@last` and `runs/x@step-000123` name others. Errors are `CheckpointError`.
+    `argument` is, in this order: a saved model's or a run's directory; a run's name in ./runs; `primer`. A run stands
+    for its best checkpoint; `runs/x@last` and `runs/x@step-000123` name others. Errors are `CheckpointError`.
     """
     chosen_device = choose_device(device)
     directory = find_model(str(argument))
@@ -42,7 +42,7 @@ def find_model(argument: str) -> Path:
 
 
 def find_tokenizer(argument: str) -> Tokenizer:
-    """The tokenizer of a model, or one that lies alone: a tokenizer.json, or a folder with vocab.json and merges.txt."""
+    """The tokenizer of a model, or one that lies alone: a tokenizer.json, or vocab.json and merges.txt in a folder."""
     path = Path(argument)
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
         return load_tokenizer(path)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -39,9 +40,9 @@ class Batch:
         """The same batch on another device."""
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
-    def _map(self, change) -> Batch:
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        return Batch(**{name: None if value is None else change(value) for name, value in values.items()})
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
+        optional = (None if tensor is None else change(tensor) for tensor in (self.positions, self.segments))
+        return Batch(change(self.ids), change(self.targets), change(self.weights), *optional)
 
 
 def make_batch(tokens: np.ndarray, lengths: list[int] | None = None) -> Batch:

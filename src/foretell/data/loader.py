@@ -64,8 +64,8 @@ def check_enough_tokens(tokens: int, context_length: int) -> None:
     """Refuse a text that does not fill one window."""
     if tokens < context_length + 1:
         raise DataError(
-            f"the training text has {tokens} tokens, fewer than one context of {context_length} and the token after it; "
-            f"give more text or a smaller --model.context-length"
+            f"the training text has {tokens} tokens, less than one context of {context_length} and the token after it; "
+            "give more text or a smaller --model.context-length"
         )
 
 

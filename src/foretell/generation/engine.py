@@ -26,8 +26,8 @@ def generate(
     """Continue all sequences together, yielding (sequence, id) as each token is drawn.
 
     Rows may differ in length; a row is the same alone or beside others. The end token is counted among what was
-    generated but not yielded. Setting `finish_reason` while reading along ends a sequence. With `slide`, a sequence that
-    fills the context goes on from its last half, read again. max_tokens None means: until the context is full.
+    generated but not yielded. Setting `finish_reason` while reading along ends a sequence. With `slide`, a sequence
+    that fills the context goes on from its last half, read again. max_tokens None means: until the context is full.
     """
     check_lengths(decoder, sequences, max_tokens, slide)
     active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]

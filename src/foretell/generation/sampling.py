@@ -96,7 +96,7 @@ def make_filters(config: SamplingConfig) -> dict[str, Filter]:
 
 
 class Sampler:
-    """Draws the next token of each row. The draw of sample i at position t depends on (seed, i, t) and the logits alone."""
+    """Draws the next token of each row; the draw of sample i at position t depends on (seed, i, t) alone."""
 
     def __init__(self, config: SamplingConfig):
         self.seed = config.seed

@@ -25,7 +25,7 @@ class FreshContext:
     def __init__(self, ids: Tensor, positions: Tensor | None = None, segments: Tensor | None = None):
         _, T = ids.shape
         self.positions = torch.arange(T, device=ids.device)[None] if positions is None else positions  # (B or 1, T)
-        # Inside one document positions only count up, so order in the row decides causality; no position tensor is needed
+        # Inside one document positions only count up, so the order in the row decides what comes before what
         self._mask = Mask(T, T, query_segments=segments, key_segments=segments, device=ids.device)
         self._windowed: dict[int | None, Mask] = {}
 
@@ -41,7 +41,7 @@ class FreshContext:
 class Cache:
     """Keys and values of every layer, for rows that grow at their own pace.
 
-    Slot s of a row holds its position s, so rows need no padding on the left: a shorter row just has fewer slots filled.
+    Slot s of a row holds its position s, so rows need no padding on the left: a shorter row has fewer slots filled.
     """
 
     def __init__(self, config: ModelConfig, rows: int, capacity: int, dtype: torch.dtype, device: torch.device | str):
@@ -66,7 +66,7 @@ class Cache:
 
 
 class CachedContext:
-    """One pass over new tokens (B, T) that follow what a cache holds; row b brings counts[b] of them, the rest is padding."""
+    """One pass over new tokens (B, T) after what a cache holds; row b brings counts[b] of them, the rest is padding."""
 
     def __init__(self, cache: Cache, starts: list[int], counts: list[int]):
         self.cache, self.starts, self.counts = cache, starts, counts

@@ -46,7 +46,7 @@ EMBEDDINGS = {True: TokenAndPositionEmbedding, False: TokenEmbedding}  # by: are
 
 
 class TiedHead(nn.Module):
-    """The unembedding that reads the token embedding's own weight (Press and Wolf 2017), and so has no key of its own."""
+    """The unembedding that reads the token embedding's weight (Press and Wolf 2017), and so has no key of its own."""
 
     def __init__(self, token: nn.Embedding, bias: bool):
         super().__init__()

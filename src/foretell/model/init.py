@@ -15,7 +15,7 @@ POSITION_STD = 0.01
 
 
 def make_decoder(config: ModelConfig, seed: int) -> Decoder:
-    """A decoder with new weights, a function of the configuration and the seed alone; torch's own state is left alone."""
+    """A decoder with new weights, a function of configuration and seed alone; torch's random state is left alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = Decoder(config)

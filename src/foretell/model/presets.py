@@ -21,7 +21,7 @@ MODERN: dict[str, Any] = {
     "bias": False,
 }
 GPT2: dict[str, Any] = {"context_length": 1024, "vocab_size": 50257}
-# Brown et al. 2020, table 2.1; every second layer is banded, and since the width of the band is not published, 256 is ours
+# Brown et al. 2020, table 2.1; every second layer is banded. The width of the band is not published: 256 is ours
 GPT3: dict[str, Any] = {"context_length": 2048, "vocab_size": 50257}
 GPT3_BAND = 256
 

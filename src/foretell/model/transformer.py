@@ -57,7 +57,7 @@ class AttentionBlockPostNorm(AttentionBlock):
 
 
 class Block(AttentionBlock):
-    """Attention, then feed-forward, each on a normalised copy of the stream (GPT-2; Radford et al. 2019, section 2.3)."""
+    """Attention, then feed-forward, each on a normalised copy of the stream (Radford et al. 2019, section 2.3)."""
 
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__(config, layer)

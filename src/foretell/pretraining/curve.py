@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import math
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,8 @@ def write_curve(path: Path, metrics: list[dict[str, Any]], title: str) -> bool:
         return False
     from matplotlib.figure import Figure  # an optional dependency, and slow to import
 
-    axes = Figure(figsize=(7, 4), dpi=150, layout="constrained").subplots()
+    figure = Figure(figsize=(7, 4), dpi=150, layout="constrained")
+    axes = figure.subplots()
     for key, label, style in (("loss", "training", "-"), ("validation_loss", "validation", "o-")):
         points = [(one["step"], one[key]) for one in metrics if one.get(key) is not None]
         if points:
@@ -43,12 +45,12 @@ def write_curve(path: Path, metrics: list[dict[str, Any]], title: str) -> bool:
     axes.set(xlabel="step", ylabel="loss (nats per token)", title=title)
     axes.grid(alpha=0.3)
     axes.legend()
-    axes.figure.savefig(path)
+    figure.savefig(path)
     return True
 
 
 def _columns(points: list[tuple[int, float]], width: int) -> list[float]:
     """The mean value in each of `width` equal stretches of the points."""
     edges = [round(index * len(points) / width) for index in range(width + 1)]
-    stretches = [points[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    stretches = [points[start:end] for start, end in pairwise(edges)]
     return [sum(value for _, value in stretch) / len(stretch) for stretch in stretches]

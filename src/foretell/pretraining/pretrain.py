@@ -113,7 +113,7 @@ def describe(config: Config, plan: Plan, text: TokenizedText, device: torch.devi
         *plan.reasons,
         f"model       {plan.size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
         f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
-        f"machine     {device.type}, {torch.get_num_threads()} threads, products in {str(dtype).removeprefix('torch.')}",
+        f"machine     {device.type}, {torch.get_num_threads()} threads, {str(dtype).removeprefix('torch.')} products",
     ]
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretell.pretraining.session import Session
 
 
 class Reporter:
@@ -10,6 +13,9 @@ class Reporter:
 
     def note(self, text: str) -> None:
         """A decision, a fact or a warning, one line."""
+
+    def ready(self, session: Session) -> None:
+        """Text, model and run directory are there; training begins."""
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         """The metrics after a step, of so many in all (the fields of metrics.jsonl)."""

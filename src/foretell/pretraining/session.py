@@ -1,4 +1,4 @@
-"""A model in training together with its data and its run directory: what happens at every logged, sampled, saved step."""
+"""A model in training with its data and its run directory: what happens at every logged, sampled or saved step."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ class Session:
         state = checkpoint.training()
         if state["tokenizer"] != self.text.tokenizer.fingerprint:
             raise CheckpointError(
-                f"{checkpoint.directory} was trained with tokenizer {state['tokenizer']}, and the tokens of this run are "
-                f"{self.text.tokenizer.fingerprint}'s; start anew with another --out"
+                f"{checkpoint.directory} was trained with tokenizer {state['tokenizer']}, and the tokens of this run "
+                f"are {self.text.tokenizer.fingerprint}'s; start anew with another --out"
             )
         checkpoint.load_optimizer(self.optimizer, dict(self.decoder.named_parameters()))
         self.progress = Progress(**state["progress"])
@@ -80,6 +80,7 @@ class Session:
     def go(self) -> None:
         """Train to the end, or to the first Ctrl-C or SIGTERM; either way a checkpoint is there afterwards."""
         with StopSignal() as stop:
+            self.reporter.ready(self)
             if self.progress.step == 0:
                 self.report_start()
             train(

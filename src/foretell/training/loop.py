@@ -28,7 +28,7 @@ def train(
     dtype: torch.dtype = torch.float32,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Take optimizer steps until all are done or `should_stop` says so; `progress` tells where to begin and is kept true.
+    """Take optimizer steps until all are done or `should_stop` says so, from where `progress` stands; keep it true.
 
     Step n uses batch n, learning rate n and dropout masks n, so beginning at any step continues the same training.
     """

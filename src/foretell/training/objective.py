@@ -31,7 +31,7 @@ class Loss:
 
 
 class Objective(nn.Module):
-    """Cross entropy of the next token. The head runs in chunks, so that B * T * V logits never stand in memory at once."""
+    """Cross entropy of the next token. The head runs in chunks: B * T * V logits never stand in memory at once."""
 
     def __init__(self, decoder: Decoder, logits_at_once: int = LOGITS_AT_ONCE):
         super().__init__()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -59,7 +60,7 @@ def iter_micro_batches(batch: Batch, accumulation: int) -> Iterator[tuple[int, B
 
 
 def clip_gradient(model: torch.nn.Module, limit: float | None) -> float:
-    """Scale the gradient down to norm `limit` where it is longer (Pascanu et al. 2013); returns its norm before that."""
+    """Scale the gradient down to norm `limit` where it is longer (Pascanu et al. 2013); returns the norm before."""
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     return float(torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit))
 
@@ -67,8 +68,8 @@ def clip_gradient(model: torch.nn.Module, limit: float | None) -> float:
 def check_finite(loss: float, norm: float, step: int) -> None:
     """Stop before a value that is not finite reaches the weights."""
     for name, value in (("loss", loss), ("gradient", norm)):
-        if value - value != 0:  # infinity or not a number
+        if not math.isfinite(value):
             raise TrainingError(
-                f"step {step + 1}: the {name} is {value}; the weights were not touched and the last checkpoint is good. "
+                f"step {step + 1}: the {name} is {value}; no weight was changed and the last checkpoint is good. "
                 "Try a lower --training.learning-rate or --dtype float32"
             )
