@@ -1,1 +1,44 @@
-"""foretell: a decoder (GPT) that you can see through."""
+"""foretell: a decoder (GPT) that you can see through.
+
+    import foretell
+
+    model = foretell.train("my.txt", out="runs/my", minutes=5)
+    model = foretell.load("runs/my")                     # or "primer", which is inside
+    foretell.generate(model, "Once upon a time", 50)[0].text
+
+The names below are loaded when they are first used, so that `import foretell` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from foretell.config import Config
+    from foretell.convert.load import load
+    from foretell.inference.completion import generate
+    from foretell.inference.distribution import next_tokens, score
+    from foretell.inference.embedding import embed
+    from foretell.model.decoder import Decoder
+    from foretell.pretraining.train import train
+    from foretell.text import Tokenizer
+
+_HOMES = {
+    "Config": "foretell.config",
+    "Decoder": "foretell.model.decoder",
+    "Tokenizer": "foretell.text",
+    "embed": "foretell.inference.embedding",
+    "generate": "foretell.inference.completion",
+    "load": "foretell.convert.load",
+    "next_tokens": "foretell.inference.distribution",
+    "score": "foretell.inference.distribution",
+    "train": "foretell.pretraining.train",
+}
+__all__ = ["Config", "Decoder", "Tokenizer", "embed", "generate", "load", "next_tokens", "score", "train"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'foretell' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOMES[name]), name)

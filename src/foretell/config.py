@@ -198,7 +198,7 @@ class TokenizerConfig(Section):
 
     kind: Literal["characters", "words", "bytes", "bpe"] = "bpe"
     vocab_size: int | None = Field(None, gt=0)  # bpe and words; None: chosen from the amount of text
-    split: Literal["gpt2", "qwen2"] = "qwen2"  # how bpe cuts text into words before merging
+    split: Literal["gpt2", "qwen2"] | None = None  # how bpe cuts text into words before merging; None: qwen2
 
 
 class DataConfig(Section):
@@ -307,7 +307,9 @@ def _raise_first(problems: Mapping[str, bool]) -> None:
 
 def _one_line(section: type[BaseModel], error: ValidationError, where: str) -> str:
     """The first of pydantic's findings as `where.field: what (what to do)`."""
-    finding = error.errors(include_url=False)[0]
+    findings = error.errors(include_url=False)
+    # A size that follows from others is missing only because one of those is wrong
+    finding = next((one for one in findings if one["loc"][-1:] not in [(size,) for size in DERIVED_SIZES]), findings[0])
     path = ".".join(str(part) for part in (*([where] if where else []), *finding["loc"]))
     if finding["type"] == "extra_forbidden":
         owner = _section_at(section, finding["loc"][:-1])

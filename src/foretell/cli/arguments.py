@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from foretell.errors import DataError, UsageError
 
 STANDARD_INPUT = "<stdin>"  # stands for `-`, which the parser would take for an option
-SECTION_OPTION = re.compile(r"--((?:model|tokenizer|data|training)\.[\w.-]+)(?:=(.*))?", re.DOTALL)
+SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, or primer.")]
 TextArgument = Annotated[str, Parameter(help="The text; - reads standard input.")]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -11,7 +11,6 @@ from foretell.cli.arguments import STANDARD_INPUT
 from foretell.cli.terminal import note
 
 if TYPE_CHECKING:
-    from foretell.data.sources import Document
     from foretell.pretraining.prepare import Source
 
 DataArgument = Annotated[
@@ -21,27 +20,10 @@ DataArgument = Annotated[
 
 
 def text_source(data: Sequence[str], text_field: str | None) -> Source:
-    """The documents of the arguments, each time they are asked for; standard input is read once and kept."""
-    from foretell.data.corpora import embedded_corpus
-    from foretell.data.sources import read_documents
+    """The documents of the arguments, with the reader's notes on stderr."""
+    from foretell.pretraining.train import make_source
 
-    if not data:
-        return embedded_corpus
-    paths = ["-" if one == STANDARD_INPUT else one for one in data]
-    if "-" in paths:
-        kept = list(read_documents(paths, text_field=text_field, say=note))
-        return lambda: kept
-    seen: set[str] = set()
-
-    def say_once(text: str) -> None:
-        if text not in seen:  # the text is read twice: for the vocabulary, and for the tokens
-            seen.add(text)
-            note(text)
-
-    def documents() -> Iterable[Document]:
-        return read_documents(paths, text_field=text_field, say=say_once)
-
-    return documents
+    return make_source(["-" if one == STANDARD_INPUT else one for one in data], text_field, note)
 
 
 def describe_data(data: Sequence[str]) -> str:

@@ -49,14 +49,14 @@ def show(facts: dict[str, Any]) -> None:
     """The facts as a table that fits 80 columns."""
     console = results()
     config, tokenizer = facts["config"], facts["tokenizer"]
+    console.print(facts["name"], style="bold")
     console.print(
-        f"{facts['name']}: {facts['parameters']:,} parameters, {config['num_layers']} layers, "
-        f"{config['num_heads']} heads of {config['head_width']}, width {config['width']}, "
-        f"context {config['context_length']}"
+        f"{facts['parameters']:,} parameters: {config['num_layers']} layers, {config['num_heads']} heads of "
+        f"{config['head_width']}, width {config['width']}, context {config['context_length']}"
     )
     console.print(
-        f"{config['position']} positions, {config['norm']} ({config['norm_placement']}), {config['feedforward']} "
-        f"feed-forward of {config['feedforward_width']} with {config['activation']}"
+        f"{config['position']} positions, {config['norm']} ({config['norm_placement']}), "
+        f"{config['feedforward']} feed-forward of {config['feedforward_width']}, {config['activation']}"
     )
     console.print(f"tokenizer: {tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens")
     console.print(

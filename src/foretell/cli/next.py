@@ -11,6 +11,8 @@ from foretell.cli.terminal import open_model, print_json, results
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from foretell.inference.distribution import NextTokens
 
 BAR_WIDTH = 30
@@ -44,14 +46,13 @@ def next_verb(
         print_json([one.to_json() for one in found] if every else found[0].to_json())
         return
     for one in found:
-        show(one)
+        show(one, results())
 
 
-def show(following: NextTokens) -> None:
+def show(following: NextTokens, console: Console) -> None:
     """A context and a bar for each token."""
     from rich.text import Text
 
-    console = results()
     console.print(Text(tail(following.context), style="bold"))
     largest = following.tokens[0].probability
     for token in following.tokens:

@@ -17,7 +17,10 @@ def train(
     *data: DataArgument,
     kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
     vocab_size: Annotated[int | None, Parameter(help="Entries, for bpe and words.", show_default=False)] = None,
-    split: Annotated[Literal["gpt2", "qwen2"], Parameter(help="How bpe cuts text into words first.")] = "qwen2",
+    split: Annotated[
+        Literal["gpt2", "qwen2"] | None,
+        Parameter(help="How bpe cuts text into words first; default: qwen2.", show_default=False),
+    ] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.", show_default=False)] = None,
     out: Annotated[Path, Parameter(help="The folder for tokenizer.json.")],
     json: Json = False,

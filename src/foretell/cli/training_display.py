@@ -24,7 +24,7 @@ class PlainReporter(Reporter):
     def __init__(self, console: Console):
         self.console = console
         self._printed = 0.0
-        self._clock = Remaining()
+        self.clock = Remaining()
 
     def __enter__(self) -> Self:
         return self
@@ -36,7 +36,7 @@ class PlainReporter(Reporter):
         self.console.print(text, style="dim")
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        left = self._clock.update(metrics["step"], steps)
+        left = self.clock.update(metrics["step"], steps)
         is_due = time.monotonic() - self._printed > PLAIN_SECONDS or metrics["step"] == steps
         if is_due or metrics["validation_loss"] is not None:
             self._printed = time.monotonic()
@@ -54,14 +54,15 @@ class LiveReporter(PlainReporter):
         self.live = Live(console=console, refresh_per_second=8, transient=True)
 
     def __enter__(self) -> Self:
-        self.live.start()
+        if self.console.is_terminal:
+            self.live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.live.stop()
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
-        left = self._clock.update(metrics["step"], steps)
+        left = self.clock.update(metrics["step"], steps)
         if metrics["validation_loss"] is not None:
             self.console.print(describe(metrics, steps, left))
         self.show_progress(metrics, steps, left)
@@ -70,7 +71,8 @@ class LiveReporter(PlainReporter):
         """The bar and the newest numbers under it."""
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_row(ProgressBar(total=steps, completed=metrics["step"], complete_style="cyan"))
-        self.live.update(Group(bar, describe(metrics, steps, left)))
+        if self.console.is_terminal:
+            self.live.update(Group(bar, describe(metrics, steps, left)))
 
 
 class Remaining:

@@ -19,7 +19,7 @@ class Loader:
     """Windows of T+1 tokens in an order that is new in every epoch, rows `rank::world` of each global batch.
 
     An epoch goes once through the text in windows that follow each other without overlap. Each epoch shifts all windows
-    by a random offset below T, so that no token is always the first of its window.
+    by a random offset, so that no token is always the first of its window and none is left out of every epoch.
     """
 
     def __init__(
@@ -37,8 +37,8 @@ class Loader:
         self.stream, self.context_length, self.batch_size, self.seed = stream, context_length, batch_size, seed
         self.document_mask, self.rank, self.world = document_mask, rank, world
         whole = (len(stream) - 1) // context_length
-        self.is_shifted = whole > 1
-        self.windows_per_epoch = whole - 1 if self.is_shifted else whole
+        self.windows_per_epoch = max(1, whole - 1)
+        self.shifts = len(stream) - self.windows_per_epoch * context_length  # how many there are: 1 to 2T
         self.order = lru_cache(maxsize=2)(self._order)  # a batch can straddle two epochs
 
     def batch(self, step: int) -> Batch:
@@ -53,7 +53,7 @@ class Loader:
     def window_start(self, index: int) -> int:
         """Where the `index`-th window since the beginning of training starts in the stream."""
         epoch, place = divmod(index, self.windows_per_epoch)
-        shift = random_word(stream_key("shift", self.seed, epoch), 0) % self.context_length if self.is_shifted else 0
+        shift = random_word(stream_key("shift", self.seed, epoch), 0) % self.shifts
         return shift + int(self.order(epoch)[place]) * self.context_length
 
     def _order(self, epoch: int) -> Tensor:

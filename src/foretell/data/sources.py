@@ -326,7 +326,7 @@ def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator
 
 def _parse_json(content: str, where: str) -> Any:
     try:
-        return json.loads(content)
+        return json.loads(content.rstrip())
     except json.JSONDecodeError as error:
         line = f", line {error.lineno}" if error.lineno > 1 else ""
         raise DataError(f"{where}{line}: not JSON ({error.msg}, column {error.colno}); repair or remove it") from None

@@ -30,6 +30,17 @@ def generate(
     that fills the context goes on from its last half, read again. max_tokens None means: until the context is full.
     """
     check_lengths(decoder, sequences, max_tokens, slide)
+    return _generate(decoder, sequences, sampler, max_tokens, end_id, slide)
+
+
+def _generate(
+    decoder: Decoder,
+    sequences: list[Sequence],
+    sampler: Sampler,
+    max_tokens: int | None,
+    end_id: int | None,
+    slide: bool,
+) -> Iterator[tuple[Sequence, int]]:
     active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]
     for sequence in sequences:
         sequence.finish_reason = None if sequence in active else "length"
@@ -87,7 +98,7 @@ def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int |
         if length == 0:
             raise UsageError("the prompt is empty; give at least one token to continue from")
         if slide:
-            sequence.window_start = 0 if length < limit else length - max(1, limit // 2)
+            sequence.window_start = 0 if length <= limit else length - max(1, limit // 2)
         elif length > limit:
             raise ContextLengthError(
                 f"the prompt has {length} tokens and the model's context is {limit}; shorten it, or use --slide to "

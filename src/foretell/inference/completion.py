@@ -75,10 +75,13 @@ class Completer:
         self.texts = [""] * len(prompts)
 
     def stream(self, max_tokens: int | None, *, slide: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield (prompt number, new text) until every continuation has ended."""
+        """(prompt number, new text) until every continuation has ended; what does not fit is refused at once."""
         end_id = self.model.tokenizer.end_id
-        numbers = {id(sequence): number for number, sequence in enumerate(self.sequences)}
         tokens = generate_ids(self.model.decoder, self.sequences, self.sampler, max_tokens, end_id=end_id, slide=slide)
+        return self._read(tokens)
+
+    def _read(self, tokens: Iterator[tuple[Sequence, int]]) -> Iterator[tuple[int, str]]:
+        numbers = {id(sequence): number for number, sequence in enumerate(self.sequences)}
         for sequence, token in tokens:
             number = numbers[id(sequence)]
             yield from self._grow(number, self.stops[number].push(self.decoders[number].push(token)))

@@ -120,7 +120,8 @@ class CachedContext:
             self.num_queries,
             self.num_keys,
             window=window,
-            query_positions=self.positions,
+            # padding asks as the row's last token: with nothing in its window it would be NaN, which no mask hides
+            query_positions=self.slots.minimum(filled - 1),
             key_positions=key_positions,
         )
 

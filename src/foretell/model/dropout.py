@@ -48,7 +48,7 @@ class Dropout(nn.Module):
         )
         words = random_words(keys, -(-per_row // ELEMENTS_PER_WORD))
         bits = words.view(torch.int16)[:, :per_row].reshape(x.shape)
-        threshold = round(self.rate * 2 * HALF_RANGE) - HALF_RANGE
+        threshold = min(round(self.rate * 2 * HALF_RANGE) - HALF_RANGE, HALF_RANGE - 1)  # what 16 bits can hold
         return (bits >= threshold).to(x.dtype).mul_(1 / (1 - self.rate))
 
 

@@ -23,9 +23,10 @@ DEFAULT_MINUTES = 10.0
 MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
 FEWEST_STEPS = 50
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
-TOKENS_PER_STEP = 4096
 PROBE_SECONDS = 2.0
-LEARNING_RATES = {"toy": 5e-3, "tiny": 4e-3, "small": 2e-3, "medium": 1e-3, "base": 6e-4}
+# size: (learning rate, tokens a step), found by trial on small corpora; larger models want smaller rates, larger steps
+RECIPES = {"toy": (3e-3, 1024), "tiny": (2e-3, 2048), "small": (1.5e-3, 4096), "medium": (1e-3, 8192)}
+LARGE_RECIPE = (6e-4, 16_384)
 
 
 @dataclass(frozen=True)
@@ -114,10 +115,11 @@ def plan_run(
 
 def training_defaults(size: str, config: ModelConfig, steps: int) -> dict[str, Any]:
     """What `train` sets where the user says nothing."""
+    learning_rate, tokens_per_step = RECIPES.get(size, LARGE_RECIPE)
     return {
         "steps": steps,
-        "batch_size": max(1, TOKENS_PER_STEP // config.context_length),
-        "learning_rate": LEARNING_RATES.get(size, 6e-4),
+        "batch_size": max(1, tokens_per_step // config.context_length),
+        "learning_rate": learning_rate,
         "warmup_steps": min(100, max(1, steps // 10)),
         "log_every": max(1, min(10, steps // 100)),
         "evaluate_every": max(1, min(250, steps // 10)),

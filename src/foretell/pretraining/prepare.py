@@ -17,6 +17,7 @@ from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 
 SPLITS = ("train", "validation")
 TOKENIZER = "tokenizer.json"
+BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the words it follows
 SMALLEST_BPE, LARGEST_BPE = 512, 16_384
 BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
 
@@ -73,7 +74,8 @@ def make_tokenizer(
         size = sum(len(text.encode()) for text in texts())
         vocab_size = bpe_vocab_size(size)
         say(f"vocabulary  {vocab_size:,} byte-pair tokens, for {size:,} bytes of training text")
-    return train_tokenizer(config.kind, texts(), vocab_size=vocab_size, split=config.split)
+    split = {"split": config.split or BPE_SPLIT} if config.kind == "bpe" or config.split else {}
+    return train_tokenizer(config.kind, texts(), vocab_size=vocab_size, **split)
 
 
 def bpe_vocab_size(text_bytes: int) -> int:

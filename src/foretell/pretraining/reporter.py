@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-if TYPE_CHECKING:
-    from foretell.pretraining.session import Session
+from foretell.text import Tokenizer
 
 
 class Reporter:
@@ -14,8 +14,8 @@ class Reporter:
     def note(self, text: str) -> None:
         """A decision, a fact or a warning, one line."""
 
-    def ready(self, session: Session) -> None:
-        """Text, model and run directory are there; training begins."""
+    def ready(self, tokenizer: Tokenizer, train_tokens: int, bits_per_byte: Callable[[float], float]) -> None:
+        """Training begins, on so many tokens; `bits_per_byte` converts a validation loss in nats a token."""
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         """The metrics after a step, of so many in all (the fields of metrics.jsonl)."""

@@ -80,7 +80,7 @@ class Session:
     def go(self) -> None:
         """Train to the end, or to the first Ctrl-C or SIGTERM; either way a checkpoint is there afterwards."""
         with StopSignal() as stop:
-            self.reporter.ready(self)
+            self.reporter.ready(self.text.tokenizer, len(self.loader.stream), self.bits_per_byte)
             if self.progress.step == 0:
                 self.report_start()
             train(

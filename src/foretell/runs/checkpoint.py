@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,9 +49,7 @@ class Checkpoint:
         if missing := sorted(set(paths) - set(moments)):
             raise CheckpointError(f"{self.directory / OPTIMIZER} has nothing for '{missing[0]}'")
         for path, parameter in paths.items():
-            optimizer.state[parameter] = {
-                moment: value.to(parameter.device if value.dim() else "cpu") for moment, value in moments[path].items()
-            }
+            optimizer.state[parameter] = {moment: value.to(parameter.device) for moment, value in moments[path].items()}
 
 
 def read_moments(path: Path) -> dict[str, dict[str, Tensor]]:
@@ -79,7 +78,6 @@ def save_checkpoint(
         write_json(temporary / TRAINING, training)
         files = {path.name: describe_file(path) for path in sorted(temporary.iterdir())}
         write_json(temporary / MANIFEST, {"format": FORMAT, "files": files})
-        shutil.rmtree(final, ignore_errors=True)
     return Checkpoint(final)
 
 
@@ -127,7 +125,7 @@ def validation_loss(checkpoint: Checkpoint) -> float:
         value = checkpoint.training().get("validation_loss")
     except CheckpointError:
         return float("inf")
-    return float("inf") if value is None else float(value)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else float("inf")
 
 
 def prune(folder: Path, keep: int) -> None:

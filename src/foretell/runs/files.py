@@ -18,7 +18,10 @@ TEMPORARY = ".tmp-"
 
 @contextlib.contextmanager
 def new_directory(final: Path) -> Iterator[Path]:
-    """A temporary directory to fill, which becomes `final` when the block ends well and vanishes when it does not."""
+    """A temporary directory to fill, which becomes `final` when the block ends well and vanishes when it does not.
+
+    A directory that has that name already stays as it is until then.
+    """
     temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -27,12 +30,27 @@ def new_directory(final: Path) -> Iterator[Path]:
         for path in temporary.iterdir():
             sync(path)
         sync(temporary)
-        temporary.rename(final)
+        replace_directory(temporary, final)
         sync(final.parent)
     except OSError as error:
         raise OutputError(f"could not write {final}: {error.strerror or error}") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def replace_directory(new: Path, final: Path) -> None:
+    """Give `new` the name `final`; what had it before goes only then, and comes back where that fails."""
+    old = new.with_name(f"{new.name}-old")
+    shutil.rmtree(old, ignore_errors=True)
+    if final.exists():
+        final.rename(old)
+    try:
+        new.rename(final)
+    except OSError:
+        if old.exists():
+            old.rename(final)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -27,7 +27,7 @@ class Loss:
 
     @property
     def mean(self) -> float:
-        return float(self.sum) / max(float(self.count), 1.0)
+        return float(self.sum.detach()) / max(float(self.count), 1.0)
 
 
 class Objective(nn.Module):

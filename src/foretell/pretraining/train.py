@@ -1,0 +1,77 @@
+"""`foretell.train`: the same as the verb, from a program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from foretell.convert.load import load
+from foretell.data.corpora import embedded_corpus
+from foretell.data.sources import Document, read_documents
+from foretell.device import DeviceName, DtypeName
+from foretell.pretraining.prepare import Source
+from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.reporter import Reporter
+from foretell.pretraining.request import Request
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import Tokenizer
+
+
+def train(
+    data: str | Path | Sequence[str | Path] | None,
+    out: str | Path,
+    *,
+    size: str | None = None,
+    minutes: float | None = None,
+    resume: bool = False,
+    tokenizer: Tokenizer | None = None,
+    device: DeviceName = "auto",
+    dtype: DtypeName = "auto",
+    reporter: Reporter | None = None,
+    **sections: dict[str, Any],
+) -> LanguageModel:
+    """Train on files or folders (None: the language reference inside Python) and return the best model of the run.
+
+    `sections` are parts of the configuration: `training={"steps": 500}, model={"width": 256}`. What is left out is
+    chosen from the data and the machine; a `reporter` hears what and why. Errors are those of `foretell.errors`.
+    """
+    paths = [data] if isinstance(data, str | Path) else list(data or [])
+    request = Request(
+        make_source(paths, sections.get("data", {}).get("text_field")),
+        described=[str(path) for path in paths] or ["the language reference inside Python"],
+        out=Path(out),
+        size=size,
+        minutes=minutes,
+        overrides=sections,
+        tokenizer=tokenizer,
+        device=device,
+        dtype=dtype,
+    )
+    session = pretrain(request, reporter or Reporter(), resume=resume)
+    return load(session.run.directory, device)
+
+
+def make_source(
+    paths: Sequence[str | Path], text_field: str | None, say: Callable[[str], None] = lambda text: None
+) -> Source:
+    """The documents of the paths, each time they are asked for; standard input (`-`) is read once and kept.
+
+    `say` hears what the reader notes, each thing once.
+    """
+    if not paths:
+        return embedded_corpus
+    said: set[str] = set()
+
+    def say_once(text: str) -> None:
+        if text not in said:  # the text is read more than once: for the vocabulary, then for the tokens
+            said.add(text)
+            say(text)
+
+    def documents() -> Iterable[Document]:
+        return read_documents(list(paths), text_field=text_field, say=say_once)
+
+    if "-" in map(str, paths):
+        kept = list(documents())
+        return lambda: kept
+    return documents

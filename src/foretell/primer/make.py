@@ -1,0 +1,35 @@
+"""Train the model that ships, by `recipe.toml`, and put it into the package: `python -m foretell.primer.make`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from foretell.cli.training_display import make_reporter
+from foretell.config import read_toml
+from foretell.convert.load import load
+from foretell.data.corpora import embedded_corpus
+from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.request import Request
+from foretell.runs.saved_model import save_model
+
+HOME = Path(__file__).parent
+RUN = Path("runs/primer")
+
+
+def make() -> None:
+    """Train, then write the best checkpoint in bfloat16 beside the recipe."""
+    recipe = read_toml(HOME / "recipe.toml")
+    request = Request(embedded_corpus, ["the language reference inside Python"], RUN, size="tiny", overrides=recipe)
+    with make_reporter() as reporter:
+        session = pretrain(request, reporter, resume=True)
+    best = session.run.best()
+    model = load(best.directory, "cpu", "float32")
+    save_model(HOME, model.decoder, model.tokenizer, torch.bfloat16)
+    loss = best.training()["validation_loss"]
+    print(f"primer is step {best.step}: held-out loss {loss:.3f}, {session.bits_per_byte(loss):.3f} bits a byte")
+
+
+if __name__ == "__main__":
+    make()

@@ -1,0 +1,64 @@
+"""A small run that all command-line tests share, and a way to run commands in this process."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell.cli.main import run as run_command
+
+TEXT = "The cat sat on the mat. The dog sat on the log.\nWho sat where? The cat, the dog.\n" * 60
+TINY = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
+
+
+@dataclass
+class Outcome:
+    """What a command left behind."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+    @property
+    def last_line(self) -> str:
+        """The last line on stderr, which is where an error is said."""
+        return self.err.rstrip("\n").rpartition("\n")[2]
+
+
+@pytest.fixture
+def foretell(capfd, monkeypatch, tmp_path):
+    """Run one command in a directory of its own."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str | Path) -> Outcome:
+        capfd.readouterr()
+        code = run_command([str(argument) for argument in arguments])
+        captured = capfd.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def corpus(tmp_path_factory) -> Path:
+    """A text file to learn from."""
+    path = tmp_path_factory.mktemp("corpus") / "cats.txt"
+    path.write_text(TEXT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def trained(corpus, tmp_path_factory) -> Path:
+    """A run of a few steps on bytes, with several checkpoints."""
+    out = tmp_path_factory.mktemp("runs") / "cats"
+    arguments = [str(corpus), *TINY, "--kind", "bytes", "--steps", "12", "--checkpoint-every", "4", "--out", str(out)]
+    assert run_command(["train", *arguments]) == 0
+    return out

@@ -1,0 +1,194 @@
+"""Bad input: one line that says what, where and what to do; the right exit code; nothing written, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+# arguments (RUN, CORPUS and made files by name), exit code, words that the one line must contain
+TABLE = [
+    # the command line itself
+    (["trian", "CORPUS"], 2, ["trian", "train"]),
+    (["train", "CORPUS", "--sed", "3"], 2, ["--sed", "--seed"]),
+    (["train", "CORPUS", "--seed", "x"], 2, ["--seed", "x"]),
+    (["train", "CORPUS", "--resume", "maybe"], 2, ["--resume", "maybe"]),
+    (["next", "RUN"], 2, ["next", "TEXT"]),
+    (["next"], 2, ["MODEL"]),
+    (["next", "RUN", "-x"], 2, ["-x", "--"]),
+    (["generate", "RUN", "The", "--temperature", "warm"], 2, ["--temperature", "warm"]),
+    (["generate", "RUN", "The", "--device", "tpu"], 2, ["tpu"]),
+    (["generate", "RUN", "The", "--device", "cuda"], 2, ["cuda", "cpu"]),
+    (["embed", "RUN", "The", "--pool", "max"], 2, ["max"]),
+    (["tokenizer"], 0, []),
+    (["tokenizer", "train", "CORPUS"], 2, ["--out"]),
+    (["tokenizer", "train", "CORPUS", "--kind", "bpee", "--out", "t"], 2, ["bpee"]),
+    (["tokenizer", "train", "CORPUS", "--kind", "characters", "--vocab-size", "9", "--out", "t"], 1, ["vocab"]),
+    (["tokenizer", "train", "CORPUS", "--vocab-size", "100", "--out", "t"], 1, ["257"]),
+    (["tokenizer", "train", "missing.txt", "--out", "t"], 1, ["missing.txt"]),
+    (["tokenizer", "train", "CORPUS", "--kind", "bytes", "--out", "RUN/run.json"], 1, ["run.json"]),
+    # configuration
+    (["train", "CORPUS", "--model.widht", "32", "--size", "toy", "--steps", "1"], 2, ["widht", "width"]),
+    (["train", "CORPUS", "--model.width", "wide", "--size", "toy", "--steps", "1"], 2, ["width", "wide"]),
+    (["train", "CORPUS", "--model.num-heads", "3", "--size", "toy", "--steps", "1"], 2, ["64", "3"]),
+    (["train", "CORPUS", "--model.width", "0", "--size", "toy", "--steps", "1"], 2, ["width", "0"]),
+    (["train", "CORPUS", "--model.width"], 2, ["--model.width", "value"]),
+    (["train", "CORPUS", "--model.dropout", "2", "--size", "toy", "--steps", "1"], 2, ["dropout"]),
+    (["train", "CORPUS", "--model.position", "rotari", "--size", "toy", "--steps", "1"], 2, ["rotari", "rotary"]),
+    (["train", "CORPUS", "--model.window", "[1]", "--size", "toy", "--steps", "1"], 2, ["window", "2 layers"]),
+    (["train", "CORPUS", "--trainning.steps", "3"], 2, ["trainning", "training"]),
+    (["train", "CORPUS", "--set", "trainning.steps=3"], 2, ["trainning", "training"]),
+    (["train", "CORPUS", "--size", "tinny", "--steps", "1"], 2, ["tinny", "tiny"]),
+    (["train", "CORPUS", "--steps", "0"], 2, ["steps", "0"]),
+    (["train", "CORPUS", "--steps", "-3"], 2, ["steps", "-3"]),
+    (["train", "CORPUS", "--minutes", "0"], 2, ["minutes", "0"]),
+    (["train", "CORPUS", "--minutes", "-1"], 2, ["minutes", "-1"]),
+    (["train", "CORPUS", "--minutes", "1", "--steps", "3"], 2, ["minutes", "steps"]),
+    (["train", "CORPUS", "--training.learning-rate", "-1", "--steps", "1"], 2, ["learning_rate", "-1"]),
+    (["train", "CORPUS", "--training.batch-size", "6", "--training.accumulation", "4", "--steps", "1"], 2, ["6", "4"]),
+    (["train", "CORPUS", "--checkpoint-every", "0", "--steps", "1"], 2, ["checkpoint_every", "0"]),
+    (["train", "CORPUS", "--kind", "bpee", "--steps", "1"], 2, ["bpee", "bpe"]),
+    (["train", "CORPUS", "--config", "missing.toml"], 2, ["missing.toml"]),
+    (["train", "CORPUS", "--config", "bad.toml"], 2, ["bad.toml"]),
+    (["train", "CORPUS", "--config", "unknown.toml"], 2, ["modle", "model"]),
+    # data
+    (["train", "missing.txt"], 1, ["missing.txt"]),
+    (["train", "empty.txt"], 1, ["empty.txt", "empty"]),
+    (["train", "blank.txt"], 1, ["blank.txt"]),
+    (["train", "binary.txt"], 1, ["binary.txt", "binary"]),
+    (["train", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
+    (["train", "short.txt", "--size", "toy", "--kind", "bytes", "--steps", "1"], 1, ["context", "text"]),
+    (["train", "emptyfolder"], 1, ["emptyfolder"]),
+    (["train", "broken.jsonl"], 1, ["broken.jsonl", "line 2"]),
+    (["train", "nofield.jsonl"], 1, ["nofield.jsonl", "body"]),
+    (["train", "twocolumns.csv"], 1, ["twocolumns.csv", "title", "body"]),
+    (["train", "CORPUS", "--text-field", "txt", "twocolumns.csv"], 1, ["txt"]),
+    # tokenizers
+    (["train", "CORPUS", "--tokenizer", "missing.json"], 1, ["missing.json"]),
+    (["train", "CORPUS", "--tokenizer", "bad.json"], 1, ["bad.json"]),
+    (["train", "emoji.txt", "--tokenizer", "letters.json", "--size", "toy", "--steps", "1"], 1, ["U+1F600"]),
+    (["tokenize", "bad.json", "text"], 1, ["bad.json"]),
+    (["tokenize", "letters.json", "é"], 1, ["U+00E9"]),
+    # where to write
+    (["train", "CORPUS", "--out", "RUN", "--steps", "1"], 1, ["exists", "--resume auto"]),
+    (["train", "CORPUS", "--out", "CORPUS", "--steps", "1"], 1, ["exists"]),
+    (["train", "CORPUS", "--out", "CORPUS/x", "--steps", "1"], 1, ["CORPUS/x", "--out"]),
+    (["train", "CORPUS", "--out", "/proc/x", "--steps", "1"], 1, ["/proc/x", "--out"]),
+    (["train", "--out", "RUN", "--resume", "auto", "--training.learning-rate", "1"], 2, ["learning_rate", "--out"]),
+    # models
+    (["next", "primmer", "The"], 1, ["primmer", "primer"]),
+    (["next", "runs/none", "The"], 1, ["runs/none"]),
+    (["next", "CORPUS", "The"], 1, ["CORPUS"]),
+    (["next", "emptyfolder", "The"], 1, ["emptyfolder"]),
+    (["next", "RUN@step-000007", "The"], 1, ["step-000007", "step-000012"]),
+    (["next", "RUN@lats", "The"], 1, ["lats", "last"]),
+    (["next", "x" * 5000, "The"], 1, ["no model"]),
+    (["next", "nul\0name", "The"], 1, ["no model"]),
+    (["info", "truncated"], 1, ["model.safetensors"]),
+    (["info", "noweights"], 1, ["model.safetensors", "missing"]),
+    (["info", "othermodel"], 1, ["model_type", "gpt2"]),
+    (["info", "badconfig"], 1, ["config.json"]),
+    (["info", "oddconfig"], 1, ["wdith", "width"]),
+    (["info", "misshaped"], 1, ["feedforward", "shape"]),
+    (["info", "othertokenizer"], 1, ["tokenizer", "tokens"]),
+    # questions
+    (["next", "RUN", ""], 2, ["empty"]),
+    (["next", "RUN", "The", "--top", "0"], 2, ["top", "0"]),
+    (["next", "RUN", "The", "--at", "3"], 2, ["3", "0 to 2"]),
+    (["next", "RUN", "The", "--at", "1", "--every"], 2, ["--at", "--every"]),
+    (["next", "RUN", "x" * 33], 1, ["33", "32"]),
+    (["score", "RUN", ""], 2, ["empty"]),
+    (["score", "RUN", "x" * 33], 1, ["33", "32"]),
+    (["embed", "RUN", ""], 1, ["text"]),
+    (["embed", "RUN", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
+    (["generate", "RUN", "x" * 33], 1, ["33", "32", "--slide"]),
+    (["generate", "RUN", "The", "--max-tokens", "30"], 1, ["32", "--max-tokens 29"]),
+    (["generate", "RUN", "The", "--max-tokens", "-1"], 2, ["max-tokens", "-1"]),
+    (["generate", "RUN", "The", "--temperature", "-0.5"], 2, ["temperature", "-0.5"]),
+    (["generate", "RUN", "The", "--temperature", "nan"], 2, ["temperature", "nan"]),
+    (["generate", "RUN", "The", "--top-k", "0"], 2, ["top_k", "0"]),
+    (["generate", "RUN", "The", "--top-p", "1.5"], 2, ["top_p", "1.5"]),
+    (["generate", "RUN", "The", "--top-p", "0"], 2, ["top_p", "0"]),
+    (["generate", "RUN", "The", "--min-p", "2"], 2, ["min_p", "2"]),
+    (["generate", "RUN", "The", "--repetition-penalty", "0"], 2, ["repetition_penalty", "0"]),
+    (["generate", "RUN", "The", "--seed", "-1"], 2, ["seed", "-1"]),
+    (["generate", "RUN", "The", "--stop", ""], 2, ["stop"]),
+]
+
+
+@pytest.fixture
+def made_files(tmp_path, trained):
+    """Files and models with something wrong in each."""
+    (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "blank.txt").write_text(" \n\n")
+    (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 20)
+    (tmp_path / "latin1.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1") * 50)
+    (tmp_path / "short.txt").write_text("too short")
+    (tmp_path / "emoji.txt").write_text("abc \U0001f600 " * 200, encoding="utf-8")
+    (tmp_path / "emptyfolder").mkdir()
+    (tmp_path / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    (tmp_path / "nofield.jsonl").write_text('{"body": "fine"}\n')
+    (tmp_path / "twocolumns.csv").write_text("title,body\na,b\n")
+    (tmp_path / "bad.toml").write_text("[model\n")
+    (tmp_path / "unknown.toml").write_text("[modle]\nwidth = 3\n")
+    (tmp_path / "bad.json").write_text('{"version": "1.0", "model": ')
+    make_letters(tmp_path / "letters.json")
+    for name, spoil in SPOILED.items():
+        shutil.copytree(trained / "checkpoints" / "step-000012", tmp_path / name)
+        spoil(tmp_path / name)
+    return tmp_path
+
+
+def make_letters(path: Path) -> None:
+    from foretell.text import train_tokenizer
+
+    train_tokenizer("characters", ["abcdefghijklmnopqrstuvwxyz "]).save(path)
+
+
+def change_config(**changes):
+    def spoil(model: Path) -> None:
+        values = json.loads((model / "config.json").read_text())
+        (model / "config.json").write_text(json.dumps(values | changes))
+
+    return spoil
+
+
+def truncate_weights(model: Path) -> None:
+    content = (model / "model.safetensors").read_bytes()
+    (model / "model.safetensors").write_bytes(content[: len(content) // 2])
+
+
+SPOILED = {
+    "truncated": truncate_weights,
+    "noweights": lambda model: (model / "model.safetensors").unlink(),
+    "othermodel": change_config(model_type="gpt2"),
+    "badconfig": lambda model: (model / "config.json").write_text("{"),
+    "oddconfig": change_config(wdith=3),
+    "misshaped": change_config(feedforward_width=77),
+    "othertokenizer": change_config(vocab_size=100),
+}
+
+
+def listing(folder: Path) -> dict[str, float]:
+    """Every file below a folder with its time of change."""
+    return {str(path): path.stat().st_mtime for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("arguments", "code", "words"), TABLE, ids=lambda value: str(value)[:60])
+def test_bad_input_gets_one_line_and_changes_nothing(foretell, made_files, trained, corpus, arguments, code, words):
+    names = {"RUN": str(trained), "CORPUS": str(corpus)}
+    replaced = [
+        argument.replace("RUN", names["RUN"]).replace("CORPUS", names["CORPUS"]) for argument in map(str, arguments)
+    ]
+    before = listing(made_files) | listing(trained)
+    outcome = foretell(*replaced)
+    assert outcome.code == code, outcome.err
+    for word in words:
+        assert names.get(word, word).replace("CORPUS", names["CORPUS"]) in outcome.last_line
+    assert "Traceback" not in outcome.err
+    if code:
+        assert outcome.out == ""
+        assert outcome.last_line.startswith("foretell: ")
+    assert listing(made_files) | listing(trained) == before

@@ -1,0 +1,216 @@
+"""`foretell train` as a user meets it: kinds of data, run directories, resuming, interruption."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+TOY = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
+QUICK = [*TOY, "--kind", "bytes", "--steps", "3"]
+METRICS = [
+    "step",
+    "tokens",
+    "loss",
+    "validation_loss",
+    "learning_rate",
+    "gradient_norm",
+    "tokens_per_second",
+    "seconds",
+]
+
+
+def test_a_run_holds_everything_that_the_design_names(trained):
+    names = {path.name for path in trained.iterdir()}
+    assert {"run.json", "metrics.jsonl", "samples", "environment.json", "checkpoints", "loss.png"} <= names
+    checkpoint = trained / "checkpoints" / "step-000012"
+    assert {path.name for path in checkpoint.iterdir()} == {
+        *(
+            "model.safetensors",
+            "config.json",
+            "tokenizer.json",
+            "optimizer.safetensors",
+            "training.json",
+            "manifest.json",
+        )
+    }
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert list(lines[0]) == METRICS
+    assert lines[-1]["step"] == 12
+    assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+def test_training_says_what_it_chose_and_how_validation_was_split(foretell, corpus):
+    outcome = foretell("train", corpus, *QUICK)
+    assert outcome.code == 0
+    for word in ("held out", "vocabulary 257", "ln(257) = 5.55", "parameters", "bits a byte", "runs/cats"):
+        assert word in outcome.err + outcome.out
+
+
+def test_size_and_steps_are_chosen_and_the_reason_is_said(foretell, corpus):
+    outcome = foretell("train", corpus, "--minutes", "0.02", "--kind", "bytes")
+    assert outcome.code == 0
+    assert "size        toy" in outcome.err
+    assert "0.02 minutes at" in outcome.err
+
+
+def test_a_second_run_on_the_same_data_gets_a_number(foretell, corpus):
+    for _ in range(2):
+        assert foretell("train", corpus, *QUICK).code == 0
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["cats", "cats-2"]
+
+
+def make_folder(folder: Path) -> str:
+    (folder / "deep").mkdir(parents=True)
+    for number in range(25):
+        (folder / "deep" / f"{number}.txt").write_text(f"Number {number} has its own story to tell here. " * 5)
+    return str(folder)
+
+
+def make_jsonl(folder: Path) -> str:
+    folder.mkdir()
+    lines = [json.dumps({"body": f"Story {number} of many, told at length. " * 5}) for number in range(25)]
+    (folder / "stories.jsonl").write_text("\n".join(lines))
+    return str(folder / "stories.jsonl")
+
+
+def make_csv(folder: Path) -> str:
+    folder.mkdir()
+    with (folder / "stories.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["id", "body"], *([n, f"Story {n}, told, with commas. " * 5] for n in range(25))])
+    return str(folder / "stories.csv")
+
+
+@pytest.mark.parametrize("make", [make_folder, make_jsonl, make_csv])
+def test_folders_and_tables_train_with_the_same_verb(foretell, tmp_path, make):
+    data = make(tmp_path / "data")
+    outcome = foretell("train", data, *QUICK, "--text-field", "body", "--out", "x")
+    assert outcome.code == 0, outcome.err
+    assert "one whole document in every 10" in outcome.err
+
+
+def test_piped_text_trains_with_the_same_verb(foretell, corpus, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes()), encoding="utf-8"))
+    assert foretell("train", "-", *QUICK).code == 0
+    assert Path("runs/stdin/run.json").exists()
+
+
+def test_the_tokens_of_a_run_are_data_again(foretell, trained):
+    assert foretell("train", trained / "tokens", *QUICK, "--out", "again").code == 0
+
+
+def test_tokens_of_another_tokenizer_are_refused(foretell, trained, corpus):
+    foretell("tokenizer", "train", corpus, "--kind", "characters", "--out", "tok")
+    outcome = foretell("train", trained / "tokens", *QUICK, "--tokenizer", "tok", "--out", "again")
+    assert outcome.code == 1
+    assert "tokenizer" in outcome.last_line
+    assert not Path("again").exists()
+
+
+def test_a_configuration_file_is_overridden_by_options(foretell, corpus, tmp_path):
+    (tmp_path / "x.toml").write_text("[model]\nwidth = 32\nn_layer = 1\n[training]\nsteps = 2\nbatch_size = 2\n")
+    options = ["--config", "x.toml", "--model.width", "16", "--model.context-length", "32", "--kind", "bytes"]
+    assert foretell("train", corpus, "--size", "toy", *options, "--out", "x").code == 0
+    config = json.loads(Path("x/run.json").read_text())["config"]
+    assert config["model"]["width"] == 16
+    assert config["model"]["num_layers"] == 1
+    assert config["training"]["steps"] == 2
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_run_cut_short_and_resumed_is_the_uninterrupted_run(foretell, corpus, dtype):
+    options = [*TOY, "--kind", "bytes", "--steps", "6", "--checkpoint-every", "2", "--dtype", dtype]
+    options += ["--model.dropout.residual", "0.1", "--training.keep-checkpoints", "9"]
+    assert foretell("train", corpus, *options, "--out", "whole").code == 0
+    assert foretell("train", corpus, *options, "--out", "cut").code == 0
+    for step in (4, 6):  # as if the process had died after step 2
+        remove_tree(Path(f"cut/checkpoints/step-00000{step}"))
+    outcome = foretell("train", "--out", "cut", "--resume", "auto", "--dtype", dtype)
+    assert "after step 2 of 6" in outcome.err
+    whole, cut = (load_file(f"{name}/checkpoints/step-000006/model.safetensors") for name in ("whole", "cut"))
+    assert all((whole[path] == cut[path]).all() for path in whole)
+    assert losses_of("whole") == losses_of("cut")
+
+
+def losses_of(run: str) -> list[tuple[int, float]]:
+    lines = map(json.loads, Path(run, "metrics.jsonl").read_text().splitlines())
+    return [(line["step"], line["loss"]) for line in lines]
+
+
+def remove_tree(path: Path) -> None:
+    for file in path.iterdir():
+        file.unlink()
+    path.rmdir()
+
+
+def test_resume_auto_starts_a_run_that_does_not_exist(foretell, corpus):
+    assert foretell("train", corpus, *QUICK, "--out", "new", "--resume", "auto").code == 0
+
+
+def test_resuming_a_finished_run_changes_nothing(foretell, corpus):
+    foretell("train", corpus, *QUICK, "--out", "x")
+    before = Path("x/metrics.jsonl").read_text()
+    assert foretell("train", "--out", "x", "--resume", "auto").code == 0
+    assert Path("x/metrics.jsonl").read_text() == before
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(foretell, corpus):
+    foretell("train", corpus, *TOY, "--kind", "bytes", "--steps", "4", "--checkpoint-every", "2", "--out", "x")
+    weights = Path("x/checkpoints/step-000004/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    outcome = foretell("train", "--out", "x", "--resume", "auto")
+    assert outcome.code == 0
+    assert "step-000004/model.safetensors is damaged" in outcome.err
+    assert "after step 2 of 4" in outcome.err
+
+
+def test_a_loss_that_is_not_finite_stops_training_before_it_does_harm(foretell, corpus):
+    options = ["--training.learning-rate", "1e30", "--training.warmup-steps", "0", "--training.clip-norm", "none"]
+    outcome = foretell("train", corpus, *TOY, "--kind", "bytes", "--steps", "50", *options, "--out", "x")
+    assert outcome.code == 1
+    assert "learning-rate" in outcome.last_line
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_go_on(corpus, tmp_path, number, code):
+    command = [sys.executable, "-m", "foretell", "train", corpus, *TOY, "--kind", "bytes", "--steps", "100000"]
+    process = subprocess.Popen([*command, "--out", "x"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    wait_for(tmp_path / "x" / "metrics.jsonl", process)
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert err.splitlines()[-1].endswith("foretell train --out x --resume auto")
+    assert len(list((tmp_path / "x" / "checkpoints").glob("step-*"))) == 1
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    """Until a process has written something into a file."""
+    deadline = time.monotonic() + 60
+    while not (path.exists() and path.stat().st_size):
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_failed_start_leaves_no_directory_behind(foretell, corpus):
+    assert foretell("train", corpus, *QUICK, "--model.num-heads", "3", "--out", "x").code == 2
+    assert not Path("x").exists()
+
+
+def test_a_closed_pipe_ends_quietly(trained):
+    command = f"{sys.executable} -m foretell next {trained} 'The cat sat on the mat' --every | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False, env=dict(os.environ))
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+    assert "BrokenPipe" not in done.stderr

@@ -1,0 +1,200 @@
+"""Every verb does what its help says, on a small model of a few steps."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shutil
+import sys
+
+import pytest
+
+
+def test_help_of_every_verb_is_printed(foretell):
+    from foretell.cli.main import VERBS
+
+    for verb in VERBS:
+        outcome = foretell(verb, "--help")
+        assert outcome.code == 0
+        assert f"foretell {verb}" in outcome.out
+
+
+def test_version_is_the_package_version(foretell):
+    from importlib.metadata import version
+
+    assert foretell("--version").out.strip() == version("foretell")
+
+
+# --- next, score, embed, tokenize, info ------------------------------------------------------------------------------
+
+
+def test_next_gives_probabilities_that_fall_and_match_their_logarithms(foretell, trained):
+    found = foretell("next", trained, "The cat", "--top", "4", "--json").json
+    probabilities = [token["probability"] for token in found["tokens"]]
+    assert found["context"] == "The cat"
+    assert len(probabilities) == 4
+    assert probabilities == sorted(probabilities, reverse=True)
+    for token in found["tokens"]:
+        assert math.log(token["probability"]) == pytest.approx(token["logprob"])
+        assert token["text"] == bytes([token["id"]]).decode()
+
+
+def test_next_at_a_position_shows_the_context_that_the_distribution_follows(foretell, trained):
+    at = foretell("next", trained, "The cat", "--at", "2", "--json").json
+    alone = foretell("next", trained, "The", "--json").json
+    assert at["context"] == "The"
+    assert [token["id"] for token in at["tokens"]] == [token["id"] for token in alone["tokens"]]
+    assert at["tokens"][0]["logprob"] == pytest.approx(alone["tokens"][0]["logprob"], rel=1e-5)
+
+
+def test_next_every_gives_one_distribution_a_position(foretell, trained):
+    found = foretell("next", trained, "cat", "--every", "--json").json
+    assert [one["context"] for one in found] == ["c", "ca", "cat"]
+
+
+def test_next_for_people_shows_a_bar_a_token(foretell, trained):
+    lines = foretell("next", trained, "The cat").out.splitlines()
+    assert lines[0] == "The cat"
+    assert len(lines) == 6
+    assert all("%" in line and "█" in line for line in lines[1:])
+    assert max(len(line) for line in lines) <= 80
+
+
+def test_score_adds_up_and_leaves_the_first_token_out(foretell, trained):
+    found = foretell("score", trained, "The cat", "--json").json
+    logprobs = [token["logprob"] for token in found["tokens"]]
+    assert logprobs[0] is None
+    assert sum(logprobs[1:]) == pytest.approx(found["logprob"])
+    assert found["perplexity"] == pytest.approx(math.exp(-found["logprob"] / 6))
+
+
+def test_score_agrees_with_next(foretell, trained):
+    scored = foretell("score", trained, "The cat", "--json").json["tokens"][3]["logprob"]
+    following = foretell("next", trained, "The", "--top", "257", "--json").json["tokens"]
+    assert scored == pytest.approx(next(token["logprob"] for token in following if token["text"] == " "), rel=1e-4)
+
+
+def test_score_of_one_token_says_that_it_has_none(foretell, trained):
+    found = foretell("score", trained, "T", "--json").json
+    assert found == {"tokens": [{"id": 84, "text": "T", "logprob": None}], "logprob": 0.0, "perplexity": None}
+
+
+def test_score_colours_each_token_when_colours_are_wanted(foretell, trained, monkeypatch):
+    from foretell.cli.terminal import results
+
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    results.cache_clear()
+    coloured = foretell("score", trained, "The cat").out
+    monkeypatch.delenv("FORCE_COLOR")
+    results.cache_clear()
+    assert "\x1b[" in coloured
+    assert "surprise in bits" in coloured
+    assert "\x1b[" not in foretell("score", trained, "The cat").out
+
+
+def test_embed_gives_a_vector_of_the_models_width(foretell, trained):
+    last = foretell("embed", trained, "The cat", "--json").json
+    mean = foretell("embed", trained, "The cat", "--pool", "mean", "--json").json
+    assert len(last["embedding"]) == len(mean["embedding"]) == 16
+    assert last["embedding"] != mean["embedding"]
+
+
+def test_embed_reads_a_file_line_by_line(foretell, trained, tmp_path):
+    (tmp_path / "lines.txt").write_text("The cat\n\nThe dog\n")
+    lines = foretell("embed", trained, "lines.txt", "--json").out.splitlines()
+    assert [json.loads(line)["text"] for line in lines] == ["The cat", "The dog"]
+
+
+def test_tokenize_gives_ids_and_pieces(foretell, trained):
+    assert foretell("tokenize", trained, "cat", "--json").json == {"ids": [99, 97, 116], "pieces": ["c", "a", "t"]}
+
+
+def test_tokenize_makes_special_tokens_only_when_told(foretell, trained):
+    plain = foretell("tokenize", trained, "<|endoftext|>", "--json").json
+    special = foretell("tokenize", trained, "<|endoftext|>", "--allow-special", "--json").json
+    assert len(plain["ids"]) == 13
+    assert special["ids"] == [256]
+
+
+def test_info_lists_every_weight_and_their_sum(foretell, trained):
+    found = foretell("info", trained, "--json").json
+    assert sum(weight["parameters"] for weight in found["weights"]) == found["parameters"]
+    assert "trunk.blocks.1.attention.query" in found["modules"]
+    assert max(len(line) for line in foretell("info", trained).out.splitlines()) <= 80
+
+
+# --- generate --------------------------------------------------------------------------------------------------------
+
+
+def test_generate_shows_the_prompt_and_its_continuation(foretell, trained):
+    found = foretell("generate", trained, "The", "--max-tokens", "10", "--json").json
+    shown = foretell("generate", trained, "The", "--max-tokens", "10").out
+    assert shown == "The" + found["text"] + "\n"
+    assert found["prompt"] == "The"
+    assert found["finish_reason"] == "length"
+    assert len(found["token_ids"]) == 10
+
+
+def test_the_same_seed_writes_the_same_text_and_another_does_not(foretell, trained):
+    texts = [foretell("generate", trained, "The", "--max-tokens", "20", "--seed", seed).out for seed in (1, 1, 2)]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_prompts_together_are_continued_as_sample_by_sample_alone(foretell, trained):
+    together = foretell("generate", trained, "The", "Who sat", "--max-tokens", "10", "--json").out.splitlines()
+    first = foretell("generate", trained, "The", "--max-tokens", "10", "--json").json
+    assert json.loads(together[0]) == first
+    assert json.loads(together[1])["prompt"] == "Who sat"
+
+
+def test_a_stop_string_ends_the_text_before_it(foretell, trained):
+    whole = foretell("generate", trained, "The", "--max-tokens", "28", "--temperature", "0", "--json").json["text"]
+    stop = whole[5:7]
+    found = foretell("generate", trained, "The", "--temperature", "0", "--stop", stop, "--json").json
+    assert found["finish_reason"] == "stop"
+    assert found["text"] == whole[: whole.index(stop)]
+    assert bytes(found["token_ids"]).decode() == found["text"]
+
+
+def test_slide_goes_on_beyond_the_context_and_says_so(foretell, trained):
+    outcome = foretell("generate", trained, "The", "--max-tokens", "80", "--slide", "--temperature", "0", "--json")
+    assert len(outcome.json["token_ids"]) == 80
+    assert "sees only the tail" in outcome.err
+
+
+def test_a_prompt_comes_from_standard_input(foretell, trained, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"The cat"), encoding="utf-8"))
+    assert foretell("next", trained, "-", "--json").json["context"] == "The cat"
+
+
+def test_text_after_two_hyphens_may_begin_with_one(foretell, trained):
+    assert foretell("next", trained, "--json", "--", "-x").json["context"] == "-x"
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_found_by_path_by_name_and_by_checkpoint(foretell, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "runs" / "cats")
+    texts = [
+        foretell("next", model, "The", "--json").out
+        for model in ("cats", "runs/cats", "runs/cats@best", "cats@best", tmp_path / "runs" / "cats")
+    ]
+    assert len(set(texts)) == 1
+    assert foretell("next", "cats@step-000008", "The").code == 0
+
+
+def test_primer_answers_at_once(foretell):
+    found = foretell("next", "primer", "The return value of the function", "--json").json
+    assert found["context"] == "The return value of the function"
+    assert found["tokens"][0]["probability"] > 0.02
+
+
+def test_a_tokenizer_of_ones_own_can_be_made_and_trained_with(foretell, corpus):
+    made = foretell("tokenizer", "train", corpus, "--vocab-size", "280", "--out", "tok", "--json").json
+    assert made == {"path": "tok/tokenizer.json", "kind": "bpe", "vocab_size": 280}
+    options = ["--size", "toy", "--model.context-length", "32", "--steps", "2", "--training.batch-size", "2"]
+    assert foretell("train", corpus, "--tokenizer", "tok", "--out", "x", *options).code == 0
+    ours = foretell("tokenize", "x", "The cat", "--json").out
+    assert ours == foretell("tokenize", "tok", "The cat", "--json").out

@@ -1,0 +1,130 @@
+"""The import order of the design: each package knows only those before it, and nothing goes in circles."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foretell
+
+SOURCE = Path(foretell.__file__).parent
+# Packages and top files in layers; a layer imports from the layers before it, never from itself or later ones.
+LAYERS = [
+    {"errors"},
+    {"config", "randomness"},
+    {"text", "model", "device"},
+    {"data", "generation", "runs"},
+    {"training", "evaluation"},
+    {"convert"},
+    {"inference"},
+    {"pretraining"},
+    {"cli"},
+    {"primer"},
+    {"__init__", "__main__"},
+]
+RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
+
+
+def package_of(path: Path, source: Path = SOURCE) -> str:
+    """`model` for src/foretell/model/attention.py, `config` for src/foretell/config.py."""
+    first = path.relative_to(source).parts[0]
+    return first.removesuffix(".py")
+
+
+def imported_modules(path: Path) -> list[str]:
+    """Every `foretell.x.y` that a file imports, also inside functions."""
+    modules = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("foretell"):
+            modules += [with_submodule(node.module, alias.name) for alias in node.names]
+        elif isinstance(node, ast.Import):
+            modules += [alias.name for alias in node.names if alias.name.startswith("foretell")]
+    return modules
+
+
+def with_submodule(module: str, name: str) -> str:
+    """`foretell.text.load` for `from foretell.text import load`, where that is a file."""
+    file = SOURCE.parent.joinpath(*module.split("."), f"{name}.py")
+    return f"{module}.{name}" if file.exists() else module
+
+
+def breaches(path: Path, source: Path = SOURCE) -> list[str]:
+    """The imports of a file that the order forbids."""
+    own = package_of(path, source)
+    others = {module.split(".")[1] for module in imported_modules(path) if "." in module} - {own}
+    return [f"{path.relative_to(source)} imports {other}" for other in sorted(others) if RANK[other] >= RANK[own]]
+
+
+FILES = sorted(SOURCE.rglob("*.py"))
+
+
+def test_every_package_has_its_place_in_the_order():
+    assert {package_of(path) for path in FILES} <= set(RANK)
+
+
+def test_imports_follow_the_order():
+    assert [breach for path in FILES for breach in breaches(path)] == []
+
+
+def test_an_import_against_the_order_would_be_found(tmp_path):
+    planted = tmp_path / "model" / "planted.py"
+    planted.parent.mkdir()
+    planted.write_text("def use():\n    from foretell.cli.main import main\n    return main\n", encoding="utf-8")
+    assert breaches(planted, tmp_path) == ["model/planted.py imports cli"]
+
+
+def test_modules_of_a_package_do_not_import_each_other_in_circles():
+    graph = {module_name(path): set(imported_modules(path)) for path in FILES}
+    assert find_cycle(graph) is None
+
+
+def test_a_circle_would_be_found():
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) is not None
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def find_cycle(graph: dict[str, set[str]]) -> list[str] | None:
+    """A circular chain of imports, where there is one."""
+    done: set[str] = set()
+
+    def visit(node: str, trail: list[str]) -> list[str] | None:
+        if node in trail:
+            return [*trail[trail.index(node) :], node]
+        if node in done:
+            return None
+        for other in sorted(graph.get(node, ())):
+            if cycle := visit(other, [*trail, node]):
+                return cycle
+        done.add(node)
+        return None
+
+    return next((cycle for node in graph if (cycle := visit(node, []))), None)
+
+
+@pytest.mark.parametrize("heavy", ["torch", "numpy", "transformers", "matplotlib"])
+def test_help_and_the_package_itself_import_nothing_heavy(heavy):
+    code = (
+        "import sys, contextlib, io, foretell\n"
+        "from foretell.cli.main import run\n"
+        "with contextlib.redirect_stdout(io.StringIO()): assert run(['--help']) == 0\n"
+        "with contextlib.redirect_stdout(io.StringIO()): assert run(['train', '--help']) == 0\n"
+        f"sys.exit({heavy!r} in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_pickle_is_used_nowhere():
+    for path in FILES:
+        names = {node.id for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Name)}
+        text = path.read_text()
+        assert "pickle" not in names, path
+        assert "torch.load(" not in text, path
+        assert "torch.save(" not in text, path
