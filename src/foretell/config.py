@@ -13,7 +13,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -49,6 +49,11 @@ ALIASES = {
     "eval_interval": "evaluate_every",
     "grad_clip": "clip_norm",
 }
+
+
+# Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
+Depth = Annotated[int, Field(gt=0, le=2**14)]
+Size = Annotated[int, Field(gt=0, le=2**24)]
 
 
 class Section(BaseModel):
@@ -111,14 +116,14 @@ class RopeScaling(Section):
 class ModelConfig(Section):
     """The shape of a decoder. The defaults of the choices are GPT-2's; the five sizes have none."""
 
-    num_layers: int = Field(gt=0)
-    num_heads: int = Field(gt=0)
-    num_kv_heads: int = Field(gt=0)  # default: num_heads
-    width: int = Field(gt=0)
-    head_width: int = Field(gt=0)  # default: width / num_heads
-    feedforward_width: int = Field(gt=0)  # default: 4 * width, gated: 8/3 * width rounded up to a multiple of 8
-    context_length: int = Field(gt=0)
-    vocab_size: int = Field(gt=0)
+    num_layers: Depth
+    num_heads: Size
+    num_kv_heads: Size  # default: num_heads
+    width: Size
+    head_width: Size  # default: width / num_heads
+    feedforward_width: Size  # default: 4 * width, gated: 8/3 * width rounded up to a multiple of 8
+    context_length: Size
+    vocab_size: Size
 
     position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
     rope_theta: float = Field(10_000.0, gt=0)
@@ -295,7 +300,7 @@ def _own_name(section: type[BaseModel], key: str) -> str:
 def _as_int(value: Any) -> int | None:
     try:
         return int(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
 
 

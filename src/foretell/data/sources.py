@@ -310,7 +310,7 @@ def _not_text(where: str, content: bytes, at: int, offset: int) -> DataError:
 def _iter_json_lines(lines: Iterator[str], name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
     for number, line in enumerate(lines, start=1):
         where = f"{name}, line {number}"
-        yield where, _text_of(_parse_json(line, where), where, text_field) if line.strip() else ""
+        yield where, _text_of(_parse_json(line.rstrip(), where), where, text_field) if line.strip() else ""
 
 
 def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
@@ -326,7 +326,7 @@ def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator
 
 def _parse_json(content: str, where: str) -> Any:
     try:
-        return json.loads(content.rstrip())
+        return json.loads(content)
     except json.JSONDecodeError as error:
         line = f", line {error.lineno}" if error.lineno > 1 else ""
         raise DataError(f"{where}{line}: not JSON ({error.msg}, column {error.colno}); repair or remove it") from None

@@ -24,6 +24,7 @@ MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
 FEWEST_STEPS = 50
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 PROBE_SECONDS = 2.0
+DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
 # size: (learning rate, tokens a step), found by trial on small corpora; larger models want smaller rates, larger steps
 RECIPES = {"toy": (3e-3, 1024), "tiny": (2e-3, 2048), "small": (1.5e-3, 4096), "medium": (1e-3, 8192)}
 LARGE_RECIPE = (6e-4, 16_384)
@@ -67,6 +68,15 @@ def choose_steps(
     if steps == FEWEST_STEPS:
         why = f"the fewest that teach anything; {why} would be less"
     return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens, {epochs:.1f} times through the text: {why}"
+
+
+def choose_dropout(epochs: float) -> dict[str, float]:
+    """Rates for a text that is read so many times: the more often, the more a model would learn it by heart.
+
+    Attention weights are never dropped, since that costs the fused kernel.
+    """
+    rate = next(rate for limit, rate in DROPOUT_BY_EPOCHS if epochs < limit)
+    return {"embedding": rate, "attention": 0.0, "residual": rate}
 
 
 def probe_speed(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> float:
@@ -121,6 +131,8 @@ def training_defaults(size: str, config: ModelConfig, steps: int) -> dict[str, A
         "batch_size": max(1, tokens_per_step // config.context_length),
         "learning_rate": learning_rate,
         "warmup_steps": min(100, max(1, steps // 10)),
+        # a tenth of the training's arithmetic at most, since reading costs a third of learning and ten are made
+        "evaluation_tokens": min(65_536, max(8_192, steps * tokens_per_step // 32)),
         "log_every": max(1, min(10, steps // 100)),
         "evaluate_every": max(1, min(250, steps // 10)),
         "sample_every": max(1, steps // 5),

@@ -82,7 +82,7 @@ def configure(request: Request, text: TokenizedText, device: torch.device, dtype
     """The configuration, with size and steps chosen where the request leaves them open."""
     vocab_size = text.tokenizer.vocab_size
     plan = plan_run(
-        lambda size: request.model_config(size, vocab_size),
+        lambda size: request.probed_config(size, vocab_size),
         request.training_config,
         len(text.store.split("train")),
         size=request.size,
@@ -91,7 +91,7 @@ def configure(request: Request, text: TokenizedText, device: torch.device, dtype
         device=device,
         dtype=dtype,
     )
-    return request.config(plan.size, vocab_size, plan.steps), plan
+    return request.config(plan.size, vocab_size, plan.steps, len(text.store.split("train"))), plan
 
 
 def make_session(
@@ -112,7 +112,8 @@ def describe(config: Config, plan: Plan, text: TokenizedText, device: torch.devi
         f"vocabulary {model.vocab_size:,}",
         *plan.reasons,
         f"model       {plan.size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
-        f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
+        f"{model.num_heads} heads, width {model.width}, context {model.context_length}, "
+        f"dropout {model.dropout.residual:g}",
         f"machine     {device.type}, {torch.get_num_threads()} threads, {str(dtype).removeprefix('torch.')} products",
     ]
 

@@ -19,7 +19,7 @@ from foretell.config import (
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.model.presets import PUBLISHED, preset
-from foretell.pretraining.plan import training_defaults
+from foretell.pretraining.plan import choose_dropout, training_defaults
 from foretell.pretraining.prepare import Source
 from foretell.text import Tokenizer
 
@@ -81,20 +81,24 @@ class Request:
             asked = vocab_size
         return make_section(ModelConfig, {**base, **chosen, "vocab_size": max(asked, vocab_size)}, "model")
 
+    def probed_config(self, size: str, vocab_size: int) -> ModelConfig:
+        """The shape whose speed decides about the steps, with the dropout that it will most likely have."""
+        model = self.model_config(size, vocab_size)
+        return model if "dropout" in self.section("model") else model.replaced(dropout=choose_dropout(epochs=5))
+
     def training_config(self, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
         """How to train: defaults for the size and the steps, changed by what the user set."""
         values = {**training_defaults(size, model, steps), **self.section("training"), "steps": steps}
         return make_section(TrainingConfig, values, "training")
 
-    def config(self, size: str, vocab_size: int, steps: int) -> Config:
+    def config(self, size: str, vocab_size: int, steps: int, train_tokens: int) -> Config:
         """The whole configuration, once size and steps are known."""
         model = self.model_config(size, vocab_size)
-        return Config(
-            model=model,
-            tokenizer=self.tokenizer_config(),
-            data=self.data_config(),
-            training=self.training_config(size, model, steps),
-        )
+        training = self.training_config(size, model, steps)
+        if "dropout" not in self.section("model"):
+            epochs = steps * training.batch_size * model.context_length / train_tokens
+            model = model.replaced(dropout=choose_dropout(epochs))
+        return Config(model=model, tokenizer=self.tokenizer_config(), data=self.data_config(), training=training)
 
     def check_unchanged(self, config: Config) -> None:
         """Refuse settings that differ from those a run was started with, since it would no longer be the same run."""

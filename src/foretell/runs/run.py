@@ -69,7 +69,12 @@ class Run:
         """All lines of metrics.jsonl that are complete, oldest first."""
         path = self.directory / METRICS
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-        return [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
+        try:
+            return [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
+        except ValueError as error:
+            raise CheckpointError(
+                f"{path} is damaged ({error}); remove the line, or start again with another --out"
+            ) from None
 
     def forget_metrics_after(self, step: int) -> None:
         """Drop what a run wrote after the checkpoint that it now goes on from."""

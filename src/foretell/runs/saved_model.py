@@ -63,6 +63,7 @@ def load_model(
             f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
             "they do not belong together"
         )
+    check_depth(config, directory / WEIGHTS)
     with torch.device("meta"):
         decoder = Decoder(config if for_training else config.replaced(dropout=0.0))
     load_weights(decoder, directory / WEIGHTS, device, dtype)
@@ -82,6 +83,16 @@ def load_config(directory: Path) -> ModelConfig:
         return make_section(ModelConfig, values)
     except ConfigError as error:
         raise CheckpointError(f"{directory / CONFIG}: {error}") from None
+
+
+def check_depth(config: ModelConfig, path: Path) -> None:
+    """Refuse many more layers than a file has weights for, before time goes into making them."""
+    with open_tensors(path) as file:
+        weights = len(file.keys())
+    if config.num_layers > weights:
+        raise CheckpointError(
+            f"{path} has {weights} weights, too few for the configuration's {config.num_layers} layers"
+        )
 
 
 def load_weights(decoder: Decoder, path: Path, device: torch.device | str, dtype: torch.dtype) -> None:

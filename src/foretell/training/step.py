@@ -37,6 +37,10 @@ def training_step(
     finite is a `TrainingError` before any weight has changed.
     """
     count = batch.count  # of the whole batch, so that micro-batches with fewer targets weigh less
+    if count == 0:
+        raise TrainingError(
+            f"step {step + 1}: no token of the batch has a successor to learn; the documents are too short"
+        )
     total = 0.0
     for first_row, part in iter_micro_batches(batch, config.accumulation):
         draws = objective.decoder.draws
@@ -46,7 +50,9 @@ def training_step(
         (loss.sum / count).backward()
         total += float(loss.sum.detach())
     norm = clip_gradient(objective, config.clip_norm)
-    check_finite(total, norm, step)
+    if not (math.isfinite(total) and math.isfinite(norm)):
+        optimizer.zero_grad(set_to_none=True)
+        raise not_finite(total, norm, step)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return StepResult(total / count, norm, int(count))
@@ -65,11 +71,10 @@ def clip_gradient(model: torch.nn.Module, limit: float | None) -> float:
     return float(torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit))
 
 
-def check_finite(loss: float, norm: float, step: int) -> None:
-    """Stop before a value that is not finite reaches the weights."""
-    for name, value in (("loss", loss), ("gradient", norm)):
-        if not math.isfinite(value):
-            raise TrainingError(
-                f"step {step + 1}: the {name} is {value}; no weight was changed and the last checkpoint is good. "
-                "Try a lower --training.learning-rate or --dtype float32"
-            )
+def not_finite(loss: float, norm: float, step: int) -> TrainingError:
+    """The error for a step that would have carried an infinity, or what is not a number, into the weights."""
+    what, value = ("gradient", norm) if math.isfinite(loss) else ("loss", loss)
+    return TrainingError(
+        f"step {step + 1}: the {what} is {value}; no weight was changed and the last checkpoint is good. "
+        "Try a lower --training.learning-rate or --dtype float32"
+    )

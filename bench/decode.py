@@ -1,0 +1,286 @@
+"""Generation speed beside transformers, on the shape of GPT-2 124M with random weights, on the CPU.
+
+    python bench/decode.py           batch 1 and 16, 128 new tokens: about five minutes on two cores
+    python bench/decode.py --quick   batch 1, 32 new tokens, fewer rounds: under a minute
+
+Both continue the same prompt with the same weights, greedily and with cached keys and values, by their own generate
+functions, in turns; a timing includes reading the prompt. Before that their tokens are compared in float32. Without
+transformers, foretell is measured alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from gpt2_names import gpt2_weights
+from measure import Run, Spread, describe_machine, describe_versions, heading, note, rate, speed_ratio, time_interleaved
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from foretell.config import ModelConfig, SamplingConfig
+from foretell.device import DTYPES
+from foretell.generation.engine import generate, prefill
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import Sequence
+from foretell.model.cost import count_parameters
+from foretell.model.decoder import Decoder
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+
+PROMPT_LENGTH = 32
+PREFILL_LENGTH = 512
+SEED = 1
+STIR = 5.0  # GPT-2's initial weights, times this, say 30 different tokens among 32 instead of always the same
+NO_PEER = "transformers is missing: pip install 'foretell[dev]'"
+
+Generate = Callable[[Tensor, int], list[list[int]]]  # prompts (B, T) and a number of tokens to the new ids of each row
+Read = Callable[[Tensor], object]  # reads prompts (B, T) into a cache, up to the logits of what comes next
+
+
+@dataclass(frozen=True)
+class Program:
+    """One contender, ready in one precision."""
+
+    name: str
+    generate: Generate
+    read: Read
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is measured."""
+
+    batch_sizes: tuple[int, ...]
+    new_tokens: int
+    rounds: int
+
+
+FULL = Plan(batch_sizes=(1, 16), new_tokens=128, rounds=5)
+QUICK = Plan(batch_sizes=(1,), new_tokens=32, rounds=3)
+
+
+def main() -> None:
+    """Measure both precisions and print a table or one JSON object."""
+    arguments = parse_arguments()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    plan = QUICK if arguments.quick else FULL
+    has_peer = importlib.util.find_spec("transformers") is not None
+    config = preset_config("gpt2")
+    rows: list[dict[str, Any]] = []
+    agreement: dict[str, int] | None = None
+    for dtype in ("float32", "bfloat16"):
+        programs = make_programs(config, DTYPES[dtype], has_peer)
+        if has_peer and dtype == "float32":
+            agreement = compare_tokens(programs, config, plan.new_tokens)
+        rows += measure(programs, dtype, config, plan)
+    report = {
+        "benchmark": "decode",
+        "quick": arguments.quick,
+        "machine": describe_machine(),
+        "versions": describe_versions("transformers"),
+        "missing": [] if has_peer else [NO_PEER],
+        "parameters": count_parameters(config),
+        "prompt_length": PROMPT_LENGTH,
+        **asdict(plan),
+        "agreement_float32": agreement,
+        "ratio_to_transformers": headline(rows),
+        "rows": rows,
+    }
+    if arguments.json:
+        print(json.dumps(report))
+    else:
+        print_report(report)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Generation speed beside transformers, on the CPU.")
+    parser.add_argument("--quick", action="store_true", help="batch 1, fewer tokens and rounds: under a minute")
+    parser.add_argument("--threads", type=int, help="threads for torch (default: its own choice)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args()
+
+
+def make_programs(config: ModelConfig, dtype: torch.dtype, has_peer: bool) -> list[Program]:
+    """Everyone who is here, with the same weights."""
+    decoder = make_stirred_decoder(config)
+    peer = [make_transformers(decoder, dtype)] if has_peer else []
+    return [make_foretell(decoder.to(dtype)), *peer]
+
+
+@torch.no_grad()
+def make_stirred_decoder(config: ModelConfig) -> Decoder:
+    """A decoder with weights so large that what it says depends on all of them, and a comparison can fail."""
+    decoder = make_decoder(config, SEED).eval()
+    for parameter in decoder.trunk.parameters():
+        if parameter.dim() == 2:
+            parameter.mul_(STIR)
+    return decoder
+
+
+def make_foretell(decoder: Decoder) -> Program:
+    """foretell's engine, which draws greedily at temperature 0."""
+    sampler = Sampler(SamplingConfig(temperature=0))
+
+    def continue_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        sequences = [Sequence(prompt) for prompt in prompts.tolist()]
+        for _ in generate(decoder, sequences, sampler, new_tokens):
+            pass
+        return [sequence.generated for sequence in sequences]
+
+    def read(prompts: Tensor) -> object:
+        return prefill(decoder, [Sequence(prompt) for prompt in prompts.tolist()], max_tokens=0)
+
+    return Program("foretell", continue_all, read)
+
+
+def make_transformers(decoder: Decoder, dtype: torch.dtype) -> Program:
+    """transformers' GPT-2, never ending before the last token."""
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    config = decoder.config
+    shape = transformers.GPT2Config(
+        n_layer=config.num_layers,
+        n_head=config.num_heads,
+        n_embd=config.width,
+        n_positions=config.context_length,
+        vocab_size=config.vocab_size,
+        layer_norm_epsilon=config.norm_epsilon,
+        bos_token_id=None,
+        eos_token_id=None,
+    )
+    model: Any = transformers.GPT2LMHeadModel(shape)  # its own annotations contradict each other
+    model.load_state_dict(gpt2_weights(decoder, inputs_first=True))
+    model.to(dtype).eval()
+
+    def continue_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        ids = model.generate(
+            prompts,
+            attention_mask=torch.ones_like(prompts),
+            max_new_tokens=new_tokens,
+            do_sample=False,
+            use_cache=True,
+            pad_token_id=0,
+        )
+        return ids[:, prompts.shape[1] :].tolist()
+
+    @torch.inference_mode()
+    def read(prompts: Tensor) -> object:
+        return model(prompts, use_cache=True, logits_to_keep=1)
+
+    return Program("transformers", continue_all, read)
+
+
+def compare_tokens(programs: list[Program], config: ModelConfig, new_tokens: int) -> dict[str, int]:
+    """How many of a row's new tokens are the same in both, up to the first that is not."""
+    prompts = make_prompts(1, PROMPT_LENGTH, config)
+    ours, theirs = (program.generate(prompts, new_tokens)[0] for program in programs)
+    same = next((index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), new_tokens)
+    return {"same": same, "of": new_tokens}
+
+
+def measure(programs: list[Program], dtype: str, config: ModelConfig, plan: Plan) -> list[dict[str, Any]]:
+    """All tasks in one precision, a row for each program and task."""
+    rows = []
+    for batch_size in plan.batch_sizes:
+        note(f"{dtype}: generating, batch {batch_size}, {plan.rounds} rounds after a first that is not counted")
+        prompts = make_prompts(batch_size, PROMPT_LENGTH, config)
+        runs = {program.name: bind_generate(program, prompts, plan.new_tokens) for program in programs}
+        seconds = time_interleaved(runs, plan.rounds)
+        rows += make_rows("generate", dtype, batch_size, batch_size * plan.new_tokens, seconds)
+    note(f"{dtype}: reading a prompt of {PREFILL_LENGTH} tokens")
+    prompts = make_prompts(1, PREFILL_LENGTH, config)
+    seconds = time_interleaved({program.name: bind_read(program, prompts) for program in programs}, plan.rounds)
+    return rows + make_rows("read", dtype, 1, PREFILL_LENGTH, seconds)
+
+
+def bind_generate(program: Program, prompts: Tensor, new_tokens: int) -> Run:
+    """What is timed: a whole generation."""
+    return lambda: program.generate(prompts, new_tokens)
+
+
+def bind_read(program: Program, prompts: Tensor) -> Run:
+    """What is timed: one pass over the prompt."""
+    return lambda: program.read(prompts)
+
+
+def make_prompts(rows: int, length: int, config: ModelConfig) -> Tensor:
+    """Random ids (rows, length), always the same."""
+    return torch.randint(config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(SEED))
+
+
+def make_rows(
+    task: str, dtype: str, batch_size: int, tokens: int, seconds: dict[str, list[float]]
+) -> list[dict[str, Any]]:
+    """Figures of every program on one task; `tokens` were made or read in each timing."""
+    peer = seconds.get("transformers")
+    return [
+        {
+            "task": task,
+            "dtype": dtype,
+            "batch_size": batch_size,
+            "program": name,
+            "tokens_per_second": asdict(rate(tokens, own)),
+            "ratio_to_transformers": asdict(speed_ratio(own, peer)) if peer else None,
+        }
+        for name, own in seconds.items()
+    ]
+
+
+def headline(rows: list[dict[str, Any]]) -> float | None:
+    """The one ratio to quote: generating one row in bfloat16, the median."""
+    key = {"task": "generate", "dtype": "bfloat16", "batch_size": 1, "program": "foretell"}
+    ratio = next(row["ratio_to_transformers"] for row in rows if key.items() <= row.items())
+    return ratio["median"] if ratio else None
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """The table, for people: median (smallest-largest) of the rounds."""
+    console = Console(highlight=False, width=80)
+    console.print(heading(report["machine"], report["versions"]))
+    console.print(f"\nGPT-2's shape with random weights, {report['parameters']:,} parameters", style="bold")
+    console.print(f"generate: {report['prompt_length']} tokens read, {report['new_tokens']} new ones", style="bold")
+    console.print(f"read: {PREFILL_LENGTH} tokens, up to the logits of the next", style="bold")
+    console.print(make_table(report["rows"]))
+    agreement = report["agreement_float32"]
+    if agreement:
+        console.print(f"the same greedy tokens in float32: the first {agreement['same']} of {agreement['of']}")
+    if report["quick"]:
+        console.print("--quick: few tokens and rounds; small differences mean nothing")
+    for line in report["missing"]:
+        console.print(line)
+
+
+def make_table(rows: list[dict[str, Any]]) -> Table:
+    """A row for each program and task."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("task", "dtype"):
+        table.add_column(column)
+    table.add_column("batch", justify="right")
+    table.add_column("program")
+    for column in ("tokens/s", "to transformers"):
+        table.add_column(column, justify="right")
+    for row in rows:
+        ratio = row["ratio_to_transformers"]
+        table.add_row(
+            row["task"],
+            row["dtype"],
+            str(row["batch_size"]),
+            row["program"],
+            str(Spread(**row["tokens_per_second"])),
+            str(Spread(**ratio)) if ratio else "-",
+        )
+    return table
+
+
+if __name__ == "__main__":
+    main()

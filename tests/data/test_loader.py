@@ -1,0 +1,159 @@
+"""Batches of a stream of tokens: a pure function of seed and step, and no token left out or used twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from foretell.data.batch import Batch
+from foretell.data.loader import Loader, document_numbers, iter_evaluation_batches
+from foretell.data.shards import TokenStore, TokenStream, TokenWriter, write_index
+from foretell.errors import DataError
+
+MakeStream = Callable[..., TokenStream]
+
+
+@pytest.fixture
+def make_stream(tmp_path: Path) -> MakeStream:
+    """`make_stream(5, 3)`: documents of 5 and 3 tokens, numbered through, so that an id tells its place."""
+
+    def make(*lengths: int) -> TokenStream:
+        places = iter(range(sum(lengths)))
+        with TokenWriter(tmp_path, "train", vocab_size=1000, shard_tokens=16) as writer:
+            for length in lengths:
+                writer.add_document(np.array([next(places) for _ in range(length)]), text_bytes=length)
+        write_index(tmp_path, "a tokenizer", 1000, {"train": writer.record})
+        return TokenStore.open(tmp_path).split("train")
+
+    return make
+
+
+def equal(first: Batch, second: Batch) -> bool:
+    return torch.equal(first.ids, second.ids) and torch.equal(first.targets, second.targets)
+
+
+def starts(loader: Loader, count: int) -> list[int]:
+    """Where the first `count` windows start."""
+    return [loader.window_start(index) for index in range(count)]
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_is_a_function_of_seed_and_step(make_stream: MakeStream) -> None:
+    stream = make_stream(100)
+    loader, other = Loader(stream, 4, 6, seed=1), Loader(stream, 4, 6, seed=1)
+    in_order = [loader.batch(step) for step in range(12)]
+    for step in reversed(range(12)):
+        assert equal(other.batch(step), in_order[step])
+
+
+def test_another_seed_gives_other_batches(make_stream: MakeStream) -> None:
+    stream = make_stream(100)
+    assert not equal(Loader(stream, 4, 6, seed=1).batch(0), Loader(stream, 4, 6, seed=2).batch(0))
+
+
+def test_rows_are_stretches_of_the_stream_and_predict_what_follows(make_stream: MakeStream) -> None:
+    batch = Loader(make_stream(100), 4, 6, seed=1).batch(3)
+    assert batch.ids.shape == (6, 4)
+    assert torch.equal(batch.targets, batch.ids + 1)
+    assert batch.count == 24
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_the_ranks_rows_interleave_to_the_global_batch(world: int, make_stream: MakeStream) -> None:
+    stream = make_stream(100)
+    whole = Loader(stream, 4, 6, seed=1).batch(5)
+    for rank in range(world):
+        part = Loader(stream, 4, 6, seed=1, rank=rank, world=world).batch(5)
+        assert torch.equal(part.ids, whole.ids[rank::world])
+
+
+@pytest.mark.parametrize("epoch", [0, 1, 2])
+def test_an_epoch_goes_once_through_the_text_in_windows_side_by_side(epoch: int, make_stream: MakeStream) -> None:
+    loader = Loader(make_stream(103), 4, 6, seed=1)
+    count = loader.windows_per_epoch
+    assert count == 24  # of 25 that would fit, to leave room for a shift
+    windows = starts(loader, (epoch + 1) * count)[epoch * count :]
+    assert sorted(windows) == list(range(min(windows), min(windows) + 4 * count, 4))
+    assert min(windows) < 103 - 4 * count
+
+
+def test_each_epoch_has_its_own_order_and_shift(make_stream: MakeStream) -> None:
+    loader = Loader(make_stream(103), 4, 6, seed=1)
+    count = loader.windows_per_epoch
+    epochs = [starts(loader, 10 * count)[epoch * count : (epoch + 1) * count] for epoch in range(10)]
+    assert len({min(windows) for windows in epochs}) > 3
+    assert len({tuple(window // 4 for window in windows) for windows in epochs}) == 10
+
+
+@pytest.mark.parametrize("tokens", [5, 6, 8, 9, 12, 13, 30])
+def test_every_token_but_the_first_is_a_target_sooner_or_later(tokens: int, make_stream: MakeStream) -> None:
+    loader = Loader(make_stream(tokens), 4, 8, seed=1)
+    targets = {token for step in range(60) for token in loader.batch(step).targets.flatten().tolist()}
+    assert targets == set(range(1, tokens))
+
+
+def test_a_batch_may_be_larger_than_an_epoch(make_stream: MakeStream) -> None:
+    assert Loader(make_stream(10), 4, 16, seed=1).batch(0).ids.shape == (16, 4)
+
+
+def test_a_text_shorter_than_one_window_is_refused(make_stream: MakeStream) -> None:
+    with pytest.raises(DataError, match=r"4 tokens, .* than one context of 4 and the token after it"):
+        Loader(make_stream(4), 4, 1, seed=1)
+
+
+def test_with_a_document_mask_a_window_knows_its_documents(make_stream: MakeStream) -> None:
+    loader = Loader(make_stream(3, 1, 7, 9), 6, 4, seed=1, document_mask=True)
+    batch = loader.batch(0)
+    plain = Loader(loader.stream, 6, 4, seed=1).batch(0)
+    assert equal(batch, plain)
+    document_of = np.repeat(range(4), (3, 1, 7, 9))
+    assert batch.segments is not None
+    for ids, segments, weights in zip(batch.ids, batch.segments, batch.weights, strict=True):
+        same = document_of[ids.numpy()][:, None] == document_of[ids.numpy()]
+        assert np.array_equal(same, (segments[:, None] == segments).numpy())
+        assert weights.tolist() == (document_of[ids.numpy()] == document_of[ids.numpy() + 1]).tolist()
+
+
+def test_document_numbers_count_the_documents_that_have_started(make_stream: MakeStream) -> None:
+    numbers = document_numbers(make_stream(3, 1, 4), [0, 2], 5)
+    assert numbers.tolist() == [[1, 1, 1, 2, 3], [1, 2, 3, 3, 3]]
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def counted_targets(batches: Iterator[Batch]) -> Counter[int]:
+    return Counter(token for batch in batches for token in batch.targets[batch.weights == 1].tolist())
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("tokens", [2, 3, 4, 5, 6, 8, 9, 17, 23, 25])
+def test_every_token_but_the_first_is_evaluated_exactly_once(
+    tokens: int, batch_size: int, make_stream: MakeStream
+) -> None:
+    found = counted_targets(iter_evaluation_batches(make_stream(tokens), 4, batch_size))
+    assert found == Counter(range(1, tokens))
+
+
+@pytest.mark.parametrize("lengths", [(5, 1, 3), (2,), (1, 1, 1), (4, 4, 4, 1), (7, 10)])
+def test_with_a_document_mask_every_token_but_each_documents_first_is(
+    lengths: tuple[int, ...], make_stream: MakeStream
+) -> None:
+    found = counted_targets(iter_evaluation_batches(make_stream(*lengths), 4, 2, document_mask=True))
+    firsts = {sum(lengths[:number]) for number in range(len(lengths))}
+    assert found == Counter(set(range(sum(lengths))) - firsts)
+
+
+@pytest.mark.parametrize(("max_tokens", "windows"), [(1, 1), (4, 1), (11, 2), (12, 3), (99, 6), (1000, 6)])
+def test_fewer_tokens_are_whole_windows_spread_evenly(max_tokens: int, windows: int, make_stream: MakeStream) -> None:
+    batches = list(iter_evaluation_batches(make_stream(25), 4, 2, max_tokens))
+    starts = [int(row[0]) for batch in batches for row in batch.ids]
+    assert len(starts) == windows
+    assert starts == [number * 6 // windows * 4 for number in range(windows)]

@@ -1,0 +1,101 @@
+"""The documents tell the truth: their commands run, their trees are the tree, their links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from foretell.cli.main import run
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
+# Training in a document is cut short here: what is tested is that the command is right
+SHORT = ["--size", "toy", "--steps", "2", "--model.context-length", "32", "--training.batch-size", "2"]
+TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
+
+
+def blocks(document: Path, language: str) -> list[str]:
+    """The fenced blocks of a language."""
+    return [body for name, body in BLOCK.findall(document.read_text(encoding="utf-8")) if name == language]
+
+
+def commands(document: Path) -> list[list[str]]:
+    """What stands after `$ ` in console blocks, in order."""
+    lines = [line for body in blocks(document, "console") for line in body.splitlines()]
+    return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
+
+
+def shortened(command: list[str]) -> list[str]:
+    """A training command without what makes it long."""
+    if command[1] != "train" or "auto" in command:
+        return command
+    kept = list(command)
+    for option in ("--minutes", "--size", "--steps"):
+        if option in kept:
+            place = kept.index(option)
+            del kept[place : place + 2]
+    return kept + SHORT
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_command_runs(document, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
+    for command in commands(document):
+        assert command[0] == "foretell", command
+        assert run(shortened(command)[1:]) == 0, (command, capfd.readouterr().err)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_every_python_example_runs(document, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
+    for body in blocks(document, "python"):
+        exec(compile(body, str(document), "exec"), {"__name__": "example"})
+
+
+def test_the_readme_shows_what_the_primer_really_says(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    for command in commands(ROOT / "README.md"):
+        if "primer" in command:
+            capfd.readouterr()
+            run(command[1:])
+            for line in capfd.readouterr().out.splitlines():
+                assert line.rstrip() in text, command
+
+
+def test_make_targets_named_in_the_documents_exist():
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in DOCUMENTS:
+        assert set(re.findall(r"\bmake ([a-z-]+)\b(?=[`\s])", code_of(document))) <= targets
+
+
+def code_of(document: Path) -> str:
+    """Fenced blocks and inline code."""
+    text = document.read_text(encoding="utf-8")
+    return "\n".join([*(body for _, body in BLOCK.findall(text)), *re.findall(r"`[^`\n]+`", text)])
+
+
+def test_the_readme_tree_names_every_file_of_the_package():
+    tree = next(body for body in blocks(ROOT / "README.md", "text") if "src/foretell" in body)
+    listed = set(re.findall(r"^ *([\w./-]+\.(?:py|toml))\b", tree, re.MULTILINE))
+    source = ROOT / "src" / "foretell"
+    modules = {path.name for path in source.rglob("*.py") if path.name != "__init__.py"}
+    assert modules - listed == set()
+    assert {name for name in listed if name.endswith(".py")} - modules == set()
+
+
+def test_links_lead_to_files():
+    for document in DOCUMENTS:
+        for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+            assert (document.parent / target).exists(), (document.name, target)
+
+
+def test_every_package_has_a_page():
+    packages = {path.parent.name for path in (ROOT / "src" / "foretell").glob("*/__init__.py")}
+    assert packages <= {path.stem for path in DOCUMENTS}

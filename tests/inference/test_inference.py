@@ -1,0 +1,98 @@
+"""Text questions agree with the model's own logits, and with each other."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from foretell.config import SamplingConfig
+from foretell.errors import ContextLengthError, UsageError
+from foretell.inference.completion import Completer, generate
+from foretell.inference.distribution import next_tokens, score
+from foretell.inference.embedding import embed
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    tokenizer = train_tokenizer("bytes", ["any text"])
+    config = preset_config("toy", vocab_size=tokenizer.vocab_size, init="torch")
+    return LanguageModel(make_decoder(config, seed=3).eval(), tokenizer)
+
+
+def logprobs_of(model: LanguageModel, text: str) -> torch.Tensor:
+    with torch.no_grad():
+        return model.decoder(torch.tensor([model.tokenizer.encode(text)]))[0].double().log_softmax(-1)
+
+
+def test_the_distribution_follows_the_context_that_is_shown(model):
+    text = "some words"
+    answers = next_tokens(model, text, top=3, at=[0, 4, -1])
+    assert [answer.context for answer in answers] == ["s", "some ", "some words"]
+    for answer in answers:
+        expected = logprobs_of(model, answer.context)[-1]
+        for token in answer.tokens:
+            assert token.logprob == pytest.approx(float(expected[token.id]), rel=1e-5)
+            assert math.log(token.probability) == pytest.approx(token.logprob)
+
+
+def test_all_probabilities_sum_to_one(model):
+    tokens = next_tokens(model, "x", top=1000)[0].tokens
+    assert len(tokens) == 257
+    assert sum(token.probability for token in tokens) == pytest.approx(1)
+
+
+def test_a_score_is_the_sum_of_the_targets_log_probabilities(model):
+    text = "scored"
+    ids = model.tokenizer.encode(text)
+    expected = sum(float(logprobs_of(model, text)[place, token]) for place, token in enumerate(ids[1:]))
+    result = score(model, text)
+    assert result.logprob == pytest.approx(expected, rel=1e-6)
+    assert result.perplexity == pytest.approx(math.exp(-expected / (len(ids) - 1)))
+    assert "".join(token.text for token in result.tokens) == text
+
+
+def test_the_mean_vector_is_the_mean_of_the_hidden_vectors(model):
+    with torch.no_grad():
+        hidden = model.decoder.hidden(torch.tensor([model.tokenizer.encode("some")]))[0]
+    assert embed(model, "some", "mean") == pytest.approx(hidden.mean(0).tolist(), abs=1e-6)
+    assert embed(model, "some", "last") == pytest.approx(hidden[-1].tolist(), abs=1e-6)
+
+
+def test_a_prompt_is_continued_the_same_way_alone_and_beside_others(model):
+    prompts = ["a", "some words", "x y z"]
+    together = generate(model, prompts, 20, seed=5)
+    for sample, prompt in enumerate(prompts):
+        alone = Completer(model, [prompt], SamplingConfig(seed=5), [], samples=[sample])
+        for _ in alone.stream(20):
+            pass
+        assert alone.completions()[0] == together[sample]
+
+
+def test_streamed_pieces_are_the_text(model):
+    completer = Completer(model, ["a"], SamplingConfig(seed=2), [])
+    pieces = "".join(piece for _, piece in completer.stream(40))
+    completion = completer.completions()[0]
+    assert pieces == completion.text == model.tokenizer.decode(completion.token_ids)
+
+
+def test_without_a_prompt_the_end_token_is_what_is_continued(model):
+    completer = Completer(model, [""], SamplingConfig(), [])
+    assert completer.sequences[0].prompt == [256]
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(model):
+    completer = Completer(model, ["x" * 60], SamplingConfig(), [])
+    with pytest.raises(ContextLengthError, match="--max-tokens 4"):
+        completer.stream(10)
+
+
+@pytest.mark.parametrize("ask", [score, next_tokens, embed])
+def test_an_empty_text_is_refused(model, ask):
+    with pytest.raises(UsageError, match="empty"):
+        ask(model, "")

@@ -1,0 +1,118 @@
+"""What the tests of the model share: tiny configurations that have every choice, and decoders with strong weights.
+
+New weights of standard deviation 0.02 make attention nearly uniform and biases vanish, so that many a mistake would
+stay below a tolerance. The decoders here have weights large enough that every part of them shows in the logits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretell.config import ModelConfig, make_section
+from foretell.model.decoder import Decoder
+
+TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12, "vocab_size": 11}
+LLAMA: dict[str, Any] = {
+    "position": "rotary",
+    "norm": "rmsnorm",
+    "feedforward": "gated",
+    "activation": "silu",
+    "bias": False,
+}
+LLAMA3_SCALING = {"type": "llama3", "factor": 8, "original_context_length": 16}
+
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "gpt1": {"norm_placement": "post"},
+    "gpt2": {},
+    "gpt3": {"window": (None, 2)},
+    "llama": {**LLAMA, "num_heads": 4, "num_kv_heads": 2, "tie_embeddings": False, "rope_scaling": LLAMA3_SCALING},
+    "mistral": {**LLAMA, "num_heads": 4, "num_kv_heads": 2, "window": 3},
+    "qwen3": {**LLAMA, "qk_norm": True, "head_width": 6, "rope_theta": 1e6},
+    "smallest": {
+        "num_heads": 1,
+        "norm": "none",
+        "feedforward": "none",
+        "attention_output": False,
+        "attention_residual": False,
+        "tie_embeddings": False,
+        "bias": {"attention": False, "head": True},
+    },
+    "toy-that-answers": {"num_heads": 1, "norm": "none", "feedforward": "none", "position": "sinusoidal"},
+    "sinusoidal, norm after": {"position": "sinusoidal", "norm": "rmsnorm", "norm_placement": "post"},
+    "no positions": {"position": "none", "activation": "relu"},
+    "no norm": {"norm": "none", "activation": "relu2", "init": "torch"},
+    "attention alone, norm after": {"feedforward": "none", "norm_placement": "post", "window": 1},
+    "linear rotation": {
+        "position": "rotary",
+        "rope_scaling": {"type": "linear", "factor": 4},
+        "activation": "gelu_erf",
+    },
+    "one key head": {"num_heads": 4, "num_kv_heads": 1, "qk_norm": True, "window": (3, None)},
+    "explicit core": {"num_heads": 4, "num_kv_heads": 2, "dropout": {"attention": 0.5}, "window": 2},
+    "dropout everywhere": {**LLAMA, "dropout": 0.3, "norm_placement": "post"},
+    "biases": {**LLAMA, "bias": {"attention": True, "attention_output": False, "norm": False, "head": True}},
+    "no residual": {"attention_residual": False, "attention_output": False, "position": "rotary"},
+}
+
+# the largest difference that two ways to the same number may have, relative to the largest of the numbers
+TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+MakeDecoder = Callable[..., Decoder]
+AssertSame = Callable[[Tensor, Tensor], None]
+
+
+@pytest.fixture(params=CONFIGURATIONS)
+def config(request: pytest.FixtureRequest) -> ModelConfig:
+    """A test that takes this runs once for every configuration of the list."""
+    return make_section(ModelConfig, {**TINY, **CONFIGURATIONS[request.param]})
+
+
+@pytest.fixture(scope="session")
+def configurations() -> list[ModelConfig]:
+    return [make_section(ModelConfig, {**TINY, **changes}) for changes in CONFIGURATIONS.values()]
+
+
+@pytest.fixture(scope="session")
+def make_decoder() -> MakeDecoder:
+    """A decoder for use: `make_decoder(config)`, or `make_decoder("gpt2", width=16)`, one of the list with changes."""
+
+    def make(config: ModelConfig | str, dtype: torch.dtype = torch.float64, seed: int = 0, **changes: Any) -> Decoder:
+        base = config.model_dump() if isinstance(config, ModelConfig) else {**TINY, **CONFIGURATIONS[config]}
+        decoder = Decoder(make_section(ModelConfig, {**base, **changes})).to(dtype).eval()
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for path, parameter in decoder.named_parameters():
+                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
+                if path.endswith("norm.weight"):
+                    parameter.add_(1)
+        return decoder.requires_grad_(False)
+
+    return make
+
+
+@pytest.fixture
+def decoder(config: ModelConfig, make_decoder: MakeDecoder) -> Decoder:
+    return make_decoder(config)
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    """Three rows that fill the context, (3, 12)."""
+    return torch.randint(TINY["vocab_size"], (3, TINY["context_length"]), generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture(scope="session")
+def assert_same() -> AssertSame:
+    """Equal but for the order of additions: the bound depends on the precision."""
+
+    def check(actual: Tensor, expected: Tensor) -> None:
+        assert expected.abs().max() > 0, "nothing but zeros would equal anything broken"
+        bound = TOLERANCES[expected.dtype] * float(expected.abs().max())
+        torch.testing.assert_close(actual, expected, rtol=0, atol=bound)
+
+    return check

@@ -1,0 +1,145 @@
+"""Cached equals uncached and together equals alone, for every configuration and in both precisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.model.cache import Cache, CachedContext
+from foretell.model.cost import cache_bytes_per_token
+from foretell.model.decoder import Decoder
+
+MakeDecoder = Callable[..., Decoder]
+AssertSame = Callable[[Tensor, Tensor], None]
+
+# how many tokens each of three rows brings in each pass; the first pass is even, the later ones find uneven rows
+UNEVEN_PASSES = [(5, 1, 3), (1, 1, 1), (2, 6, 1), (1, 0, 2), (1, 1, 1), (2, 3, 4)]
+
+
+@pytest.fixture(params=[torch.float64, torch.float32], ids=["float64", "float32"])
+def decoder(config: ModelConfig, make_decoder: MakeDecoder, request: pytest.FixtureRequest) -> Decoder:
+    return make_decoder(config, request.param)
+
+
+def new_cache(decoder: Decoder, rows: int) -> Cache:
+    config = decoder.config
+    return Cache(config, rows, config.context_length, decoder.embed.token.weight.dtype, "cpu")
+
+
+def cached_logits(decoder: Decoder, ids: Tensor, chunk: int) -> Tensor:
+    """The logits of all positions, read `chunk` tokens at a time."""
+    cache = new_cache(decoder, len(ids))
+    parts = [decoder(part, cache.extend([part.shape[1]] * len(ids))) for part in ids.split(chunk, dim=1)]
+    return torch.cat(parts, dim=1)  # (B, T, V)
+
+
+def logits_of_uneven_passes(
+    decoder: Decoder, rows: list[list[int]], passes: list[tuple[int, int, int]] | list[tuple[int, int]]
+) -> list[Tensor]:
+    """The logits (T, V) of each row, with padding in between that must not be seen."""
+    cache = new_cache(decoder, len(rows))
+    collected: list[list[Tensor]] = [[] for _ in rows]
+    for counts in passes:
+        ids = torch.full((len(rows), max(counts)), 7)
+        for row, (start, count) in enumerate(zip(cache.lengths, counts, strict=True)):
+            ids[row, :count] = torch.tensor(rows[row][start : start + count])
+        logits = decoder(ids, cache.extend(list(counts)))
+        for row, count in enumerate(counts):
+            collected[row].append(logits[row, :count])
+    return [torch.cat(parts) for parts in collected]
+
+
+# --- cached = uncached -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk", [1, 5, 12], ids=["one by one", "in chunks", "at once"])
+def test_cached_logits_equal_uncached_ones(decoder: Decoder, ids: Tensor, chunk: int, assert_same: AssertSame) -> None:
+    assert_same(cached_logits(decoder, ids, chunk), decoder(ids))
+
+
+@given(chunks=st.lists(st.integers(1, 5), min_size=1, max_size=12).filter(lambda chunks: sum(chunks) <= 12))
+def test_any_way_to_cut_a_row_gives_the_same_logits(
+    chunks: list[int], make_decoder: MakeDecoder, assert_same: AssertSame
+) -> None:
+    decoder = make_decoder("mistral")
+    ids = torch.arange(sum(chunks))[None] % decoder.config.vocab_size
+    cache = new_cache(decoder, 1)
+    parts = [decoder(part, cache.extend([part.shape[1]])) for part in ids.split(chunks, dim=1)]
+    assert_same(torch.cat(parts, dim=1), decoder(ids))
+
+
+def test_a_position_that_is_off_by_one_is_noticed(
+    make_decoder: MakeDecoder, ids: Tensor, assert_same: AssertSame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = property(lambda context: context.slots.add(1).clamp(max=context.cache.capacity - 1))
+    monkeypatch.setattr(CachedContext, "positions", late)
+    decoder = make_decoder("gpt2")
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same(cached_logits(decoder, ids, 1), decoder(ids))
+
+
+# --- together = alone ------------------------------------------------------------------------------------------------
+
+
+def test_rows_together_equal_each_alone(decoder: Decoder, ids: Tensor, assert_same: AssertSame) -> None:
+    assert_same(decoder(ids), torch.cat([decoder(row[None]) for row in ids]))
+
+
+def test_uneven_rows_equal_each_alone(decoder: Decoder, ids: Tensor, assert_same: AssertSame) -> None:
+    rows = [row[:length].tolist() for row, length in zip(ids, map(sum, zip(*UNEVEN_PASSES, strict=True)), strict=True)]
+    for logits, row in zip(logits_of_uneven_passes(decoder, rows, UNEVEN_PASSES), rows, strict=True):
+        assert_same(logits, decoder(torch.tensor([row]))[0])
+
+
+def test_uneven_rows_that_see_their_padding_are_noticed(
+    make_decoder: MakeDecoder, ids: Tensor, assert_same: AssertSame, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CachedContext, "_make_mask", blind_to_padding(CachedContext._make_mask))
+    decoder = make_decoder("no positions")
+    rows = [ids[0, :4].tolist(), ids[1, :6].tolist()]
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same(logits_of_uneven_passes(decoder, rows, [(3, 5), (1, 1)])[0], decoder(torch.tensor([rows[0]]))[0])
+
+
+def blind_to_padding(make_mask: Callable) -> Callable:
+    def make(context: CachedContext, window: int | None):
+        mask = make_mask(context, window)
+        if mask.key_positions is not None:
+            mask.key_positions.copy_(torch.zeros_like(mask.key_positions))
+        return mask
+
+    return make
+
+
+def test_rows_that_stay_go_on_as_if_the_others_had_never_been(
+    decoder: Decoder, ids: Tensor, assert_same: AssertSame
+) -> None:
+    cache = new_cache(decoder, 3)
+    decoder(ids[:, :6], cache.extend([6, 4, 3]))
+    cache.keep_rows([0, 2])
+    assert cache.lengths == [6, 3]
+    logits = decoder(torch.stack([ids[0, 6:8], ids[2, 3:5]]), cache.extend([2, 2]))
+    assert_same(logits[0], decoder(ids[:1, :8])[0, 6:])
+    assert_same(logits[1], decoder(ids[2:, :5])[0, 3:])
+
+
+# --- size ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_cache_takes_the_bytes_that_cost_says(config: ModelConfig) -> None:
+    cache = Cache(config, rows=3, capacity=7, dtype=torch.float32, device="cpu")
+    per_slot = (cache.keys.nbytes + cache.values.nbytes) // (3 * (7 + 1))  # a slot more, for padding
+    assert per_slot == cache_bytes_per_token(config, element_bytes=4)
+
+
+def test_more_tokens_than_the_cache_holds_are_refused(config: ModelConfig) -> None:
+    cache = Cache(config, rows=2, capacity=4, dtype=torch.float32, device="cpu")
+    cache.extend([3, 1])
+    with pytest.raises(AssertionError, match="cache"):
+        cache.extend([2, 1])

@@ -1,0 +1,253 @@
+"""The decoder as a whole: its names, its tied head, its limits, and the smallest one with every number known."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from foretell.config import ModelConfig, make_section
+from foretell.errors import ContextLengthError
+from foretell.model.attention import Attention
+from foretell.model.cache import FreshContext
+from foretell.model.decoder import Decoder
+from foretell.model.mask import Mask
+
+MakeDecoder = Callable[..., Decoder]
+AssertSame = Callable[[Tensor, Tensor], None]
+
+
+# --- names: frozen, since they are the keys on disk ------------------------------------------------------------------
+
+EVERYTHING: dict[str, Any] = {
+    "num_layers": 1,
+    "num_heads": 2,
+    "width": 8,
+    "context_length": 4,
+    "vocab_size": 5,
+    "qk_norm": True,
+    "feedforward": "gated",
+    "activation": "silu",
+    "tie_embeddings": False,
+    "bias": {"head": True},
+}
+EVERY_PARAMETER = [
+    "embed.token.weight",
+    "embed.position.weight",
+    "trunk.blocks.0.attention_norm.weight",
+    "trunk.blocks.0.attention_norm.bias",
+    "trunk.blocks.0.attention.query.weight",
+    "trunk.blocks.0.attention.query.bias",
+    "trunk.blocks.0.attention.key.weight",
+    "trunk.blocks.0.attention.key.bias",
+    "trunk.blocks.0.attention.value.weight",
+    "trunk.blocks.0.attention.value.bias",
+    "trunk.blocks.0.attention.query_norm.weight",
+    "trunk.blocks.0.attention.query_norm.bias",
+    "trunk.blocks.0.attention.key_norm.weight",
+    "trunk.blocks.0.attention.key_norm.bias",
+    "trunk.blocks.0.attention.output.weight",
+    "trunk.blocks.0.attention.output.bias",
+    "trunk.blocks.0.feedforward_norm.weight",
+    "trunk.blocks.0.feedforward_norm.bias",
+    "trunk.blocks.0.feedforward.gate.weight",
+    "trunk.blocks.0.feedforward.gate.bias",
+    "trunk.blocks.0.feedforward.up.weight",
+    "trunk.blocks.0.feedforward.up.bias",
+    "trunk.blocks.0.feedforward.down.weight",
+    "trunk.blocks.0.feedforward.down.bias",
+    "trunk.norm.weight",
+    "trunk.norm.bias",
+    "head.weight",
+    "head.bias",
+]
+MODULES_WITHOUT_PARAMETERS = [
+    "trunk.blocks.0.attention",
+    "trunk.blocks.0.attention.core",
+    "trunk.blocks.0.attention_residual",
+    "trunk.blocks.0.feedforward",
+    "trunk.blocks.0.feedforward.activation",
+    "trunk.blocks.0.feedforward_residual",
+    "embed",
+    "trunk",
+    "trunk.blocks",
+    "trunk.blocks.0",
+]
+
+
+def test_every_parameter_is_under_the_path_that_the_design_froze() -> None:
+    assert sorted(Decoder(make_section(ModelConfig, EVERYTHING)).state_dict()) == sorted(EVERY_PARAMETER)
+
+
+def test_every_step_of_a_block_is_a_module_under_the_path_that_the_design_froze() -> None:
+    assert set(MODULES_WITHOUT_PARAMETERS) <= set(dict(Decoder(make_section(ModelConfig, EVERYTHING)).named_modules()))
+
+
+def test_parameters_and_what_is_saved_are_the_same_names(decoder: Decoder) -> None:
+    assert list(decoder.state_dict()) == [path for path, _ in decoder.named_parameters()]
+
+
+# --- a tied head is the token embedding ------------------------------------------------------------------------------
+
+
+def assert_tied(decoder: Decoder, ids: Tensor) -> None:
+    before = decoder(ids)
+    with torch.no_grad():
+        decoder.embed.token.weight[5] = 0  # not among ids, so only the head can notice
+    after = decoder(ids)
+    assert not after[..., 5].any()
+    assert torch.equal(after[..., :5], before[..., :5])
+
+
+def deep_copied(decoder: Decoder) -> Decoder:
+    return copy.deepcopy(decoder)
+
+
+def reloaded(decoder: Decoder) -> Decoder:
+    other = Decoder(decoder.config).double()
+    other.load_state_dict(decoder.state_dict())
+    return other
+
+
+def filled_from_meta(decoder: Decoder) -> Decoder:
+    with torch.device("meta"):
+        other = Decoder(decoder.config)
+    other.load_state_dict(decoder.state_dict(), assign=True)
+    return other
+
+
+def moved_to_float32(decoder: Decoder) -> Decoder:
+    return copy.deepcopy(decoder).to(torch.float32)
+
+
+@pytest.mark.parametrize("change", [lambda decoder: decoder, deep_copied, reloaded, filled_from_meta, moved_to_float32])
+def test_a_tied_head_stays_tied(change: Callable[[Decoder], Decoder], make_decoder: MakeDecoder) -> None:
+    assert_tied(change(make_decoder("gpt2")).eval().requires_grad_(False), torch.tensor([[1, 2, 3]]))
+
+
+def test_a_tied_head_has_no_key_of_its_own_but_its_bias_has(make_decoder: MakeDecoder) -> None:
+    assert not [path for path in make_decoder("gpt2").state_dict() if path.startswith("head")]
+    assert [path for path in make_decoder("biases").state_dict() if path.startswith("head")] == ["head.bias"]
+
+
+@pytest.mark.parametrize("change", [deep_copied, reloaded, filled_from_meta])
+def test_a_copy_gives_the_same_logits_to_the_bit(
+    change: Callable[[Decoder], Decoder], decoder: Decoder, ids: Tensor
+) -> None:
+    assert torch.equal(change(decoder).eval()(ids), decoder(ids))
+
+
+def test_changing_a_copy_leaves_the_original_alone(decoder: Decoder, ids: Tensor) -> None:
+    before, copied = decoder(ids), copy.deepcopy(decoder)
+    for parameter in copied.parameters():
+        parameter.zero_()
+    assert torch.equal(decoder(ids), before)
+
+
+def test_a_copy_counts_its_own_dropout(make_decoder: MakeDecoder, ids: Tensor) -> None:
+    decoder = make_decoder("gpt2", dropout=0.3).train()
+    copied = copy.deepcopy(decoder)
+    copied.draws.step = 1
+    assert not torch.equal(copied(ids), decoder(ids))
+
+
+def test_float32_is_float64_but_for_rounding(config: ModelConfig, make_decoder: MakeDecoder, ids: Tensor) -> None:
+    precise = make_decoder(config)
+    rough = copy.deepcopy(precise).float()
+    torch.testing.assert_close(rough(ids).double(), precise(ids), rtol=0, atol=2e-5 * float(precise(ids).abs().max()))
+
+
+# --- calls -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_head_reads_what_hidden_returns(decoder: Decoder, ids: Tensor) -> None:
+    assert torch.equal(decoder.head(decoder.hidden(ids)), decoder(ids))
+
+
+def test_every_weight_takes_part_in_the_logits(config: ModelConfig, make_decoder: MakeDecoder, ids: Tensor) -> None:
+    decoder = make_decoder(config).requires_grad_(True)
+    decoder(ids).square().sum().backward()
+    silent = [path for path, one in decoder.named_parameters() if one.grad is None or not one.grad.any()]
+    # a bias common to all keys moves all scores of a query alike, which softmax does not see
+    assert [path for path in silent if not path.endswith("key.bias")] == []
+
+
+def test_a_text_as_long_as_the_context_is_read_and_a_longer_one_refused(decoder: Decoder) -> None:
+    assert decoder(torch.zeros(1, 12, dtype=torch.long)).shape == (1, 12, 11)
+    with pytest.raises(ContextLengthError, match="13 tokens do not fit the model's context of 12"):
+        decoder(torch.zeros(1, 13, dtype=torch.long))
+
+
+# --- the smallest decoder, every number known ------------------------------------------------------------------------
+
+SMALLEST: dict[str, Any] = {
+    "num_layers": 1,
+    "num_heads": 1,
+    "width": 3,
+    "context_length": 5,
+    "vocab_size": 6,
+    "norm": "none",
+    "feedforward": "none",
+    "attention_output": False,
+    "attention_residual": False,
+    "tie_embeddings": False,
+    "bias": {"attention": False, "head": True},
+}
+ATTENTION_WEIGHTS = [
+    [1, 0, 0, 0, 0],
+    [0.4841, 0.5159, 0, 0, 0],
+    [0.0963, 0.0581, 0.8456, 0, 0],
+    [0.1430, 0.1026, 0.4381, 0.3163, 0],
+    [0.1608, 0.1539, 0.2520, 0.2364, 0.1969],
+]
+PROBABILITIES = [
+    [0.132031, 0.226309, 0.108338, 0.158296, 0.129722, 0.245304],
+    [0.126194, 0.179358, 0.129261, 0.182930, 0.118820, 0.263437],
+    [0.152013, 0.130360, 0.104023, 0.229152, 0.085190, 0.299262],
+    [0.146018, 0.140654, 0.113094, 0.215067, 0.094568, 0.290599],
+    [0.141297, 0.161098, 0.117462, 0.195718, 0.106899, 0.277526],
+]
+
+
+def in_order_of_seed_42(*layers: Callable[[], nn.Module]) -> list[nn.Module]:
+    torch.manual_seed(42)
+    return [make() for make in layers]
+
+
+@pytest.fixture(scope="module")
+def smallest() -> Decoder:
+    """`financial data analytics is awesome !`: width 3, one head, no bias, and nothing around the attention."""
+    config = make_section(ModelConfig, SMALLEST)
+    with torch.random.fork_rng():
+        token, position = in_order_of_seed_42(lambda: nn.Embedding(6, 3), lambda: nn.Embedding(5, 3))
+        query, key, value = in_order_of_seed_42(*[lambda: nn.Linear(3, 3, bias=False)] * 3)
+        (head,) = in_order_of_seed_42(lambda: nn.Linear(3, 6))
+    decoder = Decoder(config).requires_grad_(False)
+    attention = "trunk.blocks.0.attention"
+    layers = {"embed.token": token, "embed.position": position, "head": head}
+    layers |= {f"{attention}.query": query, f"{attention}.key": key, f"{attention}.value": value}
+    decoder.load_state_dict(
+        {f"{path}.{name}": value for path, layer in layers.items() for name, value in layer.state_dict().items()}
+    )
+    return decoder
+
+
+def test_the_smallest_decoder_gives_the_printed_probabilities(smallest: Decoder) -> None:
+    probabilities = smallest(torch.arange(5)[None]).softmax(-1)[0]
+    torch.testing.assert_close(probabilities, torch.tensor(PROBABILITIES), rtol=0, atol=6e-7)
+
+
+def test_the_smallest_decoder_gives_the_printed_attention_weights(smallest: Decoder) -> None:
+    x = smallest.embed(torch.arange(5)[None], torch.arange(5)[None])
+    attention = smallest.get_submodule("trunk.blocks.0.attention")
+    assert isinstance(attention, Attention)
+    scores = (attention.query(x) @ attention.key(x).transpose(1, 2) / 3**0.5)[0]
+    weights = scores.masked_fill(~Mask(5, 5).allowed[0, 0], -torch.inf).softmax(-1)
+    torch.testing.assert_close(weights, torch.tensor(ATTENTION_WEIGHTS), rtol=0, atol=6e-5)
+    torch.testing.assert_close(
+        smallest.trunk(x, FreshContext(torch.arange(5)[None]))[0], weights @ attention.value(x)[0]
+    )

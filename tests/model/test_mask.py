@@ -1,0 +1,158 @@
+"""Who sees whom, against a double loop over every pair; and nobody sees the future, to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.model.cache import FreshContext
+from foretell.model.decoder import Decoder
+from foretell.model.mask import EMPTY, Mask
+
+MakeDecoder = Callable[..., Decoder]
+
+
+# --- the mask itself -------------------------------------------------------------------------------------------------
+
+
+def sees(mask: Mask, row: int, query: int, key: int) -> bool:
+    """The docstring of `Mask`, for one pair."""
+    query_position = mask.num_keys - mask.num_queries + query
+    key_position = key
+    if mask.query_positions is not None and mask.key_positions is not None:
+        query_position, key_position = int(mask.query_positions[row, query]), int(mask.key_positions[row, key])
+    if key_position == EMPTY:
+        return False
+    if mask.causal and key_position > query_position:
+        return False
+    if mask.window is not None and query_position - key_position >= mask.window:
+        return False
+    if mask.query_segments is not None and mask.key_segments is not None:
+        return bool(mask.query_segments[row, query] == mask.key_segments[row, key])
+    return True
+
+
+def by_double_loop(mask: Mask, rows: int) -> Tensor:
+    return torch.tensor(
+        [
+            [[[sees(mask, row, query, key) for key in range(mask.num_keys)] for query in range(mask.num_queries)]]
+            for row in range(rows)
+        ]
+    )
+
+
+@st.composite
+def masks(draw: st.DrawFn) -> tuple[Mask, int]:
+    """A mask of any kind, and its number of rows."""
+    rows, num_keys = draw(st.integers(1, 3)), draw(st.integers(1, 6))
+    num_queries = draw(st.integers(1, num_keys))
+
+    def table(columns: int, lowest: int) -> Tensor:
+        numbers = st.lists(st.integers(lowest, 6), min_size=columns, max_size=columns)
+        return torch.tensor(draw(st.lists(numbers, min_size=rows, max_size=rows)))
+
+    has_positions, has_segments = draw(st.booleans()), draw(st.booleans())
+    mask = Mask(
+        num_queries,
+        num_keys,
+        causal=draw(st.booleans()),
+        window=draw(st.none() | st.integers(1, 7)),
+        query_positions=table(num_queries, 0) if has_positions else None,
+        key_positions=table(num_keys, EMPTY) if has_positions else None,
+        query_segments=table(num_queries, 0) if has_segments else None,
+        key_segments=table(num_keys, 0) if has_segments else None,
+    )
+    return mask, rows
+
+
+@given(masks())
+def test_allowed_says_for_every_pair_what_a_double_loop_says(drawn: tuple[Mask, int]) -> None:
+    mask, rows = drawn
+    assert torch.equal(mask.allowed.expand(rows, -1, -1, -1), by_double_loop(mask, rows))
+
+
+@given(masks())
+def test_a_mask_that_calls_itself_plain_causal_is_the_lower_triangle(drawn: tuple[Mask, int]) -> None:
+    mask, _ = drawn
+    if mask.is_plain_causal:
+        assert torch.equal(mask.allowed[0, 0], torch.ones(mask.num_queries, mask.num_keys, dtype=torch.bool).tril())
+
+
+@given(masks())
+def test_a_mask_that_calls_itself_open_hides_nothing(drawn: tuple[Mask, int]) -> None:
+    mask, _ = drawn
+    if mask.is_open:
+        assert mask.allowed.all()
+
+
+@pytest.mark.parametrize(
+    ("mask", "plain", "is_open"),
+    [
+        (Mask(4, 4), True, False),
+        (Mask(4, 4, window=4), True, False),
+        (Mask(4, 4, window=3), False, False),
+        (Mask(1, 4), False, True),
+        (Mask(1, 4, window=3), False, False),
+        (Mask(2, 4), False, False),
+        (Mask(4, 4, causal=False), False, True),
+        (Mask(4, 4, query_segments=torch.zeros(1, 4), key_segments=torch.zeros(1, 4)), False, False),
+    ],
+)
+def test_the_kernel_needs_no_mask_tensor_where_the_mask_is_simple(mask: Mask, plain: bool, is_open: bool) -> None:
+    assert (mask.is_plain_causal, mask.is_open) == (plain, is_open)
+
+
+def test_layers_with_the_same_window_share_one_mask() -> None:
+    context = FreshContext(torch.zeros(1, 5, dtype=torch.long))
+    assert context.mask(3) is context.mask(3)
+    assert context.mask(3) is not context.mask(None)
+
+
+# --- what a decoder lets through -------------------------------------------------------------------------------------
+
+
+def positions_moved_by(decoder: Decoder, ids: Tensor, changed: int) -> list[int]:
+    """At which positions any bit of the logits moves when the token at one position is changed."""
+    other = ids.clone()
+    other[:, changed] = (ids[:, changed] + 1) % decoder.config.vocab_size
+    return (decoder(ids) != decoder(other)).any(dim=(0, 2)).nonzero()[:, 0].tolist()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_future_does_not_move_the_past_by_a_single_bit(
+    config: ModelConfig, make_decoder: MakeDecoder, ids: Tensor, dtype: torch.dtype
+) -> None:
+    decoder = make_decoder(config, dtype)
+    assert all(min(positions_moved_by(decoder, ids, place)) == place for place in range(ids.shape[1]))
+
+
+def leak_one_future_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    def allowed(mask: Mask) -> Tensor:
+        return torch.ones(1, 1, mask.num_queries, mask.num_keys, dtype=torch.bool).tril(diagonal=1)
+
+    monkeypatch.setattr(Mask, "is_plain_causal", False)
+    monkeypatch.setattr(Mask, "allowed", property(allowed))
+
+
+@pytest.mark.parametrize("name", ["gpt2", "explicit core"])
+def test_a_mask_that_leaks_one_future_key_is_noticed(
+    name: str, make_decoder: MakeDecoder, ids: Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leak_one_future_key(monkeypatch)
+    assert min(positions_moved_by(make_decoder(name, num_layers=1, window=None), ids, 5)) == 4
+
+
+@pytest.mark.parametrize(
+    ("window", "moved"),
+    [(1, [3]), (3, [3, 4, 5, 6, 7]), ((2, None), list(range(3, 12))), (None, list(range(3, 12)))],
+)
+def test_a_window_reaches_as_far_as_the_layers_carry_it(
+    window: int | tuple | None, moved: list[int], make_decoder: MakeDecoder, ids: Tensor
+) -> None:
+    assert positions_moved_by(make_decoder("gpt2", window=window), ids, 3) == moved

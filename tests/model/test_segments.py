@@ -1,0 +1,66 @@
+"""Documents packed into one row, padded one a row, and alone: the same logits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from foretell.data.batch import PADDING, Batch, make_batch, make_document_batch, pad
+from foretell.model.cache import FreshContext
+from foretell.model.decoder import Decoder
+
+MakeDecoder = Callable[..., Decoder]
+AssertSame = Callable[[Tensor, Tensor], None]
+
+DOCUMENTS = [[1, 2, 3, 4], [5], [6, 7, 8, 9, 10], [2, 3]]
+
+
+def packed_batch() -> Batch:
+    """All documents in one row, and one place of padding behind them that only serves as a target."""
+    tokens = [token for document in DOCUMENTS for token in document] + [0]
+    numbers = [number for number, document in enumerate(DOCUMENTS) for _ in document] + [PADDING]
+    return make_document_batch(np.array([tokens]), np.array([numbers]))
+
+
+def logits_of(decoder: Decoder, batch: Batch) -> Tensor:
+    return decoder(batch.ids, FreshContext(batch.ids, batch.positions, batch.segments))
+
+
+def packed_logits(decoder: Decoder) -> list[Tensor]:
+    return list(logits_of(decoder, packed_batch())[0].split([len(document) for document in DOCUMENTS]))
+
+
+def padded_logits(decoder: Decoder) -> list[Tensor]:
+    tokens, lengths = pad(DOCUMENTS, length=7)
+    batch = make_batch(tokens, lengths)
+    return [row[:length] for row, length in zip(logits_of(decoder, batch), lengths, strict=True)]
+
+
+def separate_logits(decoder: Decoder) -> list[Tensor]:
+    return [decoder(torch.tensor([document]))[0] for document in DOCUMENTS]
+
+
+@pytest.mark.parametrize("together", [packed_logits, padded_logits])
+def test_documents_together_equal_each_alone(decoder: Decoder, together: Callable, assert_same: AssertSame) -> None:
+    for logits, alone in zip(together(decoder), separate_logits(decoder), strict=True):
+        assert_same(logits, alone)
+
+
+@pytest.mark.parametrize("forgotten", ["positions", "segments"])
+def test_documents_packed_without_their_borders_are_noticed(
+    forgotten: str, make_decoder: MakeDecoder, assert_same: AssertSame
+) -> None:
+    decoder, batch = make_decoder("gpt2"), packed_batch()
+    kept = {"positions": batch.positions, "segments": batch.segments, forgotten: None}
+    with pytest.raises(AssertionError, match="not close"):
+        assert_same(decoder(batch.ids, FreshContext(batch.ids, **kept))[0, 5:10], separate_logits(decoder)[2])
+
+
+def test_padding_between_and_behind_documents_gives_numbers(decoder: Decoder) -> None:
+    ids = torch.tensor([[1, 2, 0, 0, 3, 0]])
+    segments = torch.tensor([[0, 0, PADDING, PADDING, 1, PADDING]])
+    assert decoder(ids, FreshContext(ids, segments=segments)).isfinite().all()

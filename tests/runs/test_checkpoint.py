@@ -1,0 +1,250 @@
+"""Checkpoints: whole or not there, every damage noticed, and the good ones kept."""
+
+from __future__ import annotations
+
+import math
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretell.config import TrainingConfig
+from foretell.errors import CheckpointError, OutputError
+from foretell.model.decoder import Decoder
+from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints, prune
+from foretell.runs.saved_model import load_model
+from foretell.training.optimizer import make_optimizer
+
+Save = Callable[..., Checkpoint]
+
+FILES = [
+    "config.json",
+    "manifest.json",
+    "model.safetensors",
+    "optimizer.safetensors",
+    "tokenizer.json",
+    "training.json",
+]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+# --- round trip ------------------------------------------------------------------------------------------------------
+
+
+def test_a_checkpoint_has_the_files_that_the_design_froze(save: Save, folder: Path) -> None:
+    assert names(save(123).directory) == FILES
+    assert names(folder) == ["step-000123"]
+
+
+def test_weights_moments_and_training_come_back_bit_for_bit(
+    save: Save, decoder: Decoder, optimizer: torch.optim.Optimizer
+) -> None:
+    checkpoint = save(7, tokens=96, validation_loss=None)
+    checkpoint.verify()
+    assert checkpoint.step == 7
+    assert checkpoint.training() == {"step": 7, "tokens": 96, "validation_loss": None}
+    loaded = load_model(checkpoint.directory, for_training=True).decoder
+    other = make_optimizer(loaded, TrainingConfig(steps=1))
+    checkpoint.load_optimizer(other, dict(loaded.named_parameters()))
+    for (path, before), (same_path, after) in zip(decoder.named_parameters(), loaded.named_parameters(), strict=True):
+        assert path == same_path
+        assert torch.equal(before, after)
+        moments, restored = optimizer.state[before], other.state[after]
+        assert set(restored) == {"step", "exp_avg", "exp_avg_sq"}
+        for name, value in moments.items():
+            assert torch.equal(restored[name], value)
+            assert restored[name].dtype == value.dtype
+
+
+def test_moments_lie_where_their_weights_lie(save: Save, decoder: Decoder) -> None:
+    """The counter of steps too: the fused kernel asks for it on the weight's device."""
+    checkpoint = save(7)
+    weights = dict(decoder.to("meta").named_parameters())
+    optimizer = torch.optim.AdamW(weights.values())
+    checkpoint.load_optimizer(optimizer, {**weights})
+    moments = [value for state in optimizer.state.values() for value in state.values()]
+    assert {value.device.type for value in moments} == {"meta"}
+
+
+def test_an_optimizer_file_that_lacks_a_weight_is_refused(save: Save, decoder: Decoder) -> None:
+    paths = {**dict(decoder.named_parameters()), "trunk.more": torch.zeros(1)}
+    with pytest.raises(CheckpointError, match=r"optimizer.safetensors has nothing for 'trunk.more'"):
+        save(7).load_optimizer(torch.optim.AdamW(paths.values()), paths)
+
+
+def test_the_same_state_is_the_same_bytes(save: Save) -> None:
+    first = contents(save(7).directory)
+    assert contents(save(7).directory) == first
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_flipped_bit_in_any_file_is_noticed_and_named(name: str, save: Save) -> None:
+    checkpoint = save(7)
+    path = checkpoint.directory / name
+    whole = path.read_bytes()
+    choose = random.Random(0)
+    for _ in range(40):
+        damaged = bytearray(whole)
+        damaged[choose.randrange(len(whole))] ^= 1 << choose.randrange(8)
+        path.write_bytes(damaged)
+        with pytest.raises(CheckpointError) as raised:
+            checkpoint.verify()
+        # a manifest that has become another can only point at what it no longer describes
+        assert str(checkpoint.directory) in str(raised.value)
+        assert name == "manifest.json" or str(path) in str(raised.value)
+        assert "\n" not in str(raised.value)
+    path.write_bytes(whole)
+    checkpoint.verify()
+
+
+@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("kept", [0, 1, 10, -2])
+def test_a_cut_file_is_noticed_and_named(name: str, kept: int, save: Save) -> None:
+    checkpoint = save(7)
+    path = checkpoint.directory / name
+    path.write_bytes(path.read_bytes()[:kept])
+    with pytest.raises(CheckpointError, match=name):
+        checkpoint.verify()
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_noticed_and_named(name: str, save: Save) -> None:
+    checkpoint = save(7)
+    (checkpoint.directory / name).unlink()
+    with pytest.raises(CheckpointError, match=f"{name} is missing"):
+        checkpoint.verify()
+
+
+def test_a_manifest_cannot_name_a_file_elsewhere(save: Save, folder: Path) -> None:
+    checkpoint = save(7)
+    (folder / "secret").write_text("x")
+    manifest = checkpoint.directory / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"config.json"', '"../secret"'))
+    with pytest.raises(CheckpointError, match=r"names '../secret', which is no file of this checkpoint"):
+        checkpoint.verify()
+
+
+# --- a save that fails or is cut short -------------------------------------------------------------------------------
+
+
+def assert_intact(folder: Path, steps: list[int]) -> None:
+    assert [checkpoint.step for checkpoint in list_checkpoints(folder)] == steps
+    for checkpoint in list_checkpoints(folder):
+        checkpoint.verify()
+
+
+def save_under(faults: Any, operations: int, kind: type[BaseException], save: Save, step: int) -> BaseException | None:
+    with faults.after(operations, kind):
+        try:
+            save(step)
+        except BaseException as error:
+            return error
+    return None
+
+
+@pytest.mark.parametrize("step", [2, 1], ids=["a new step", "a step saved before"])
+def test_a_full_disk_at_any_operation_leaves_the_old_checkpoints_and_no_half_one(
+    step: int, save: Save, folder: Path, faults: Any
+) -> None:
+    save(1)
+    operations = 0
+    while (error := save_under(faults, operations, OSError, save, step)) is not None:
+        assert isinstance(error, OutputError)
+        assert "No space left on device" in str(error)
+        assert "\n" not in str(error)
+        there = [one.step for one in list_checkpoints(folder)]
+        assert there in ([1], [1, 2])  # the last operation only makes sure that the new name lasts
+        assert_intact(folder, there)
+        assert names(folder) == [f"step-{number:06d}" for number in there]
+        shutil.rmtree(folder / "step-000002", ignore_errors=True)
+        operations += 1
+    assert operations > 15
+    assert_intact(folder, sorted({1, step}))
+
+
+@pytest.mark.parametrize("step", [3, 2], ids=["a new step", "a step saved before"])
+def test_a_process_killed_at_any_operation_leaves_whole_checkpoints_and_what_prune_clears(
+    step: int, save: Save, folder: Path, faults: Any
+) -> None:
+    save(1)
+    save(2)
+    operations = 0
+    while save_under(faults, operations, faults.Killed, save, step) is not None:
+        there = [one.step for one in list_checkpoints(folder)]
+        assert there in ([1, 2], [1, 2, 3]) or (step == 2 and there == [1])
+        assert_intact(folder, there)
+        prune(folder, keep=5)
+        assert names(folder) == [f"step-{number:06d}" for number in there]
+        shutil.rmtree(folder / "step-000003", ignore_errors=True)
+        save(2)
+        operations += 1
+    assert operations > 15
+    assert_intact(folder, sorted({1, 2, step}))
+
+
+# --- which ones are kept ---------------------------------------------------------------------------------------------
+
+
+def test_only_complete_checkpoints_are_listed_in_the_order_of_their_steps(save: Save, folder: Path) -> None:
+    for step in (1_000_000, 20, 3):
+        save(step)
+    (folder / ".tmp-step-000009-77").mkdir()
+    (folder / "step-later").mkdir()
+    assert [checkpoint.step for checkpoint in list_checkpoints(folder)] == [3, 20, 1_000_000]
+    assert list_checkpoints(folder / "missing") == []
+
+
+@pytest.mark.parametrize(
+    ("losses", "best"),
+    [
+        ([2.0, 1.0, 1.5], 2),
+        ([2.0, 1.0, 1.0], 3),
+        ([None, None, None], 3),
+        ([None, 5.0, None], 2),
+        ([math.nan, 5.0, 6.0], 2),
+        ([1.0, math.nan, -math.inf], 1),
+    ],
+)
+def test_the_best_checkpoint_has_the_lowest_validation_loss_and_is_the_latest_such(
+    losses: list[float | None], best: int, save: Save, folder: Path
+) -> None:
+    for step, loss in enumerate(losses, start=1):
+        save(step, validation_loss=loss)
+    assert best_checkpoint(list_checkpoints(folder)).step == best
+
+
+def test_a_checkpoint_whose_loss_cannot_be_read_is_not_the_best(save: Save, folder: Path) -> None:
+    save(1, validation_loss=2.0)
+    (save(2, validation_loss=1.0).directory / "training.json").write_text("{")
+    assert best_checkpoint(list_checkpoints(folder)).step == 1
+
+
+@pytest.mark.parametrize(("keep", "kept"), [(1, [2, 6]), (2, [2, 5, 6]), (4, [2, 3, 4, 5, 6]), (9, [1, 2, 3, 4, 5, 6])])
+def test_pruning_keeps_the_last_few_and_the_best(keep: int, kept: list[int], save: Save, folder: Path) -> None:
+    for step, loss in enumerate([3.0, 1.0, 2.0, 2.5, 4.0, 5.0], start=1):
+        save(step, validation_loss=loss)
+    prune(folder, keep)
+    assert_intact(folder, kept)
+
+
+def test_pruning_clears_what_interrupted_saves_left_and_nothing_else(save: Save, folder: Path) -> None:
+    save(1)
+    (folder / ".tmp-step-000002-77").mkdir()
+    (folder / ".tmp-step-000002-77" / "model.safetensors").write_text("half")
+    (folder / "notes.txt").write_text("mine")
+    prune(folder, keep=1)
+    assert names(folder) == ["notes.txt", "step-000001"]

@@ -1,0 +1,127 @@
+"""Files and folders that are there whole or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell.errors import CheckpointError, OutputError
+from foretell.runs import files
+from foretell.runs.files import new_directory, read_json, write_json, write_text
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
+    value = {"a": [1, 2.5, None], "ü": {"b": "x\ny"}}
+    write_json(tmp_path / "x.json", value)
+    assert read_json(tmp_path / "x.json") == value
+    assert names(tmp_path) == ["x.json"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "is not readable JSON"),
+        (b'{"a": 1', "is not readable JSON"),
+        (b"\xff\xfe", "is not readable JSON"),
+        (b"[" * 100_000, "is not readable JSON"),
+        (b"[1]", "holds no JSON object"),
+    ],
+)
+def test_what_is_no_json_object_is_one_line(content: bytes, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError, match=message) as raised:
+        read_json(path)
+    assert str(raised.value).startswith(str(path))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_missing_file_and_a_folder_in_its_place_are_one_line(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="is missing"):
+        read_json(tmp_path / "x.json")
+    with pytest.raises(CheckpointError, match="is not readable JSON"):
+        read_json(tmp_path)
+
+
+def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, faults: Any) -> None:
+    path = tmp_path / "x.txt"
+    write_text(path, "old")
+    operations = 0
+    while True:
+        with faults.after(operations, OSError):
+            try:
+                write_text(path, "new")
+            except OutputError as error:
+                assert str(error) == f"could not write {path}: No space left on device"
+        if not faults.happened:
+            break
+        operations += 1
+        assert names(tmp_path) == ["x.txt"]
+        assert path.read_text() in ("old", "new")
+    assert operations >= 3
+    assert path.read_text() == "new"
+
+
+@pytest.fixture
+def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What is synchronised and what is renamed, in order."""
+    lines: list[str] = []
+
+    def noted(word: str, operation: Callable, place: Callable[[Any], Path]) -> Callable:
+        def run(path: Path, *rest: Path) -> Any:
+            result = operation(path, *rest)
+            lines.append(f"{word} {place((path, *rest)).name}")
+            return result
+
+        return run
+
+    monkeypatch.setattr(files, "sync", noted("sync", files.sync, lambda paths: paths[0]))
+    monkeypatch.setattr(Path, "rename", noted("appears", Path.rename, lambda paths: paths[1]))
+    monkeypatch.setattr(Path, "replace", noted("appears", Path.replace, lambda paths: paths[1]))
+    return lines
+
+
+def test_a_text_is_on_the_disk_before_its_name_is_and_then_the_name(tmp_path: Path, journal: list[str]) -> None:
+    write_text(tmp_path / "x.txt", "new")
+    temporary, *rest = journal
+    assert temporary.startswith("sync .tmp-x.txt")
+    assert rest == ["appears x.txt", f"sync {tmp_path.name}"]
+
+
+def test_a_folder_is_on_the_disk_before_its_name_is_and_then_the_name(tmp_path: Path, journal: list[str]) -> None:
+    with new_directory(tmp_path / "x") as temporary:
+        (temporary / "a").write_text("1")
+    assert journal == ["sync a", f"sync {temporary.name}", "appears x", f"sync {tmp_path.name}"]
+
+
+def test_a_folder_appears_when_its_block_ends(tmp_path: Path) -> None:
+    final = tmp_path / "made" / "step-1"
+    with new_directory(final) as temporary:
+        (temporary / "a").write_text("1")
+        assert not final.exists()
+    assert names(final) == ["a"]
+    assert names(final.parent) == ["step-1"]
+
+
+def test_a_folder_whose_block_fails_never_appears(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ours"), new_directory(tmp_path / "x") as temporary:
+        (temporary / "a").write_text("1")
+        raise ValueError("ours")
+    assert names(tmp_path) == []
+
+
+def test_a_folder_replaces_the_one_before_only_when_its_block_ends_well(tmp_path: Path) -> None:
+    final = tmp_path / "x"
+    for content in ("old", "new"):
+        with new_directory(final) as temporary:
+            (temporary / "a").write_text(content)
+            assert not final.exists() or (final / "a").read_text() == "old"
+    assert (final / "a").read_text() == "new"
+    assert names(tmp_path) == ["x"]

@@ -1,0 +1,155 @@
+"""Run directories: names for checkpoints, metrics that survive a crash, and a way back from damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from foretell.errors import CheckpointError, OutputError
+from foretell.runs.checkpoint import Checkpoint
+from foretell.runs.run import Run, is_run
+
+Save = Callable[..., Checkpoint]
+
+
+@pytest.fixture
+def run(folder: Path) -> Run:
+    return Run(folder.parent)
+
+
+# --- making and opening ----------------------------------------------------------------------------------------------
+
+
+def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "new" / "x")
+    assert not is_run(run.directory)
+    run.write_record({"config": {"a": 1}}, {"torch": "2"})
+    assert is_run(run.directory)
+    assert Run.open(run.directory).record() == {"config": {"a": 1}}
+    assert run.name == "x"
+    assert json.loads((run.directory / "environment.json").read_text()) == {"torch": "2"}
+
+
+def test_a_run_never_goes_into_a_folder_that_has_something_in_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x")
+    with pytest.raises(OutputError, match=r"exists; go on with it by --resume auto, or give another --out"):
+        Run.create(tmp_path)
+    with pytest.raises(OutputError, match="exists"):
+        Run.create(tmp_path / "mine.txt")
+    with pytest.raises(OutputError, match="cannot create"):
+        Run.create(tmp_path / "mine.txt" / "x")
+    assert (tmp_path / "mine.txt").read_text() == "x"
+
+
+def test_an_empty_folder_may_become_a_run(tmp_path: Path) -> None:
+    assert Run.create(tmp_path).checkpoints.is_dir()
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"is no run: it has no run\.json"):
+        Run.open(tmp_path)
+    assert not is_run(tmp_path / ("x" * 1000))
+
+
+# --- naming a checkpoint ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("which", "step"), [("best", 2), ("last", 3), ("step-000001", 1)])
+def test_a_checkpoint_is_named_best_last_or_by_its_step(which: str, step: int, run: Run, save: Save) -> None:
+    for number, loss in enumerate([3.0, 1.0, 2.0], start=1):
+        save(number, validation_loss=loss)
+    assert run.at(which).step == step
+
+
+def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run: Run, save: Save) -> None:
+    with pytest.raises(CheckpointError, match="has no checkpoint yet"):
+        run.at("last")
+    save(5)
+    with pytest.raises(CheckpointError, match="has no checkpoint 'step-5'; it has best, last, step-000005"):
+        run.at("step-5")
+
+
+# --- back to what is intact ------------------------------------------------------------------------------------------
+
+
+def damage(checkpoint: Checkpoint, name: str = "model.safetensors") -> None:
+    path = checkpoint.directory / name
+    *whole, last = path.read_bytes()
+    path.write_bytes(bytes([*whole, last ^ 1]))
+
+
+def test_the_newest_intact_checkpoint_is_found_and_each_damaged_one_named(run: Run, save: Save) -> None:
+    save(1)
+    save(2)
+    damage(save(3))
+    damage(save(4), "optimizer.safetensors")
+    said: list[str] = []
+    assert run.last_intact(said.append).step == 2
+    assert len(said) == 2
+    for line, place in zip(said, ("step-000004/optimizer.safetensors", "step-000003/model.safetensors"), strict=True):
+        assert f"{place} is damaged" in line
+        assert line.endswith("going back to the checkpoint before")
+        assert "\n" not in line
+
+
+def test_nothing_is_said_where_the_last_checkpoint_is_intact(run: Run, save: Save) -> None:
+    save(1)
+    said: list[str] = []
+    assert run.last_intact(said.append).step == 1
+    assert said == []
+
+
+def test_a_run_without_an_intact_checkpoint_is_refused(run: Run, save: Save) -> None:
+    damage(save(1))
+    with pytest.raises(CheckpointError, match=r"no checkpoint of .* is intact; start again with another --out"):
+        run.last_intact(lambda line: None)
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+LINES = [{"step": step, "loss": 3.5 - step, "validation_loss": None} for step in (1, 2, 3)]
+
+
+@pytest.fixture
+def measured(run: Run) -> Run:
+    for line in LINES:
+        run.append_metrics(line)
+    return run
+
+
+def test_metrics_come_back_in_the_order_they_were_written(measured: Run) -> None:
+    assert measured.metrics() == LINES
+
+
+def test_a_run_without_metrics_has_none(run: Run) -> None:
+    assert run.metrics() == []
+
+
+def cut(run: Run, count: int) -> None:
+    path = run.directory / "metrics.jsonl"
+    path.write_bytes(path.read_bytes()[:-count])
+
+
+@pytest.mark.parametrize("count", [1, 2, 20])
+def test_a_last_line_that_a_crash_cut_is_left_out(count: int, measured: Run) -> None:
+    cut(measured, count)
+    assert measured.metrics() == LINES[:2]
+
+
+@pytest.mark.parametrize("was_cut", [False, True])
+def test_going_on_from_a_checkpoint_forgets_what_came_after_it(was_cut: bool, measured: Run) -> None:
+    if was_cut:
+        cut(measured, 5)
+    measured.forget_metrics_after(2)
+    assert measured.metrics() == LINES[:2]
+    measured.append_metrics(LINES[2])
+    assert measured.metrics() == LINES
+
+
+def test_samples_are_kept_by_step(measured: Run) -> None:
+    measured.samples.mkdir()
+    measured.write_sample(12, "once upon ☃")
+    assert (measured.samples / "step-000012.txt").read_text(encoding="utf-8") == "once upon ☃"

@@ -1,0 +1,98 @@
+"""The loss: cross entropy of the targets that count, in chunks or at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from foretell.data.batch import Batch
+from foretell.evaluation.perplexity import evaluate
+from foretell.model.cache import FreshContext
+from foretell.training.objective import Objective
+
+MakeObjective = Callable[..., Objective]
+
+# of 8 * 6 rows of 14 logits each
+CHUNKS = {"a row at a time": 1, "uneven chunks": 14 * 7, "two chunks": 14 * 24, "at once": 10**6}
+
+
+def gradients(objective: Objective, batch: Batch) -> dict[str, torch.Tensor]:
+    objective.zero_grad()
+    objective(batch).sum.backward()
+    return {path: one.grad.clone() for path, one in objective.decoder.named_parameters() if one.grad is not None}
+
+
+def test_the_loss_is_the_cross_entropy_of_the_targets_that_count(make_objective: MakeObjective, batch: Batch) -> None:
+    objective = make_objective()
+    logits = objective.decoder(batch.ids, FreshContext(batch.ids, batch.positions, batch.segments))
+    expected = F.cross_entropy(logits[batch.weights == 1], batch.targets[batch.weights == 1], reduction="sum")
+    loss = objective(batch)
+    torch.testing.assert_close(loss.sum, expected)
+    assert loss.count == batch.weights.sum()
+    assert loss.mean == pytest.approx(float(expected.detach()) / batch.count)
+    assert torch.equal(loss.parts["cross_entropy"], loss.sum.detach())
+
+
+@pytest.mark.parametrize("logits_at_once", CHUNKS.values(), ids=CHUNKS)
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_loss_in_chunks_and_its_gradient_are_those_of_the_whole(
+    logits_at_once: int, tied: bool, make_objective: MakeObjective, batch: Batch
+) -> None:
+    whole = make_objective(tie_embeddings=tied, dropout=0.2)
+    in_chunks = make_objective(logits_at_once, tie_embeddings=tied, dropout=0.2)
+    torch.testing.assert_close(in_chunks.token_losses(batch), whole.token_losses(batch), rtol=1e-6, atol=1e-6)
+    expected = gradients(whole, batch)
+    for path, gradient in gradients(in_chunks, batch).items():
+        torch.testing.assert_close(gradient, expected[path], rtol=1e-5, atol=1e-6)
+
+
+def test_chunks_are_no_larger_than_asked_for(make_objective: MakeObjective, batch: Batch) -> None:
+    objective = make_objective(14 * 7)
+    sizes = []
+    objective.decoder.head.register_forward_hook(lambda module, inputs, logits: sizes.append(logits.numel()))
+    evaluate(objective, [batch])
+    assert max(sizes) <= 14 * 7
+    assert sum(sizes) == batch.ids.numel() * 14
+
+
+def test_targets_of_weight_0_move_neither_the_loss_nor_the_gradient(
+    make_objective: MakeObjective, batch: Batch
+) -> None:
+    other = dataclasses.replace(batch, targets=torch.where(batch.weights == 1, batch.targets, 5))
+    assert not torch.equal(other.targets, batch.targets)
+    objective = make_objective()
+    assert torch.equal(objective(batch).sum, objective(other).sum)
+    expected = gradients(objective, batch)
+    assert all(torch.equal(gradient, expected[path]) for path, gradient in gradients(objective, other).items())
+
+
+def test_a_batch_in_which_nothing_counts_has_loss_0(make_objective: MakeObjective, batch: Batch) -> None:
+    loss = make_objective()(dataclasses.replace(batch, weights=torch.zeros_like(batch.weights)))
+    assert (float(loss.sum.detach()), float(loss.count), loss.mean) == (0, 0, 0)
+
+
+def test_a_model_that_finds_all_tokens_equally_likely_loses_the_logarithm_of_their_number(
+    make_objective: MakeObjective, batch: Batch
+) -> None:
+    objective = make_objective()
+    torch.nn.init.zeros_(objective.decoder.embed.token.weight)
+    evaluation = evaluate(objective, [batch])
+    assert evaluation.loss == pytest.approx(math.log(14))
+    assert evaluation.perplexity == pytest.approx(14)
+    assert evaluation.tokens == batch.count
+
+
+def test_an_evaluation_of_several_batches_weighs_every_target_alike(
+    make_objective: MakeObjective, batch: Batch
+) -> None:
+    objective = make_objective(dropout=0.3)
+    together = evaluate(objective, [batch])
+    in_parts = evaluate(objective, [batch.rows(0, 1), batch.rows(1, 8)])
+    assert in_parts.loss == pytest.approx(together.loss)
+    assert in_parts.tokens == together.tokens
+    assert objective.training
