@@ -108,9 +108,9 @@ def version_of(package: str) -> str | None:
 def heading(machine: Mapping[str, Any], versions: Mapping[str, str | None]) -> str:
     """Machine and versions, in two lines."""
     bfloat16 = "with" if machine["bfloat16_instructions"] else "without"
-    threads = f"{machine['threads']} threads on {machine['cores']} cores"
+    cores = f"cores: {machine['cores']}, threads: {machine['threads']}"
     installed = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
-    return f"{machine['cpu']}: {threads}, {bfloat16} instructions for bfloat16\n{installed}"
+    return f"{machine['cpu']} {bfloat16} bfloat16 instructions; {cores}\n{installed}"
 
 
 def note(text: str) -> None:

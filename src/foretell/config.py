@@ -56,6 +56,18 @@ Depth = Annotated[int, Field(gt=0, le=2**14)]
 Size = Annotated[int, Field(gt=0, le=2**24)]
 
 
+def _with_own_names(section: type[BaseModel], values: Any) -> Any:
+    """The same mapping under our names for its keys."""
+    if not isinstance(values, Mapping):
+        return values
+    return {_own_name(section, str(key).replace("-", "_")): value for key, value in values.items()}
+
+
+def _own_name(section: type[BaseModel], key: str) -> str:
+    own = ALIASES.get(key, key)
+    return own if key not in section.model_fields and own in section.model_fields else key
+
+
 class Section(BaseModel):
     """A part of the configuration: frozen, and closed to unknown keys."""
 
@@ -64,9 +76,7 @@ class Section(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _translate(cls, values: Any) -> Any:
-        if not isinstance(values, Mapping):
-            return values
-        return {_own_name(cls, str(key).replace("-", "_")): value for key, value in values.items()}
+        return _with_own_names(cls, values)
 
 
 class Bias(Section):
@@ -146,6 +156,7 @@ class ModelConfig(Section):
     @classmethod
     def _fill_sizes(cls, values: Any) -> Any:
         """Sizes that follow from others; anything not yet known to be a number is left for the field checks."""
+        values = _with_own_names(cls, values)  # here too, since pydantic runs this before the base's validator
         if not isinstance(values, Mapping):
             return values
         values = {key: value for key, value in values.items() if not (value is None and key in DERIVED_SIZES)}
@@ -290,11 +301,6 @@ def check_known(key: str, known: tuple[str, ...], what: str) -> None:
     """Refuse a key that is not known, with the nearest that is."""
     if key not in known:
         raise ConfigError(f"unknown {what} '{key}'{did_you_mean(key, known) or ' (known: ' + ', '.join(known) + ')'}")
-
-
-def _own_name(section: type[BaseModel], key: str) -> str:
-    own = ALIASES.get(key, key)
-    return own if key not in section.model_fields and own in section.model_fields else key
 
 
 def _as_int(value: Any) -> int | None:

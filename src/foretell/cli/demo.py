@@ -54,7 +54,9 @@ def show_text(console: Console) -> None:
     from foretell.cli.demo_display import title
     from foretell.data.corpora import describe_embedded_corpus, embedded_corpus
 
-    title(console, "1 the text", describe_embedded_corpus())
+    where, _, sizes = describe_embedded_corpus().partition(": ")
+    title(console, "1 the text", where)
+    console.print(sizes, style="dim")
     lines = next(iter(embedded_corpus())).text.strip().splitlines()
     for line in lines[:EXCERPT_LINES]:
         console.print(f"  {line}", style="dim")
