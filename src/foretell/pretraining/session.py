@@ -107,7 +107,7 @@ class Session:
         """What to do beside training, in this order."""
         settings = self.config.training
         return [
-            Action(settings.evaluate_every, self.validate),
+            Action(settings.evaluate_every, self.validate_and_log),
             Action(settings.log_every, self.log),
             Action(settings.sample_every, self.sample),
             Action(settings.checkpoint_every, self.save),
@@ -130,6 +130,11 @@ class Session:
             progress.validation_loss = self.evaluate_held_out(self.config.training.evaluation_tokens).loss
             self._validated_step = progress.step
 
+    def validate_and_log(self, progress: Progress) -> None:
+        """A validation loss belongs into the metrics, whether or not this step is logged anyway."""
+        self.validate(progress)
+        self.log(progress)
+
     def evaluate_held_out(self, max_tokens: int | None = None) -> Evaluation:
         """The loss on the validation text, or on windows evenly spread over it."""
         length, rows = self.config.model.context_length, self.config.training.batch_size
@@ -141,7 +146,9 @@ class Session:
         return loss / math.log(2) * len(self.held_out) / self.held_out.bytes
 
     def log(self, progress: Progress) -> None:
-        """Append a line to the metrics, and show it."""
+        """Append a line to the metrics, and show it; once a step."""
+        if self._logged[0] == progress.tokens:
+            return
         metrics = self.metrics(progress)
         self._logged = (progress.tokens, progress.seconds)
         self.run.append_metrics(metrics)
