@@ -20,6 +20,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHIFTS = (30, 27, 31)
 WORD = (1 << 64) - 1
+WORDS_AT_ONCE = 2**16  # half a megabyte stays in a core's cache, and small rows share the cost of a call
 
 
 def stream_key(*names: int | str) -> int:
@@ -45,15 +46,16 @@ def random_words(keys: Tensor, count: int) -> Tensor:
     """The first `count` numbers of many streams: (B,) int64 keys to (B, count) int64, the bits of `random_word`."""
     counters = torch.arange(1, count + 1, device=keys.device).mul_(signed(GOLDEN))
     words = torch.empty(len(keys), count, dtype=torch.int64, device=keys.device)
-    scratch = torch.empty_like(counters)
-    for row, key in zip(words, keys, strict=True):  # a row at a time stays in the cache: 6.6 ms instead of 8.4
-        torch.add(counters, key, out=row)
+    rows = max(1, WORDS_AT_ONCE // max(1, count))
+    for part, part_keys in zip(words.split(rows), keys.split(rows), strict=True):
+        torch.add(counters, part_keys[:, None], out=part)
+        scratch = torch.empty_like(part)
         for shift, multiplier in zip(SHIFTS, (*MULTIPLIERS, 1), strict=True):
-            torch.bitwise_right_shift(row, shift, out=scratch)
+            torch.bitwise_right_shift(part, shift, out=scratch)
             scratch.bitwise_and_(
                 (1 << (64 - shift)) - 1
-            )  # int64 shifts drag the sign along; SplitMix64 shifts zeros in
-            row.bitwise_xor_(scratch).mul_(signed(multiplier))
+            )  # int64 shifts drag the sign along, SplitMix64 shifts zeros in
+            part.bitwise_xor_(scratch).mul_(signed(multiplier))
     return words
 
 

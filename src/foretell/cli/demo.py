@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from foretell.pretraining.session import Session
 
 PROMPT = "The return value of the function"
-TRAINING_MINUTES = 1.8
+TRAINING_MINUTES = 2.1
 SETTINGS: dict[str, dict[str, Any]] = {"tokenizer": {"vocab_size": 1024}, "training": {"evaluation_tokens": 16_384}}
 EXCERPT_LINES = 5
 

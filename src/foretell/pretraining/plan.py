@@ -64,10 +64,10 @@ def choose_steps(
     epochs = steps * tokens_per_step / train_tokens
     why = f"{minutes:g} minutes at {tokens_per_second:,.0f} tokens/s"
     if not fixed_time and by_text < by_time:
-        why = f"{MOST_EPOCHS} times through the text, after which it is mostly memorised"
+        why = "more would mostly memorise the text"
     if steps == FEWEST_STEPS:
-        why = f"the fewest that teach anything; {why} would be less"
-    return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens, {epochs:.1f} times through the text: {why}"
+        why += f", but no fewer than {FEWEST_STEPS}"
+    return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({epochs:.1f} times the text): {why}"
 
 
 def choose_dropout(epochs: float) -> dict[str, float]:
@@ -134,7 +134,7 @@ def training_defaults(size: str, config: ModelConfig, steps: int) -> dict[str, A
         # a tenth of the training's arithmetic at most, since reading costs a third of learning and ten are made
         "evaluation_tokens": min(65_536, max(8_192, steps * tokens_per_step // 32)),
         "log_every": max(1, min(10, steps // 100)),
-        "evaluate_every": max(1, min(250, steps // 10)),
-        "sample_every": max(1, steps // 5),
-        "checkpoint_every": max(1, min(500, steps // 5)),
+        "evaluate_every": min(250, -(-steps // 10)),
+        "sample_every": -(-steps // 5),
+        "checkpoint_every": min(500, -(-steps // 5)),
     }

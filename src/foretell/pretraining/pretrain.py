@@ -112,10 +112,19 @@ def describe(config: Config, plan: Plan, text: TokenizedText, device: torch.devi
         f"vocabulary {model.vocab_size:,}",
         *plan.reasons,
         f"model       {plan.size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
-        f"{model.num_heads} heads, width {model.width}, context {model.context_length}, "
-        f"dropout {model.dropout.residual:g}",
+        f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
+        f"dropout     {describe_dropout(config, len(train))}",
         f"machine     {device.type}, {torch.get_num_threads()} threads, {str(dtype).removeprefix('torch.')} products",
     ]
+
+
+def describe_dropout(config: Config, train_tokens: int) -> str:
+    """The rates, beside how often the text is read."""
+    rates = config.model.dropout
+    training = config.training
+    epochs = training.steps * training.batch_size * config.model.context_length / train_tokens
+    shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
+    return f"{shown}, for a text that is read {epochs:.1f} times"
 
 
 def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
