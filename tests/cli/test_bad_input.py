@@ -77,6 +77,8 @@ TABLE = [
     (["train", "CORPUS", "--out", "CORPUS/x", "--steps", "1"], 1, ["CORPUS/x", "--out"]),
     (["train", "CORPUS", "--out", "/proc/x", "--steps", "1"], 1, ["/proc/x", "--out"]),
     (["train", "--out", "RUN", "--resume", "auto", "--training.learning-rate", "1"], 2, ["learning_rate", "--out"]),
+    (["train", "--out", "RUN", "--resume", "auto", "--size", "tiny"], 2, ["size = toy", "tiny"]),
+    (["train", "--out", "RUN", "--resume", "auto", "--steps", "13"], 2, ["steps = 12", "13"]),
     # models
     (["next", "primmer", "The"], 1, ["primmer", "primer"]),
     (["next", "runs/none", "The"], 1, ["runs/none"]),

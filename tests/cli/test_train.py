@@ -156,6 +156,26 @@ def test_resume_auto_starts_a_run_that_does_not_exist(foretell, corpus):
     assert foretell("train", corpus, *QUICK, "--out", "new", "--resume", "auto").code == 0
 
 
+def test_a_run_without_a_checkpoint_is_resumed_from_its_start(foretell, corpus):
+    for name in ("whole", "cut"):
+        assert foretell("train", corpus, *QUICK, "--out", name).code == 0
+    remove_tree(Path("cut/checkpoints/step-000003"))
+    for leftover in Path("cut/checkpoints").iterdir():
+        remove_tree(leftover)
+    outcome = foretell("train", "--out", "cut", "--resume", "auto")
+    assert "from the start" in outcome.err
+    assert losses_of("cut") == losses_of("whole")
+
+
+def test_a_folder_that_is_no_run_is_neither_used_nor_resumed(foretell, corpus, tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "mine.txt").write_text("precious")
+    outcome = foretell("train", corpus, *QUICK, "--out", "x", "--resume", "auto")
+    assert outcome.code == 1
+    assert "it is no run" in outcome.last_line
+    assert (tmp_path / "x" / "mine.txt").read_text() == "precious"
+
+
 def test_resuming_a_finished_run_changes_nothing(foretell, corpus):
     foretell("train", corpus, *QUICK, "--out", "x")
     before = Path("x/metrics.jsonl").read_text()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, parse_settings
 from foretell.cli.data import DataArgument, describe_data, text_source
 from foretell.cli.terminal import note, results
+
+if TYPE_CHECKING:
+    from foretell.pretraining.session import Session
 
 
 def train(
@@ -97,7 +100,7 @@ def default_out(data: tuple[str, ...], resume: bool) -> Path:
     return path
 
 
-def finish(session) -> None:
+def finish(session: Session) -> None:
     """What came out, and what to do with it."""
     from foretell.pretraining.curve import block_curve
 
@@ -118,7 +121,7 @@ def finish(session) -> None:
     console.print(f'try         foretell generate {run.directory} "{run_prompt(session)}"')
 
 
-def run_prompt(session) -> str:
+def run_prompt(session: Session) -> str:
     """A few words that the text itself begins with."""
     words = session.text.tokenizer.decode(session.loader.stream.read(0, min(12, len(session.loader.stream))))
     return " ".join("".join(ch for ch in words if ch.isalnum() or ch.isspace()).split()[:3]) or "The"

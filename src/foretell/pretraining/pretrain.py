@@ -25,11 +25,9 @@ from foretell.runs.saved_model import load_model
 
 
 def pretrain(request: Request, reporter: Reporter, *, resume: bool = False) -> Session:
-    """Train as requested; with `resume`, go on from the last intact checkpoint where the run exists and has one."""
-    if resume and is_run(request.out) and list_checkpoints(Run(request.out).checkpoints):
-        session = resume_session(request, reporter)
-    else:
-        session = start_session(request, reporter)
+    """Train as requested; with `resume`, go on with the run where it exists."""
+    prepare = resume_session if resume and is_run(request.out) else start_session
+    session = prepare(request, reporter)
     session.go()
     return session
 
@@ -54,15 +52,21 @@ def start_session(request: Request, reporter: Reporter) -> Session:
 
 
 def resume_session(request: Request, reporter: Reporter) -> Session:
-    """The run as it was after its last intact checkpoint."""
+    """The run as it was after its last intact checkpoint, or before its first step where there is none yet."""
     device, dtype = choose_device(request.device), choose_training_dtype(request.dtype, choose_device(request.device))
     run = Run.open(request.out)
-    config = make_section(Config, run.record()["config"], str(run.directory))
-    request.check_unchanged(config)
+    record = run.record()
+    config = make_section(Config, record["config"], str(run.directory))
+    request.check_unchanged(config, record["size"])
+    if request.minutes is not None:
+        reporter.note(f"steps       {config.training.steps:,}, as fixed when the run was started")
+    if not list_checkpoints(run.checkpoints):
+        reporter.note(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
+        run.forget_metrics_after(0)
+        return make_session(run, config, open_tokens(run.tokens), device, dtype, reporter)
     checkpoint = run.last_intact(reporter.note)
     model = load_model(checkpoint.directory, device, for_training=True)
-    text = open_tokens(run.tokens, model.tokenizer)
-    session = Session(run, config, text, model.decoder, device, dtype, reporter)
+    session = Session(run, config, open_tokens(run.tokens), model.decoder, device, dtype, reporter)
     session.restore(checkpoint)
     reporter.note(f"resuming    {run.directory} after step {checkpoint.step:,} of {config.training.steps:,}")
     return session

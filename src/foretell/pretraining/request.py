@@ -100,16 +100,19 @@ class Request:
             model = model.replaced(dropout=choose_dropout(epochs))
         return Config(model=model, tokenizer=self.tokenizer_config(), data=self.data_config(), training=training)
 
-    def check_unchanged(self, config: Config) -> None:
+    def check_unchanged(self, config: Config, size: str) -> None:
         """Refuse settings that differ from those a run was started with, since it would no longer be the same run."""
-        stored = config.model_dump(mode="json")
+        if self.size not in (None, size):
+            raise ConfigError(self._changed("size", size, self.size))
         for name in self.overrides:
-            for key, value in self.section(name).items():
-                if key not in stored[name]:
-                    raise ConfigError(f"unknown key '{name}.{key}'")
-                old = stored[name][key]
-                if old != value and str(old) != str(value):
-                    raise ConfigError(
-                        f"{self.out} was started with {name}.{key} = {old}, not {value}; leave it out to resume, or "
-                        "start anew with another --out"
-                    )
+            old = getattr(config, name)
+            new = make_section(type(old), {**old.model_dump(), **self.section(name)}, name)
+            for key in type(old).model_fields:
+                if getattr(new, key) != getattr(old, key):
+                    raise ConfigError(self._changed(f"{name}.{key}", getattr(old, key), getattr(new, key)))
+
+    def _changed(self, what: str, old: Any, new: Any) -> str:
+        return (
+            f"{self.out} was started with {what} = {old}, not {new}; leave it out to resume, or start anew with "
+            "another --out"
+        )

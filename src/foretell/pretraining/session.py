@@ -95,13 +95,20 @@ class Session:
                 should_stop=lambda: stop.number is not None,
             )
             if stop.number is not None and self.progress.step < self.config.training.steps:
-                self.save(self.progress)
-                raise Interrupted(
-                    f"stopped after step {self.progress.step:,}, checkpoint saved; go on with: "
-                    f"foretell train --out {self.run.directory} --resume auto",
-                    stop.exit_code,
-                )
+                raise self.interrupted(stop.exit_code)
         write_curve(self.run.directory / CURVE, self.run.metrics(), self.run.name)
+
+    def interrupted(self, exit_code: int) -> Interrupted:
+        """Save what there is, and say how to go on."""
+        saved = "nothing was learned yet"
+        if self.progress.step > 0:
+            self.save(self.progress)
+            saved = "checkpoint saved"
+        return Interrupted(
+            f"stopped after step {self.progress.step:,}, {saved}; go on with: "
+            f"foretell train --out {self.run.directory} --resume auto",
+            exit_code,
+        )
 
     def actions(self) -> list[Action]:
         """What to do beside training, in this order."""

@@ -32,7 +32,8 @@ class Run:
     def create(cls, directory: Path) -> Run:
         """Make the directories of a new run; one that exists is refused."""
         if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            raise OutputError(f"{directory} exists; go on with it by --resume auto, or give another --out")
+            advice = "go on with it by --resume auto" if is_run(directory) else "it is no run: remove it"
+            raise OutputError(f"{directory} exists; {advice}, or give another --out")
         run = cls(directory)
         try:
             for path in (run.checkpoints, run.samples, run.tokens):
