@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Training in a document is cut short here: what is tested is that the command is right
-SHORT = ["--size", "toy", "--steps", "2", "--model.context-length", "32", "--training.batch-size", "2"]
+SHORT = ["--size", "toy", "--steps", "2", "--training.batch-size", "2"]
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
 
 
