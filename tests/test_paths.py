@@ -7,7 +7,14 @@ import pytest
 from foretell.errors import UsageError
 from foretell.paths import matches, select, starred
 
-NAMES = ["embed", "embed.token", "trunk.blocks.0", "trunk.blocks.0.attention", "trunk.blocks.10.attention.query", "head"]
+NAMES = [
+    "embed",
+    "embed.token",
+    "trunk.blocks.0",
+    "trunk.blocks.0.attention",
+    "trunk.blocks.10.attention.query",
+    "head",
+]
 
 
 @pytest.mark.parametrize(

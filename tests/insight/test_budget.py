@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from foretell.config import SamplingConfig
 from foretell.data.batch import Batch
 from foretell.errors import UsageError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
-from foretell.config import SamplingConfig
 from foretell.generation.sequence import Sequence
 from foretell.insight.budget import Budget, element_bytes, format_bytes, least_widths, width_name
 from foretell.insight.points import Point, make_catalog
@@ -116,7 +116,8 @@ def test_the_largest_are_named_first_and_layers_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (2 << 30, "2.0 GiB"), (5 << 40, "5,120.0 GiB")]
+    ("count", "text"),
+    [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (2 << 30, "2.0 GiB"), (5 << 40, "5,120.0 GiB")],
 )
 def test_sizes_read_well(count: int, text: str) -> None:
     assert format_bytes(count) == text

@@ -46,9 +46,7 @@ def test_compiled_blocks_are_traced_and_an_uncalled_one_says_so(gpt2: Decoder, i
     with Trace(gpt2, "trunk.blocks.0.attention") as trace:
         gpt2(ids)
     assert trace["trunk.blocks.0.attention"].shape == (3, 12, 8)
-    assert trace.notes == [
-        "trunk.blocks.0 is compiled and ran eagerly here; its compiled output differs by at most 0"
-    ]
+    assert trace.notes == ["trunk.blocks.0 is compiled and ran eagerly here; its compiled output differs by at most 0"]
 
 
 @torch.no_grad()

@@ -95,10 +95,14 @@ def test_replaced_weights_mix_the_values_and_the_trace_says_so(gpt2: Decoder, id
     torch.testing.assert_close(trace[CORE], means)
     assert torch.equal(trace[f"{CORE}.weights"], uniform.expand(3, 2, 12, 12))
     assert not trace.is_derived(f"{CORE}.weights")
-    assert heard == trace.notes == [
-        "trunk.blocks.0.attention.core is explicit in this trace, in place of the model's own, "
-        "since its weights are replaced"
-    ]
+    assert (
+        heard
+        == trace.notes
+        == [
+            "trunk.blocks.0.attention.core is explicit in this trace, in place of the model's own, "
+            "since its weights are replaced"
+        ]
+    )
 
 
 def test_a_trace_that_replaces_can_begin_again(gpt2: Decoder, ids: Tensor) -> None:

@@ -107,7 +107,9 @@ def test_only_what_was_asked_for_is_kept(gpt2: Decoder, ids: Tensor) -> None:
     with Trace(gpt2, "trunk.blocks.1.attention.core.weights") as trace:
         gpt2(ids)
     assert trace.names() == ["trunk.blocks.1.attention.core.weights"]
-    assert sorted(trace._values.names()) == [f"trunk.blocks.1.attention.core.{part}" for part in ("key", "mask", "query")]
+    assert sorted(trace._values.names()) == [
+        f"trunk.blocks.1.attention.core.{part}" for part in ("key", "mask", "query")
+    ]
 
 
 def test_values_are_detached(gpt2: Decoder, ids: Tensor) -> None:
@@ -145,7 +147,10 @@ def test_recorded_keys_stay_when_the_cache_goes_on(gpt2: Decoder) -> None:
     name = "trunk.blocks.1.attention.core.key"
     at_once: list[Tensor] = []
     core = gpt2.get_submodule("trunk.blocks.1.attention.core")
-    with core.register_forward_pre_hook(lambda _, inputs: at_once.append(inputs[1].clone())), Trace(gpt2, name) as trace:
+    with (
+        core.register_forward_pre_hook(lambda _, inputs: at_once.append(inputs[1].clone())),
+        Trace(gpt2, name) as trace,
+    ):
         continued(gpt2)
     assert all(map(torch.equal, trace.calls(name), at_once))
 
@@ -196,8 +201,10 @@ def test_attention_weights_have_gradients(gpt2: Decoder, ids: Tensor) -> None:
         Objective(gpt2)(make_batch(ids)).sum.backward()
     core, value = trace["grad:trunk.blocks.0.attention.core"], trace["trunk.blocks.0.attention.core.value"]
     torch.testing.assert_close(trace[f"grad:{name}"], core @ value.mT)
-    assert trace.notes == [f"{name.removesuffix('.weights')} is explicit in this trace, in place of the model's own, "
-                           "since its weights are to have gradients"]
+    assert trace.notes == [
+        f"{name.removesuffix('.weights')} is explicit in this trace, in place of the model's own, "
+        "since its weights are to have gradients"
+    ]
 
 
 def test_chunks_of_the_head_that_run_again_in_the_backward_are_recorded_once(gpt2: Decoder, ids: Tensor) -> None:

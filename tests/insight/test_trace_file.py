@@ -46,7 +46,9 @@ def test_calls_are_numbered_and_gradients_are_saved(gpt2: Decoder, ids: Tensor, 
     assert values["grad:trunk.norm#0"].shape == (2, 12, 8)
 
 
-def test_a_file_that_cannot_be_written_is_one_error_and_leaves_nothing(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_written_is_one_error_and_leaves_nothing(
+    gpt2: Decoder, ids: Tensor, tmp_path: Path
+) -> None:
     with Trace(gpt2, "head") as trace:
         gpt2(ids)
     with pytest.raises(OutputError, match=r"nowhere/x\.safetensors"):

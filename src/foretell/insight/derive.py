@@ -6,8 +6,8 @@ bfloat16, so these are the values nearest to those that it used. `weights @ valu
     ATTENTION_BOUND * epsilon of the core's dtype * max |value| * max(1, max |scaled|)
 
 Rounding a score by epsilon times its size changes its weight by as much, so large scores widen the bound. Measured over
-the family with strong weights the factor was at most 2.3 in float64, 1.7 in float32 and 0.4 in bfloat16; for the shape of
-GPT-2 with new weights the difference is below 6e-7 of the largest output in float32, 4e-3 in bfloat16.
+the family with strong weights the factor was at most 2.3 in float64, 1.7 in float32 and 0.4 in bfloat16; for the shape
+of GPT-2 with new weights the difference is below 6e-7 of the largest output in float32, 4e-3 in bfloat16.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An attention core that takes one step at a time, so that a hook can look at each or put something else in its place."""
+"""An attention core that takes one step at a time, so that a hook can look at each one or put another in its place."""
 
 from __future__ import annotations
 

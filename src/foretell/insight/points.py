@@ -1,4 +1,4 @@
-"""What there is to see in a decoder: the name of every value, where it is read, and what can be computed from others."""
+"""What there is to see in a decoder: every value's name, where it is read, and what can be computed from others."""
 
 from __future__ import annotations
 

@@ -53,7 +53,9 @@ def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
 def fit(new: Any, old: Tensor, name: str) -> Tensor:
     """The new value in the shape, type and place of the old one; what does not fit is a `UsageError`."""
     if not isinstance(new, Tensor):
-        raise UsageError(f"the replacement of {name} is a {type(new).__name__}; give a tensor of shape {tuple(old.shape)}")
+        raise UsageError(
+            f"the replacement of {name} is a {type(new).__name__}; give a tensor of shape {tuple(old.shape)}"
+        )
     try:
         return new.to(old).expand_as(old)
     except RuntimeError:

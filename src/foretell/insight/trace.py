@@ -135,7 +135,7 @@ class Trace:
 
     def _cores_to_open(self) -> list[str]:
         """The cores whose inner values are replaced, or are to have gradients."""
-        wanted = {name: "replaced" for name in self.replacements}
+        wanted = dict.fromkeys(self.replacements, "replaced")
         wanted |= {name: "to have gradients" for name in self.selected if self.gradients and name not in wanted}
         reasons: dict[str, str] = {}
         for name, reason in wanted.items():
