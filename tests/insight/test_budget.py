@@ -24,10 +24,6 @@ MakeDecoder = Callable[..., Decoder]
 UNFORESEEN = ("embed.position", "trunk.rotation.cosine", "trunk.rotation.sine", "head")  # see least_widths
 
 
-def held(trace: Trace) -> int:
-    return sum(trace._values.budget.held.values())
-
-
 def refuse(*_: object) -> None:
     raise AssertionError("the model ran")
 
@@ -55,13 +51,13 @@ def test_a_pass_that_would_go_over_the_budget_does_not_begin(gpt2: Decoder, ids:
 def test_a_pass_that_just_fits_is_recorded(gpt2: Decoder, ids: Tensor) -> None:
     with Trace(gpt2, "**.up", budget_bytes=2 * 36 * 32 * 4) as trace:
         gpt2(ids)
-    assert held(trace) == trace._values.budget.limit
+    assert trace.held_bytes == trace.budget_bytes
 
 
 def test_derived_values_need_what_they_are_computed_from(gpt2: Decoder, ids: Tensor) -> None:
     with Trace(gpt2, "**.core.*") as trace:
         gpt2(ids)
-    assert held(trace) == 2 * 3 * 36 * 8 * 4  # queries, keys and values, each once
+    assert trace.held_bytes == 2 * 3 * 36 * 8 * 4  # queries, keys and values, each once
 
 
 def test_a_generation_ends_where_its_budget_does(gpt2: Decoder) -> None:
@@ -70,7 +66,7 @@ def test_a_generation_ends_where_its_budget_does(gpt2: Decoder) -> None:
         for _ in generate(gpt2, [sequence], Sampler(SamplingConfig()), 8):
             pass
     assert len(sequence.generated) == 3
-    assert held(trace) <= 6 * 8 * 4
+    assert trace.held_bytes <= 6 * 8 * 4
 
 
 def test_gradients_are_foreseen(gpt2: Decoder, ids: Tensor) -> None:
@@ -79,7 +75,7 @@ def test_gradients_are_foreseen(gpt2: Decoder, ids: Tensor) -> None:
     batch = Batch(ids, ids, torch.ones(ids.shape))
     with Trace(gpt2, "trunk", gradients=True, budget_bytes=2 * values) as trace:
         objective(batch).sum.backward()
-    assert held(trace) == 2 * values
+    assert trace.held_bytes == 2 * values
     gpt2.embed.register_forward_hook(refuse)
     with pytest.raises(UsageError), Trace(gpt2, "trunk", gradients=True, budget_bytes=2 * values - 1):
         objective(batch)
@@ -128,4 +124,4 @@ def test_an_unknown_module_is_not_foreseen_and_is_counted(gpt2: Decoder, ids: Te
     gpt2.trunk.blocks[0].register_forward_hook(lambda block, _, output: block.get_submodule("probe")(output))
     with Trace(gpt2, "**.probe") as trace:
         gpt2(ids)
-    assert held(trace) == 36 * 8 * 4
+    assert trace.held_bytes == 36 * 8 * 4

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.insight import derive
@@ -75,6 +75,7 @@ def test_the_stages_follow_from_each_other(decoder: Decoder, ids: Tensor) -> Non
 
 def test_a_layer_norm_is_made_of_its_mean_and_variance(gpt2: Decoder, ids: Tensor) -> None:
     trace, norm = traced(gpt2, ids), gpt2.trunk.norm
+    assert isinstance(norm, nn.LayerNorm)
     stream = trace["trunk.blocks.1"]
     normal = (stream - trace["trunk.norm.mean"]) / (trace["trunk.norm.variance"] + norm.eps).sqrt()
     torch.testing.assert_close(normal * norm.weight + norm.bias, trace["trunk.norm"])
@@ -83,6 +84,7 @@ def test_a_layer_norm_is_made_of_its_mean_and_variance(gpt2: Decoder, ids: Tenso
 def test_an_rms_norm_is_made_of_its_mean_square_and_has_no_mean(make_decoder: MakeDecoder, ids: Tensor) -> None:
     qwen = make_decoder("qwen3")
     trace, norm = traced(qwen, ids), qwen.trunk.norm
+    assert isinstance(norm, nn.RMSNorm)
     normal = trace["trunk.blocks.1"] / (trace["trunk.norm.mean_square"] + norm.eps).sqrt()
     torch.testing.assert_close(normal * norm.weight, trace["trunk.norm"])
     assert "trunk.norm.mean" not in trace_names(qwen)

@@ -107,9 +107,7 @@ def test_only_what_was_asked_for_is_kept(gpt2: Decoder, ids: Tensor) -> None:
     with Trace(gpt2, "trunk.blocks.1.attention.core.weights") as trace:
         gpt2(ids)
     assert trace.names() == ["trunk.blocks.1.attention.core.weights"]
-    assert sorted(trace._values.names()) == [
-        f"trunk.blocks.1.attention.core.{part}" for part in ("key", "mask", "query")
-    ]
+    assert trace.held_bytes == 2 * 3 * 12 * 8 * 4  # the queries and keys of one layer
 
 
 def test_values_are_detached(gpt2: Decoder, ids: Tensor) -> None:
@@ -192,7 +190,7 @@ def test_recording_gradients_leaves_those_of_the_weights_as_they_are(decoder: De
     with Trace(decoder, names, gradients=True):
         objective(batch).sum.backward()
     for path, weight in decoder.named_parameters():
-        assert (weight.grad is None and plain[path] is None) or torch.equal(weight.grad, plain[path]), path
+        torch.testing.assert_close(weight.grad, plain[path], rtol=0, atol=0)
 
 
 def test_attention_weights_have_gradients(gpt2: Decoder, ids: Tensor) -> None:

@@ -238,7 +238,7 @@ def test_padding_that_is_seen_is_caught() -> None:
     tokens = np.random.default_rng(3).integers(0, 14, (4, 25))
     numbers = np.where(np.arange(25) < 18, 0, -1) + np.zeros_like(tokens)
     decoder = make()
-    altered_mask(0, lambda allowed, mask: (mask.key_segments == -1)[:, None, None] | allowed)(decoder)
+    altered_mask(0, lambda allowed, mask: torch.from_numpy(numbers[:, None, None, :24] == -1) | allowed)(decoder)
     with pytest.raises(TrainingError, match=CORE):
         check_mask(decoder, make_document_batch(tokens, numbers))
 

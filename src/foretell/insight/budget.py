@@ -25,6 +25,11 @@ class Budget:
         self.limit = limit
         self.held: Counter[str] = Counter()  # by the name with its numbers starred
 
+    @property
+    def total(self) -> int:
+        """All bytes counted so far."""
+        return sum(self.held.values())
+
     def add(self, name: str, value: Tensor) -> None:
         """Count a value that is about to be kept."""
         self.held[starred(name)] += value.nbytes

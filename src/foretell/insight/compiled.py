@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ Call = tuple[tuple[Any, ...], Tensor]  # the inputs of a call, and what came out
 
 
 @contextmanager
-def run_eagerly(model: nn.Module, note: Callable[[str], None]) -> Iterator[None]:
+def run_eagerly(model: nn.Module, note: Callable[[str], None]) -> Generator[None]:
     """Everything that torch compiled runs as written inside the block; how far that differs is measured after it.
 
     The first call of each compiled module inside the block is made once more, compiled, after the block.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import torch
@@ -34,7 +34,7 @@ class ExplicitStages(nn.Module):
 
 
 @contextmanager
-def explicit_cores(decoder: Decoder, paths: list[str]) -> Iterator[None]:
+def explicit_cores(decoder: Decoder, paths: list[str]) -> Generator[None]:
     """The cores at these paths replaced by explicit ones while the block runs, and put back after it."""
     replaced = {path: decoder.get_submodule(path) for path in paths}
     try:

@@ -121,6 +121,11 @@ class Trace:
         """Is the value recomputed from recorded ones, rather than handed out by the pass itself?"""
         return isinstance(self.catalog.entries.get(name), Derived)
 
+    @property
+    def held_bytes(self) -> int:
+        """The size of all that is recorded by now."""
+        return self._values.budget.total
+
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> list[str]:
         """Write all values as safetensors, derived ones named in the metadata; returns the keys.
 
