@@ -125,13 +125,13 @@ def print_report(report: dict[str, Any]) -> None:
     console.print(heading(report["machine"], report["versions"]))
     console.print()
     table = Table(title=f"GPT-2's shape, {report['tokens']} tokens", title_justify="left", box=None, pad_edge=False)
-    table.add_column("dtype")
+    table.add_column("dtype", no_wrap=True)
     table.add_column("run")
-    for column in ("milliseconds", "to plain", "limit", "held MiB"):
+    for column in ("milliseconds", "to plain", "limit", "MiB"):
         table.add_column(column, justify="right")
     for row in report["rows"]:
         limit = "-" if row["limit"] is None else f"{row['limit']:.2f}{'' if row['met'] else ' missed'}"
-        figures = Spread(**row["milliseconds"]).text(), Spread(**row["ratio_to_plain"]).text(2)
+        figures = str(Spread(**row["milliseconds"])), str(Spread(**row["ratio_to_plain"]))
         table.add_row(row["dtype"], row["run"], *figures, limit, f"{row['held_bytes'] / 2**20:.0f}")
     console.print(table)
     if report["quick"]:

@@ -140,6 +140,7 @@ def test_an_explicit_core_keeps_the_dropout_of_the_one_it_stands_in_for(make_dec
         ({"embed": torch.zeros(7)}, r"the replacement of embed has shape \(7,\), .* \(3, 12, 8\)"),
         ({"embed": lambda value: value[:, 1:]}, r"shape \(3, 11, 8\), which does not fit its shape \(3, 12, 8\)"),
         ({"embed": lambda value: None}, "the replacement of embed is a NoneType; give a tensor"),
+        ({CORE: without_heads(0, 2)}, "there is no head 2 to leave out; the heads are 0 to 1"),
         ({"embde": torch.zeros(8)}, "nothing here is named 'embde'; near it: embed"),
         ({"trunk.norm.variance": torch.ones(1)}, "replace the output of trunk.norm instead"),
     ],

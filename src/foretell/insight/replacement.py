@@ -19,6 +19,10 @@ def without_heads(*heads: int) -> Change:
     """For `attention.core`: the outputs (B, H, T, E) of these heads become zero, as if they had not been there."""
 
     def change(mixed: Tensor) -> Tensor:
+        last = mixed.shape[1] - 1
+        for head in heads:
+            if not 0 <= head <= last:
+                raise UsageError(f"there is no head {head} to leave out; the heads are 0 to {last}")
         kept = mixed.clone()
         kept[:, list(heads)] = 0
         return kept
