@@ -21,7 +21,7 @@ from foretell.model.decoder import Decoder
 from foretell.training.fingerprint import Probe, fingerprints
 from foretell.training.objective import Objective
 
-ROWS = 4  # at most, each with another border between past and future
+ROWS, TOKENS = 4, 2048  # at most; each row has another border between past and future
 
 
 @torch.no_grad()
@@ -49,7 +49,7 @@ def check_mask(decoder: Decoder, batch: Batch, dtype: torch.dtype = torch.float3
 
 def probed_rows(batch: Batch) -> Batch:
     """A few rows, with the positions written out so that they too can be changed."""
-    chosen = batch.rows(0, ROWS)
+    chosen = batch.rows(0, max(1, min(ROWS, TOKENS // batch.ids.shape[1])))
     if chosen.positions is not None:
         return chosen
     positions = torch.arange(batch.ids.shape[1], device=batch.ids.device)
@@ -62,16 +62,22 @@ def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
     yield Probe("hands out something else when the same batch comes again", batch, lambda path: everything)
     future = after_borders(batch.ids)
     yield Probe("sees the future", exchange(batch, future, new_documents=True), lambda path: ~future)
-    border = max(1, batch.ids.shape[1] // 4)
-    past = torch.arange(batch.ids.shape[1], device=batch.ids.device).expand_as(batch.ids) < border
-    yield Probe(
-        "sees what lies before its window",
-        exchange(batch, past),
-        lambda path: ~past & (past.logical_not().cumsum(1) > reach(path, config)),
-    )
+    if config.windows[0] is not None:
+        yield window_probe(batch, config)
     if batch.segments is not None:
         last = last_document(batch.segments)
         yield Probe("sees other documents, or padding", exchange(batch, ~last), lambda path: last)
+
+
+def window_probe(batch: Batch, config: ModelConfig) -> Probe:
+    """The first quarter exchanged, which no window from further behind reaches."""
+    T = batch.ids.shape[1]
+    distance = torch.arange(T, device=batch.ids.device).expand_as(batch.ids) - max(1, T // 4)  # from the first one kept
+    return Probe(
+        "sees what lies before its window",
+        exchange(batch, distance < 0),
+        lambda path: (distance >= 0) & (distance >= reach(path, config)),
+    )
 
 
 def after_borders(ids: Tensor) -> Tensor:
