@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foretell.inference.completion import generate
     from foretell.inference.distribution import next_tokens, score
     from foretell.inference.embedding import embed
+    from foretell.insight.trace import Trace
     from foretell.model.decoder import Decoder
     from foretell.pretraining.train import train
     from foretell.text import Tokenizer
@@ -28,6 +29,7 @@ _HOMES = {
     "Config": "foretell.config",
     "Decoder": "foretell.model.decoder",
     "Tokenizer": "foretell.text",
+    "Trace": "foretell.insight.trace",
     "embed": "foretell.inference.embedding",
     "generate": "foretell.inference.completion",
     "load": "foretell.convert.load",
@@ -35,7 +37,7 @@ _HOMES = {
     "score": "foretell.inference.distribution",
     "train": "foretell.pretraining.train",
 }
-__all__ = ["Config", "Decoder", "Tokenizer", "embed", "generate", "load", "next_tokens", "score", "train"]
+__all__ = ["Config", "Decoder", "Tokenizer", "Trace", "embed", "generate", "load", "next_tokens", "score", "train"]
 
 
 def __getattr__(name: str) -> Any:

@@ -15,10 +15,10 @@ SOURCE = Path(foretell.__file__).parent
 # Packages and top files in layers; a layer imports from the layers before it, never from itself or later ones.
 LAYERS = [
     {"errors"},
-    {"config", "randomness"},
+    {"config", "paths", "randomness"},
     {"text", "model", "device"},
     {"data", "generation", "runs"},
-    {"training", "evaluation"},
+    {"insight", "training", "evaluation"},
     {"convert"},
     {"inference"},
     {"pretraining"},

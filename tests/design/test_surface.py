@@ -25,6 +25,7 @@ OPTIONS = {
     "score": {"--json", "--device", "--dtype"},
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
+    "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},
     "tokenize": {"--allow-special", "--json"},
     "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},
 }

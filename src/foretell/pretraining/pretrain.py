@@ -43,6 +43,7 @@ def start_session(request: Request, reporter: Reporter) -> Session:
         for line in describe(config, plan, text, device, dtype):
             reporter.note(line)
         session = make_session(run, config, text, device, dtype, reporter)
+        session.check_mask()
         record = {"config": config.model_dump(mode="json"), "data": request.described, "reasons": plan.reasons}
         run.write_record({**record, "size": plan.size, "split": text.split_rule}, describe_environment(device, dtype))
     except BaseException:
@@ -68,6 +69,7 @@ def resume_session(request: Request, reporter: Reporter) -> Session:
     model = load_model(checkpoint.directory, device, for_training=True)
     session = Session(run, config, open_tokens(run.tokens), model.decoder, device, dtype, reporter)
     session.restore(checkpoint)
+    session.check_mask()
     reporter.note(f"resuming    {run.directory} after step {checkpoint.step:,} of {config.training.steps:,}")
     return session
 

@@ -24,6 +24,7 @@ from foretell.training.actions import Action, Progress
 from foretell.training.loop import train
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
+from foretell.training.probe import check_mask
 from foretell.training.signals import StopSignal
 
 SAMPLE_PROMPT_TOKENS, SAMPLE_TOKENS = 8, 48
@@ -119,6 +120,10 @@ class Session:
             Action(settings.sample_every, self.sample),
             Action(settings.checkpoint_every, self.save),
         ]
+
+    def check_mask(self) -> None:
+        """Refuse to train a model that sees what it may not, tried on rows that it will train on."""
+        check_mask(self.decoder, self.loader.batch(self.progress.step).to(self.device), self.dtype)
 
     def report_start(self) -> None:
         """Check that a model which knows nothing yet finds all tokens equally likely."""

@@ -1,0 +1,142 @@
+"""What looking inside costs, on the shape of GPT-2 124M with random weights and 256 tokens, on the CPU.
+
+    python bench/trace.py           9 rounds in float32 and bfloat16: some two minutes on two cores
+    python bench/trace.py --quick   3 rounds in float32: under a minute
+
+All contenders make the same pass, in turns. `untraced` is a model that was traced before and is not now; `weights`
+records what all attention weights need and then computes every one of them; `everything` records every name. A ratio is
+that of the round's times to the plain forward, a model that no trace has ever touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from measure import Run, Spread, describe_machine, describe_versions, heading, note, time_interleaved
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor
+
+from foretell.device import DTYPES
+from foretell.insight.trace import Trace
+from foretell.model.decoder import Decoder
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+
+LENGTH = 256
+SEED = 1
+WEIGHTS = "trunk.blocks.*.attention.core.weights"
+LIMITS = {"untraced": 1.05, "weights": 1.5}  # the ratios that are to be met; 5% is what two cores' times scatter by
+
+
+def main() -> None:
+    """Measure and print a table or one JSON object."""
+    arguments = parse_arguments()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    rounds, dtypes = (3, ["float32"]) if arguments.quick else (9, ["float32", "bfloat16"])
+    rows = [row for dtype in dtypes for row in measure(dtype, rounds)]
+    report = {
+        "benchmark": "trace",
+        "machine": describe_machine(),
+        "versions": describe_versions(),
+        "quick": arguments.quick,
+        "tokens": LENGTH,
+        "rows": rows,
+    }
+    print(json.dumps(report)) if arguments.json else print_report(report)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="What looking inside costs, on the CPU.")
+    parser.add_argument("--quick", action="store_true", help="float32 and fewer rounds: under a minute")
+    parser.add_argument("--threads", type=int, help="threads for torch (default: its own choice)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    return parser.parse_args()
+
+
+@torch.inference_mode()
+def measure(dtype: str, rounds: int) -> list[dict[str, Any]]:
+    """All contenders in one precision."""
+    note(f"{dtype}: {rounds} rounds after a first that is not counted")
+    decoder = make_decoder(preset_config("gpt2"), SEED).to(DTYPES[dtype]).eval()
+    ids = torch.randint(decoder.config.vocab_size, (1, LENGTH), generator=torch.Generator().manual_seed(SEED))
+    held: dict[str, int] = {}
+    runs: dict[str, Run] = {
+        "plain": plain_pass(decoder, ids),
+        "untraced": untraced_pass(decoder, ids),
+        "weights": traced_pass(decoder, ids, WEIGHTS, held),
+        "everything": traced_pass(decoder, ids, "**", held),
+    }
+    seconds = time_interleaved(runs, rounds)
+    return [make_row(dtype, name, own, seconds["plain"], held.get(name, 0)) for name, own in seconds.items()]
+
+
+def plain_pass(decoder: Decoder, ids: Tensor) -> Run:
+    """A forward of a model of its own, with the same weights, which no trace touches."""
+    untouched = Decoder(decoder.config).to(decoder.embed.token.weight.dtype).eval()
+    untouched.load_state_dict(decoder.state_dict(), assign=True)
+    return lambda: untouched(ids)
+
+
+def untraced_pass(decoder: Decoder, ids: Tensor) -> Run:
+    """A forward of the model that the other contenders trace."""
+    return lambda: decoder(ids)
+
+
+def traced_pass(decoder: Decoder, ids: Tensor, select: str, held: dict[str, int]) -> Run:
+    """A forward inside a trace, and every value of attention weights that was selected, computed."""
+    name = "everything" if select == "**" else "weights"
+
+    def run() -> None:
+        with Trace(decoder, select) as trace:
+            decoder(ids)
+        held[name] = trace.held_bytes
+        for value in trace.names() if select == WEIGHTS else []:
+            assert trace[value].shape[-1] == LENGTH
+
+    return run
+
+
+def make_row(dtype: str, name: str, own: Sequence[float], plain: Sequence[float], held: int) -> dict[str, Any]:
+    """Figures of one contender."""
+    ratio = Spread.of(ours / theirs for ours, theirs in zip(own, plain, strict=True))
+    limit = LIMITS.get(name)
+    return {
+        "dtype": dtype,
+        "run": name,
+        "milliseconds": asdict(Spread.of(1000 * one for one in own)),
+        "ratio_to_plain": asdict(ratio),
+        "limit": limit,
+        "met": None if limit is None else ratio.median <= limit,
+        "held_bytes": held,
+    }
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """The table, for people."""
+    console = Console(highlight=False, width=80)
+    console.print(heading(report["machine"], report["versions"]))
+    console.print()
+    table = Table(title=f"GPT-2's shape, {report['tokens']} tokens", title_justify="left", box=None, pad_edge=False)
+    table.add_column("dtype", no_wrap=True)
+    table.add_column("run")
+    for column in ("milliseconds", "to plain", "limit", "MiB"):
+        table.add_column(column, justify="right")
+    for row in report["rows"]:
+        limit = "-" if row["limit"] is None else f"{row['limit']:.2f}{'' if row['met'] else ' missed'}"
+        figures = str(Spread(**row["milliseconds"])), str(Spread(**row["ratio_to_plain"]))
+        table.add_row(row["dtype"], row["run"], *figures, limit, f"{row['held_bytes'] / 2**20:.0f}")
+    console.print(table)
+    if report["quick"]:
+        console.print("--quick: few rounds; differences below 10% mean nothing")
+
+
+if __name__ == "__main__":
+    main()

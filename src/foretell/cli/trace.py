@@ -1,0 +1,92 @@
+"""`foretell trace MODEL TEXT --select GLOB --out FILE`: any value of a pass over a text, by name."""
+
+from __future__ import annotations
+
+import json as json_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Device, Dtype, Flag, Json, ModelArgument, read_text
+from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretell.insight.trace import Trace
+    from foretell.runs.saved_model import LanguageModel
+
+NAME_WIDTH = 50
+
+
+def trace(
+    model: ModelArgument,
+    text: Annotated[str | None, Parameter(help="The text; - reads standard input.", show_default=False)] = None,
+    /,
+    *,
+    select: Annotated[
+        list[str] | None,
+        Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None,
+    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")] = False,
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Any value of a pass over a text, by name.
+
+    Values marked `derived` are recomputed from recorded ones: attention's scores and weights, a norm's statistics.
+    """
+    if not list_ and (text is None or out is None):
+        raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
+    text = read_text(text or "")
+    loaded = open_model(model, device, dtype)
+    if list_:
+        show_names(loaded, select or ["**"], json)
+    else:
+        assert out is not None
+        write(loaded, text, select or ["**"], out, json)
+
+
+def show_names(loaded: LanguageModel, select: list[str], json: bool) -> None:
+    """The names that the globs match."""
+    from foretell.insight.points import trace_names
+    from foretell.paths import select as select_names
+
+    names = select_names(select, trace_names(loaded))
+    if json:
+        print_json({"names": names})
+    else:
+        print("\n".join(names))
+
+
+def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:
+    """Trace one pass and write its values."""
+    import torch
+
+    from foretell.inference.distribution import encode_some
+    from foretell.insight.trace import Trace
+    from foretell.insight.trace_file import check_target
+
+    check_target(out)
+    ids = encode_some(loaded, text)
+    with torch.inference_mode(), Trace(loaded, select, say=note) as trace:
+        loaded.decoder(torch.tensor([ids], device=loaded.device))
+    pieces = [loaded.tokenizer.text_of(token) for token in ids]
+    trace.save(out, {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces)})
+    values = [describe(trace, name) for name in trace.names()]
+    if json:
+        print_json({"path": str(out), "ids": ids, "values": values})
+        return
+    for value in values:
+        shape = " x ".join(str(size) for size in value["shape"])
+        results().print(f"{value['name']:<{NAME_WIDTH}} {shape:>16}{'  derived' if value['derived'] else ''}")
+    note(f"{len(values)} values of {len(ids)} tokens are in {out}")
+
+
+def describe(trace: Trace, name: str) -> dict[str, Any]:
+    """One line of the report."""
+    value = trace[name]
+    dtype = str(value.dtype).removeprefix("torch.")
+    return {"name": name, "shape": list(value.shape), "dtype": dtype, "derived": trace.is_derived(name)}

@@ -1,0 +1,101 @@
+"""How much a trace may hold: what it will need is estimated before a pass and counted during it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.errors import UsageError
+from foretell.insight.derive import ATTENTION
+from foretell.insight.points import Point
+from foretell.paths import starred
+
+DEFAULT_BYTES = 2 << 30
+LARGEST_SHOWN = 3
+
+
+class Budget:
+    """Counts bytes by name, and refuses with a `UsageError` what would go over the limit."""
+
+    def __init__(self, limit: int):
+        self.limit = limit
+        self.held: Counter[str] = Counter()  # by the name with its numbers starred
+
+    @property
+    def total(self) -> int:
+        """All bytes counted so far."""
+        return sum(self.held.values())
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Count a value that is about to be kept."""
+        self.held[starred(name)] += value.nbytes
+        self.check(self.held)
+
+    def check(self, needed: Counter[str]) -> None:
+        """Refuse what needs more than there is, naming what takes most of it."""
+        total = sum(needed.values())
+        if total <= self.limit:
+            return
+        largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in needed.most_common(LARGEST_SHOWN))
+        raise UsageError(
+            f"the trace needs {format_bytes(total)} or more and may hold {format_bytes(self.limit)}; "
+            f"largest: {largest}. Select fewer names, give a shorter text, or raise the budget"
+        )
+
+    def foresee(self, points: Iterable[Point], config: ModelConfig, ids: Tensor, element_bytes: int) -> None:
+        """Refuse a pass over ids (B, T) that would go over the limit, before it begins."""
+        widths = least_widths(config, ids.shape[1])
+        needed = Counter(self.held)
+        for point in points:
+            needed[starred(point.name)] += ids.numel() * element_bytes * widths.get(width_name(point), 0)
+        self.check(needed)
+
+
+def width_name(point: Point) -> str:
+    """The last segment of what a point is named after; a block is called `block`, the weights' dropout by its core."""
+    *parents, last = point.name.split(".")
+    if last == "dropout" and parents[-1] == "core":
+        return "weights"
+    if last == "input":
+        return parents[-1]
+    return "block" if last.isdigit() else last
+
+
+def least_widths(config: ModelConfig, length: int) -> dict[str, int]:
+    """Elements for each token of a row, at least, by `width_name`.
+
+    The keys that a cache holds besides are not counted, nor the logits, since a caller may ask for a few of them only.
+    """
+    heads, groups = config.num_heads * config.head_width, config.num_kv_heads * config.head_width
+    stream = (
+        *("embed", "token", "dropout", "block", "trunk", "norm", "attention_norm", "attention", "output"),
+        *("attention_residual", "feedforward_norm", "feedforward", "down", "feedforward_residual"),
+    )
+    return {
+        **dict.fromkeys(stream, config.width),
+        **dict.fromkeys(("query", "query_norm", "core"), heads),
+        **dict.fromkeys(("key", "key_norm", "value"), groups),
+        **dict.fromkeys(("up", "gate", "activation"), config.feedforward_width),
+        **dict.fromkeys(ATTENTION, config.num_heads * length),
+    }
+
+
+def element_bytes(weight: Tensor) -> int:
+    """Bytes of a value of this model, at least: under autocast many are smaller than the weights."""
+    kind = weight.device.type
+    autocast = torch.get_autocast_dtype(kind).itemsize if torch.is_autocast_enabled(kind) else weight.itemsize
+    return min(weight.itemsize, autocast)
+
+
+def format_bytes(count: int) -> str:
+    """`1.5 GiB`."""
+    size = float(count)
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:,.0f} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"

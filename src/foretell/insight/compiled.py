@@ -1,0 +1,54 @@
+"""Compiled modules run eagerly while they are looked at, since a compiled forward does not call hooks."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretell.model.cache import CachedContext
+
+Call = tuple[tuple[Any, ...], Tensor]  # the inputs of a call, and what came out
+
+
+@contextmanager
+def run_eagerly(model: nn.Module, note: Callable[[str], None]) -> Generator[None]:
+    """Everything that torch compiled runs as written inside the block; how far that differs is measured after it.
+
+    The first call of each compiled module inside the block is made once more, compiled, after the block.
+    """
+    if "torch._dynamo" not in sys.modules:  # nothing can have been compiled, and importing it takes seconds
+        yield
+        return
+    # torch has no public way to ask; `Module.compile` fills this attribute, which every module has
+    compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
+    first_calls: dict[str, Call] = {}
+    with ExitStack() as stack:
+        for path, module in compiled.items():
+            stack.enter_context(module.register_forward_hook(_keep_first(path, first_calls)))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+    for path, module in compiled.items():
+        note(f"{path or 'the decoder'} is compiled and ran eagerly here; {_difference(module, first_calls.get(path))}")
+
+
+def _keep_first(path: str, calls: dict[str, Call]) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+    def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        calls.setdefault(path, (inputs, output.detach()))
+
+    return keep
+
+
+@torch.no_grad()
+def _difference(module: nn.Module, call: Call | None) -> str:
+    if call is None:
+        return "it was not called"
+    inputs, output = call
+    if any(isinstance(one, CachedContext) for one in inputs):
+        return "no difference was measured, since the cache has moved on"
+    largest = float((module(*inputs) - output).abs().max())
+    return f"its compiled output differs by at most {largest:.2g}"

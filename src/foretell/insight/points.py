@@ -1,0 +1,125 @@
+"""What there is to see in a decoder: every value's name, where it is read, and what can be computed from others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from torch import nn
+
+from foretell.insight import derive
+from foretell.insight.derive import Formula
+from foretell.insight.explicit_core import ExplicitStages
+from foretell.model.attention import Attention
+from foretell.model.decoder import Decoder
+from foretell.model.norm import RMSNorm
+from foretell.model.position import NoRotation, RotaryPosition
+from foretell.runs.saved_model import LanguageModel
+
+CORE_INPUTS = ("query", "key", "value", "mask")
+# Modules whose output is no tensor: the names of the tensors that it is made of
+PARTS: dict[type[nn.Module], tuple[str, ...]] = {
+    nn.ModuleList: (),
+    NoRotation: (),
+    RotaryPosition: ("cosine", "sine"),
+}
+NORMS: dict[type[nn.Module], dict[str, Formula]] = {nn.LayerNorm: derive.LAYER_NORM, RMSNorm: derive.RMS_NORM}
+
+
+class Place(Enum):
+    """Where in a module's call a value stands."""
+
+    OUTPUT = auto()
+    PART = auto()  # of an output that is a tuple
+    INPUT = auto()
+
+
+@dataclass(frozen=True)
+class Point:
+    """A value that passes through the call of the module at `module`."""
+
+    name: str
+    module: str
+    place: Place = Place.OUTPUT
+    index: int = 0
+
+    def read(self, inputs: tuple[Any, ...], output: Any) -> Any:
+        """The value, from a call's positional inputs and its output."""
+        if self.place is Place.OUTPUT:
+            return output
+        return (inputs if self.place is Place.INPUT else output)[self.index]
+
+
+@dataclass(frozen=True)
+class Derived:
+    """A value that no module hands out: a formula of values that pass through one module's call."""
+
+    name: str
+    formula: Formula
+    needs: tuple[Point, ...]
+
+
+@dataclass
+class Catalog:
+    """Every name of a decoder, in the order of its modules."""
+
+    entries: dict[str, Point | Derived] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return list(self.entries)
+
+    def points(self, names: list[str]) -> list[Point]:
+        """What has to be recorded so that these names can be had, each point once."""
+        found: dict[str, Point] = {}
+        for name in names:
+            entry = self.entries[name]
+            for point in [entry] if isinstance(entry, Point) else entry.needs:
+                found[point.name] = point
+        return list(found.values())
+
+
+def trace_names(model: LanguageModel | Decoder) -> list[str]:
+    """Every name that a trace of this model can record, derived values included."""
+    return make_catalog(model.decoder if isinstance(model, LanguageModel) else model).names
+
+
+def make_catalog(decoder: Decoder) -> Catalog:
+    """All names of a decoder as it is now."""
+    modules = dict(decoder.named_modules())
+    del modules[""]  # the decoder itself: its output is the head's
+    cores = {f"{path}.core" for path, module in modules.items() if isinstance(module, Attention)}
+    catalog = Catalog()
+    for path, module in modules.items():
+        for entry in [*_outputs(path, module), *_norm_values(path, module)]:
+            catalog.entries[entry.name] = entry
+        if path in cores:
+            for entry in _core_values(path, module):
+                catalog.entries[entry.name] = entry
+    return catalog
+
+
+def _outputs(path: str, module: nn.Module) -> Iterator[Point]:
+    parts = PARTS.get(type(module))
+    if parts is None:
+        yield Point(path, path)
+        return
+    for index, part in enumerate(parts):
+        yield Point(f"{path}.{part}", path, Place.PART, index)
+
+
+def _norm_values(path: str, module: nn.Module) -> Iterator[Derived]:
+    norm_input = Point(f"{path}.input", path, Place.INPUT)
+    for name, formula in NORMS.get(type(module), {}).items():
+        yield Derived(f"{path}.{name}", formula, (norm_input,))
+
+
+def _core_values(path: str, core: nn.Module) -> Iterator[Point | Derived]:
+    inputs = {name: Point(f"{path}.{name}", path, Place.INPUT, index) for index, name in enumerate(CORE_INPUTS)}
+    yield from (point for name, point in inputs.items() if name != "mask")
+    if isinstance(core, ExplicitStages):  # its stages are modules, which hand them out
+        return
+    for name, (formula, needs) in derive.ATTENTION.items():
+        yield Derived(f"{path}.{name}", formula, tuple(inputs[need] for need in needs))

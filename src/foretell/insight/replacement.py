@@ -1,0 +1,67 @@
+"""Putting another value in the place of a named one while the model runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from foretell.errors import UsageError
+from foretell.insight.points import Place, Point
+
+Change = Callable[[Tensor], Tensor]
+Replacement = Change | Tensor  # a tensor is expanded to the shape of what it replaces
+
+
+def without_heads(*heads: int) -> Change:
+    """For `attention.core`: the outputs (B, H, T, E) of these heads become zero, as if they had not been there."""
+
+    def change(mixed: Tensor) -> Tensor:
+        last = mixed.shape[1] - 1
+        for head in heads:
+            if not 0 <= head <= last:
+                raise UsageError(f"there is no head {head} to leave out; the heads are 0 to {last}")
+        kept = mixed.clone()
+        kept[:, list(heads)] = 0
+        return kept
+
+    return change
+
+
+def replace_value(module: nn.Module, point: Point, replacement: Replacement) -> RemovableHandle:
+    """From now on, what stands at the point is what the replacement says, until the handle is removed."""
+
+    def changed(value: Tensor) -> Tensor:
+        return fit(replacement if isinstance(replacement, Tensor) else replacement(value), value, point.name)
+
+    def change_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        return put(inputs, point.index, changed(inputs[point.index]))
+
+    def change_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+        if point.place is Place.PART:
+            return put(output, point.index, changed(output[point.index]))
+        return changed(output)
+
+    if point.place is Place.INPUT:
+        return module.register_forward_pre_hook(change_inputs)
+    return module.register_forward_hook(change_output)
+
+
+def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
+    """The same values with another one at `index`."""
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def fit(new: Any, old: Tensor, name: str) -> Tensor:
+    """The new value in the shape, type and place of the old one; what does not fit is a `UsageError`."""
+    if not isinstance(new, Tensor):
+        raise UsageError(
+            f"the replacement of {name} is a {type(new).__name__}; give a tensor of shape {tuple(old.shape)}"
+        )
+    try:
+        return new.to(old).expand_as(old)
+    except RuntimeError:
+        shapes = f"shape {tuple(new.shape)}, which does not fit its shape {tuple(old.shape)}"
+        raise UsageError(f"the replacement of {name} has {shapes}") from None

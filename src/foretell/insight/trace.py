@@ -1,0 +1,192 @@
+"""Record, or replace, any named value of the model that runs."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from foretell.errors import UsageError
+from foretell.insight.budget import DEFAULT_BYTES, Budget, element_bytes
+from foretell.insight.compiled import run_eagerly
+from foretell.insight.derive import ATTENTION
+from foretell.insight.explicit_core import explicit_cores
+from foretell.insight.points import Derived, Point, make_catalog
+from foretell.insight.replacement import Replacement, replace_value
+from foretell.insight.trace_file import save_values
+from foretell.insight.values import Values
+from foretell.model.decoder import Decoder
+from foretell.paths import select as select_names
+from foretell.paths import suggest
+from foretell.runs.saved_model import LanguageModel
+
+GRADIENT = "grad:"
+
+
+class Trace:
+    """Records named values of every call that a model gets inside the block: a pass, a generation, a training step.
+
+        with Trace(model, "trunk.blocks.*.attention.core.weights") as trace:
+            model.decoder(ids)
+        trace["trunk.blocks.0.attention.core.weights"]  # (B, H, T, S)
+
+    Names are module paths (`points.trace_names` lists all) and `select` takes globs of them. The model runs its own
+    forward with hooks on it: its logits have the bits that they have without. Values are detached, and lie where the
+    model lies. Derived values are computed, each time anew, when they are asked for: see `derive`, which also says how
+    near they come to what the fused kernel used.
+
+    replace: a tensor or a function of the value, by glob; what comes after it in the pass sees the replacement. To
+    replace scores or weights, the core of that layer becomes an explicit one inside the block, and `notes` says so.
+    gradients: also record, under `grad:<name>`, the gradient that the last backward brought to each selected value.
+    Attention's scores and weights are made by an explicit core then; a norm's mean and variance have no gradient.
+    budget_bytes: a `UsageError` before more than this is held.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel | Decoder,
+        select: str | Sequence[str] = (),
+        *,
+        replace: Mapping[str, Replacement] | None = None,
+        gradients: bool = False,
+        budget_bytes: int = DEFAULT_BYTES,
+        say: Callable[[str], None] = lambda line: None,
+    ):
+        self.decoder = model.decoder if isinstance(model, LanguageModel) else model
+        self.gradients, self.budget_bytes, self.say = gradients, budget_bytes, say
+        self.catalog = make_catalog(self.decoder)
+        self.selected = select_names(select, self.catalog.names)
+        self.replacements = {
+            name: replacement
+            for glob, replacement in (replace or {}).items()
+            for name in select_names(glob, self.catalog.names)
+        }
+        self.notes: list[str] = []
+        self._values = Values(Budget(budget_bytes))
+
+    def __enter__(self) -> Self:
+        self.notes, self._values = [], Values(Budget(self.budget_bytes))
+        self.catalog = make_catalog(self.decoder)
+        with ExitStack() as stack:
+            stack.enter_context(run_eagerly(self.decoder, self.note))
+            stack.enter_context(explicit_cores(self.decoder, self._cores_to_open()))
+            self.catalog = make_catalog(self.decoder)  # where a core is explicit now, its stages are modules
+            for name, replacement in self.replacements.items():
+                stack.enter_context(self._replace(name, replacement))
+            for path, points in self._points_by_module().items():
+                module = self.decoder.get_submodule(path)
+                stack.enter_context(module.register_forward_hook(partial(self._record, points)))
+            stack.enter_context(self.decoder.embed.register_forward_pre_hook(self._foresee))
+            self._restore = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> bool | None:
+        return self._restore.__exit__(kind, error, traceback)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """The value of a name that was computed once; a `UsageError` says why there is none, or how many there are."""
+        values = self.calls(name)
+        if len(values) != 1:
+            raise UsageError(f"{name} was computed {len(values)} times; trace.calls('{name}') has every one, in order")
+        return values[0]
+
+    def calls(self, name: str) -> list[Tensor]:
+        """The value of every call, in order; each one has the shape that the module gave it."""
+        self._check_selected(name.removeprefix(GRADIENT))
+        entry = self.catalog.entries.get(name)
+        if not isinstance(entry, Derived):
+            return self._values.calls(name)
+        operands = [self._values.calls(need.name) for need in entry.needs]
+        return [compute(entry, call) for call in zip(*operands, strict=True)]
+
+    def names(self) -> list[str]:
+        """The names that have a value by now, gradients last."""
+        there = set(self._values.names())
+        needs = {name: [point.name for point in self.catalog.points([name])] for name in self.selected}
+        gradients = [f"{GRADIENT}{name}" for name in self.selected]
+        return [name for name in self.selected if there.issuperset(needs[name])] + [
+            name for name in gradients if name in there
+        ]
+
+    def is_derived(self, name: str) -> bool:
+        """Is the value recomputed from recorded ones, rather than handed out by the pass itself?"""
+        return isinstance(self.catalog.entries.get(name), Derived)
+
+    @property
+    def held_bytes(self) -> int:
+        """The size of all that is recorded by now."""
+        return self._values.budget.total
+
+    def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> list[str]:
+        """Write all values as safetensors, derived ones named in the metadata; returns the keys.
+
+        A name with several calls has a key for each: `name#0`, `name#1`. What does not fit the budget is refused.
+        """
+        return save_values(self, Path(path), Budget(self.budget_bytes), metadata or {})
+
+    def note(self, line: str) -> None:
+        """Something that the trace changed about the pass, for whoever reads its values."""
+        self.notes.append(line)
+        self.say(line)
+
+    def _cores_to_open(self) -> list[str]:
+        """The cores whose inner values are replaced, or are to have gradients."""
+        wanted = dict.fromkeys(self.replacements, "replaced")
+        wanted |= {name: "to have gradients" for name in self.selected if self.gradients and name not in wanted}
+        reasons: dict[str, str] = {}
+        for name, reason in wanted.items():
+            core, _, stage = name.rpartition(".")
+            if isinstance(self.catalog.entries[name], Derived) and stage in ATTENTION:
+                reasons.setdefault(core, f"{stage} are {reason}")
+        for core, reason in reasons.items():
+            self.note(f"{core} is explicit in this trace, in place of the model's own, since its {reason}")
+        return list(reasons)
+
+    def _replace(self, name: str, replacement: Replacement):
+        point = self.catalog.entries[name]
+        if isinstance(point, Derived):
+            raise UsageError(f"{name} cannot be replaced; replace the output of {name.rpartition('.')[0]} instead")
+        return replace_value(self.decoder.get_submodule(point.module), point, replacement)
+
+    def _points_by_module(self) -> dict[str, list[Point]]:
+        points: defaultdict[str, list[Point]] = defaultdict(list)
+        for point in self.catalog.points(self.selected):
+            points[point.module].append(point)
+        return points
+
+    def _record(self, points: list[Point], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        # Inside a backward, a checkpointed part of the pass is running again: those calls were recorded before.
+        # torch's own checkpointing asks the same question this way; there is no public one
+        if torch._C._current_graph_task_id() != -1:
+            return
+        for point in points:
+            value = point.read(inputs, output)
+            call = self._values.add(point.name, value)
+            if self.gradients and isinstance(value, Tensor) and value.requires_grad and point.name in self.selected:
+                value.register_hook(partial(self._values.put, f"{GRADIENT}{point.name}", call))
+
+    def _foresee(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        size = element_bytes(self.decoder.embed.token.weight)
+        points = self.catalog.points(self.selected)
+        self._values.budget.foresee(points, self.decoder.config, inputs[0], size * (2 if self.gradients else 1))
+
+    def _check_selected(self, name: str) -> None:
+        if name not in self.catalog.entries:
+            raise UsageError(f"nothing here is named '{name}'{suggest(name, self.catalog.names)}")
+        if name not in self.selected:
+            raise UsageError(f"{name} was not recorded; add it to what the trace selects")
+
+
+def compute(derived: Derived, operands: tuple[Any, ...]) -> Tensor:
+    """A derived value of one call, whatever precision the surroundings ask products to have."""
+    with torch.no_grad(), torch.autocast(operands[0].device.type, enabled=False):
+        return derived.formula(*operands)

@@ -1,0 +1,78 @@
+"""What the tests of insight share: a decoder of every kind that the family has, with weights large enough to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretell.config import ModelConfig, make_section
+from foretell.model.decoder import Decoder
+
+TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12, "vocab_size": 11}
+LLAMA: dict[str, Any] = {
+    "position": "rotary",
+    "norm": "rmsnorm",
+    "feedforward": "gated",
+    "activation": "silu",
+    "bias": False,
+}
+BARE: dict[str, Any] = {"norm": "none", "feedforward": "none"}
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "gpt1": {"norm_placement": "post"},
+    "gpt2": {},
+    "gpt3": {"window": (None, 2)},
+    "llama": {**LLAMA, "num_heads": 4, "num_kv_heads": 2, "tie_embeddings": False},
+    "mistral": {**LLAMA, "num_heads": 4, "num_kv_heads": 2, "window": 3},
+    "qwen3": {**LLAMA, "qk_norm": True, "head_width": 6},
+    "smallest": {**BARE, "num_heads": 1, "attention_output": False, "attention_residual": False},
+    "toy that answers": {**BARE, "num_heads": 1, "position": "sinusoidal"},
+    "no positions, one key head": {"position": "none", "num_heads": 4, "num_kv_heads": 1, "qk_norm": True},
+    "explicit core": {"num_heads": 4, "num_kv_heads": 2, "dropout": {"attention": 0.5}, "window": 2},
+    "attention alone, norm after": {"feedforward": "none", "norm_placement": "post", "dropout": 0.3},
+}
+
+MakeDecoder = Callable[..., Decoder]
+
+
+@pytest.fixture(params=CONFIGURATIONS)
+def config(request: pytest.FixtureRequest) -> ModelConfig:
+    """A test that takes this runs once for every configuration of the list."""
+    return make_section(ModelConfig, {**TINY, **CONFIGURATIONS[request.param]})
+
+
+@pytest.fixture(scope="session")
+def make_decoder() -> MakeDecoder:
+    """A decoder for use: `make_decoder(config)`, or `make_decoder("gpt2", width=16)`, one of the list with changes."""
+
+    def make(config: ModelConfig | str, dtype: torch.dtype = torch.float32, **changes: Any) -> Decoder:
+        base = config.model_dump() if isinstance(config, ModelConfig) else {**TINY, **CONFIGURATIONS[config]}
+        decoder = Decoder(make_section(ModelConfig, {**base, **changes})).to(dtype).eval()
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for path, parameter in decoder.named_parameters():
+                parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
+                if path.endswith("norm.weight"):
+                    parameter.add_(1)
+        return decoder
+
+    return make
+
+
+@pytest.fixture
+def decoder(config: ModelConfig, make_decoder: MakeDecoder) -> Decoder:
+    return make_decoder(config)
+
+
+@pytest.fixture
+def gpt2(make_decoder: MakeDecoder) -> Decoder:
+    return make_decoder("gpt2")
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    """Three rows that fill the context, (3, 12)."""
+    return torch.randint(TINY["vocab_size"], (3, TINY["context_length"]), generator=torch.Generator().manual_seed(1))

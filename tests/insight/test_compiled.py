@@ -1,0 +1,56 @@
+"""A compiled model is traced through the same forward, run eagerly; the difference is measured and said."""
+
+from __future__ import annotations
+
+import re
+import shutil
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretell.insight.trace import Trace
+from foretell.model.decoder import Decoder
+
+pytestmark = [
+    pytest.mark.skipif(shutil.which("cc") is None, reason="torch.compile needs a C compiler"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # torch's own, on the way through its compiler
+]
+
+
+@torch.no_grad()
+def test_a_compiled_decoder_is_traced_and_stays_compiled(gpt2: Decoder, ids: Tensor) -> None:
+    plain = gpt2(ids)
+    gpt2.compile()
+    compiled = gpt2(ids)
+    runs = torch._dynamo.utils.counters["frames"]["ok"]
+    with Trace(gpt2, "**") as trace:
+        eager = gpt2(ids)
+    assert torch.equal(eager, plain)
+    assert torch.equal(trace["head"], plain)
+    assert torch.equal(gpt2(ids), compiled)
+    assert torch._dynamo.utils.counters["frames"]["ok"] == runs, "it was compiled once more"
+    note = re.fullmatch(
+        r"the decoder is compiled and ran eagerly here; its compiled output differs by at most (\S+)", trace.notes[0]
+    )
+    assert note is not None
+    assert float(note[1]) == pytest.approx(float((compiled - plain).abs().max()), rel=0.05)
+
+
+@torch.no_grad()
+def test_compiled_blocks_are_traced_and_an_uncalled_one_says_so(gpt2: Decoder, ids: Tensor) -> None:
+    gpt2.trunk.blocks[0].compile(backend="eager")
+    with Trace(gpt2, "trunk.blocks.0.attention") as trace:
+        pass
+    assert trace.names() == []
+    with Trace(gpt2, "trunk.blocks.0.attention") as trace:
+        gpt2(ids)
+    assert trace["trunk.blocks.0.attention"].shape == (3, 12, 8)
+    assert trace.notes == ["trunk.blocks.0 is compiled and ran eagerly here; its compiled output differs by at most 0"]
+
+
+@torch.no_grad()
+def test_a_model_that_is_not_compiled_has_nothing_to_say(gpt2: Decoder, ids: Tensor) -> None:
+    with Trace(gpt2, "head") as trace:
+        gpt2(ids)
+    assert trace.notes == []

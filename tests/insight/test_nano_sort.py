@@ -1,0 +1,153 @@
+"""An independent yardstick: a small trained GPT whose intermediate values were published with it.
+
+gpt-nano-sort is minGPT's sorting demo, 85,000 parameters; weights and values of its first block for three inputs are in
+the repository of llm-viz (Brendan Bycroft, MIT). The files are data beside this repository, not in it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.insight.trace import Trace
+from foretell.model.decoder import Decoder
+
+PLACE = Path("data/checkpoints/nano_sort")
+RELATIVE = 1e-5  # of the largest value of a tensor
+BLOCK = "trunk.blocks.0"
+# their module -> ours
+MODULES = {"transformer.wte": "embed.token", "transformer.wpe": "embed.position", "transformer.ln_f": "trunk.norm"}
+MODULES["lm_head"] = "head"
+BLOCK_MODULES = {
+    "ln_1": "attention_norm",
+    "attn.c_proj": "attention.output",
+    "ln_2": "feedforward_norm",
+    "mlp.c_fc": "feedforward.up",
+    "mlp.c_proj": "feedforward.down",
+}
+# a published value -> the name of ours
+SAME = {
+    "tok_emb": "embed.token",
+    "pos_emb": "embed.position",
+    "x": "embed",
+    "ln1": f"{BLOCK}.attention_norm",
+    "q": f"{BLOCK}.attention.core.query",
+    "k": f"{BLOCK}.attention.core.key",
+    "v": f"{BLOCK}.attention.core.value",
+    "att": f"{BLOCK}.attention.core.masked",
+    "attSm": f"{BLOCK}.attention.core.weights",
+    "yProj": f"{BLOCK}.attention",
+    "attnResid": f"{BLOCK}.attention_residual",
+    "ln2": f"{BLOCK}.feedforward_norm",
+    "fc": f"{BLOCK}.feedforward.up",
+    "gelu": f"{BLOCK}.feedforward.activation",
+    "mlp": f"{BLOCK}.feedforward",
+    "mlpResid": f"{BLOCK}.feedforward_residual",
+    "block0": "trunk.blocks.0",
+    "block1": "trunk.blocks.1",
+    "block2": "trunk.blocks.2",
+    "ln_f": "trunk",
+    "lm_head": "head",
+}
+# a published value that is put together from several of ours, or another shape of one
+PUT_TOGETHER = {
+    "qkv": lambda trace: torch.cat([trace[f"{BLOCK}.attention.{one}"] for one in ("query", "key", "value")], -1),
+    "y": lambda trace: trace[f"{BLOCK}.attention.core"].transpose(1, 2).flatten(2),
+    "probs": lambda trace: trace["head"].softmax(-1),
+}
+
+
+def nano_sort() -> Path | None:
+    """The folder of the published files: below $FORETELL_SHARED, or below a folder `shared` beside any parent."""
+    named = os.environ.get("FORETELL_SHARED")
+    shared = [Path(named)] if named else [parent / "shared" for parent in Path(__file__).resolve().parents]
+    return next((one / PLACE for one in shared if (one / PLACE).is_dir()), None)
+
+
+def read(name: str) -> dict[str, Tensor]:
+    """The tensors of one published file."""
+    folder = nano_sort()
+    if folder is None:
+        pytest.skip(f"no {PLACE} here; name the folder above it in FORETELL_SHARED")
+    values = json.loads((folder / name).read_text(encoding="utf-8"))
+    return {key: tensor(value) for key, value in values.items() if "data" in value}
+
+
+def tensor(value: dict) -> Tensor:
+    content = bytearray(base64.b64decode(value["data"]))
+    return torch.frombuffer(content, dtype=torch.float32).reshape(value["shape"])
+
+
+def our_weights(theirs: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """The same weights under our names; their query, key and value are one matrix."""
+    blocks = {f"transformer.h.{n}.{a}": f"trunk.blocks.{n}.{b}" for n in range(3) for a, b in BLOCK_MODULES.items()}
+    for name, weight in theirs.items():
+        module, _, kind = name.rpartition(".")
+        if module.endswith("attn.c_attn"):
+            attention = f"trunk.blocks.{module.split('.')[2]}.attention"
+            for part, third in zip(("query", "key", "value"), weight.chunk(3), strict=True):
+                yield f"{attention}.{part}.{kind}", third
+        elif not name.endswith("attn.bias"):  # the causal mask
+            yield f"{(MODULES | blocks)[module]}.{kind}", weight
+
+
+@pytest.fixture(scope="module")
+def published() -> dict[str, Tensor]:
+    return read("gpt-nano-sort-t0-partials.json")
+
+
+@pytest.fixture(scope="module")
+def sorter() -> Decoder:
+    config = ModelConfig(  # pyrefly: ignore[missing-argument]
+        num_layers=3, num_heads=3, width=48, context_length=11, vocab_size=3, tie_embeddings=False
+    )
+    decoder = Decoder(config).eval()
+    decoder.load_state_dict(dict(our_weights(read("gpt-nano-sort-model.json"))))
+    return decoder
+
+
+@pytest.fixture(scope="module")
+def trace(sorter: Decoder, published: dict[str, Tensor]) -> Trace:
+    with Trace(sorter, "**") as trace:
+        sorter(published["idx"].long())
+    return trace
+
+
+def error(ours: Tensor, theirs: Tensor) -> float:
+    """The largest difference, relative to the largest value; -infinity must be in the same places."""
+    assert ours.shape == theirs.shape
+    assert torch.equal(ours.isinf(), theirs.isinf())
+    finite = theirs.isfinite()
+    return float((ours - theirs)[finite].abs().max() / theirs[finite].abs().max())
+
+
+def test_every_published_value_is_compared(published: dict[str, Tensor]) -> None:
+    assert {*SAME, *PUT_TOGETHER, "idx"} == set(published)
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_a_recorded_value_is_the_published_one(name: str, trace: Trace, published: dict[str, Tensor]) -> None:
+    assert error(trace[SAME[name]], published[name]) < RELATIVE
+
+
+@pytest.mark.parametrize("name", PUT_TOGETHER)
+def test_a_value_put_together_is_the_published_one(name: str, trace: Trace, published: dict[str, Tensor]) -> None:
+    assert error(PUT_TOGETHER[name](trace), published[name]) < RELATIVE
+
+
+def test_another_gelu_would_be_noticed(sorter: Decoder, trace: Trace, published: dict[str, Tensor]) -> None:
+    up = trace[f"{BLOCK}.feedforward.up"]
+    assert error(torch.nn.functional.gelu(up), published["gelu"]) > RELATIVE
+
+
+def test_the_sorter_sorts(trace: Trace, published: dict[str, Tensor]) -> None:
+    digits, answers = published["idx"][:, :6], trace["head"].argmax(-1)[:, 5:]
+    assert torch.equal(answers, digits.long().sort().values)

@@ -1,0 +1,73 @@
+"""Globs over module paths."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretell.errors import UsageError
+from foretell.paths import matches, select, starred
+
+NAMES = [
+    "embed",
+    "embed.token",
+    "trunk.blocks.0",
+    "trunk.blocks.0.attention",
+    "trunk.blocks.10.attention.query",
+    "head",
+]
+
+
+@pytest.mark.parametrize(
+    ("glob", "name", "expected"),
+    [
+        ("head", "head", True),
+        ("head", "heads", False),
+        ("hea.", "head", False),
+        ("*", "head", True),
+        ("*", "embed.token", False),
+        ("embed.*", "embed.token", True),
+        ("embed.*", "embed", False),
+        ("embed.**", "embed", True),
+        ("**.query", "query", True),
+        ("**.query", "trunk.blocks.10.attention.query", True),
+        ("**.query", "trunk.blocks.10.attention.query_norm", False),
+        ("trunk.**.query", "trunk.blocks.10.attention.query", True),
+        ("trunk.*.query", "trunk.blocks.10.attention.query", False),
+        ("trunk.blocks.*.attention.**", "trunk.blocks.10.attention", True),
+        ("**.*_norm", "trunk.blocks.10.attention.query_norm", True),
+        ("**", "trunk.blocks.10.attention.query", True),
+        ("", "head", False),
+        ("head[0]", "head", False),
+    ],
+)
+def test_a_glob_matches_whole_names(glob: str, name: str, expected: bool) -> None:
+    assert matches(glob, name) == expected
+
+
+def test_selected_names_keep_their_order_and_come_once() -> None:
+    assert select(["head", "**.attention", "trunk.**", "head"], NAMES) == NAMES[2:]
+
+
+def test_nothing_selects_nothing() -> None:
+    assert select([], NAMES) == []
+
+
+@pytest.mark.parametrize(
+    ("glob", "near"),
+    [("haed", "head"), ("trunk.blocks.*.atention", "trunk.blocks.*.attention"), ("**.querry", "**.query")],
+)
+def test_a_glob_without_a_match_is_refused_with_names_near_it(glob: str, near: str) -> None:
+    with pytest.raises(UsageError, match="nothing here is named") as error:
+        select(["**", glob], NAMES)
+    assert near in str(error.value).partition("near it: ")[2]
+
+
+def test_a_glob_like_nothing_is_refused_without_a_guess() -> None:
+    with pytest.raises(UsageError, match="nothing here is named 'xyzzy'$"):
+        select("xyzzy", NAMES)
+
+
+def test_numbers_are_starred_and_numbered_names_are_not() -> None:
+    assert starred("trunk.blocks.10.attention") == "trunk.blocks.*.attention"
+    assert starred("trunk.blocks.0") == "trunk.blocks.*"
+    assert starred("layer2.up") == "layer2.up"
