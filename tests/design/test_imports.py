@@ -16,7 +16,7 @@ SOURCE = Path(foretell.__file__).parent
 LAYERS = [
     {"errors"},
     {"config", "paths", "randomness"},
-    {"text", "model", "device"},
+    {"text", "model", "textbook", "device"},
     {"data", "generation", "runs"},
     {"insight", "training", "evaluation"},
     {"convert"},

@@ -1,0 +1,81 @@
+"""Attention: one query, a sequence of queries, several heads (Phuong and Hutter 2022, Algorithms 3 to 5)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from foretell.textbook.arrays import Mask, Matrix, Vector
+from foretell.textbook.parameters import AttentionParameters, MultiHeadParameters
+from foretell.textbook.softmax import masked_softmax, softmax
+
+
+def single_query_attention(e: Vector, context: Sequence[Vector], W: AttentionParameters) -> Vector:
+    """What the token e (d_in,) takes from its context, vectors e_t (d_in,): v~ (d_out,).
+
+    Phuong and Hutter 2022, Algorithm 3.
+    """
+    q = W.W_q @ e + W.b_q
+    keys = [W.W_k @ e_t + W.b_k for e_t in context]
+    values = [W.W_v @ e_t + W.b_v for e_t in context]
+    alpha = softmax(associations(q, np.stack(keys, axis=1)) / math.sqrt(len(q)))
+    return np.sum([alpha_t * v_t for alpha_t, v_t in zip(alpha, values, strict=True)], axis=0)
+
+
+def associations(q: Vector, K: Matrix) -> Vector:
+    """The dot products q . k_t (l_z,) of a query (d_attn,) with the keys K (d_attn, l_z), unscaled."""
+    return np.array([q @ K[:, t] for t in range(K.shape[1])])
+
+
+def attention(X: Matrix, Z: Matrix, W: AttentionParameters, mask: Mask) -> Matrix:
+    """What every token of X (d_x, l_x) takes from the context Z (d_z, l_z) that `mask` shows it: V~ (d_out, l_x).
+
+    Phuong and Hutter 2022, Algorithm 4. Self-attention has Z = X; unmasked it is BERT's, with `unidirectional_mask`
+    GPT's.
+    """
+    V = project(W.W_v, W.b_v, Z)
+    return V @ attention_weights(X, Z, W, mask)
+
+
+def attention_weights(X: Matrix, Z: Matrix, W: AttentionParameters, mask: Mask) -> Matrix:
+    """softmax(S / sqrt(d_attn)) (l_z, l_x), each column a distribution over the context, with S = K^T Q.
+
+    Phuong and Hutter 2022, Algorithm 4, before the values come in.
+    """
+    Q, K = project(W.W_q, W.b_q, X), project(W.W_k, W.b_k, Z)
+    S = np.stack([associations(Q[:, t], K) for t in range(Q.shape[1])], axis=1)
+    return masked_softmax(S / math.sqrt(Q.shape[0]), mask)
+
+
+def mh_attention(X: Matrix, Z: Matrix, W: MultiHeadParameters, mask: Mask) -> Matrix:
+    """The heads' outputs on top of each other, projected by W_o: (d_out, l_x).
+
+    Phuong and Hutter 2022, Algorithm 5; Vaswani et al. 2017, section 3.2.2.
+    """
+    Y = np.concatenate([attention(X, Z, head, mask) for head in W.heads])
+    return project(W.W_o, W.b_o, Y)
+
+
+def cross_attention(X: Matrix, Z: Matrix, W: MultiHeadParameters) -> Matrix:
+    """Queries from the decoder's X (d_x, l_x), keys and values from the encoder's Z (d_z, l_z), nothing hidden.
+
+    Phuong and Hutter 2022, section 5 ("cross-attention"); Vaswani et al. 2017, section 3.2.3.
+    """
+    return mh_attention(X, Z, W, bidirectional_mask(Z.shape[1], X.shape[1]))
+
+
+def bidirectional_mask(l_z: int, l_x: int) -> Mask:
+    """Mask = 1: every query sees the whole context."""
+    return np.ones((l_z, l_x), dtype=bool)
+
+
+def unidirectional_mask(l_x: int) -> Mask:
+    """Mask[t_z, t_x] = [t_z <= t_x]: a query sees itself and what came before, upper triangular in this convention."""
+    return np.triu(np.ones((l_x, l_x), dtype=bool))
+
+
+def project(W: Matrix, b: Vector, X: Matrix) -> Matrix:
+    """W X + b 1^T: the same affine map of every column."""
+    return W @ X + b[:, None]

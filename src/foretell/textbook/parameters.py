@@ -1,0 +1,133 @@
+"""The parameters theta of the formal algorithms, under the symbols of Phuong and Hutter 2022.
+
+A gradient has the same shape as what it is the gradient of, so it is held in the same classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from foretell.textbook.arrays import Matrix, Vector
+
+AnyParameters = TypeVar("AnyParameters")
+
+
+@dataclass(frozen=True)
+class AttentionParameters:
+    """One head (Algorithm 4): W_q (d_attn, d_x), W_k (d_attn, d_z), W_v (d_out, d_z), and a bias each."""
+
+    W_q: Matrix
+    b_q: Vector
+    W_k: Matrix
+    b_k: Vector
+    W_v: Matrix
+    b_v: Vector
+
+
+@dataclass(frozen=True)
+class MultiHeadParameters:
+    """H heads with values of size d_mid, and W_o (d_out, H d_mid), b_o (d_out,) (Algorithm 5)."""
+
+    heads: tuple[AttentionParameters, ...]
+    W_o: Matrix
+    b_o: Vector
+
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """One layer of Algorithm 10: two norms (d_e,), attention, W_mlp1 (d_mlp, d_e), W_mlp2 (d_e, d_mlp)."""
+
+    gamma_1: Vector
+    beta_1: Vector
+    attention: MultiHeadParameters
+    gamma_2: Vector
+    beta_2: Vector
+    W_mlp1: Matrix
+    b_mlp1: Vector
+    W_mlp2: Matrix
+    b_mlp2: Vector
+
+
+@dataclass(frozen=True)
+class DTransformerParameters:
+    """All of Algorithm 10: W_e (d_e, N_V), W_p (d_e, l_max), L layers, a last norm (d_e,), W_u (N_V, d_e)."""
+
+    W_e: Matrix
+    W_p: Matrix
+    layers: tuple[LayerParameters, ...]
+    gamma: Vector
+    beta: Vector
+    W_u: Matrix
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """The sizes of Algorithm 10. Each head has d_attn = d_mid = d_e / H."""
+
+    N_V: int
+    l_max: int
+    L: int
+    H: int
+    d_e: int
+    d_mlp: int
+
+
+def random_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> DTransformerParameters:
+    """Parameters to start from: normal matrices of variance 1 / inputs, biases 0, norms that change nothing.
+
+    The paper leaves the start open.
+    """
+    d_e = sizes.d_e
+    return DTransformerParameters(
+        W_e=rng.normal(size=(d_e, sizes.N_V)),
+        W_p=rng.normal(size=(d_e, sizes.l_max)),
+        layers=tuple(_random_layer(sizes, rng) for _ in range(sizes.L)),
+        gamma=np.ones(d_e),
+        beta=np.zeros(d_e),
+        W_u=_random_matrix(sizes.N_V, d_e, rng),
+    )
+
+
+def combine(function: Callable[..., Any], first: AnyParameters, *others: AnyParameters) -> AnyParameters:
+    """Parameters made by applying `function` to the corresponding arrays of one or more sets of the same shape."""
+    tree: Any = first
+    if isinstance(tree, np.ndarray):
+        return function(first, *others)
+    parts: tuple[Any, ...] = (first, *others)
+    if isinstance(tree, tuple):
+        combined: Any = tuple(combine(function, *elements) for elements in zip(*parts, strict=True))
+        return combined
+    names = [field.name for field in dataclasses.fields(tree)]
+    return type(tree)(**{name: combine(function, *(getattr(part, name) for part in parts)) for name in names})
+
+
+def _random_layer(sizes: Hyperparameters, rng: np.random.Generator) -> LayerParameters:
+    d_e, d_mlp = sizes.d_e, sizes.d_mlp
+    d_mid = d_e // sizes.H
+    heads = tuple(_random_head(d_mid, d_e, rng) for _ in range(sizes.H))
+    return LayerParameters(
+        gamma_1=np.ones(d_e),
+        beta_1=np.zeros(d_e),
+        attention=MultiHeadParameters(heads, _random_matrix(d_e, sizes.H * d_mid, rng), np.zeros(d_e)),
+        gamma_2=np.ones(d_e),
+        beta_2=np.zeros(d_e),
+        W_mlp1=_random_matrix(d_mlp, d_e, rng),
+        b_mlp1=np.zeros(d_mlp),
+        W_mlp2=_random_matrix(d_e, d_mlp, rng),
+        b_mlp2=np.zeros(d_e),
+    )
+
+
+def _random_head(d_attn: int, d_e: int, rng: np.random.Generator) -> AttentionParameters:
+    W_q, W_k, W_v = (_random_matrix(d_attn, d_e, rng) for _ in range(3))
+    return AttentionParameters(W_q, np.zeros(d_attn), W_k, np.zeros(d_attn), W_v, np.zeros(d_attn))
+
+
+def _random_matrix(rows: int, columns: int, rng: np.random.Generator) -> Matrix:
+    return rng.normal(scale=1 / math.sqrt(columns), size=(rows, columns))

@@ -1,0 +1,130 @@
+"""The two forms of the decoder-only transformer, and what a sequence's probability is."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import partial
+
+import numpy as np
+import pytest
+
+from foretell.config import ModelConfig, make_section
+from foretell.textbook.arrays import Matrix
+from foretell.textbook.chain_rule import conditional_log_probability, sequence_log_probability
+from foretell.textbook.family.decoder import decoder_forward
+from foretell.textbook.layer_norm import EPSILON
+from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
+from foretell.textbook.softmax import softmax_per_column
+from foretell.textbook.transformer import d_transformer_gpt2, d_transformer_overwriting
+
+SIZES = Hyperparameters(N_V=5, l_max=6, L=2, H=2, d_e=4, d_mlp=7)
+FORMS = {"overwriting": d_transformer_overwriting, "GPT-2": d_transformer_gpt2}
+x = [3, 0, 4, 4, 1]
+
+
+def parameters(sizes: Hyperparameters = SIZES) -> DTransformerParameters:
+    """Random ones, shaken so that no bias is 0 and no norm's scale 1."""
+    rng = np.random.default_rng(5)
+    return combine(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), random_parameters(sizes, rng))
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_column_is_a_distribution_that_the_future_does_not_move(form):
+    P = FORMS[form](x, parameters())
+    assert P.shape == (5, 5)
+    assert P.sum(axis=0) == pytest.approx(1)
+    changed = FORMS[form]([*x[:3], 0, 2], parameters())
+    assert (changed[:, :3] == P[:, :3]).all()
+    assert (changed[:, 3:] != P[:, 3:]).all()
+
+
+def test_overwriting_the_stream_by_its_normalised_value_is_another_model_than_gpt2s():
+    difference = np.abs(d_transformer_overwriting(x, parameters()) - d_transformer_gpt2(x, parameters()))
+    assert difference.max() > 0.01
+
+
+def test_both_forms_agree_where_normalising_changes_nothing():
+    theta = parameters(dataclasses.replace(SIZES, L=1, d_mlp=1))
+    silent = combine(np.zeros_like, theta.layers[0])
+    layer = dataclasses.replace(silent, gamma_1=np.ones(4), gamma_2=np.ones(4))
+    unit = np.array([1.0, -1.0, 1.0, -1.0])[:, None]
+    theta = dataclasses.replace(
+        theta, W_e=np.tile(unit, SIZES.N_V), W_p=np.zeros((4, SIZES.l_max)), layers=(layer,), beta=np.ones(4)
+    )
+    assert d_transformer_overwriting(x, theta) == pytest.approx(d_transformer_gpt2(x, theta), rel=1e-4)
+
+
+def test_gpt2s_form_is_a_member_of_the_family():
+    config = make_section(
+        ModelConfig,
+        {
+            "num_layers": 2,
+            "num_heads": 2,
+            "width": 4,
+            "feedforward_width": 7,
+            "context_length": 6,
+            "vocab_size": 5,
+            "activation": "gelu_erf",
+            "norm_epsilon": EPSILON,
+            "tie_embeddings": False,
+        },
+    )
+    theta = parameters()
+    P = softmax_per_column(decoder_forward(config, by_module_path(theta), x).T)
+    assert pytest.approx(d_transformer_gpt2(x, theta), rel=1e-12) == P
+
+
+def by_module_path(theta: DTransformerParameters) -> dict[str, Matrix]:
+    """The parameters under the model's names: rows a token instead of columns, heads on top of each other."""
+    weights = {
+        "embed.token.weight": theta.W_e.T,
+        "embed.position.weight": theta.W_p.T,
+        "trunk.norm.weight": theta.gamma,
+        "trunk.norm.bias": theta.beta,
+        "head.weight": theta.W_u,
+    }
+    for number, layer in enumerate(theta.layers):
+        heads, path = layer.attention.heads, f"trunk.blocks.{number}"
+        for name, letter in {"query": "q", "key": "k", "value": "v"}.items():
+            for kind, symbol in {"weight": "W", "bias": "b"}.items():
+                parts = [getattr(head, f"{symbol}_{letter}") for head in heads]
+                weights[f"{path}.attention.{name}.{kind}"] = np.concatenate(parts)
+        weights |= {
+            f"{path}.attention.output.weight": layer.attention.W_o,
+            f"{path}.attention.output.bias": layer.attention.b_o,
+            f"{path}.attention_norm.weight": layer.gamma_1,
+            f"{path}.attention_norm.bias": layer.beta_1,
+            f"{path}.feedforward_norm.weight": layer.gamma_2,
+            f"{path}.feedforward_norm.bias": layer.beta_2,
+            f"{path}.feedforward.up.weight": layer.W_mlp1,
+            f"{path}.feedforward.up.bias": layer.b_mlp1,
+            f"{path}.feedforward.down.weight": layer.W_mlp2,
+            f"{path}.feedforward.down.bias": layer.b_mlp2,
+        }
+    return weights
+
+
+def test_the_loss_of_the_cat_that_sat_is_minus_log_0_0041_after_its_first_word():
+    the, cat, sat = 21, 11987, 5438
+    P = np.full((12_000, 3), 0.5)
+    P[cat, 0] = 0.0041
+    assert -conditional_log_probability(P, [the, cat]) == pytest.approx(-np.log(0.0041))
+    one_hot = np.eye(1, 12_000, cat)[0]
+    assert -conditional_log_probability(P, [the, cat]) == pytest.approx(-(one_hot * np.log(P[:, 0])).sum())
+    assert -conditional_log_probability(P, [the, cat, sat]) == pytest.approx(-np.log(0.0041) - np.log(0.5))
+
+
+def test_with_a_start_token_the_probabilities_of_all_sequences_of_a_length_sum_to_one():
+    model = partial(d_transformer_gpt2, theta=parameters())
+    pairs = [[first, second] for first in range(5) for second in range(5)]
+    assert sum(np.exp(sequence_log_probability(pair, 2, model)) for pair in pairs) == pytest.approx(1)
+
+
+def test_without_one_they_are_conditional_and_sum_to_one_for_each_first_token():
+    theta = parameters()
+    total = sum(np.exp(conditional_log_probability(d_transformer_gpt2([3, v], theta), [3, v])) for v in range(5))
+    assert total == pytest.approx(1)
+
+
+def test_a_single_token_leaves_nothing_to_predict():
+    assert conditional_log_probability(np.full((5, 1), 0.2), [3]) == 0
