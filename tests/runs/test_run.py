@@ -35,7 +35,7 @@ def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
 
 def test_a_run_never_goes_into_a_folder_that_has_something_in_it(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(OutputError, match=r"exists; go on with it by --resume auto, or give another --out"):
+    with pytest.raises(OutputError, match=r"exists; it is no run: remove it, or give another --out"):
         Run.create(tmp_path)
     with pytest.raises(OutputError, match="exists"):
         Run.create(tmp_path / "mine.txt")
