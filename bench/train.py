@@ -76,7 +76,7 @@ class Workload:
 # nanoGPT, config/train_shakespeare_char.py, and what its README.md gives for a computer without a GPU
 SHAKESPEARE = Workload("10.7M", 6, 6, 384, context_length=256, batch_size=64, dropout=0.2, steps=1)
 LAPTOP = Workload("0.8M", 4, 4, 128, context_length=64, batch_size=12, dropout=0.0, steps=10)
-FULL = ((SHAKESPEARE, 5), (LAPTOP, 10))  # each with its number of rounds
+FULL = ((SHAKESPEARE, 3), (LAPTOP, 10))  # each with its number of rounds
 QUICK = ((replace(SHAKESPEARE, batch_size=4), 3), (LAPTOP, 5))
 
 

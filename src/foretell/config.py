@@ -13,7 +13,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -60,7 +60,13 @@ def _with_own_names(section: type[BaseModel], values: Any) -> Any:
     """The same mapping under our names for its keys."""
     if not isinstance(values, Mapping):
         return values
-    return {_own_name(section, str(key).replace("-", "_")): value for key, value in values.items()}
+    named = {_own_name(section, str(key).replace("-", "_")): value for key, value in values.items()}
+    return {key: None if value == "none" and _may_be_none(section, key) else value for key, value in named.items()}
+
+
+def _may_be_none(section: type[BaseModel], key: str) -> bool:
+    """Is nothing a value of this field? TOML cannot write it, so `none` stands for it there."""
+    return key in section.model_fields and type(None) in get_args(section.model_fields[key].annotation)
 
 
 def _own_name(section: type[BaseModel], key: str) -> str:
@@ -71,7 +77,7 @@ def _own_name(section: type[BaseModel], key: str) -> str:
 class Section(BaseModel):
     """A part of the configuration: frozen, and closed to unknown keys."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod
@@ -247,7 +253,7 @@ class TrainingConfig(Section):
     sample_every: int = Field(200, gt=0)
     checkpoint_every: int = Field(200, gt=0)
     keep_checkpoints: int = Field(2, gt=0)  # the last few; the best is always kept
-    seed: int = Field(1, ge=0)
+    seed: int = Field(1, ge=0, lt=2**63)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -264,7 +270,7 @@ class SamplingConfig(Section):
     top_k: int | None = Field(None, gt=0)  # keep the k likeliest
     top_p: float = Field(1.0, gt=0, le=1)  # keep the smallest set with this much probability (Holtzman et al. 2020)
     min_p: float = Field(0.0, ge=0, le=1)  # drop what is less likely than min_p times the likeliest
-    seed: int = Field(1, ge=0)
+    seed: int = Field(1, ge=0, lt=2**63)
 
 
 class Config(Section):

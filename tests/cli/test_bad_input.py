@@ -53,6 +53,14 @@ TABLE = [
     (["train", "CORPUS", "--config", "missing.toml"], 2, ["missing.toml"]),
     (["train", "CORPUS", "--config", "bad.toml"], 2, ["bad.toml"]),
     (["train", "CORPUS", "--config", "unknown.toml"], 2, ["modle", "model"]),
+    (["train", "CORPUS", "--set", "steps=5"], 2, ["steps = 5", "--set"]),
+    (["train", "CORPUS", "--set", "model"], 2, ["model"]),
+    (["train", "CORPUS", "--training.learning-rate", "inf", "--steps", "1"], 2, ["learning_rate", "inf"]),
+    (["train", "CORPUS", "--seed", "18446744073709551616", "--steps", "1"], 2, ["seed"]),
+    (["train", "CORPUS", "--kind", "bytes", "--tokenizer", "letters.json", "--steps", "1"], 2, ["--kind"]),
+    (["train", "RUN/tokens", "--kind", "bytes", "--steps", "1"], 2, ["tokens"]),
+    (["train", "CORPUS", "--size", "toy", "--model.vocab-size", "5", "--steps", "1"], 2, ["vocab_size", "5"]),
+    (["next", "oddconfig@last", "The"], 1, ["oddconfig", "last"]),
     # data
     (["train", "missing.txt"], 1, ["missing.txt"]),
     (["train", "empty.txt"], 1, ["empty.txt", "empty"]),
@@ -139,6 +147,7 @@ def made_files(tmp_path, trained):
     make_letters(tmp_path / "letters.json")
     for name, spoil in SPOILED.items():
         shutil.copytree(trained / "checkpoints" / "step-000012", tmp_path / name)
+        (tmp_path / name / "manifest.json").unlink()  # which would notice any of this
         spoil(tmp_path / name)
     return tmp_path
 

@@ -105,12 +105,14 @@ def test_piped_text_trains_with_the_same_verb(foretell, corpus, monkeypatch):
 
 
 def test_the_tokens_of_a_run_are_data_again(foretell, trained):
-    assert foretell("train", trained / "tokens", *QUICK, "--out", "again").code == 0
+    outcome = foretell("train", trained / "tokens", *TOY, "--steps", "3", "--out", "again")
+    assert outcome.code == 0
+    assert "validation is the last 0.1" in outcome.err
 
 
 def test_tokens_of_another_tokenizer_are_refused(foretell, trained, corpus):
     foretell("tokenizer", "train", corpus, "--kind", "characters", "--out", "tok")
-    outcome = foretell("train", trained / "tokens", *QUICK, "--tokenizer", "tok", "--out", "again")
+    outcome = foretell("train", trained / "tokens", *TOY, "--steps", "3", "--tokenizer", "tok", "--out", "again")
     assert outcome.code == 1
     assert "tokenizer" in outcome.last_line
     assert not Path("again").exists()
@@ -134,7 +136,7 @@ def test_a_run_cut_short_and_resumed_is_the_uninterrupted_run(foretell, corpus, 
     assert foretell("train", corpus, *options, "--out", "cut").code == 0
     for step in (4, 6):  # as if the process had died after step 2
         remove_tree(Path(f"cut/checkpoints/step-00000{step}"))
-    outcome = foretell("train", "--out", "cut", "--resume", "auto", "--dtype", dtype)
+    outcome = foretell("train", "--out", "cut", "--resume", "auto")
     assert "after step 2 of 6" in outcome.err
     whole, cut = (load_file(f"{name}/checkpoints/step-000006/model.safetensors") for name in ("whole", "cut"))
     assert all((whole[path] == cut[path]).all() for path in whole)
@@ -234,3 +236,49 @@ def test_a_closed_pipe_ends_quietly(trained):
     assert done.returncode == 0
     assert "Traceback" not in done.stderr
     assert "BrokenPipe" not in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["words", "characters"])
+def test_words_and_characters_of_the_held_out_text_can_be_unknown(foretell, tmp_path, kind):
+    (tmp_path / "x.txt").write_text("".join(f"word{n} and more\n" for n in range(400)) + "ünseen\n")
+    outcome = foretell("train", "x.txt", *TOY, "--kind", kind, "--steps", "2", "--out", "x")
+    assert outcome.code == 0, outcome.err
+
+
+def test_a_published_shape_takes_the_vocabulary_of_the_text(foretell, corpus):
+    small = ["--model.num-layers", "1", "--model.width", "16", "--model.num-heads", "2", "--model.context-length", "32"]
+    options = ["--size", "gpt2", *small, "--kind", "bytes", "--steps", "2", "--training.batch-size", "2"]
+    assert foretell("train", corpus, *options, "--out", "x").code == 0
+    assert foretell("info", "x", "--json").json["config"]["vocab_size"] == 257
+
+
+def test_a_choice_called_none_can_be_made(foretell, corpus):
+    options = ["--model.position", "none", "--model.norm", "none", "--model.qk-norm", "false", "--model.window", "none"]
+    assert foretell("train", corpus, *QUICK, *options, "--model.feedforward", "none", "--out", "x").code == 0
+    assert foretell("info", "x", "--json").json["config"]["position"] == "none"
+
+
+def test_a_resumed_run_refuses_other_data_and_another_tokenizer(foretell, corpus, tmp_path):
+    foretell("train", corpus, *QUICK, "--out", "x")
+    (tmp_path / "other.txt").write_text("something else\n" * 50)
+    for other in (["other.txt"], ["--tokenizer", "primer"]):
+        outcome = foretell("train", *other, "--out", "x", "--resume", "auto")
+        assert outcome.code == 2
+        assert "was started with" in outcome.last_line
+
+
+def test_weights_that_are_damaged_are_noticed_by_every_verb(foretell, corpus):
+    foretell("train", corpus, *QUICK, "--out", "x")
+    weights = Path("x/checkpoints/step-000003/model.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(content)
+    outcome = foretell("next", "x", "The")
+    assert outcome.code == 1
+    assert "model.safetensors is damaged" in outcome.last_line
+
+
+def test_a_folder_with_an_at_sign_is_a_model(foretell, corpus):
+    foretell("train", corpus, *QUICK, "--out", "a@b/r1")
+    assert foretell("next", "a@b/r1", "The").code == 0
+    assert foretell("next", "a@b/r1@last", "The").code == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretell.pretraining.plan import MOST_EPOCHS, choose_dropout, choose_size, choose_steps
-from foretell.pretraining.prepare import bpe_vocab_size
+from foretell.pretraining.prepare import vocabulary_for
 
 
 def test_more_time_means_a_larger_model():
@@ -40,4 +40,4 @@ def test_the_more_often_a_text_is_read_the_more_is_dropped():
 
 @pytest.mark.parametrize(("size", "entries"), [(1_000, 512), (373_164, 512), (1_003_856, 2048), (10**9, 16_384)])
 def test_the_vocabulary_grows_with_the_text(size, entries):
-    assert bpe_vocab_size(size) == entries
+    assert vocabulary_for(size) == entries

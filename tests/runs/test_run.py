@@ -23,12 +23,20 @@ def run(folder: Path) -> Run:
 # --- making and opening ----------------------------------------------------------------------------------------------
 
 
+def test_a_record_that_lacks_something_is_refused(tmp_path: Path) -> None:
+    run = Run.create(tmp_path / "x")
+    run.write_record({"config": {}}, {})
+    with pytest.raises(CheckpointError, match="has no 'data'"):
+        run.record()
+
+
 def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "new" / "x")
     assert not is_run(run.directory)
-    run.write_record({"config": {"a": 1}}, {"torch": "2"})
+    record = {"config": {"a": 1}, "data": ["x"], "size": "toy", "device": "cpu", "dtype": "float32"}
+    run.write_record(record, {"torch": "2"})
     assert is_run(run.directory)
-    assert Run.open(run.directory).record() == {"config": {"a": 1}}
+    assert Run.open(run.directory).record() == record
     assert run.name == "x"
     assert json.loads((run.directory / "environment.json").read_text()) == {"torch": "2"}
 

@@ -49,6 +49,8 @@ def read_text(argument: str) -> str:
     """The text of an argument, from standard input where it says so."""
     if argument != STANDARD_INPUT:
         return argument
+    if sys.stdin is None:
+        raise DataError("standard input is closed; pipe a text into it, or give the text as an argument")
     try:
         return sys.stdin.buffer.read().decode("utf-8")
     except UnicodeDecodeError as error:
@@ -73,9 +75,7 @@ def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
 
 
 def parse_value(text: str) -> Any:
-    """A number, a boolean or a list as TOML writes it; anything else is text; `none` is nothing."""
-    if text.lower() == "none":
-        return None
+    """A number, a boolean or a list as TOML writes it; anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -91,12 +92,13 @@ def show_result(console: Console, session: Session, gzip_bits: float) -> None:
     console.print(PROMPT + generate(model, PROMPT, 60, temperature=0.7, top_k=50)[0].text)
 
 
-def say_goodbye(console: Console, run: Path) -> None:
+def say_goodbye(console: Console, directory: Path) -> None:
     """Where the run lies, and three commands to try."""
     from foretell.cli.demo_display import title
 
-    title(console, "the run", f"is in {run}: weights, metrics, samples, loss curve")
+    title(console, "the run", f"is in {directory}: weights, metrics, samples, loss curve")
     console.print("three commands to try next:")
+    run = shlex.quote(str(directory))
     for command in (
         f'foretell next {run} "If the object is"',
         f'foretell generate {run} "A class definition" --max-tokens 80',

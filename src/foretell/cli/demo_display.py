@@ -11,7 +11,7 @@ from rich.text import Text
 from foretell.cli.training_display import LiveReporter, shorten
 from foretell.text import Tokenizer
 
-BAR_WIDTH = 20
+BAR_WIDTH = 14  # a row with steps of five digits and a loss above ten just fits 80 columns
 TOKEN_STYLES = ("black on cyan", "black on white")
 FACTS = ("model", "machine", "steps", "untrained")  # of what a training notes; text and tokens have been shown
 

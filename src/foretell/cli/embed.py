@@ -41,7 +41,7 @@ def embed(
 def read_texts(argument: str) -> list[str]:
     """The text itself, or the lines of a file or of standard input that are not empty."""
     path = Path(argument)
-    if len(argument) < 1024 and "\n" not in argument and path.is_file():
+    if is_file(path):
         note(f"one vector for each line of {argument}")
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
@@ -56,3 +56,11 @@ def read_texts(argument: str) -> list[str]:
     if not lines:
         raise DataError("there is no text to embed; give at least one line with some")
     return lines
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is such a file; a text that is too long for a name is none."""
+    try:
+        return path.is_file()
+    except OSError:
+        return False

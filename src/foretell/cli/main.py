@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -17,9 +18,10 @@ from foretell.cli.terminal import fail
 from foretell.errors import ForetellError, Interrupted
 
 LEARN, ASK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("Learn", "Ask", "Look"), start=1))
+# "Examples:" would be read as a section of a docstring, and cyclopts shows none of those
 HELP = """A decoder (GPT) that you can see through.
 
-Examples:
+For example:
 
     foretell demo                                   the first five minutes
     foretell train my.txt                           train on your own text
@@ -41,14 +43,23 @@ VERBS = {  # verb: (group, what it does, where it is)
 }
 
 
-def make_app() -> App:
-    """All verbs, each imported when it is called."""
-    app = App(name="foretell", help=HELP, help_format="plaintext", help_formatter="plain", version=_version)
+def make_app(asked: Sequence[str] = ()) -> App:
+    """All verbs, each imported when it is called; the one that `asked` begins with has its whole docstring as help."""
+    app = App(
+        name="foretell",
+        help=HELP,
+        help_format="plaintext",
+        help_formatter="plain",
+        version=_version,
+        suppress_keyboard_interrupt=False,  # run() says in a line what happened; cyclopts would leave without a word
+    )
     app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
     for verb, (group, summary, where) in VERBS.items():
-        app.command(where, name=verb, group=group, help=summary)
+        # A summary given here replaces the docstring, which the overview cannot show without importing the verb
+        app.command(where, name=verb, group=group, help=None if verb in asked[:1] else summary)
     tokenizer = App(name="tokenizer", help="Make a tokenizer of your own.", group=LOOK, help_formatter="plain")
-    tokenizer.command("foretell.cli.tokenizer:train", name="train", help="Make a tokenizer from text.")
+    summary = None if list(asked[:2]) == ["tokenizer", "train"] else "Make a tokenizer from text."
+    tokenizer.command("foretell.cli.tokenizer:train", name="train", help=summary)
     app.command(tokenizer)
     return app
 
@@ -56,6 +67,9 @@ def make_app() -> App:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks is no reason to stop
+            stream.reconfigure(errors="replace")
     # Threads that wait for each other should sleep, not spin: with a second busy program on two cores, spinning made
     # training of the tiny size more than ten times slower (OpenMP reads this when torch is imported)
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -65,8 +79,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 def run(arguments: list[str]) -> int:
     """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM."""
     try:
-        make_app()(rewrite(arguments), exit_on_error=False, print_error=False, result_action="return_value")
-        sys.stdout.flush()
+        app = make_app(arguments)
+        app(rewrite(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        if sys.stdout is not None:  # as it is where the shell closed it
+            sys.stdout.flush()
     except ForetellError as error:
         return fail(str(error), error.exit_code)
     except CycloptsError as error:
@@ -75,7 +91,8 @@ def run(arguments: list[str]) -> int:
         return fail("stopped by Ctrl-C", 130)
     except BrokenPipeError:
         # Whoever read the output has gone; pointing stdout elsewhere keeps Python from complaining when it exits
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
     return 0

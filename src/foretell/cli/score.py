@@ -43,7 +43,7 @@ def show(result: Score) -> None:
     from rich.text import Text
 
     console = results()
-    if console.color_system:
+    if console.color_system and not console.no_color:  # NO_COLOR leaves a terminal its colour system
         console.print(Text.assemble(*(coloured(token) for token in result.tokens)))
         console.print(Text.assemble("surprise in bits: ", *legend()))
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -19,15 +20,25 @@ def results() -> Console:
     """Standard output: wraps nothing and guesses no colours. NO_COLOR and FORCE_COLOR are honoured by rich."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True, emoji=False, markup=False)
+    class Results(Console):
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError  # as print does; rich would leave with exit code 1
+
+    return Results(highlight=False, soft_wrap=True, emoji=False, markup=False)
 
 
 @cache
 def messages() -> Console:
-    """Standard error, for all that is not a result."""
+    """Standard error, for all that is not a result; once nobody reads it, it is quiet and the work goes on."""
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
+    class Messages(Console):
+        def on_broken_pipe(self) -> None:
+            self.quiet = True
+            # What is still buffered goes nowhere; otherwise Python fails on it when it exits
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+    return Messages(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
 
 
 def note(text: str) -> None:
@@ -38,7 +49,8 @@ def note(text: str) -> None:
 def fail(message: str, exit_code: int) -> int:
     """An error as one line on stderr; hands the exit code through."""
     one_line = " ".join(str(message).split())
-    print(f"foretell: {one_line}", file=sys.stderr)
+    if sys.stderr is not None:  # print would take stdout instead
+        print(f"foretell: {one_line}", file=sys.stderr)
     return exit_code
 
 

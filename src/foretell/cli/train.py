@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -10,9 +11,13 @@ from cyclopts import Parameter
 from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, parse_settings
 from foretell.cli.data import DataArgument, describe_data, text_source
 from foretell.cli.terminal import note, results
+from foretell.errors import ConfigError
 
 if TYPE_CHECKING:
     from foretell.pretraining.session import Session
+
+
+STORE_FILES = ("index.json", "tokenizer.json")
 
 
 def train(
@@ -42,7 +47,9 @@ def train(
     Size, steps and vocabulary are chosen from the data and the machine where you leave them out, and said.
     Sections of the configuration: model, tokenizer, data, training.
     """
-    note(f"reading     {describe_data(data)}")
+    out = out or default_out(data, resume == "auto")
+    is_resumed = resume == "auto" and (out / "run.json").exists()
+    note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
     from foretell.cli.training_display import make_reporter
     from foretell.convert.load import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
@@ -54,8 +61,8 @@ def train(
     store = token_store(data)
     request = Request(
         text_source(data, overrides.get("data", {}).get("text_field")),
-        described=[describe_data(data)],
-        out=out or default_out(data, resume == "auto"),
+        described=[describe_data(data)] if data or not is_resumed else [],
+        out=out,
         size=size,
         minutes=minutes,
         overrides=overrides,
@@ -74,7 +81,10 @@ def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> 
     from foretell.config import read_toml
 
     sections: dict[str, dict[str, Any]] = read_toml(config) if config else {}
-    for section, values in parse_settings(settings).items():
+    check_tables(sections, str(config))
+    chosen = parse_settings(settings)
+    check_tables(chosen, "--set")
+    for section, values in chosen.items():
         sections[section] = {**sections.get(section, {}), **values}
     for path, value in options.items():
         section, key = path.split(".")
@@ -83,10 +93,20 @@ def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> 
     return sections
 
 
+def check_tables(sections: dict[str, Any], where: str) -> None:
+    """Refuse a value that stands where a section should."""
+    for name, values in sections.items():
+        if not isinstance(values, dict):
+            raise ConfigError(
+                f"{where}: {name} = {values!r} is no section; write {name}.KEY=VALUE, as in model.width=64"
+            )
+
+
 def token_store(data: tuple[str, ...]) -> Path | None:
     """The folder of token shards, where that is what the data is."""
     path = Path(data[0]) if len(data) == 1 and data[0] != STANDARD_INPUT else None
-    return path if path is not None and (path / "index.json").is_file() else None
+    # the tokenizer beside it tells a token store from a folder of texts that happens to hold an index.json
+    return path if path is not None and all((path / name).exists() for name in STORE_FILES) else None
 
 
 def default_out(data: tuple[str, ...], resume: bool) -> Path:
@@ -118,7 +138,7 @@ def finish(session: Session) -> None:
     files = "metrics.jsonl, samples/, loss.png" if (run.directory / "loss.png").exists() else "metrics.jsonl, samples/"
     missing = "" if "png" in files else " (for loss.png: pip install 'foretell[plot]')"
     console.print(f"run         {run.directory}: checkpoints/, {files}{missing}")
-    console.print(f'try         foretell generate {run.directory} "{run_prompt(session)}"')
+    console.print(f'try         foretell generate {shlex.quote(str(run.directory))} "{run_prompt(session)}"')
 
 
 def run_prompt(session: Session) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any, Self
 
@@ -117,8 +118,9 @@ def sample_text(step: int, prompt: str, continuation: str) -> Text:
 
 
 def shorten(text: str, length: int, *, from_end: bool = False) -> str:
-    """Text on one line, cut to a length."""
-    line = " ".join(text.split(" ")).replace("\n", "⏎")
+    """Text on one line, cut to a length; tabs, controls and runs of spaces, which make lines ragged, are one space."""
+    line = "".join(character if character.isprintable() else " " for character in text.replace("\n", "⏎"))
+    line = re.sub(" +", " ", line)
     if len(line) <= length:
         return line
     return "…" + line[-length:] if from_end else line[:length] + "…"

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
+from foretell.runs.checkpoint import MANIFEST, Checkpoint
 from foretell.runs.run import Run, is_run
-from foretell.runs.saved_model import CONFIG, LanguageModel, load_model
+from foretell.runs.saved_model import CONFIG, TOKENIZER, WEIGHTS, LanguageModel, load_model
 from foretell.text import Tokenizer, load_tokenizer
 
 RUNS = Path("runs")
@@ -23,22 +24,27 @@ def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "
     """
     chosen_device = choose_device(device)
     directory = find_model(str(argument))
+    if _exists(directory / MANIFEST):
+        Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER))
     return load_model(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=str(argument))
 
 
 def find_model(argument: str) -> Path:
     """The directory with the model's files."""
-    name, _, which = argument.partition("@")
-    for candidate in (Path(argument), Path(name), RUNS / name):
+    name, at, which = argument.rpartition("@")
+    readings = ((argument, "best"), (name, which)) if at else ((argument, "best"),)
+    for candidate, checkpoint in ((home / path, which) for home in (Path(), RUNS) for path, which in readings):
         if is_run(candidate):
-            return Run(candidate).at(which or "best").directory
+            return Run(candidate).at(checkpoint).directory
         if _exists(candidate / CONFIG):
+            if checkpoint != "best":
+                raise CheckpointError(f"{candidate} is a saved model and has no checkpoints; leave out @{checkpoint}")
             return candidate
     if argument in SHIPPED:
         return Path(str(files("foretell") / argument))
     if _exists(Path(argument)):
         raise CheckpointError(f"{argument} is neither a run (run.json) nor a saved model (config.json)")
-    raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name)}")
+    raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
 
 
 def find_tokenizer(argument: str) -> Tokenizer:

@@ -36,7 +36,9 @@ def temperature(value: float) -> Filter:
     """Divide by the temperature: below 1 the likely becomes likelier. 0 leaves the likeliest token alone."""
 
     def apply(logits: Tensor, history: History) -> Tensor:
-        return logits / value if value > 0 else keep_largest(logits)
+        if value == 0:
+            return keep_largest(logits)
+        return (logits - logits.max(-1, keepdim=True).values) / value  # the largest stays 0 however small the value
 
     return apply
 
@@ -98,13 +100,14 @@ def make_filters(config: SamplingConfig) -> dict[str, Filter]:
 class Sampler:
     """Draws the next token of each row; the draw of sample i at position t depends on (seed, i, t) alone."""
 
-    def __init__(self, config: SamplingConfig):
-        self.seed = config.seed
+    def __init__(self, config: SamplingConfig, vocab_size: int | None = None):
+        """With vocab_size, only the first so many ids are drawn: a model may have more than its tokenizer."""
+        self.seed, self.vocab_size = config.seed, vocab_size
         self.filters = make_filters(config)
 
     def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
         """Logits (B, V), the ids so far and the sample index of each row, to one id a row."""
-        logits = logits.double()
+        logits = logits[:, : self.vocab_size].double()
         for apply in self.filters.values():
             logits = apply(logits, history)
         draws = [self.draw(sample, len(ids)) for sample, ids in zip(samples, history, strict=True)]

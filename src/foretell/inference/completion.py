@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from foretell.config import SamplingConfig
-from foretell.errors import UsageError
+from foretell.config import SamplingConfig, make_section
+from foretell.errors import ContextLengthError, UsageError
 from foretell.generation.engine import generate as generate_ids
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Sequence
@@ -44,7 +44,7 @@ def generate(
     Prompt i is sample i, and is continued the same way whatever stands beside it.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
-    completer = Completer(model, prompts, SamplingConfig(**sampling), stop or [])
+    completer = Completer(model, prompts, make_section(SamplingConfig, sampling), stop or [])
     for _ in completer.stream(max_tokens, slide=slide):
         pass
     return completer.completions()
@@ -63,7 +63,7 @@ class Completer:
         allow_special: bool = False,
     ):
         self.model, self.prompts = model, prompts
-        self.sampler = Sampler(sampling)
+        self.sampler = Sampler(sampling, model.tokenizer.vocab_size)
         if any(not text for text in stop):
             raise UsageError("a stop string is empty; give at least one character")
         self.sequences = [
@@ -95,7 +95,12 @@ class Completer:
         if slide:
             return DEFAULT_TOKENS
         longest = max(len(sequence.prompt) for sequence in self.sequences)
-        return max(0, min(DEFAULT_TOKENS, self.model.decoder.config.context_length - longest))
+        context_length = self.model.decoder.config.context_length
+        if longest == context_length:
+            raise ContextLengthError(
+                f"the prompt fills the model's context of {context_length}; shorten it, or use --slide"
+            )
+        return min(DEFAULT_TOKENS, max(0, context_length - longest))
 
     def completions(self) -> list[Completion]:
         """The results, once the stream has ended."""
@@ -118,7 +123,13 @@ class Completer:
 
     def _flush(self, number: int) -> str:
         stops = self.stops[number]
-        return "" if stops.stopped else stops.push(self.decoders[number].finish()) + stops.finish()
+        if stops.stopped:
+            return ""
+        text = stops.push(self.decoders[number].finish())
+        if stops.stopped:  # completed by the last bytes
+            self.sequences[number].finish_reason = "stop"
+            return text
+        return text + stops.finish()
 
     def _kept_ids(self, sequence: Sequence, text: str) -> list[int]:
         """The generated ids without the end token, and without those that the stop string took away."""

@@ -66,14 +66,14 @@ def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | N
     ids = encode_some(model, text)
     positions = [check_position(place, len(ids)) for place in (at or [-1])]
     hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0, positions]  # (P, D)
-    logprobs = model.decoder.head(hidden).double().log_softmax(-1)  # (P, V)
+    logprobs = model.decoder.head(hidden)[:, : model.tokenizer.vocab_size].double().log_softmax(-1)  # (P, V)
     contexts = [model.tokenizer.decode(ids[: place + 1]) for place in positions]
     return [NextTokens(context, likeliest(model, row, top)) for context, row in zip(contexts, logprobs, strict=True)]
 
 
 def likeliest(model: LanguageModel, logprobs: Tensor, top: int) -> list[TokenProbability]:
     """The `top` largest of one distribution (V,), largest first."""
-    best = logprobs[: model.tokenizer.vocab_size].topk(min(top, model.tokenizer.vocab_size))
+    best = logprobs.topk(min(top, len(logprobs)))
     pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
     return [TokenProbability(token, model.tokenizer.text_of(token), math.exp(value), value) for token, value in pairs]
 
@@ -82,7 +82,7 @@ def likeliest(model: LanguageModel, logprobs: Tensor, top: int) -> list[TokenPro
 def score(model: LanguageModel, text: str) -> Score:
     """The log-probability of every token of a text given those before it."""
     ids = encode_some(model, text)
-    logits = model.decoder(torch.tensor([ids], device=model.device))[0, :-1]  # (T-1, V)
+    logits = model.decoder(torch.tensor([ids], device=model.device))[0, :-1, : model.tokenizer.vocab_size]  # (T-1, V)
     logprobs = logits.double().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0]
     values: list[float | None] = [None, *logprobs.tolist()]
     total = float(logprobs.sum())

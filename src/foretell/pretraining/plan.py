@@ -60,13 +60,14 @@ def choose_steps(
     """As many steps as fit the time; unless the time was asked for, no more than MOST_EPOCHS passes over the text."""
     by_time = int(minutes * 60 * tokens_per_second / tokens_per_step)
     by_text = MOST_EPOCHS * train_tokens // tokens_per_step
-    steps = max(FEWEST_STEPS, by_time if fixed_time else min(by_time, by_text))
+    fewest = 1 if fixed_time else FEWEST_STEPS
+    steps = max(fewest, by_time if fixed_time else min(by_time, by_text))
     epochs = steps * tokens_per_step / train_tokens
     why = f"{minutes:g} minutes at {tokens_per_second:,.0f} tokens/s"
     if not fixed_time and by_text < by_time:
         why = "more would mostly memorise the text"
-    if steps == FEWEST_STEPS:
-        why += f", but no fewer than {FEWEST_STEPS}"
+    if steps == fewest:
+        why += f", but no fewer than {fewest}"
     return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({epochs:.1f} times the text): {why}"
 
 

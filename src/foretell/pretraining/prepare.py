@@ -15,10 +15,10 @@ from foretell.data.split import describe_split, split_documents
 from foretell.errors import DataError
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 
-SPLITS = ("train", "validation")
 TOKENIZER = "tokenizer.json"
 BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the words it follows
-SMALLEST_BPE, LARGEST_BPE = 512, 16_384
+COUNTED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds whose size is a choice
+SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
 BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
 
 Source = Callable[[], Iterable[Document]]  # texts that can be read more than once
@@ -56,7 +56,7 @@ def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> Tokenize
     """A store that was written before; a tokenizer other than its own is refused."""
     tokenizer = tokenizer or load_tokenizer(directory / TOKENIZER)
     store = TokenStore.open(directory, tokenizer.fingerprint)
-    return TokenizedText(tokenizer, store, "the split of the token store")
+    return TokenizedText(tokenizer, store, str(store.extra.get("split_rule", "as in the token store")))
 
 
 def make_tokenizer(
@@ -64,24 +64,26 @@ def make_tokenizer(
 ) -> Tokenizer:
     """A tokenizer from the training part of the text, its vocabulary sized to the text where no size is given."""
 
+    whole = config.kind == "characters"  # a character that only the held-out text has could not be written otherwise
+
     def texts() -> Iterator[str]:
         for part, document in split_documents(source(), data_config.validation_fraction):
-            if part == "train":
+            if part == "train" or whole:
                 yield document.text
 
     vocab_size = config.vocab_size
-    if config.kind == "bpe" and vocab_size is None:
+    if config.kind in COUNTED and vocab_size is None:
         size = sum(len(text.encode()) for text in texts())
-        vocab_size = bpe_vocab_size(size)
-        say(f"vocabulary  {vocab_size:,} byte-pair tokens, for {size:,} bytes of training text")
+        vocab_size = vocabulary_for(size)
+        say(f"vocabulary  at most {vocab_size:,} {COUNTED[config.kind]}, for {size:,} bytes of training text")
     split = {"split": config.split or BPE_SPLIT} if config.kind == "bpe" or config.split else {}
     return train_tokenizer(config.kind, texts(), vocab_size=vocab_size, **split)
 
 
-def bpe_vocab_size(text_bytes: int) -> int:
+def vocabulary_for(text_bytes: int) -> int:
     """The largest power of two that leaves BYTES_PER_ENTRY bytes of text for each entry."""
     fitting = 2 ** max(0, (text_bytes // BYTES_PER_ENTRY).bit_length() - 1)
-    return min(max(fitting, SMALLEST_BPE), LARGEST_BPE)
+    return min(max(fitting, SMALLEST_VOCABULARY), LARGEST_VOCABULARY)
 
 
 def write_splits(

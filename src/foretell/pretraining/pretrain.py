@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from foretell.config import Config, make_section
+from foretell.data.loader import check_enough_tokens
 from foretell.device import choose_device, choose_training_dtype
 from foretell.model.cost import count_parameters
 from foretell.model.init import make_decoder
@@ -44,8 +45,17 @@ def start_session(request: Request, reporter: Reporter) -> Session:
             reporter.note(line)
         session = make_session(run, config, text, device, dtype, reporter)
         session.check_mask()
-        record = {"config": config.model_dump(mode="json"), "data": request.described, "reasons": plan.reasons}
-        run.write_record({**record, "size": plan.size, "split": text.split_rule}, describe_environment(device, dtype))
+        environment = describe_environment(device, dtype)
+        record = {
+            "config": config.model_dump(mode="json"),
+            "data": request.described,
+            "size": plan.size,
+            "reasons": plan.reasons,
+            "split": text.split_rule,
+            "device": environment["device"],
+            "dtype": environment["dtype"],
+        }
+        run.write_record(record, environment)
     except BaseException:
         shutil.rmtree(run.directory, ignore_errors=True)
         raise
@@ -54,24 +64,39 @@ def start_session(request: Request, reporter: Reporter) -> Session:
 
 def resume_session(request: Request, reporter: Reporter) -> Session:
     """The run as it was after its last intact checkpoint, or before its first step where there is none yet."""
-    device, dtype = choose_device(request.device), choose_training_dtype(request.dtype, choose_device(request.device))
     run = Run.open(request.out)
     record = run.record()
     config = make_section(Config, record["config"], str(run.directory))
+    text = open_tokens(run.tokens)
     request.check_unchanged(config, record["size"])
+    request.check_same_data(record["data"], text.tokenizer)
+    device, dtype = resumed_precision(request, record, reporter)
     if request.minutes is not None:
         reporter.note(f"steps       {config.training.steps:,}, as fixed when the run was started")
     if not list_checkpoints(run.checkpoints):
         reporter.note(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
         run.forget_metrics_after(0)
-        return make_session(run, config, open_tokens(run.tokens), device, dtype, reporter)
+        return make_session(run, config, text, device, dtype, reporter)
     checkpoint = run.last_intact(reporter.note)
     model = load_model(checkpoint.directory, device, for_training=True)
-    session = Session(run, config, open_tokens(run.tokens), model.decoder, device, dtype, reporter)
+    session = Session(run, config, text, model.decoder, device, dtype, reporter)
     session.restore(checkpoint)
     session.check_mask()
     reporter.note(f"resuming    {run.directory} after step {checkpoint.step:,} of {config.training.steps:,}")
     return session
+
+
+def resumed_precision(request: Request, record: dict[str, Any], reporter: Reporter) -> tuple[torch.device, torch.dtype]:
+    """Device and precision of the run, so that it stays the same one; a wish for others is granted and said."""
+    device = choose_device(record["device"] if request.device == "auto" else request.device)
+    dtype = choose_training_dtype(record["dtype"] if request.dtype == "auto" else request.dtype, device)
+    now = (device.type, str(dtype).removeprefix("torch."))
+    if now != (record["device"], record["dtype"]):
+        started = f"{record['device']} in {record['dtype']}"
+        reporter.note(
+            f"precision   {now[0]} in {now[1]}, not {started} as before: the result will differ in the last digits"
+        )
+    return device, dtype
 
 
 def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
@@ -87,6 +112,8 @@ def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
 def configure(request: Request, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> tuple[Config, Plan]:
     """The configuration, with size and steps chosen where the request leaves them open."""
     vocab_size = text.tokenizer.vocab_size
+    smallest = request.model_config(request.size or "toy", vocab_size)
+    check_enough_tokens(len(text.store.split("train")), smallest.context_length)
     plan = plan_run(
         lambda size: request.probed_config(size, vocab_size),
         request.training_config,

@@ -18,7 +18,7 @@ from foretell.config import (
 )
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
-from foretell.model.presets import PUBLISHED, preset
+from foretell.model.presets import preset
 from foretell.pretraining.plan import choose_dropout, training_defaults
 from foretell.pretraining.prepare import Source
 from foretell.text import Tokenizer
@@ -50,7 +50,22 @@ class Request:
             raise ConfigError(f"minutes must be a positive number, not {self.minutes}")
         if self.minutes is not None and self.steps is not None:
             raise ConfigError("minutes and steps both say how long to train; give one of them")
-        self.tokenizer_config(), self.data_config()  # a wrong value is refused before any work is done
+        self._check_early()
+
+    def _check_early(self) -> None:
+        """What can be refused before any work is done."""
+        self.tokenizer_config(), self.data_config()
+        for name, section in (("model", ModelConfig), ("training", TrainingConfig)):
+            for key in self.section(name):
+                check_known(key, tuple(section.model_fields), f"key in {name}:")
+        if self.size is not None:
+            self.model_config(self.size, vocab_size=1)
+        if self.tokenizer is not None and self.section("tokenizer"):
+            raise ConfigError("a tokenizer is given, so there is none to make; leave out tokenizer settings (--kind)")
+        if self.tokens is not None and (self.section("tokenizer") or "validation_fraction" in self.section("data")):
+            raise ConfigError(
+                "the data are tokens, made and split already; leave out tokenizer and validation settings"
+            )
 
     @property
     def steps(self) -> int | None:
@@ -60,7 +75,8 @@ class Request:
 
     def section(self, name: str) -> dict[str, Any]:
         """What the user set in a section, under our names for the fields."""
-        return {ALIASES.get(key, key): value for key, value in self.overrides.get(name, {}).items()}
+        values = {key.replace("-", "_"): value for key, value in self.overrides.get(name, {}).items()}
+        return {ALIASES.get(key, key): value for key, value in values.items()}
 
     def tokenizer_config(self) -> TokenizerConfig:
         """How to make a tokenizer."""
@@ -76,10 +92,12 @@ class Request:
         base = preset(size)
         if "width" in chosen or "num_heads" in chosen:  # what would follow from them follows from the new ones
             base.pop("head_width", None)
-        asked = int(chosen.get("vocab_size") or base.get("vocab_size") or 0)
-        if size in PUBLISHED and asked < vocab_size:
-            asked = vocab_size
-        return make_section(ModelConfig, {**base, **chosen, "vocab_size": max(asked, vocab_size)}, "model")
+        config = make_section(ModelConfig, {**base, "vocab_size": vocab_size, **chosen}, "model")
+        if config.vocab_size < vocab_size:
+            raise ConfigError(
+                f"model.vocab_size {config.vocab_size} is below the tokenizer's {vocab_size}; leave it out"
+            )
+        return config
 
     def probed_config(self, size: str, vocab_size: int) -> ModelConfig:
         """The shape whose speed decides about the steps, with the dropout that it will most likely have."""
@@ -110,6 +128,13 @@ class Request:
             for key in type(old).model_fields:
                 if getattr(new, key) != getattr(old, key):
                     raise ConfigError(self._changed(f"{name}.{key}", getattr(old, key), getattr(new, key)))
+
+    def check_same_data(self, data: list[str], tokenizer: Tokenizer) -> None:
+        """Refuse data or a tokenizer that a run was not started with; saying nothing about them is fine."""
+        if self.described not in ([], data):
+            raise ConfigError(self._changed("data", ", ".join(data), ", ".join(self.described)))
+        if self.tokenizer is not None and self.tokenizer.fingerprint != tokenizer.fingerprint:
+            raise ConfigError(self._changed("tokenizer", tokenizer.fingerprint, self.tokenizer.fingerprint))
 
     def _changed(self, what: str, old: Any, new: Any) -> str:
         return (

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 import torch
 
 from foretell.config import Config, SamplingConfig
 from foretell.data.loader import Loader, iter_evaluation_batches
-from foretell.errors import CheckpointError, Interrupted
+from foretell.errors import CheckpointError, Interrupted, TrainingError
 from foretell.evaluation.perplexity import Evaluation, evaluate
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
@@ -107,7 +108,7 @@ class Session:
             saved = "checkpoint saved"
         return Interrupted(
             f"stopped after step {self.progress.step:,}, {saved}; go on with: "
-            f"foretell train --out {self.run.directory} --resume auto",
+            f"foretell train --out {shlex.quote(str(self.run.directory))} --resume auto",
             exit_code,
         )
 
@@ -192,7 +193,7 @@ class Session:
         for _ in generate(
             self.decoder,
             [sequence],
-            Sampler(SAMPLING),
+            Sampler(SAMPLING, tokenizer.vocab_size),
             min(SAMPLE_TOKENS, room - len(prompt)),
             end_id=tokenizer.end_id,
         ):
@@ -205,6 +206,11 @@ class Session:
     def save(self, progress: Progress) -> None:
         """Write a checkpoint with the validation loss of this very step."""
         self.validate(progress)
+        if progress.validation_loss is not None and not math.isfinite(progress.validation_loss):
+            raise TrainingError(
+                f"step {progress.step}: the validation loss is {progress.validation_loss}; not saved, the checkpoint "
+                "before is good. Try a lower --training.learning-rate"
+            )
         state = {
             "step": progress.step,
             "tokens": progress.tokens,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def train(
     """
     paths = [data] if isinstance(data, str | Path) else list(data or [])
     request = Request(
-        make_source(paths, sections.get("data", {}).get("text_field")),
+        make_source(paths, sections.get("data", {}).get("text_field"), (reporter or Reporter()).note),
         described=[str(path) for path in paths] or ["the language reference inside Python"],
         out=Path(out),
         size=size,
@@ -72,6 +73,5 @@ def make_source(
         return read_documents(list(paths), text_field=text_field, say=say_once)
 
     if "-" in map(str, paths):
-        kept = list(documents())
-        return lambda: kept
+        return cache(lambda: list(documents()))
     return documents

@@ -56,7 +56,11 @@ class Run:
 
     def record(self) -> dict[str, Any]:
         """What `write_record` stored."""
-        return read_json(self.directory / RUN)
+        record = read_json(self.directory / RUN)
+        for key in ("config", "data", "size", "device", "dtype"):
+            if key not in record:
+                raise CheckpointError(f"{self.directory / RUN} has no '{key}'; it is damaged or of another version")
+        return record
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
@@ -69,10 +73,11 @@ class Run:
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl that are complete, oldest first."""
         path = self.directory / METRICS
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
         try:
-            return [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
-        except ValueError as error:
+            lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+            found = [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
+            return [{"step": int(metrics["step"]), **metrics} for metrics in found]
+        except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); remove the line, or start again with another --out"
             ) from None
@@ -84,6 +89,7 @@ class Run:
 
     def write_sample(self, step: int, text: str) -> None:
         """Keep a text that the model wrote at a step."""
+        self.samples.mkdir(exist_ok=True)
         write_text(self.samples / f"step-{step:06d}.txt", text)
 
     def best(self) -> Checkpoint:

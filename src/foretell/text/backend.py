@@ -9,7 +9,7 @@ from typing import Any
 
 import tokenizers
 
-from foretell.errors import TokenizerError
+from foretell.errors import ForetellError, TokenizerError
 
 Document = dict[str, Any]  # the content of a tokenizer.json
 
@@ -19,7 +19,7 @@ def rust_failures(what: str) -> Generator[None]:
     """Raise whatever `tokenizers` raises as a TokenizerError that begins with `what`."""
     try:
         yield
-    except TokenizerError:
+    except ForetellError:  # also Interrupted, which a signal raises wherever the program is
         raise
     except Exception as error:  # tokenizers raises bare Exception, so nothing narrower catches it
         raise TokenizerError(f"{what}: {_one_line(error)}") from error

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
+from contextlib import suppress
 from types import FrameType
 from typing import Self
+
+from foretell.errors import Interrupted
 
 
 class StopSignal:
@@ -26,11 +30,22 @@ class StopSignal:
             signal.signal(number, handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.number is not None:
+        if self.number is None:
+            self.number = number
+            _say("stopping after this step; once more stops now")
+        elif number == signal.SIGINT:
             raise KeyboardInterrupt
-        self.number = number
+        else:
+            raise Interrupted("stopped by SIGTERM", 128 + number)
 
     @property
     def exit_code(self) -> int:
         """What a shell expects of a process that a signal ended: 128 and the signal's number."""
         return 128 + (self.number or 0)
+
+
+def _say(line: str) -> None:
+    """A line on stderr; lost where stderr is closed, or was just being written when the signal came (RuntimeError)."""
+    if sys.stderr is not None:
+        with suppress(OSError, RuntimeError, ValueError):
+            print(line, file=sys.stderr, flush=True)

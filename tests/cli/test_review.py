@@ -1,0 +1,99 @@
+"""What a review of the command line found, so that it stays mended."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+
+from foretell.cli.demo_display import DemoReporter
+from foretell.cli.embed import read_texts
+from foretell.cli.training_display import shorten
+from foretell.errors import Interrupted
+from foretell.text.backend import rust_failures
+from foretell.training.signals import StopSignal
+
+
+def test_help_shows_examples_and_says_what_a_model_is(foretell):
+    out = foretell("--help").out
+    assert 'foretell next primer "The return value of the"' in out
+    assert "A MODEL is a path" in out
+
+
+def test_the_help_of_a_verb_is_its_whole_docstring(foretell):
+    assert "Sections of the configuration: model, tokenizer, data, training." in foretell("train", "--help").out
+    assert "Make a tokenizer from text." in foretell("tokenizer", "--help").out
+    assert "Without data, the text is" in foretell("tokenizer", "train", "--help").out
+
+
+def test_ctrl_c_in_a_verb_is_said_and_exits_130(foretell, monkeypatch):
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("foretell.cli.embed.read_texts", stop)
+    outcome = foretell("embed", "primer", "text")
+    assert (outcome.code, outcome.last_line) == (130, "foretell: stopped by Ctrl-C")
+
+
+def test_a_signal_while_tokenizing_is_no_tokenizer_error():
+    with pytest.raises(Interrupted), rust_failures("text"):
+        raise Interrupted("stopped by SIGTERM", 143)
+
+
+def test_the_first_signal_is_acknowledged_and_a_second_sigterm_exits_143(capfd):
+    with StopSignal():
+        signal.raise_signal(signal.SIGTERM)
+        assert "stopping after this step" in capfd.readouterr().err
+        with pytest.raises(Interrupted) as caught:
+            signal.raise_signal(signal.SIGTERM)
+    assert caught.value.exit_code == 143
+
+
+def test_no_color_gives_score_as_a_table(foretell, trained, monkeypatch):
+    console = Console(force_terminal=True, color_system="standard", no_color=True, soft_wrap=True)
+    monkeypatch.setattr("foretell.cli.score.results", lambda: console)
+    assert "'c'" in foretell("score", trained, "cat").out
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_give_no_traceback(closed):
+    command = f"{sys.executable} -m foretell --help {closed}"
+    outcome = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=False)
+    assert (outcome.returncode, outcome.stderr) == (0, "")
+
+
+def test_an_encoding_that_lacks_a_character_does_not_stop_a_verb(trained):
+    command = [sys.executable, "-m", "foretell", "next", str(trained), "The cat"]
+    environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
+    assert subprocess.run(command, capture_output=True, env=environment, check=False).returncode == 0
+
+
+def test_a_row_of_the_demo_fits_80_columns():
+    reporter = DemoReporter(Console(file=io.StringIO()), 2.0, "")
+    reporter.bits_per_byte = lambda loss: loss
+    row = reporter.row({"step": 7, "loss": 10.5, "validation_loss": 10.5}, 12345)
+    assert row.cell_len <= 80
+
+
+def test_a_sample_is_shown_on_one_even_line():
+    assert shorten("a\tb  c\r\nd\x1b[2Je", 40) == "a b c ⏎d [2Je"
+
+
+def test_a_text_too_long_for_a_file_name_is_embedded_as_a_text():
+    texts = read_texts("cat " * 75)
+    assert texts == ["cat " * 75]
+
+
+def test_training_goes_on_when_nobody_reads_its_messages(trained, corpus, tmp_path):
+    reading, writing = os.pipe()
+    os.close(reading)
+    arguments = [str(corpus), "--size", "toy", "--kind", "bytes", "--steps", "2", "--out", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "foretell", "train", *arguments]
+    outcome = subprocess.run(command, stdout=subprocess.DEVNULL, stderr=writing, check=False)
+    os.close(writing)
+    assert outcome.returncode == 0
