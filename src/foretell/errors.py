@@ -7,7 +7,6 @@
     ├── ContextLengthError        1   a text does not fit the model's context
     ├── TrainingError             1   training cannot go on without doing harm (a loss that is not finite)
     ├── OutputError               1   something cannot be written
-    ├── MissingExtraError         1   an optional dependency is needed and not installed
     ├── UsageError                2   arguments that make no sense
     │   └── ConfigError           2   an unknown, missing or contradictory configuration value
     └── Interrupted             130   Ctrl-C (SIGTERM: 143); what was to be saved has been saved
@@ -49,10 +48,6 @@ class TrainingError(ForetellError):
 
 class OutputError(ForetellError):
     """Something cannot be written where it should go."""
-
-
-class MissingExtraError(ForetellError):
-    """An optional dependency is needed and not installed."""
 
 
 class UsageError(ForetellError):
