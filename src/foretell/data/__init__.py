@@ -4,7 +4,6 @@
     corpora   the corpus that is always there: the reference topics inside Python
     split     which part of the text is held out for validation
     shards    documents as token ids on disk, memory-mapped
-    packing   token ids cut into rows
     loader    the batch of a step, as a function of (seed, step)
     batch     what a model is fed
 

@@ -24,9 +24,10 @@ class Evaluation:
         """exp(loss), infinity where that is too large for a float."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
-    def bits_per_byte(self, tokens_per_byte: float) -> float:
-        """The loss in bits for each byte of UTF-8 text, which tokenizers cannot flatter."""
-        return self.loss / math.log(2) * tokens_per_byte
+
+def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
+    """A loss in nats a token as bits for each byte of the UTF-8 text, which tokenizers cannot flatter."""
+    return loss / math.log(2) * tokens / text_bytes
 
 
 @torch.no_grad()

@@ -35,7 +35,8 @@ def pretrain(request: Request, reporter: Reporter, *, resume: bool = False) -> S
 
 def start_session(request: Request, reporter: Reporter) -> Session:
     """A new run directory with the tokens in it, and a new model; nothing is left behind where that fails."""
-    device, dtype = choose_device(request.device), choose_training_dtype(request.dtype, choose_device(request.device))
+    device = choose_device(request.device)
+    dtype = choose_training_dtype(request.dtype, device)
     run = Run.create(request.out)
     try:
         reporter.note(f"run         {run.directory}")

@@ -11,7 +11,7 @@ import torch
 from foretell.config import Config, SamplingConfig
 from foretell.data.loader import Loader, iter_evaluation_batches
 from foretell.errors import CheckpointError, Interrupted, TrainingError
-from foretell.evaluation.perplexity import Evaluation, evaluate
+from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -156,7 +156,7 @@ class Session:
 
     def bits_per_byte(self, loss: float) -> float:
         """A loss in nats a token of the validation text, as bits for each of its bytes."""
-        return loss / math.log(2) * len(self.held_out) / self.held_out.bytes
+        return bits_per_byte(loss, len(self.held_out), self.held_out.bytes)
 
     def log(self, progress: Progress) -> None:
         """Append a line to the metrics, and show it; once a step."""

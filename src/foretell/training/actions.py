@@ -17,7 +17,6 @@ class Progress:
     gradient_norm: float | None = None
     learning_rate: float | None = None
     validation_loss: float | None = None
-    tokens_per_second: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,6 @@ def train(
         progress.seconds += seconds
         progress.loss, progress.gradient_norm = result.loss, result.gradient_norm
         progress.learning_rate = learning_rate
-        progress.tokens_per_second = result.count / seconds
         for action in actions:
             if action.is_due(progress.step, config.steps):
                 action.run(progress)
