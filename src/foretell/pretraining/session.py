@@ -49,7 +49,7 @@ class Session:
         self.run, self.config, self.text, self.reporter = run, config, text, reporter
         self.device, self.dtype = device, dtype
         self.objective = Objective(decoder.to(device))
-        self.optimizer = make_optimizer(decoder, config.training)
+        self.optimizer = make_optimizer(decoder, config.training, dtype)
         self.loader = Loader(
             text.store.split("train"),
             config.model.context_length,
