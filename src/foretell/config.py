@@ -256,6 +256,7 @@ class TrainingConfig(Section):
     evaluation_tokens: int = Field(65_536, gt=0)  # validation tokens per evaluation during training
     log_every: int = Field(10, gt=0)
     sample_every: int = Field(200, gt=0)
+    sample_prompts: tuple[str, ...] = ()  # empty: the beginning of the validation text
     checkpoint_every: int = Field(200, gt=0)
     keep_checkpoints: int = Field(2, gt=0)  # the last few; the best is always kept
     seed: int = Field(1, ge=0, lt=2**63)

@@ -11,7 +11,7 @@ OPTIONS = {
     "demo": {"--minutes", "--out"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
-        *("--checkpoint-every", "--text-field", "--set", "--device", "--dtype"),
+        *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--device", "--dtype"),
     },
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),

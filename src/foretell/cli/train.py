@@ -33,6 +33,9 @@ def train(
     seed: Annotated[int | None, Parameter(help="Everything random follows from it.")] = None,
     checkpoint_every: Annotated[int | None, Parameter(help="Steps between checkpoints.")] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    sample_prompt: Annotated[
+        list[str] | None, Parameter(negative="", help="A text to continue as it learns; can be given again.")
+    ] = None,
     settings: Annotated[
         list[str] | None,
         Parameter(
@@ -57,6 +60,7 @@ def train(
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
     options |= {"tokenizer.kind": kind, "data.text_field": text_field}
+    options |= {"training.sample_prompts": tuple(sample_prompt) if sample_prompt else None}
     overrides = merge(config, settings or [], options)
     store = token_store(data)
     request = Request(

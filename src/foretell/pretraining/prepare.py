@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from foretell.config import DataConfig, TokenizerConfig
+from foretell.config import Config, DataConfig, TokenizerConfig
+from foretell.data.loader import Loader
 from foretell.data.shards import SplitRecord, TokenStore, TokenWriter, write_index
 from foretell.data.sources import Document
 from foretell.data.split import describe_split, split_documents
@@ -57,6 +58,17 @@ def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> Tokenize
     tokenizer = tokenizer or load_tokenizer(directory / TOKENIZER)
     store = TokenStore.open(directory, tokenizer.fingerprint)
     return TokenizedText(tokenizer, store, str(store.extra.get("split_rule", "as in the token store")))
+
+
+def make_loader(text: TokenizedText, config: Config) -> Loader:
+    """The batches of a run: the same for whoever trains on them and whoever looks at them later."""
+    return Loader(
+        text.store.split("train"),
+        config.model.context_length,
+        config.training.batch_size,
+        config.training.seed,
+        document_mask=config.data.document_mask,
+    )
 
 
 def make_tokenizer(
