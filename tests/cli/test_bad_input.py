@@ -111,6 +111,12 @@ TABLE = [
     (["info", "oddconfig"], 1, ["wdith", "width"]),
     (["info", "misshaped"], 1, ["feedforward", "shape"]),
     (["info", "othertokenizer"], 1, ["tokenizer", "tokens"]),
+    # runs
+    (["runs", "nonesuch"], 1, ["nonesuch"]),
+    (["runs", "RUN", "nonesuch"], 1, ["nonesuch"]),
+    (["runs", "CORPUS"], 1, ["CORPUS"]),
+    (["runs", *["RUN"] * 9], 2, ["9", "8"]),
+    (["runs", "RUN", "--png", "no/such/folder.png"], 1, ["no/such/folder.png"]),
     # questions
     (["next", "RUN", ""], 2, ["empty"]),
     (["next", "RUN", "The", "--top", "0"], 2, ["top", "0"]),

@@ -13,6 +13,7 @@ OPTIONS = {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--device", "--dtype"),
     },
+    "runs": {"--png", "--json"},
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
         *("--seed", "--slide", "--json", "--device", "--dtype"),

@@ -33,6 +33,7 @@ A MODEL is a path, the name of a run in ./runs, or `primer`, which is inside.
 VERBS = {  # verb: (group, what it does, where it is)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
     "train": (LEARN, "Train a decoder on text.", "foretell.cli.train:train"),
+    "runs": (LEARN, "What was trained here, and how runs compare.", "foretell.cli.runs:runs"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
     "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
