@@ -138,5 +138,5 @@ def test_where_nothing_was_trained_there_is_nothing_to_list(foretell):
 def test_a_long_name_keeps_its_end(foretell, here):
     (here / "first").rename(here / "a-very-long-name-that-ends-in-seed-1")
     outcome = foretell("runs", "a-very-long-name-that-ends-in-seed-1", "second")
-    assert "ends-in-seed-1" in outcome.out
+    assert "…nds-in-seed-1 " in outcome.out
     assert all(len(line) <= 80 for line in outcome.out.splitlines())

@@ -12,6 +12,7 @@ OPTIONS = {
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--device", "--dtype"),
+        *("--report", "--show-batch", "--json"),
     },
     "runs": {"--png", "--json"},
     "generate": {

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, parse_settings
+from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, parse_settings
 from foretell.cli.data import DataArgument, describe_data, text_source
-from foretell.cli.terminal import note, results
-from foretell.errors import ConfigError
+from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
+    from foretell.device import DeviceName, DtypeName
     from foretell.pretraining.session import Session
 
 
@@ -36,6 +38,14 @@ def train(
     sample_prompt: Annotated[
         list[str] | None, Parameter(negative="", help="A text to continue as it learns; can be given again.")
     ] = None,
+    report: Annotated[
+        list[Literal["tensorboard"]] | None,
+        Parameter(negative="", help="Report to tensorboard too, in OUT/tensorboard."),
+    ] = None,
+    show_batch: Annotated[
+        int | None, Parameter(help="Train nothing: show the batch of this step of the run OUT[@CHECKPOINT].")
+    ] = None,
+    json: Json = False,
     settings: Annotated[
         list[str] | None,
         Parameter(
@@ -50,13 +60,19 @@ def train(
     Size, steps and vocabulary are chosen from the data and the machine where you leave them out, and said.
     Sections of the configuration: model, tokenizer, data, training.
     """
+    if show_batch is not None:
+        return show(show_batch, out, device, dtype, json)
+    if json:
+        raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
     out = out or default_out(data, resume == "auto")
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
     from foretell.cli.training_display import make_reporter
     from foretell.convert.load import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
+    from foretell.pretraining.reporter import Reporters
     from foretell.pretraining.request import Request
+    from foretell.pretraining.tensorboard import TensorBoardReporter
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
     options |= {"tokenizer.kind": kind, "data.text_field": text_field}
@@ -75,9 +91,31 @@ def train(
         device=device,
         dtype=dtype,
     )
-    with make_reporter() as reporter:
+    with ExitStack() as stack:
+        chosen = [make_reporter(), *([TensorBoardReporter(out)] if report else [])]
+        reporter = Reporters([stack.enter_context(one) for one in chosen])
         session = pretrain(request, reporter, resume=resume == "auto")
     finish(session)
+    return None
+
+
+def show(step: int, out: Path | None, device: DeviceName, dtype: DtypeName, json: bool) -> None:
+    """The batch of a step, with the losses of the run's best checkpoint or of the one that is named."""
+    if out is None:
+        raise UsageError("--show-batch needs the run: --out runs/x, or --out runs/x@last for another than the best")
+    from foretell.convert.load import find_run
+    from foretell.pretraining.replay import replay
+
+    name, at, _ = str(out).rpartition("@")
+    run = find_run(str(out) if not at or (out / "run.json").exists() else name)
+    model = open_model(str(out), device, dtype)
+    found = replay(run, step, model)
+    if json:
+        print_json(found.to_json())
+    else:
+        from foretell.cli.batch_display import show_batch
+
+        show_batch(found)
 
 
 def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:

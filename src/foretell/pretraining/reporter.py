@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from foretell.text import Tokenizer
@@ -22,3 +22,26 @@ class Reporter:
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
         """What the model writes after a step."""
+
+
+class Reporters(Reporter):
+    """Several at once; each hears everything."""
+
+    def __init__(self, reporters: Sequence[Reporter]):
+        self.reporters = reporters
+
+    def note(self, text: str) -> None:
+        for reporter in self.reporters:
+            reporter.note(text)
+
+    def ready(self, tokenizer: Tokenizer, train_tokens: int, bits_per_byte: Callable[[float], float]) -> None:
+        for reporter in self.reporters:
+            reporter.ready(tokenizer, train_tokens, bits_per_byte)
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        for reporter in self.reporters:
+            reporter.metrics(metrics, steps)
+
+    def sample(self, step: int, prompt: str, continuation: str) -> None:
+        for reporter in self.reporters:
+            reporter.sample(step, prompt, continuation)
