@@ -4,17 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from pathlib import Path
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from foretell.cli.score import SURPRISE
-from foretell.cli.terminal import results
-from foretell.pretraining.replay import Replay, ReplayedRow, ReplayedToken
+from foretell.cli.terminal import open_model, print_json, results
+from foretell.convert.load import find_run
+from foretell.device import DeviceName, DtypeName
+from foretell.errors import UsageError
+from foretell.pretraining.replay import Replay, ReplayedRow, ReplayedToken, replay
+from foretell.runs.run import is_run
 
 WIDTH = 80
 NO_LOSS = "-"
+
+
+def show_step(step: int, out: Path | None, device: DeviceName, dtype: DtypeName, json: bool) -> None:
+    """The batch of a step, with the losses of the run's best checkpoint or of the one that is named."""
+    if out is None:
+        raise UsageError("--show-batch needs the run: --out runs/x, or --out runs/x@last for another than the best")
+    name, at, _ = str(out).rpartition("@")
+    run = find_run(str(out) if not at or is_run(out) else name)
+    model = open_model(str(out), device, dtype)
+    found = replay(run, step, model)
+    print_json(found.to_json()) if json else show_batch(found)
 
 
 def show_batch(found: Replay) -> None:

@@ -11,11 +11,10 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, parse_settings
 from foretell.cli.data import DataArgument, describe_data, text_source
-from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.cli.terminal import note, results
 from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.device import DeviceName, DtypeName
     from foretell.pretraining.session import Session
 
 
@@ -61,7 +60,11 @@ def train(
     Sections of the configuration: model, tokenizer, data, training.
     """
     if show_batch is not None:
-        return show(show_batch, out, device, dtype, json)
+        others = (data, size, minutes, steps, config, tokenizer, kind, seed, checkpoint_every, text_field)
+        check_alone(*others, sample_prompt, report, settings, resume == "auto" or None)
+        from foretell.cli.batch_display import show_step
+
+        return show_step(show_batch, out, device, dtype, json)
     if json:
         raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
     out = out or default_out(data, resume == "auto")
@@ -99,23 +102,10 @@ def train(
     return None
 
 
-def show(step: int, out: Path | None, device: DeviceName, dtype: DtypeName, json: bool) -> None:
-    """The batch of a step, with the losses of the run's best checkpoint or of the one that is named."""
-    if out is None:
-        raise UsageError("--show-batch needs the run: --out runs/x, or --out runs/x@last for another than the best")
-    from foretell.convert.load import find_run
-    from foretell.pretraining.replay import replay
-
-    name, at, _ = str(out).rpartition("@")
-    run = find_run(str(out) if not at or (out / "run.json").exists() else name)
-    model = open_model(str(out), device, dtype)
-    found = replay(run, step, model)
-    if json:
-        print_json(found.to_json())
-    else:
-        from foretell.cli.batch_display import show_batch
-
-        show_batch(found)
+def check_alone(*others: Any) -> None:
+    """Refuse what --show-batch would ignore."""
+    if any(other not in (None, ()) for other in others):
+        raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
 
 
 def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -73,7 +73,7 @@ class LiveReporter(PlainReporter):
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_row(ProgressBar(total=steps, completed=metrics["step"], complete_style="cyan"))
         if self.console.is_terminal:
-            self.live.update(Group(bar, describe(metrics, steps, left)))
+            self.live.update(Group(bar, describe(metrics, steps, left), describe_gauges(metrics)))
 
 
 class Remaining:
@@ -108,6 +108,14 @@ def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
     if metrics["tokens_per_second"]:
         line.append(f"  {metrics['tokens_per_second']:,.0f} tokens/s", style="not bold")
     return line.append(f"  {left}" if left else "", style="not bold dim")
+
+
+def describe_gauges(metrics: dict[str, Any]) -> Text:
+    """What else to keep an eye on, in one line of at most 80 columns."""
+    parts = [f"learning rate {metrics['learning_rate']:.2g}", f"gradient {metrics['gradient_norm']:.2f}"]
+    if metrics["matrix_rate_share"] is not None:
+        parts.append(f"{metrics['matrix_rate_share']:.0%} of the matrix rate")
+    return Text("  ".join([*parts, f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB"]), style="dim")
 
 
 def sample_text(step: int, prompt: str, continuation: str) -> Text:
