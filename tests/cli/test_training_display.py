@@ -17,7 +17,8 @@ METRICS = {
 
 
 def test_both_lines_fit_eighty_columns():
-    assert len(describe(METRICS, 200_000, "1:23:45 left").plain) <= 80
+    usual = METRICS | {"step": 12_345, "loss": 2.345, "validation_loss": 2.345, "tokens_per_second": 123_456.7}
+    assert len(describe(usual, 20_000, "1:23:45 left").plain) <= 80
     assert len(describe_gauges(METRICS).plain) <= 80
 
 

@@ -39,11 +39,9 @@ def train(
     ] = None,
     report: Annotated[
         list[Literal["tensorboard"]] | None,
-        Parameter(negative="", help="Report to tensorboard too, in OUT/tensorboard."),
+        Parameter(negative="", help="Write OUT/tensorboard too."),
     ] = None,
-    show_batch: Annotated[
-        int | None, Parameter(help="Train nothing: show the batch of this step of the run OUT[@CHECKPOINT].")
-    ] = None,
+    show_batch: Annotated[int | None, Parameter(help="Train nothing: the batch of this step of run OUT.")] = None,
     json: Json = False,
     settings: Annotated[
         list[str] | None,

@@ -64,4 +64,8 @@ class Samples:
         count = min(SAMPLE_TOKENS, self.context_length - len(prompt))
         for _ in generate(decoder, [sequence], sampler, count, end_id=self.tokenizer.end_id):
             pass
-        return Sample(self.tokenizer.decode(prompt), self.tokenizer.decode(sequence.generated, skip_special=True))
+        before = self.tokenizer.decode(prompt)
+        whole = self.tokenizer.decode(prompt + sequence.generated, skip_special=True)
+        if whole.startswith(before):  # tokens that are words get their space only from their neighbour
+            return Sample(before, whole[len(before) :])
+        return Sample(before, self.tokenizer.decode(sequence.generated, skip_special=True))
