@@ -134,6 +134,7 @@ def test_a_run_of_the_first_version_is_read_as_what_it_was():
         "momentum": 0.95,
         "label_smoothing": 0.0,
         "patience": None,
+        "sample_prompts": [],
     }
 
 
