@@ -66,6 +66,13 @@ def test_runs_are_compared_by_curves_and_by_what_differs(foretell, here):
     assert told["differences"] == {"training.optimizer": ["adamw", "muon"]}
 
 
+def test_losses_of_unlike_tokens_are_said_not_to_compare(foretell, here, corpus):
+    assert "do not compare" not in foretell("runs", "first", "second").out
+    other = ["characters" if option == "bytes" else option for option in QUICK]
+    assert foretell("train", corpus, *other, "--out", "runs/third").code == 0
+    assert "these losses do not compare" in foretell("runs", "first", "third").out
+
+
 def test_a_run_differs_in_nothing_from_itself(foretell, here):
     assert "all settings are the same" in foretell("runs", "first", "first").out
 

@@ -15,6 +15,8 @@ from foretell.pretraining.comparison import MARKS, METRICS, Metrics, plot, point
 from foretell.runs.summary import DONE, Summary
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
+# Where these differ, a token of one run is not a token of another
+MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
 WIDTH = 80
 NAME = 17  # columns
 HEADER = ("size", "weights", "steps", "tokens", "loss", "state", "changed")
@@ -88,6 +90,8 @@ def show_comparison(runs: Sequence[Metrics], labels: Sequence[str], differences:
     console.print(f"{METRICS[key]}, in nats a token" if drawn else "nothing was measured yet")
     for line in drawn.splitlines():
         console.print(coloured(line))
+    if any(name in differences for name in MEASURES):
+        console.print("these losses do not compare: the runs differ in their data or their tokens", style="yellow")
     if len(runs) > 1:
         console.print()
         console.print("what differs" if differences else "all settings are the same")
