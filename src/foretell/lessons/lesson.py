@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from abc import abstractmethod
 
 from foretell.lessons.check import Check
-
-if TYPE_CHECKING:
-    from foretell.typesetting.document import Section
+from foretell.typesetting.notebook import Shown
 
 
-class Lesson(ABC):
-    """A walk to read and figures to check. Both show the same numbers, computed once."""
-
-    @abstractmethod
-    def document(self) -> Section:
-        """The walk: a few screens."""
+class Lesson(Shown):
+    """A walk to read (`document`) and figures to check. Both show the same numbers, computed once."""
 
     @abstractmethod
     def checks(self) -> list[Check]:

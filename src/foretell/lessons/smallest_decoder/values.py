@@ -102,3 +102,25 @@ def chain(weights: Weights) -> Chain:
     model = make_model(weights, ROOM)
     found = score(model, printed.TEXT)
     return Chain([token.logprob for token in found.tokens], found.logprob, embed_text(model, printed.TEXT[:-1]))
+
+
+@dataclass(frozen=True)
+class Everything:
+    """All that the lesson shows and checks."""
+
+    weights: Weights
+    model: dict[str, Matrix]
+    textbook: dict[str, Matrix]
+    layouts: dict[str, list[float]]
+    chain: Chain
+
+    def weight(self, name: str) -> Matrix:
+        """The query's, key's or value's weight."""
+        return self.weights[f"{LAYER}.{name}.weight"].numpy()
+
+
+def compute(weights: Weights) -> Everything:
+    """All of it, for these weights."""
+    return Everything(
+        weights, model_values(weights), textbook_values(weights), losses_by_layout(weights), chain(weights)
+    )

@@ -51,6 +51,11 @@ class Run:
     answers: list[Sequence] = field(default_factory=list)
 
     @property
+    def gradient_error(self) -> float:
+        """How far the gradient is from the slopes, at the worst entry."""
+        return float((self.gradient - self.slopes).abs().max())
+
+    @property
     def epochs(self) -> list[float]:
         """The larger of the two losses of every epoch."""
         return [max(pair) for pair in zip(self.losses[::2], self.losses[1::2], strict=True)]
