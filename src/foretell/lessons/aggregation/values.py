@@ -64,12 +64,14 @@ def compute() -> Everything:
 def config(position: str, **changes: Any) -> ModelConfig:
     """A small decoder of one layer over the series' levels."""
     sizes = {"num_layers": 1, "num_heads": 2, "width": 16, "context_length": WINDOW, "vocab_size": LEVELS}
-    return make_section(ModelConfig, {**sizes, "position": position, **changes})
+    return make_section(
+        ModelConfig, {**sizes, "position": position, "init": "torch", "tie_embeddings": False, **changes}
+    )
 
 
 def make_small(position: str) -> Decoder:
     """A small decoder with new weights, in float64."""
-    return make_decoder(config(position, init="torch"), SEED).double().eval()
+    return make_decoder(config(position), SEED).double().eval()
 
 
 def series(length: int, start: int = 0) -> list[int]:
