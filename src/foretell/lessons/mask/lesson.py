@@ -11,7 +11,7 @@ from foretell.lessons.mask.values import BORDER, LEAK, WATCHED, Trial, make_peek
 from foretell.model.decoder import Decoder
 from foretell.typesetting.document import Section
 
-NO_DOCUMENT = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+TWO_DOCUMENTS = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
 WINDOW = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 
 
@@ -31,7 +31,7 @@ class MaskLesson(Lesson):
         return [
             same("the causal mask", np.tril(np.ones((4, 4), dtype=int)), causal),
             same("a window of 2", WINDOW, window),
-            same("two documents in a row", NO_DOCUMENT, documents),
+            same("two documents in a row", TWO_DOCUMENTS, documents),
             *check_sound(self.sound),
             *check_peeking(self.peeking),
         ]
