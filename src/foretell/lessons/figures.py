@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from numpy.typing import ArrayLike
+import numpy as np
 
 from foretell.typesetting.document import Table
 from foretell.typesetting.expression import Matrix, format_matrix
 
 
 def labelled(
-    rows: Sequence[str], columns: Sequence[str], values: ArrayLike, digits: int = 4, corner: str = ""
+    rows: Sequence[str], columns: Sequence[str], values: np.ndarray, digits: int = 4, corner: str = ""
 ) -> Table:
     """A matrix (rows, columns) as a table with a name for each row and each column."""
     cells = format_matrix(Matrix(values, digits))

@@ -63,7 +63,7 @@ def practise(decoder: Decoder, optimizer: Optimizer, rows: list[list[int]], conf
 def continue_with_likeliest(
     decoder: Decoder, prompts: list[list[int]], max_tokens: int | None = None, end_id: int | None = None
 ) -> list[Sequence]:
-    """The prompts with the likeliest token appended again and again, until the end token or as many as are asked for."""
+    """The prompts with the likeliest token appended, until the end token or as many as are asked for."""
     sequences = [Sequence(prompt) for prompt in prompts]
     for _ in generate(decoder, sequences, Sampler(LIKELIEST), max_tokens, end_id=end_id):
         pass

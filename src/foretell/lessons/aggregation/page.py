@@ -41,8 +41,8 @@ def masked_sum(found: Everything) -> Section:
         "2. A triangle of weights collects from the past alone",
         [
             Paragraph(
-                "For a forecast, no entry may collect from later ones. Row i of the mask T has ones up to column i. This "
-                "one is the decoder's own:"
+                "For a forecast, no entry may collect from later ones. Row i of the mask T has ones up to column i. "
+                "This one is the decoder's own:"
             ),
             Formula(
                 row(
@@ -104,8 +104,8 @@ def forecast(found: Everything) -> Section:
         "5. Numbers over time",
         [
             Paragraph(
-                "Tokens need not be words. This series goes up and down between 0 and 3, and a small decoder was trained "
-                f"on windows of it: the loss fell from {found.losses[0]:.3f} to {found.losses[-1]:.3f} in "
+                "Tokens need not be words. This series goes up and down between 0 and 3, and a small decoder was "
+                f"trained on windows of it: the loss fell from {found.losses[0]:.3f} to {found.losses[-1]:.3f} in "
                 f"{len(found.losses)} steps. What it gives to the true next number, at every length of context:"
             ),
             Table(("context", "next", "P"), rows),

@@ -85,8 +85,8 @@ def across(found: Everything) -> Section:
         "4. Attention to the other sentence",
         [
             Paragraph(
-                "Queries come from the decoder's M, four rows; keys and values from the encoder's output R, three rows. "
-                "So the product is four by three. This is the printed one, with a column each for I, am, good:"
+                "Queries come from the decoder's M, four rows; keys and values from the encoder's output R, three "
+                "rows. So the product is four by three. This is the printed one, with a column each for I, am, good:"
             ),
             Formula(
                 row(Symbol("Q"), script("K", above="T"), "=", Matrix(np.array(CROSS), row_labels=TARGET)),

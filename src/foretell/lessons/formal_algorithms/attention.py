@@ -10,6 +10,7 @@ import torch
 from foretell.insight import derive
 from foretell.lessons.formal_algorithms.printed import ASSOCIATIONS, KEYS, QUERY
 from foretell.model.mask import Mask
+from foretell.textbook.arrays import Mask as BooleanMask
 from foretell.textbook.arrays import Matrix, Vector
 from foretell.textbook.attention import (
     associations,
@@ -70,7 +71,7 @@ def identity(width: int) -> AttentionParameters:
     return AttentionParameters(one, zero, one, zero, one, zero)
 
 
-def who_moves(mask: Matrix) -> list[bool]:
+def who_moves(mask: BooleanMask) -> list[bool]:
     """Which columns of attention's output move when the last vector is another one?"""
     X = np.random.default_rng(0).normal(size=(2, LENGTH))
     other = np.concatenate([X[:, :-1], -X[:, -1:]], axis=1)

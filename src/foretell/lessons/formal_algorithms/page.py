@@ -152,8 +152,8 @@ def training(found: DecoderFacts) -> Section:
                 f"{found.cross_entropy_of_cat:.4f}: all other terms are multiplied by 0."
             ),
             Paragraph(
-                f"DTraining goes down the slope of that loss, summed over the sequence: θ ← θ - η ∇loss. With η = {ETA} "
-                f"on the {len(x)} tokens from above:"
+                f"DTraining goes down the slope of that loss, summed over the sequence: θ ← θ - η ∇loss. With η = "
+                f"{ETA} on the {len(x)} tokens from above:"
             ),
             Table(("step", "loss"), rows),
         ],
@@ -189,10 +189,10 @@ def models() -> Section:
         [
             Table(("model", "layers", "heads", "width", "norm", "attention", "billions"), rows),
             Paragraph(
-                "GPT-1 normalises after each sublayer; for a task it gets one more layer at the end, and is fine-tuned. "
-                "GPT-2 moves the norm to the front and grows: the slides say 1.542 billion parameters, the shape counts "
-                "1.558. GPT-3 has GPT-2's shape, with every second layer seeing only a band. Each is a preset here: "
-                "foretell train --size gpt2-xl."
+                "GPT-1 normalises after each sublayer; for a task it gets one more layer at the end, and is "
+                "fine-tuned. GPT-2 moves the norm to the front and grows: the slides say 1.542 billion parameters, the "
+                "shape counts 1.558. GPT-3 has GPT-2's shape, with every second layer seeing only a band. Each is a "
+                "preset here: foretell train --size gpt2-xl."
             ),
         ],
     )

@@ -44,8 +44,8 @@ def tried(sound: Trial) -> Section:
         [
             Paragraph(
                 f"A new model of two layers reads '{' '.join(WORDS)}', and then the same with other words from the "
-                f"{BORDER + 1}th on: '{' '.join(VOCABULARY[token] for token in OTHER_FUTURE)}'. For each module and word: "
-                "is any bit of what it hands out another one?"
+                f"{BORDER + 1}th on: '{' '.join(VOCABULARY[token] for token in OTHER_FUTURE)}'. For each module and "
+                "word: is any bit of what it hands out another one?"
             ),
             movement(sound),
             Paragraph(
@@ -68,8 +68,8 @@ def broken(peeking: Trial) -> Section:
         "3. One that peeks",
         [
             Paragraph(
-                f"Now the same model, but {LEAK} forgets its mask: one argument fewer in one call, which any hand could "
-                "leave out."
+                f"Now the same model, but {LEAK} forgets its mask: one argument fewer in one call, which any hand "
+                "could leave out."
             ),
             movement(peeking),
             Paragraph(

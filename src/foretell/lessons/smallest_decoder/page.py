@@ -28,8 +28,8 @@ def make_page(found: Everything) -> Section:
 def introduction() -> Paragraph:
     return Paragraph(
         "One attention head of width 3, learned positions, a head; no norm, no feed-forward layer, no residual. Its "
-        "weights are drawn, not trained, so it guesses badly. But all that a GPT does with a sentence happens here, and "
-        "every number fits on the screen. They are read from the decoder that also trains and generates."
+        "weights are drawn, not trained, so it guesses badly. But all that a GPT does with a sentence happens here, "
+        "and every number fits on the screen. They are read from the decoder that also trains and generates."
     )
 
 
@@ -132,8 +132,8 @@ def prediction(found: Everything) -> Section:
             Paragraph("The head gives each vector a score for every word; a softmax makes probabilities of them:"),
             labelled(WORDS, VOCABULARY, found.model["probabilities"], digits=6, corner="after"),
             Paragraph(
-                f"After financial it expects '{VOCABULARY[best]}', which is wrong; so it does after the whole sentence, "
-                "which is right, by luck. Training would move the weights until the right words become likely."
+                f"After financial it expects '{VOCABULARY[best]}', which is wrong; so it does after the whole "
+                "sentence, which is right, by luck. Training would move the weights until the right words are likely."
             ),
         ],
     )
@@ -172,9 +172,9 @@ def layouts(found: Everything) -> Section:
         "8. Padded equals packed",
         [
             Paragraph(
-                "Rows of a batch have one length. A short text is padded, or packed into one row with others. There the "
-                "mask hides them from each other, and positions start again at 0. Here another text stands beside ours. "
-                "The loss of each target is the same, wherever the sentence stands:"
+                "Rows of a batch have one length. A short text is padded, or packed into one row with others. There "
+                "the mask hides them from each other, and positions start again at 0. Here another text stands beside "
+                "ours. The loss of each target is the same, wherever the sentence stands:"
             ),
             labelled([VOCABULARY[target] for target in TARGETS], names, values, digits=6, corner="target"),
         ],

@@ -32,17 +32,15 @@ def introduction(run: Run, seed: int) -> Paragraph:
 
 
 def sentences() -> Section:
-    table = [
-        (str(number), " ".join(WORDS[token] for token in row[:-1]), " ".join(WORDS[token] for token in row[1:]))
-        for number, row in enumerate(rows(), start=1)
-    ]
+    table = [(prompt, printed.ANSWER) for prompt in printed.PROMPTS]
     return Section(
         "1. Two sentences to learn",
         [
-            Table(("", "reads", "predicts"), table),
+            Table(("prompt", "answer"), table),
             Paragraph(
-                "Prompt and answer stand in one row, and every position is a target, the prompt's own words too. <EOS> "
-                "ends the question, and ends the answer."
+                "Prompt and answer stand in one row of eight words, and each of the first seven is to predict its "
+                "right neighbour: every position is a target, the prompt's own words too. <EOS> ends the question, and "
+                "ends the answer."
             ),
         ],
     )
@@ -121,8 +119,8 @@ def adam(run: Run) -> Section:
         "4. One step of Adam, by hand",
         [
             Paragraph(
-                "Adam keeps two running means of each weight's gradient, of itself and of its square, and corrects them "
-                f"for having started at 0. For the weight in row {row_}, column {column} of that matrix:"
+                "Adam keeps two running means of each weight's gradient, of itself and of its square, and corrects "
+                f"them for having started at 0. For the weight in row {row_}, column {column} of that matrix:"
             ),
             Formula(
                 row(
@@ -151,7 +149,7 @@ def adam(run: Run) -> Section:
             Formula(Row((*update.items, *numbers.items))),
             Paragraph(
                 "In the first step the two means are the gradient and its square, so the fraction is 1 or -1: however "
-                f"steep, the weight moves by the learning rate, {config.learning_rate}. Later steps weigh what came before:"
+                f"steep, the weight moves by the learning rate, {config.learning_rate}. Later steps remember earlier ones:"
             ),
             Table((WATCHED.removeprefix("trunk.blocks.0."), *(f"step {n + 1}" for n in range(len(run.steps)))), cells),
         ],
@@ -178,8 +176,8 @@ def training(run: Run) -> Section:
             Table(("epoch", "larger loss", ""), table),
             Paragraph(
                 f"A model that knows nothing has a loss of ln 7 = {np.log(7):.4f}. The post's run fell from "
-                f"{printed.FIRST_LOSS} to {printed.LAST_LOSS}; its seed is not given, but every seed that we tried ends "
-                f"below {printed.LIMIT}."
+                f"{printed.FIRST_LOSS} to {printed.LAST_LOSS}; its seed is not given, but every seed that we tried "
+                f"ends below {printed.LIMIT}."
             ),
         ],
     )
@@ -202,8 +200,8 @@ def answers(run: Run) -> Section:
         [
             Table(("prompt", "answer", ""), table),
             Paragraph(
-                "The likeliest word is appended and read again, until it is <EOS>. The model has learned its prompts by "
-                "heart as well: this is what it expects after each word of the first, and where it looks to know it."
+                "The likeliest word is appended and read again, until it is <EOS>. The model has learned its prompts "
+                "by heart as well: this is what it expects after each word of the first, and where it looks to know it."
             ),
             Table(("after", "expects", "P"), [(WORDS[a], WORDS[b], f"{p:.4f}") for a, b, p in probabilities]),
             HeatMap(weights, labels, labels),

@@ -189,6 +189,6 @@ def slopes(decoder: Decoder) -> Tensor:
 
 
 def first_loss(decoder: Decoder) -> float:
-    """The loss of the first row in float64, which the trainer's objective, in float32, would round too much for this."""
+    """The loss of the first row in float64; the trainer's objective rounds to float32, too much for this."""
     batch = Rows(rows()).batch(0)
     return float(F.cross_entropy(decoder(batch.ids)[0], batch.targets[0]))
