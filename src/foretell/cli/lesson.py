@@ -36,7 +36,9 @@ def lesson(
     """
     given = {"weights": weights is not None, "at": at is not None, "seed": seed is not None, "break": break_}
     entries = [find_lesson(name)] if name is not None else list(ENTRIES)
-    refuse_contradictions(name, entries, {option for option, is_given in given.items() if is_given}, check, html)
+    refuse_other_lessons_options(name, entries, [option for option, is_given in given.items() if is_given], check)
+    refuse_contradictions(name, check, html, json, break_ or at is not None)
+    refuse_seed(seed)
     if name is None and not check:
         list_lessons(json)
         return
@@ -50,18 +52,26 @@ def lesson(
         show(entries[0], make_lesson(entries[0].name, choices), html, json)
 
 
-def refuse_contradictions(
-    name: str | None, entries: list[Entry], given: set[str], check: bool, html: Path | None
-) -> None:
-    """Options that the lesson does not have, or that exclude each other."""
-    for option in sorted(given):
-        owners = [entry.name for entry in ENTRIES if option in entry.options]
+def refuse_other_lessons_options(name: str | None, entries: list[Entry], given: list[str], check: bool) -> None:
+    """Options that none of the lessons has which are to be shown or checked."""
+    for option in given:
+        owner = next(entry.name for entry in ENTRIES if option in entry.options)
         if not any(option in entry.options for entry in entries) or (name is None and not check):
-            raise UsageError(f"--{option} is for the lesson {owners[0]}: foretell lesson {owners[0]} --{option}")
-    if check and {"break", "at"} & given:
+            raise UsageError(f"--{option} is for the lesson {owner}: foretell lesson {owner} --{option}")
+
+
+def refuse_contradictions(name: str | None, check: bool, html: Path | None, json: bool, walk_only: bool) -> None:
+    """Options that exclude each other."""
+    if check and walk_only:
         raise UsageError("--check tries everything; --break and --at are for the walk, leave them out")
-    if html is not None and (check or name is None):
-        raise UsageError("--html writes one walk as a page: foretell lesson NAME --html FILE, without --check")
+    if html is not None and (check or json or name is None):
+        raise UsageError("--html writes one walk: foretell lesson NAME --html FILE, without --check or --json")
+
+
+def refuse_seed(seed: int | None) -> None:
+    """Seeds that torch would not take."""
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UsageError(f"--seed {seed}: give 0 or more, and less than 2**63")
 
 
 def list_lessons(json: bool) -> None:

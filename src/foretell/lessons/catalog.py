@@ -35,7 +35,7 @@ ENTRIES = (
     Entry(
         "algorithms",
         "E3",
-        "The formal algorithms: attention, the decoder, its training and use",
+        "The formal algorithms: attention, decoder, training, use",
         "a lecture's slides on decoder-only models and GPT",
     ),
     Entry(
@@ -60,7 +60,7 @@ ENTRIES = (
     Entry(
         "mask",
         "",
-        "The mask: who may see whom, and what happens to a model that peeks",
+        "The mask: who may see whom, and a model that peeks",
         "foretell's own promise that no model trains while it sees the future",
         options=("break",),
     ),

@@ -32,7 +32,9 @@ class AttentionFacts:
     dot_products: Vector
     unscaled: Vector  # their softmax
     scaled: Vector  # the softmax of them divided by √2
-    mixture: Vector  # what the query takes, the keys being the values too
+    weak: Vector  # the unscaled softmax, of a query a tenth as long
+    weak_scaled: Vector
+    mixture: Vector  # what that one takes by single-query attention, the keys being the values too
     mask: Matrix  # the textbook's, one row a query
     model_mask: Matrix
     masked: Matrix  # the associations under it
@@ -54,7 +56,9 @@ def attention_facts() -> AttentionFacts:
         products,
         softmax(products),
         softmax(products / np.sqrt(len(query))),
-        single_query_attention(query, list(keys), identity(len(query))),
+        softmax(products / 10),
+        softmax(products / 10 / np.sqrt(len(query))),
+        single_query_attention(query / 10, list(keys), identity(len(query))),
         columns.T.astype(int),
         model_mask.allowed[0, 0].numpy().astype(int),
         masked.numpy(),

@@ -36,18 +36,24 @@ def single_query(found: AttentionFacts) -> Section:
     query, keys = np.array([printed.QUERY]), np.array(printed.KEYS)
     scores = Matrix(found.dot_products, digits=0)
     product = row(Symbol("q"), KT, "=", Matrix(query, 0), Matrix(keys.T, 0), "=", scores)
-    scaled = Fraction(row(Symbol("q"), KT), Root(Number(2)))
+    scaled = Fraction(Symbol("0.1 q Kᵀ"), Root(Number(2)))
     return Section(
         "1. One query",
         [
             Paragraph("A word at position 2 asks; three words offer their keys. A dot product measures each match:"),
             Formula(product),
             Paragraph(
-                "The softmax makes shares of the scores. These are large, so the last key takes all but 10⁻³⁰; divided "
-                "by √2, still nearly all. The second word looks at the third, which is its future:"
+                "The softmax makes shares of the scores. These are so large that the last key takes all but 10⁻³⁰, and "
+                "the second word looks at nothing but the third, which is its future:"
             ),
             Formula(row(Call("softmax", row(Symbol("q"), KT)), "=", Matrix(found.unscaled))),
-            Formula(row(Call("softmax", scaled), "=", Matrix(found.scaled))),
+            Paragraph(
+                "Scores grow with the width, and large ones leave no choice. So they are divided by its root. With a "
+                "query a tenth as long, one sees what that does: first without, then with it, then what is taken:"
+            ),
+            Formula(row(Call("softmax", Symbol("0.1 q Kᵀ")), "=", Matrix(found.weak))),
+            Formula(row(Call("softmax", scaled), "=", Matrix(found.weak_scaled))),
+            Formula(row(Symbol("ṽ"), "=", Matrix(found.weak_scaled), Matrix(keys, 0), "=", Matrix(found.mixture))),
         ],
     )
 

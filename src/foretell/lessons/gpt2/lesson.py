@@ -25,7 +25,7 @@ class Gpt2(Lesson):
     def skipped(self) -> str:
         if self.reading.is_gpt2:
             return ""
-        return "GPT-2's probabilities need its weights: --weights DIR names a directory with them"
+        return "GPT-2's weights are not here; --weights DIR names a folder with them"
 
     def document(self) -> Section:
         return make_page(self.reading)

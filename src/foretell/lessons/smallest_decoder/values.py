@@ -84,8 +84,8 @@ def losses_by_layout(weights: Weights) -> dict[str, list[float]]:
     """-log P of the sentence's five targets where it stands alone, padded, and packed beside another text."""
     sentence = [*IDS, TARGETS[-1]]
     padded, lengths = pad([sentence, OTHER], ROOM + 1)
-    packed = np.array([[*sentence, *OTHER]])
-    numbers = np.array([[0] * len(sentence) + [1] * len(OTHER)])
+    packed = np.array([[*OTHER, *sentence]])  # ours comes second: what is not hidden from it would be seen
+    numbers = np.array([[0] * len(OTHER) + [1] * len(sentence)])
     in_documents = np.where(np.arange(ROOM + 1) < np.array(lengths)[:, None], 0, PADDING)
     batches = {
         "alone": make_batch(np.array([sentence])),
@@ -94,7 +94,9 @@ def losses_by_layout(weights: Weights) -> dict[str, list[float]]:
         "packed": make_document_batch(packed, numbers),
     }
     objective = Objective(make_model(weights, ROOM).decoder)
-    return {name: objective.token_losses(batch)[0, :CONTEXT].tolist() for name, batch in batches.items()}
+    losses = {name: objective.token_losses(batch)[0] for name, batch in batches.items()}  # (T,) each
+    losses["packed"] = losses["packed"][len(OTHER) :]
+    return {name: values[:CONTEXT].tolist() for name, values in losses.items()}
 
 
 def chain(weights: Weights) -> Chain:

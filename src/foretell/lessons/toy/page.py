@@ -148,8 +148,9 @@ def adam(run: Run) -> Section:
             ),
             Formula(Row((*update.items, *numbers.items))),
             Paragraph(
-                "In the first step the two means are the gradient and its square, so the fraction is 1 or -1: however "
-                f"steep, the weight moves by the learning rate, {config.learning_rate}. Later steps remember earlier ones:"
+                "In the first step the two means are the gradient and its square, so the fraction is 1 or -1: "
+                f"however steep, the weight moves by {config.learning_rate}, the learning rate. Later steps remember "
+                "the earlier ones:"
             ),
             Table((WATCHED.removeprefix("trunk.blocks.0."), *(f"step {n + 1}" for n in range(len(run.steps)))), cells),
         ],
