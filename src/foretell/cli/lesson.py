@@ -125,7 +125,8 @@ def check_lessons(entries: list[Entry], choices: Choices, json: bool) -> None:
     failed = [report.name for report in reports if report.failures]
     if failed:
         count = sum(len(report.failures) for report in reports)
-        raise LessonError(f"{count} of the figures differ from what comes out, in {', '.join(failed)}")
+        what = "1 figure differs" if count == 1 else f"{count} figures differ"
+        raise LessonError(f"{what} from what comes out, in {', '.join(failed)}")
 
 
 def show_report(report: Report) -> None:
