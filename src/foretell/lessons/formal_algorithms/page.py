@@ -102,19 +102,8 @@ def two_forms(found: DecoderFacts) -> Section:
                 "unembedding, a softmax. The listing overwrites X with its normalised value, and adds attention to "
                 "that:"
             ),
-            Formula(
-                row(
-                    Symbol("X"),
-                    "←",
-                    inner,
-                    Symbol("   "),
-                    Symbol("X"),
-                    "←",
-                    Symbol("X"),
-                    "+",
-                    Call("Attention", Symbol("X")),
-                )
-            ),
+            Formula(row(Symbol("X"), "←", inner)),
+            Formula(row(Symbol("X"), "←", Symbol("X"), "+", Call("Attention", Symbol("X")))),
             Paragraph("GPT-2 normalises a copy. X itself goes on as it was, and the updates add up in it:"),
             Formula(row(Symbol("X"), "←", Symbol("X"), "+", Call("Attention", inner))),
             Paragraph(

@@ -64,7 +64,6 @@ def projections(found: Everything) -> Section:
     model = found.model
     weight = found.weight("query")
     query = row(Q, "=", X, script("W", "Q", "T"), "=", X, Matrix(weight.T), "=", Matrix(model["query"]))
-    others = row(K, "=", Matrix(model["key"]), Symbol(" "), V, "=", Matrix(model["value"]))
     return Section(
         "3. What each word asks, offers, and hands over",
         [
@@ -73,7 +72,8 @@ def projections(found: Everything) -> Section:
                 "for, the key what it can be found by, the value what is taken from it:"
             ),
             Formula(query),
-            Formula(others),
+            Formula(row(K, "=", X, script("W", "K", "T"), "=", Matrix(model["key"]))),
+            Formula(row(V, "=", X, script("W", "V", "T"), "=", Matrix(model["value"]))),
         ],
     )
 

@@ -55,17 +55,8 @@ def positions() -> Section:
                 "Positions are not learned here. Each pair of numbers is a sine and a cosine whose wave is a hundred "
                 "times longer in the second pair. Position 0 is 0, 1, 0, 1:"
             ),
-            Formula(
-                row(
-                    script("PE", "t,2i"),
-                    "=",
-                    Call("sin", angle),
-                    Symbol("  "),
-                    script("PE", "t,2i+1"),
-                    "=",
-                    Call("cos", angle),
-                )
-            ),
+            Formula(row(script("PE", "t,2i"), "=", Call("sin", angle))),
+            Formula(row(script("PE", "t,2i+1"), "=", Call("cos", angle))),
             labelled([f"position {t}" for t in range(4)], ("0", "1", "2", "3"), position_vectors(4)),
         ],
     )
