@@ -43,7 +43,7 @@ class Objective(nn.Module):
         return Loss(total, batch.weights.sum(), {"cross_entropy": total.detach()})
 
     def token_losses(self, batch: Batch) -> Tensor:
-        """-log P(target) at every position, (B, T) in float32, whatever its weight."""
+        """-log P(target) at every position, (B, T) in float32 or better, whatever its weight."""
         context = FreshContext(batch.ids, batch.positions, batch.segments)
         hidden = self.decoder.hidden(batch.ids, context).flatten(0, 1)  # (B*T, D)
         chunks = math.ceil(len(hidden) * self.decoder.config.vocab_size / self.logits_at_once)
@@ -56,4 +56,6 @@ class Objective(nn.Module):
 
     def chunk_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(N, D) and (N,) to -log P(target), (N,)."""
-        return F.cross_entropy(self.decoder.head(hidden).float(), targets, reduction="none")
+        logits = self.decoder.head(hidden)
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        return F.cross_entropy(logits.to(precise), targets, reduction="none")
