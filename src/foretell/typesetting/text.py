@@ -134,7 +134,7 @@ def _mark(small: Expression | None, letters: Mapping[str, str], sign: str, limit
     text = "".join(_block(small, limit).lines)
     if all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)
-    return f"{sign}({text})" if " " in text else f"{sign}{text}"
+    return f"{sign}{text}" if text.isalnum() else f"{sign}({text})"
 
 
 def _root(root: Root, limit: int) -> Block:
