@@ -13,10 +13,15 @@ from foretell.config import SamplingConfig, Section, make_section
 from foretell.errors import DataError
 from foretell.generation.sampling import Sampler, pick
 from foretell.insight.packing import Packed, pack, unpack
+from foretell.insight.wording import fitting, percent, quoted
 from foretell.text import Tokenizer
+from foretell.typesetting.document import Section as Document
+from foretell.typesetting.document import Table
+from foretell.typesetting.notebook import Shown
 
 FORMAT = "foretell.receipt/1"
-TOP = 5  # likeliest tokens of a stage that go into the JSON
+TOP = 5  # likeliest tokens of a stage that are named
+LIKELIEST_WIDTH = 48  # columns for them, so that a receipt fits 80
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +53,7 @@ class Stage:
 
 
 @dataclass(frozen=True, eq=False)
-class Receipt:
+class Receipt(Shown):
     """What decided one token: the model's logits (V,) as they came, all ids before it, the settings, the number drawn.
 
     Nothing else is kept. What each filter did is computed by the filters themselves whenever it is asked for: exactly
@@ -110,6 +115,14 @@ class Receipt:
         """A token as a person reads it; without a tokenizer its number."""
         return f"#{token}" if self.tokenizer is None else self.tokenizer.text_of(token)
 
+    def document(self) -> Document:
+        """A line for each filter: how many tokens it left, and the likeliest of them; then where the draw fell."""
+        rows = [self._row(stage) for stage in self.stages()]
+        low, high = self.interval
+        drawn = f"{quoted(self.text_of(self.token))} {percent(high - low)}  from {low:.4f} to {high:.4f}"
+        title = f"position {self.position}: {quoted(self.text_of(self.token))}"
+        return Document(title, [Table(("", "", ""), [*rows, (f"draw {self.draw:.4f}", "1", drawn)])])
+
     def to_json(self) -> dict[str, Any]:
         """All that `from_json` needs, every bit of the logits, and for readers how many tokens each filter left."""
         return {
@@ -148,6 +161,11 @@ class Receipt:
             for token, probability in stage.likeliest(TOP)
         ]
         return {"filter": stage.name, "setting": stage.setting, "left": stage.left, "tokens": tokens}
+
+    def _row(self, stage: Stage) -> tuple[str, str, str]:
+        name = stage.name.replace("_", "-") + ("" if stage.setting is None else f" {stage.setting:g}")
+        tokens = (f"{quoted(self.text_of(token))} {percent(share)}" for token, share in stage.likeliest(TOP))
+        return name, str(stage.left), fitting(tokens, LIKELIEST_WIDTH)
 
     def _named(self, token: int) -> str:
         return f"token {token}" if self.tokenizer is None else f"token {token} {self.text_of(token)!r}"
