@@ -112,5 +112,6 @@ def show_receipts(completions: list[Completion]) -> None:
         for receipt in receipts:
             receipt.check()
         print()
-        title = f"{len(receipts)} tokens after {ending(completion.prompt)}, each replayed from its receipt"
+        count = f"{len(receipts)} token" + ("" if len(receipts) == 1 else "s")
+        title = f"{count} after {ending(completion.prompt, 30)}, each replayed from its receipt"
         print(document_text(Section(title, [receipt.document() for receipt in receipts])))

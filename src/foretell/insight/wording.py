@@ -24,8 +24,8 @@ def ending(text: str, width: int = 40) -> str:
 
 
 def percent(probability: float) -> str:
-    """`41.2%`; what is smaller than that shows is said to be."""
-    return "<0.1%" if 0 < probability < 0.001 else f"{probability:.1%}"
+    """`41.2%`; what is too small to show so has two digits, `0.0031%`."""
+    return f"{probability:.1%}" if probability >= 0.001 or probability == 0 else f"{100 * probability:.2g}%"
 
 
 def signed(value: float, digits: int = 4) -> str:
