@@ -35,8 +35,8 @@ BAR_WIDTH = 24
 BARS = {True: "█", False: "▒"}  # by: does it raise the logit?
 SHOWN = 16  # parts named one by one
 
-# The sum is made in float64 of values that the model rounded on its way, so it differs from the logit by at most
-# SUM_BOUND * epsilon of the model's dtype * the sum of the contributions' sizes
+# The sum is made in float64, of values that the model rounded on their way. So it may differ from the logit by up to
+# SUM_BOUND * epsilon of the model's dtype * the largest of all logits in size; measured: at most 5.1, primer's 0.7
 SUM_BOUND = 16
 
 

@@ -1,11 +1,11 @@
-"""Where each head looks: its attention weights, and what they come to in numbers.
+"""Where each head looks: its attention weights.
 
 A weight says from where a head took what it took, not how much that mattered: see `contributions` and `ablation`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
+from foretell.insight.attribution.head_measures import MEASURES, Measure
 from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
@@ -32,62 +33,35 @@ class HeadPattern(Shown):
     weights: Tensor
 
     def document(self) -> Section:
-        """The weights as shades, a row for each query."""
+        """The weights as shades, a row for each token that looks."""
         labels = [quoted(piece) for piece in self.pieces]
-        return Section(self.name, [HeatMap(self.weights.double().cpu().numpy(), labels, labels)])
+        numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
+        shades = HeatMap(self.weights.double().cpu().numpy(), labels, labels)
+        return Section(self.name, [shades, Paragraph(numbers)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Its numbers and its weights."""
+        numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
+        return {"name": self.name, **numbers, "weights": self.weights.tolist()}
+
+    def _of(self, measure: Measure) -> float:
+        return float(measure.of(self.weights))
 
 
-@dataclass(frozen=True)
-class Summary:
-    """What one number says of every head, and how it is written."""
+@dataclass(frozen=True, eq=False)
+class LayerPatterns(Shown):
+    """The heads of one layer, each to be looked at whole."""
 
-    title: str
-    measure: Callable[[Tensor], Tensor]  # weights (..., T, S) to one number a head, (...)
-    format: Callable[[float], str]
+    layer: int
+    heads: list[HeadPattern]
 
+    def document(self) -> Section:
+        """Every head as shades."""
+        title = f"where the heads of layer {self.layer} look"
+        return Section(title, [Paragraph(WHERE), *(head.document() for head in self.heads)])
 
-def mean_distance(weights: Tensor) -> Tensor:
-    """How many tokens back a head looks, on average."""
-    places = torch.arange(weights.shape[-1], device=weights.device)
-    return _over_queries((weights * (places[:, None] - places)).sum(-1))
-
-
-def share_on_first(weights: Tensor) -> Tensor:
-    """How much goes to the first token, where heads that have nothing to do often look (Xiao et al. 2023)."""
-    return _over_queries(weights[..., 0])
-
-
-def share_on_itself(weights: Tensor) -> Tensor:
-    """How much each token gives to itself."""
-    return _over_queries(weights.diagonal(dim1=-2, dim2=-1))
-
-
-def share_on_previous(weights: Tensor) -> Tensor:
-    """How much goes to the token before; for the second token that is the first."""
-    return weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(-1) if weights.shape[-1] > 1 else 0 * weights[..., 0, 0]
-
-
-def entropy(weights: Tensor) -> Tensor:
-    """How spread out a head's look is, in nats: 0 is one token alone, ln n is n tokens evenly."""
-    return _over_queries(torch.special.entr(weights).sum(-1))
-
-
-def _over_queries(values: Tensor) -> Tensor:
-    """The mean over all queries but the first, which has only itself to look at; alone, it is all there is."""
-    return values[..., 1:].mean(-1) if values.shape[-1] > 1 else values[..., 0]
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f}"
-
-
-SUMMARIES: dict[str, Summary] = {
-    "distance": Summary("mean distance in tokens", mean_distance, "{:.1f}".format),
-    "first": Summary("percent on the first token", share_on_first, _percent),
-    "itself": Summary("percent on the token itself", share_on_itself, _percent),
-    "previous": Summary("percent on the token before", share_on_previous, _percent),
-    "entropy": Summary("entropy in nats", entropy, "{:.2f}".format),
-}
+    def to_json(self) -> dict[str, Any]:
+        return {"tokens": self.heads[0].pieces, "heads": [head.to_json() for head in self.heads]}
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,11 +72,11 @@ class HeadPatterns(Shown):
     weights: Tensor
 
     def measured(self, name: str) -> Tensor:
-        """One of SUMMARIES for every head, (L, H)."""
-        return SUMMARIES[name].measure(self.weights)
+        """One of MEASURES for every head, (L, H)."""
+        return MEASURES[name].of(self.weights)
 
     def head(self, layer: int, head: int) -> HeadPattern:
-        """One head, to be looked at whole."""
+        """One head; a `UsageError` where there is none of that number."""
         layers, heads = self.weights.shape[:2]
         if not (0 <= layer < layers and 0 <= head < heads):
             raise UsageError(
@@ -110,36 +84,23 @@ class HeadPatterns(Shown):
             )
         return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
 
-    def layer(self, layer: int) -> Section:
-        """Every head of a layer as shades."""
-        heads = [self.head(layer, head).document() for head in range(self.weights.shape[1])]
-        return Section(f"where the heads of layer {layer} look", [Paragraph(WHERE), *heads])
+    def layer(self, layer: int) -> LayerPatterns:
+        """The heads of one layer."""
+        return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
 
     def document(self) -> Section:
-        """For each summary a table, layers down and heads across."""
-        parts = [Section(summary.title, self._tables(name)) for name, summary in SUMMARIES.items()]
+        """For each measure a table, layers down and heads across."""
+        parts = [Section(measure.title, self._tables(name)) for name, measure in MEASURES.items()]
         return Section("where each head looks", [Paragraph(AVERAGES), *parts])
 
     def to_json(self) -> dict[str, Any]:
-        """The summaries of each head, and its weights."""
-        measured = {name: self.measured(name).tolist() for name in SUMMARIES}
-        layers, heads = self.weights.shape[:2]
-        return {
-            "tokens": self.pieces,
-            "heads": [
-                {
-                    "name": f"trunk.blocks.{layer}.attention.core[{head}]",
-                    **{name: values[layer][head] for name, values in measured.items()},
-                    "weights": self.weights[layer, head].tolist(),
-                }
-                for layer in range(layers)
-                for head in range(heads)
-            ],
-        }
+        """The numbers and the weights of each head."""
+        layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
+        return {"tokens": self.pieces, "heads": [head for layer in layers for head in layer["heads"]]}
 
     def _tables(self, name: str) -> Sequence[Table]:
         """One table, or several where there are many heads."""
-        values, write = self.measured(name).tolist(), SUMMARIES[name].format
+        values, write = self.measured(name).tolist(), MEASURES[name].format
         return [
             Table(
                 ("layer", *(str(head) for head in range(start, min(start + HEADS_ABREAST, len(values[0]))))),
