@@ -81,7 +81,7 @@ class Lens(Shown):
                 str(one.position),
                 quoted(one.winner.text),
                 percent(one.winner.probability),
-                "".join(STEPS[round(reading.probability * (len(STEPS) - 1))] for reading in one.readings) + "▏",
+                f"▏{''.join(_step(reading.probability) for reading in one.readings)}▕",
                 one.settled,
             )
             for one in self.positions
@@ -118,6 +118,10 @@ def _read(model: LanguageModel, stream: Tensor) -> Tensor:
 def _reading(model: LanguageModel, name: str, logprobs: Tensor, winner: int, top: int) -> Reading:
     rank = 1 + int((logprobs > logprobs[winner]).sum())
     return Reading(name, likeliest(model, logprobs, top), float(logprobs[winner].exp()), rank)
+
+
+def _step(probability: float) -> str:
+    return STEPS[round(probability * (len(STEPS) - 1))]
 
 
 def _row(reading: Reading) -> tuple[str, str, str, str]:
