@@ -76,7 +76,7 @@ class Contributions(Shown):
         others = len(self.parts) - len(shown)
         if others:
             rest = self.total - sum(part.value for part in shown)
-            rows.append((signed(rest), _bar(rest / longest), f"the other {others} together"))
+            rows.append((signed(rest), "", f"the other {others} together"))
         ends = [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
         return Section(self._title(), [Paragraph(self.where), Table(("", "", ""), [*rows, ("", "", ""), *ends])])
 
@@ -147,4 +147,4 @@ HEADS: dict[type[nn.Module], Callable[[Any], tuple[Tensor, Tensor | None]]] = { 
 
 def _bar(share: float) -> str:
     """Up to BAR_WIDTH columns; anything that is not nothing shows."""
-    return BARS[share > 0] * max(1 if share else 0, round(BAR_WIDTH * min(1.0, abs(share))))
+    return BARS[share > 0] * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
