@@ -9,6 +9,7 @@ from foretell.cli.main import VERBS, make_app
 
 OPTIONS = {
     "demo": {"--minutes", "--out"},
+    "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--break", "--json"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         *("--checkpoint-every", "--text-field", "--set", "--device", "--dtype"),

@@ -32,6 +32,7 @@ A MODEL is a path, the name of a run in ./runs, or `primer`, which is inside.
 """
 VERBS = {  # verb: (group, what it does, where it is)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
+    "lesson": (LEARN, "How a decoder works, every number shown.", "foretell.cli.lesson:lesson"),
     "train": (LEARN, "Train a decoder on text.", "foretell.cli.train:train"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
