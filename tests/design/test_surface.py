@@ -16,12 +16,16 @@ OPTIONS = {
     },
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
-        *("--seed", "--slide", "--json", "--device", "--dtype"),
+        *("--seed", "--slide", "--receipt", "--json", "--device", "--dtype"),
     },
     "next": {"--top", "--at", "--every", "--json", "--device", "--dtype"},
     "score": {"--json", "--device", "--dtype"},
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
+    "explain": {
+        *("--lens", "--contributions", "--heads", "--ablate", "--token", "--against", "--with", "--at", "--layer"),
+        *("--json", "--device", "--dtype"),
+    },
     "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},
     "tokenize": {"--allow-special", "--json"},
     "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},
