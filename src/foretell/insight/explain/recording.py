@@ -1,0 +1,109 @@
+"""One pass over a text, recorded: the values, weights and tokens that an explanation refers to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.errors import UsageError
+from foretell.insight.dimensions import STATISTICS
+from foretell.insight.points import Derived
+from foretell.insight.trace import Trace
+from foretell.model.dropout import Dropout
+from foretell.runs.saved_model import LanguageModel
+
+Array = NDArray[np.floating[Any]]
+
+
+@dataclass(frozen=True, eq=False)
+class Recording:
+    """What a pass over a text left behind. All arrays are float64 and hold the recorded numbers exactly."""
+
+    model: LanguageModel
+    text: str
+    ids: list[int]
+    trace: Trace
+    _arrays: dict[str, Array] = field(default_factory=dict)
+
+    @property
+    def config(self) -> ModelConfig:
+        return self.model.decoder.config
+
+    @property
+    def vocabulary(self) -> int:
+        """How many of the head's scores belong to a token of the tokenizer; a head may have more rows than that."""
+        return min(self.model.tokenizer.vocab_size, self.config.vocab_size)
+
+    def stored(self, name: str) -> Tensor:
+        """The value as recorded, in its own dtype, without the batch row and without what is always of size 1."""
+        return one_row(name, self.trace[name])
+
+    def array(self, name: str) -> Array:
+        """The value in float64."""
+        if name not in self._arrays:
+            self._arrays[name] = to_array(self.stored(name))
+        return self._arrays[name]
+
+    def is_derived(self, name: str) -> bool:
+        """Is the value one that no module hands out?"""
+        return isinstance(self.trace.catalog.entries.get(name), Derived)
+
+    def token(self, position: int) -> str:
+        """The token at a position, in quotes."""
+        return self.named(self.ids[position])
+
+    def named(self, token: int) -> str:
+        """A token of the vocabulary as a person reads it, in quotes; one that the tokenizer lacks by its number."""
+        return quoted(self.model.tokenizer.text_of(token)) if token < self.vocabulary else f"no token ({token})"
+
+
+def record(model: LanguageModel, text: str, select: str | list[str]) -> Recording:
+    """Run the model over a text and keep the selected names.
+
+    An empty text, or dropout that is at work, is a `UsageError`; a text longer than the context a `ContextLengthError`.
+    """
+    ids = encode(model, text)
+    check_steady(model)
+    with torch.no_grad(), Trace(model, select) as trace:
+        model.decoder(torch.tensor([ids], device=model.device))
+    return Recording(model, text, ids, trace)
+
+
+def encode(model: LanguageModel, text: str) -> list[int]:
+    """The ids of a text that must not be empty and must fit the model's context."""
+    ids = model.tokenizer.encode(text)
+    if not ids:
+        raise UsageError("the text is empty; give at least one character")
+    model.decoder.check_length(len(ids))
+    return ids
+
+
+def check_steady(model: LanguageModel) -> None:
+    """Refuse a model whose dropout draws at random: its values cannot be recomputed from their operands."""
+    for path, module in model.decoder.named_modules():
+        if isinstance(module, Dropout) and module.training:
+            raise UsageError(f"the model is in training mode, where {path} drops at random; call eval() on the decoder")
+
+
+def one_row(name: str, value: Tensor) -> Tensor:
+    """The value of the first row, without what is always of size 1: of rotations the heads, of statistics the last."""
+    if name.startswith("trunk.rotation."):
+        return value[0, 0]
+    return value[0, ..., 0] if name.rpartition(".")[2] in STATISTICS else value[0]
+
+
+def to_array(value: Tensor) -> Array:
+    """Float64 on the CPU, which holds every smaller floating-point number exactly."""
+    return value.detach().cpu().double().numpy()
+
+
+def quoted(text: str) -> str:
+    """'the', with what would break a line written out; long ones are cut."""
+    shown = repr(text)
+    return shown if len(shown) <= 24 else shown[:22] + "…" + shown[-1]
