@@ -14,7 +14,7 @@ import foretell
 SOURCE = Path(foretell.__file__).parent
 # Packages and top files in layers; a layer imports from the layers before it, never from itself or later ones.
 LAYERS = [
-    {"errors"},
+    {"errors", "typesetting"},
     {"config", "paths", "randomness"},
     {"text", "model", "textbook", "device"},
     {"data", "generation", "runs"},

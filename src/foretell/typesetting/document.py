@@ -1,0 +1,65 @@
+"""What is told: sections of paragraphs, formulas, tables and heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from foretell.typesetting.expression import Expression
+
+
+@dataclass(frozen=True)
+class Paragraph:
+    """Some sentences."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Formula:
+    """A formula on lines of its own, with a short note on what it is."""
+
+    expression: Expression
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under a header; columns of numbers are set to the right."""
+
+    header: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class HeatMap:
+    """Numbers from 0 to 1, (rows, columns), as shades."""
+
+    values: np.ndarray
+    row_labels: Sequence[str]
+    column_labels: Sequence[str]
+    caption: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A title and what comes under it, sections included."""
+
+    title: str
+    parts: Sequence[Part]
+
+
+Part = Paragraph | Formula | Table | HeatMap | Section
+
+
+def is_numeric(cell: str) -> bool:
+    """Does a cell look like a number, so that its column reads best from the right?"""
+    return bool(cell) and cell.lstrip("+-−±").replace(",", "")[:1].isdigit() and not any(c.isspace() for c in cell)
+
+
+def numeric_columns(table: Table) -> list[bool]:
+    """For each column: are all its cells numbers (or empty)?"""
+    columns = zip(*table.rows, strict=True) if table.rows else [()] * len(table.header)
+    return [all(is_numeric(cell) or not cell for cell in column) and any(column) for column in columns]

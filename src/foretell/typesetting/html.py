@@ -1,0 +1,192 @@
+"""Formulas as MathML and documents as HTML without scripts; what is shown in a notebook needs nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from importlib.resources import files
+
+from foretell.typesetting.document import Formula, HeatMap, Paragraph, Part, Section, Table, numeric_columns
+from foretell.typesetting.expression import (
+    RELATIONS,
+    Call,
+    Expression,
+    Fraction,
+    Matrix,
+    Number,
+    Operator,
+    Root,
+    Row,
+    Script,
+    Symbol,
+    Words,
+    format_matrix,
+    format_number,
+)
+
+MAX_NUMBERS, MAX_CELLS = 16, 32  # rows and columns of a matrix and of a heat map; of more, the edges are shown
+
+# Brackets are drawn: where no font for mathematics is installed, browsers do not stretch those of <mo>
+BRACKETS = "border:solid currentColor;border-width:0 1.5px;border-radius:7px;padding:0 0.35em;margin:0 0.15em"
+STRUT = '<mspace width="0" height="0.8em" depth="0.25em"/>'  # labels and numbers stand on the same lines
+
+
+def page(title: str, section: Section) -> str:
+    """A whole page in one file, light or dark as the reader prefers."""
+    style = files("foretell.typesetting").joinpath("page.css").read_text(encoding="utf-8")
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<main>\n"
+        f"{fragment(section)}\n</main>\n</body>\n</html>\n"
+    )
+
+
+def fragment(section: Section, level: int = 1) -> str:
+    """A document as part of a page; its title is a heading of this level."""
+    heading = f"<h{level}>{escape(section.title)}</h{level}>" if section.title else ""
+    return "\n".join(["<section>" + heading, *(_part(part, level) for part in section.parts), "</section>"])
+
+
+def mathml(expression: Expression) -> str:
+    """A formula on lines of its own: where it says several things, one below the other, relations aligned."""
+    lines = _chain(expression)
+    if len(lines) < 3:
+        return f'<math display="block" style="text-align:left">{_math(expression)}</math>'
+    first, *others = lines
+    rows = "".join(
+        f'<mtr><mtd style="text-align:right">{_math(Row(left))}</mtd><mtd style="text-align:left">{_math(Row(right))}'
+        "</mtd></mtr>"
+        for left, right in zip([first, *[()] * (len(others) - 1)], others, strict=True)
+    )
+    return f'<math display="block" style="text-align:left"><mtable displaystyle="true">{rows}</mtable></math>'
+
+
+def _chain(expression: Expression) -> list[tuple[Expression, ...]]:
+    """A = B = C as [A], [= B], [= C]."""
+    lines: list[tuple[Expression, ...]] = [()]
+    for item in expression.items if isinstance(expression, Row) else (expression,):
+        if isinstance(item, Operator) and item.sign in RELATIONS and lines[-1]:
+            lines.append(())
+        lines[-1] += (item,)
+    return lines
+
+
+def _math(expression: Expression) -> str:
+    return MATH[type(expression)](expression)
+
+
+def _number(text: str) -> str:
+    """A number with a real minus sign; powers of ten are written out."""
+    mantissa, _, exponent = text.partition("e")
+    sign = "<mo>−</mo>" if mantissa.startswith("-") else ""
+    digits = f"<mn>{mantissa.lstrip('-')}</mn>"
+    power = f"<mo>·</mo><msup><mn>10</mn><mn>{int(exponent)}</mn></msup>" if exponent else ""
+    return f"<mrow>{sign}{digits}{power}</mrow>"
+
+
+def _matrix(matrix: Matrix) -> str:
+    lines = [_shortened(line, MAX_NUMBERS) for line in format_matrix(matrix)]
+    shown = _shortened(list(range(len(lines))), MAX_NUMBERS)
+    rows = "".join(
+        "<mtr>"
+        + "".join(f"<mtd>{STRUT}{_number(cell) if cell != '…' else '<mo>…</mo>'}</mtd>" for cell in line)
+        + "</mtr>"
+        for line in (["…"] * len(lines[0]) if place == "…" else lines[int(place)] for place in shown)
+    )
+    body = f'<mtable style="{BRACKETS}">{rows}</mtable>'
+    if not matrix.row_labels:
+        return f"<mrow>{body}</mrow>"
+    labels = "".join(
+        f'<mtr><mtd style="text-align:right">{STRUT}<mtext>{escape(label)}</mtext></mtd></mtr>'
+        for label in _shortened(matrix.row_labels, MAX_NUMBERS)
+    )
+    return f"<mrow><mtable>{labels}</mtable>{body}</mrow>"
+
+
+def _shortened(items: Sequence, most: int = MAX_CELLS) -> list:
+    return list(items) if len(items) <= most else [*items[: most - 2], "…", items[-1]]
+
+
+def _symbol(symbol: Symbol) -> str:
+    return f"<mi>{escape(symbol.name)}</mi>"
+
+
+def _script(script: Script) -> str:
+    base = _math(script.base)
+    if script.below and script.above:
+        return f"<msubsup>{base}{_math(script.below)}{_math(script.above)}</msubsup>"
+    if script.below:
+        return f"<msub>{base}{_math(script.below)}</msub>"
+    return f"<msup>{base}{_math(script.above)}</msup>" if script.above else base
+
+
+MATH: dict[type, Callable[..., str]] = {
+    Symbol: _symbol,
+    Words: lambda words: f"<mtext>{escape(words.text)}</mtext>",
+    Operator: lambda operator: f"<mo>{escape(operator.sign)}</mo>",
+    Number: lambda number: _number(format_number(number.value, number.digits)),
+    Matrix: _matrix,
+    Row: lambda row: "<mrow>" + "".join(_math(item) for item in row.items) + "</mrow>",
+    Fraction: lambda fraction: f"<mfrac>{_math(fraction.top)}{_math(fraction.bottom)}</mfrac>",
+    Root: lambda root: f"<msqrt>{_math(root.inside)}</msqrt>",
+    Script: _script,
+    Call: lambda call: f"<mrow><mi>{escape(call.name)}</mi><mo>(</mo>{_math(call.inside)}<mo>)</mo></mrow>",
+}
+
+
+def _part(part: Part, level: int) -> str:
+    return PARTS[type(part)](part, level)
+
+
+def _formula(formula: Formula, level: int) -> str:
+    note = f"<p>{escape(formula.note)}</p>" if formula.note else ""
+    return f'{note}<div style="overflow-x:auto">{mathml(formula.expression)}</div>'
+
+
+def _table(table: Table, level: int) -> str:
+    sides = ["right" if numeric else "left" for numeric in numeric_columns(table)]
+    return f"<table>{_line('th', table.header, sides)}{''.join(_line('td', row, sides) for row in table.rows)}</table>"
+
+
+def _line(tag: str, cells: Sequence[str], sides: list[str]) -> str:
+    scope = ' scope="col"' if tag == "th" else ""
+    return (
+        "<tr>"
+        + "".join(
+            f'<{tag}{scope} style="text-align:{side}">{escape(cell)}</{tag}>'
+            for cell, side in zip(cells, sides, strict=True)
+        )
+        + "</tr>"
+    )
+
+
+def _heat_map(heat_map: HeatMap, level: int) -> str:
+    columns = _shortened(heat_map.column_labels)
+    header = "<tr><th></th>" + "".join(f'<th scope="col">{escape(label)}</th>' for label in columns) + "</tr>"
+    rows = []
+    for label, values in zip(heat_map.row_labels[:MAX_CELLS], heat_map.values, strict=False):
+        cells = "".join(_heat_cell(value) for value in _shortened(values.tolist()))
+        rows.append(f'<tr><th scope="row">{escape(label)}</th>{cells}</tr>')
+    left_out = len(heat_map.row_labels) - len(rows)
+    more = f"<p>{left_out} more rows are left out.</p>" if left_out > 0 else ""
+    caption = f"<caption>{escape(heat_map.caption)}</caption>" if heat_map.caption else ""
+    return f'<table style="border-collapse:collapse;font-size:0.8em">{caption}{header}{"".join(rows)}</table>{more}'
+
+
+def _heat_cell(value: float | str) -> str:
+    if isinstance(value, str):
+        return f"<td>{value}</td>"
+    share = min(max(value, 0.0), 1.0)
+    # Blue of growing opacity over whatever the page's background is: it reads in the light and in the dark
+    style = f"background:rgba(31,119,180,{share:.3f});padding:2px 5px;text-align:right"
+    return f'<td style="{style}" title="{value:.4f}">{value:.2f}</td>'
+
+
+PARTS: dict[type, Callable[..., str]] = {
+    Paragraph: lambda paragraph, level: f"<p>{escape(paragraph.text)}</p>",
+    Formula: _formula,
+    Table: _table,
+    HeatMap: _heat_map,
+    Section: lambda section, level: fragment(section, min(level + 1, 6)),
+}

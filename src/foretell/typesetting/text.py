@@ -1,0 +1,224 @@
+"""Formulas and documents as lines of characters, for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from foretell.typesetting.document import Formula, HeatMap, Paragraph, Part, Section, Table, numeric_columns
+from foretell.typesetting.expression import (
+    RELATIONS,
+    Call,
+    Expression,
+    Fraction,
+    Matrix,
+    Number,
+    Operator,
+    Root,
+    Row,
+    Script,
+    Symbol,
+    Words,
+    format_matrix,
+    format_number,
+)
+from foretell.typesetting.layout import Block, beside, enclose, one_line, over, pad, pad_left
+
+WIDTH = 80
+INDENT = "  "
+MAX_ROWS = 16
+COLUMN_LIMITS = (10_000, 16, 12, 8, 6, 5, 4, 3)  # tried in this order until a formula fits the width
+SHADES = " ░▒▓█"
+BELOW: dict[str, str] = dict(zip("0123456789+-=()aehijklmnoprstuvx,", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ,", strict=True))
+ABOVE: dict[str, str] = dict(zip("0123456789+-=()inT⊤", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁱⁿᵀᵀ", strict=True))
+ELIDED = "…"
+
+
+def document_text(section: Section, width: int = WIDTH) -> str:
+    """A whole document, no line longer than `width` columns where its words allow."""
+    return "\n".join(_section(section, width, "═"))
+
+
+def expression_lines(expression: Expression, width: int = WIDTH) -> list[str]:
+    """A formula in two dimensions; what is too wide goes on below, and large matrices show their edges."""
+    for limit in COLUMN_LIMITS:
+        rows = [_joined(items, limit) for items in _broken(expression, width, limit)]
+        if max(block.width for block in rows) <= width:
+            break
+    lines: list[str] = []
+    for number, block in enumerate(rows):
+        tall = len(block.lines) > 1 or (number and len(rows[number - 1].lines) > 1)
+        lines += [""] if number and tall else []
+        lines += [(INDENT * bool(number) + line).rstrip() for line in block.lines]
+    return lines
+
+
+def _broken(expression: Expression, width: int, limit: int) -> list[list[Expression]]:
+    """The parts of a formula by line: new lines begin with a relation if that is enough, else with any operator."""
+    items = list(expression.items) if isinstance(expression, Row) else [expression]
+    if _joined(items, limit).width <= width:
+        return [items]
+    by_relation = _filled(items, RELATIONS, width, limit)
+    if all(_joined(line, limit).width <= width - len(INDENT) for line in by_relation):
+        return by_relation
+    return [part for line in by_relation for part in _filled(line, RELATIONS | set("+−-·"), width, limit)]
+
+
+def _filled(items: list[Expression], signs: frozenset[str], width: int, limit: int) -> list[list[Expression]]:
+    lines: list[list[Expression]] = [[]]
+    for segment in _segments(items, signs):
+        if lines[-1] and _joined([*lines[-1], *segment], limit).width > width - len(INDENT):
+            lines.append([])
+        lines[-1] += segment
+    return lines
+
+
+def _segments(items: list[Expression], signs: frozenset[str]) -> Iterator[list[Expression]]:
+    segment: list[Expression] = []
+    for item in items:
+        if isinstance(item, Operator) and item.sign in signs and segment:
+            yield segment
+            segment = []
+        segment.append(item)
+    yield segment
+
+
+def _joined(items: Sequence[Expression], limit: int) -> Block:
+    blocks = [_block(item, limit) for item in items]
+    spaced = [part for block in blocks for part in (one_line(" "), block)]
+    return beside(spaced[1:])
+
+
+def _block(expression: Expression, limit: int) -> Block:
+    return BLOCKS[type(expression)](expression, limit)
+
+
+def _matrix(matrix: Matrix, limit: int) -> Block:
+    cells = [_elide(line, limit) for line in format_matrix(matrix)]
+    labels = list(matrix.row_labels)
+    if len(cells) > MAX_ROWS:
+        cells, labels = _elide_rows(cells), _elide(labels, MAX_ROWS)
+    widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
+    lines = tuple("  ".join(pad_left(cell, width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+    middle = (len(lines) - 1) // 2
+    block = enclose("[", Block(lines, middle), "]")
+    if not labels:
+        return block
+    widest = max(map(cell_len, labels))
+    return beside([Block(tuple(pad_left(label, widest) + " " for label in labels), middle), block])
+
+
+def _elide(cells: list[str], limit: int) -> list[str]:
+    if len(cells) <= limit:
+        return cells
+    return [*cells[: limit - 2], ELIDED, cells[-1]]
+
+
+def _elide_rows(cells: list[list[str]]) -> list[list[str]]:
+    return [*cells[: MAX_ROWS - 2], [ELIDED] * len(cells[0]), cells[-1]]
+
+
+def _script(script: Script, limit: int) -> Block:
+    base = _block(script.base, limit)
+    marks = _mark(script.below, BELOW, "_", limit) + _mark(script.above, ABOVE, "^", limit)
+    if len(base.lines) == 1:
+        return one_line(base.lines[0] + marks)
+    return beside([base, Block((marks,), len(base.lines) - 1 if script.below else 0)])
+
+
+def _mark(small: Expression | None, letters: Mapping[str, str], sign: str, limit: int) -> str:
+    if small is None:
+        return ""
+    text = "".join(_block(small, limit).lines)
+    if all(letter in letters for letter in text):
+        return "".join(letters[letter] for letter in text)
+    return f"{sign}({text})" if " " in text else f"{sign}{text}"
+
+
+def _root(root: Root, limit: int) -> Block:
+    inside = _block(root.inside, limit)
+    is_simple = isinstance(root.inside, Symbol | Number | Script) and len(inside.lines) == 1
+    return beside([one_line("√"), inside if is_simple else enclose("(", inside, ")")])
+
+
+def _call(call: Call, limit: int) -> Block:
+    return beside([one_line(call.name), enclose("(", _block(call.inside, limit), ")")])
+
+
+BLOCKS: dict[type, Callable[..., Block]] = {
+    Symbol: lambda symbol, limit: one_line(symbol.name),
+    Words: lambda words, limit: one_line(words.text),
+    Operator: lambda operator, limit: one_line(operator.sign),
+    Number: lambda number, limit: one_line(format_number(number.value, number.digits)),
+    Matrix: _matrix,
+    Row: lambda row, limit: _joined(row.items, limit),
+    Fraction: lambda fraction, limit: over(_block(fraction.top, limit), _block(fraction.bottom, limit)),
+    Root: _root,
+    Script: _script,
+    Call: _call,
+}
+
+
+def _section(section: Section, width: int, rule: str) -> list[str]:
+    lines = [section.title, rule * min(width, cell_len(section.title))] if section.title else []
+    for number, part in enumerate(section.parts):
+        lines += ([""] if number or section.title else []) + _part(part, width)
+    return lines
+
+
+def _part(part: Part, width: int) -> list[str]:
+    return PARTS[type(part)](part, width)
+
+
+def _paragraph(paragraph: Paragraph, width: int) -> list[str]:
+    return textwrap.wrap(paragraph.text, width, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def _formula(formula: Formula, width: int) -> list[str]:
+    lines = [f"{INDENT}{line}".rstrip() for line in expression_lines(formula.expression, width - len(INDENT))]
+    return [*_paragraph(Paragraph(formula.note), width), *lines] if formula.note else lines
+
+
+def _table(table: Table, width: int) -> list[str]:
+    numeric = numeric_columns(table)
+    lines = [list(table.header), *map(list, table.rows)]
+    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+    excess = sum(widths) + 2 * (len(widths) - 1) - width
+    if excess > 0:  # the widest column of words gives way
+        widest = max(range(len(widths)), key=lambda column: (not numeric[column], widths[column]))
+        widths[widest] = max(4, widths[widest] - excess)
+    aligned = [
+        "  ".join(
+            (pad_left if right else pad)(_cut(cell, size), size)
+            for cell, size, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    ]
+    return [aligned[0], "  ".join("─" * size for size in widths), *aligned[1:]] if any(table.header) else aligned[1:]
+
+
+def _cut(cell: str, width: int) -> str:
+    return cell if cell_len(cell) <= width else set_cell_size(cell, width - 1).rstrip() + ELIDED
+
+
+def _heat_map(heat_map: HeatMap, width: int) -> list[str]:
+    labels = [_cut(label, 16) for label in heat_map.row_labels]
+    margin = max(map(cell_len, labels), default=0)
+    shown = min(len(heat_map.column_labels), (width - margin - 3) // 2)
+    lines = [heat_map.caption] if heat_map.caption else []
+    for label, values in zip(labels, heat_map.values, strict=True):
+        cells = "".join(SHADES[round(float(min(max(value, 0), 1)) * (len(SHADES) - 1))] * 2 for value in values[:shown])
+        lines.append(f"{pad_left(label, margin)} ▏{cells}▕")
+    left_out = len(heat_map.column_labels) - shown
+    return [*lines, f"({left_out} more columns do not fit here)"] if left_out else lines
+
+
+PARTS: dict[type, Callable[..., list[str]]] = {
+    Paragraph: _paragraph,
+    Formula: _formula,
+    Table: _table,
+    HeatMap: _heat_map,
+    Section: lambda section, width: _section(section, width, "─"),
+}

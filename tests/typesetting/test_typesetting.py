@@ -1,0 +1,113 @@
+"""Formulas and documents look right in a terminal, on a page and in LaTeX."""
+
+from __future__ import annotations
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from foretell.typesetting.document import Formula, HeatMap, Paragraph, Section, Table
+from foretell.typesetting.expression import (
+    Call,
+    Expression,
+    Fraction,
+    Matrix,
+    Number,
+    Root,
+    Symbol,
+    Words,
+    format_number,
+    row,
+    script,
+)
+from foretell.typesetting.html import mathml, page
+from foretell.typesetting.latex import latex
+from foretell.typesetting.notebook import Shown
+from foretell.typesetting.text import document_text, expression_lines
+
+SCORE = row(Symbol("S"), "=", Fraction(row(Symbol("Q"), script("K", above="T")), Root(Symbol("E"))))
+LEAVES = st.one_of(
+    st.floats(-1e9, 1e9).map(Number),
+    st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=9).map(Words),
+    st.tuples(st.integers(1, 20), st.integers(1, 40)).map(lambda shape: Matrix(np.full(shape, 0.25))),
+)
+EXPRESSIONS = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, min_size=1, max_size=4).map(lambda items: row(*[part for one in items for part in ("=", one)])),
+        st.tuples(inner, inner).map(lambda pair: Fraction(*pair)),
+        inner.map(Root),
+        inner.map(lambda inside: Call("softmax", inside)),
+    ),
+    max_leaves=6,
+)
+
+
+def test_a_fraction_has_its_bar_on_the_line_of_the_equals_sign() -> None:
+    assert expression_lines(SCORE) == ["    Q Kᵀ", "S = ────", "     √E"]
+
+
+def test_a_matrix_has_tall_brackets_and_aligned_columns() -> None:
+    matrix = Matrix([[1.0, -np.inf], [-0.25, 12.5]], row_labels=["is", "data"])
+    assert expression_lines(matrix) == ["  is ⎡ 1.0000       -∞⎤", "data ⎣-0.2500  12.5000⎦"]
+
+
+def test_what_is_too_wide_goes_on_below_at_a_relation() -> None:
+    wide = row(Symbol("x"), "=", Matrix(np.ones(5)), "=", Matrix(np.ones(5)))
+    assert [line.split("[")[0] for line in expression_lines(wide, 60)] == ["x = ", "  = "]
+
+
+def test_a_long_vector_shows_its_beginning_and_its_end() -> None:
+    (line,) = expression_lines(Matrix(np.arange(100.0)), 60)
+    assert line.startswith(("[ 0.0000", "[0.0000"))
+    assert line.endswith("…  99.0000]")
+
+
+@given(EXPRESSIONS)
+def test_any_formula_is_laid_out_in_lines_and_as_well_formed_mathml(expression: Expression) -> None:
+    assert expression_lines(expression)
+    ElementTree.fromstring(mathml(expression))
+    unescaped = re.sub(r"\\[{}]", "", latex(expression))
+    assert unescaped.count("{") == unescaped.count("}")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(0.48411, "0.4841"), (3, "3"), (0.0, "0.0000"), (-0.0, "0.0000"), (2e-5, "2.0e-05"), (3e7, "3.0e+07")],
+)
+def test_a_number_shows_decimals_where_they_say_something(value: float, shown: str) -> None:
+    assert format_number(value) == shown
+
+
+def test_latex_escapes_what_words_may_hold() -> None:
+    assert latex(Words("50% of $_{x}\\")) == r"\text{50\% of \$\_\{x\}\textbackslash{}}"
+
+
+def test_a_document_fits_the_width_whatever_scripts_its_words_have() -> None:
+    table = Table(["token", "probability"], [["語" * 60, "0.25"], ["b", "0.75"]])
+    heat = HeatMap(np.eye(3), ["a", "🙂", "c"], ["a", "🙂", "c"], "who looks at whom")
+    text = document_text(Section("Title", [Paragraph("word " * 60), Formula(SCORE, "the scores"), table, heat]))
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+    assert "🙂 ▏  ██  ▕" in text
+    assert any(line.endswith("0.25") and "…" in line for line in text.splitlines())
+
+
+def test_a_page_holds_text_as_text() -> None:
+    html = page("<b>", Section("</script><script>alert(1)</script>", [Table(["<i>"], [["&"]])]))
+    assert "<script" not in html
+    assert "&lt;i&gt;" in html
+
+
+def test_a_result_shows_itself_without_scripts() -> None:
+    class Result(Shown):
+        def document(self) -> Section:
+            return Section("Scores", [Formula(SCORE)])
+
+    assert "Q Kᵀ" in str(Result())
+    assert "<math" in Result()._repr_html_()
+    assert r"\frac{Q {K}^{\top}}{\sqrt{E}}" in (Result()._repr_latex_() or "")
