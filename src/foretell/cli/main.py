@@ -39,6 +39,11 @@ VERBS = {  # verb: (group, what it does, where it is)
     "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
     "info": (LOOK, "Every weight's path, shape and size.", "foretell.cli.info:info"),
     "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),
+    "explain": (
+        LOOK,
+        "A pass layer by layer, or one number of it down to its operands.",
+        "foretell.cli.explain:explain",
+    ),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
 }
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.runs.saved_model import LanguageModel
+from foretell.runs.saved_model import LanguageModel, encode_some
 
 
 @dataclass(frozen=True)
@@ -90,15 +90,6 @@ def score(model: LanguageModel, text: str) -> Score:
         ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in zip(ids, values, strict=True)
     ]
     return Score(tokens, total, math.exp(-total / (len(ids) - 1)) if len(ids) > 1 else None)
-
-
-def encode_some(model: LanguageModel, text: str) -> list[int]:
-    """The ids of a text that must not be empty and must fit the model's context."""
-    ids = model.tokenizer.encode(text)
-    if not ids:
-        raise UsageError("the text is empty; give at least one character")
-    model.decoder.check_length(len(ids))
-    return ids
 
 
 def check_position(place: int, length: int) -> int:

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
-from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_mean
+from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError, did_you_mean
 from foretell.model.decoder import Decoder
 from foretell.runs.files import read_json, write_json
 from foretell.text import Tokenizer, load_tokenizer
@@ -36,6 +36,15 @@ class LanguageModel:
     @property
     def dtype(self) -> torch.dtype:
         return self.decoder.embed.token.weight.dtype
+
+
+def encode_some(model: LanguageModel, text: str) -> list[int]:
+    """The ids of a text that must not be empty and must fit the model's context."""
+    ids = model.tokenizer.encode(text)
+    if not ids:
+        raise UsageError("the text is empty; give at least one character")
+    model.decoder.check_length(len(ids))
+    return ids
 
 
 def save_model(directory: Path, decoder: Decoder, tokenizer: Tokenizer, dtype: torch.dtype | None = None) -> None:

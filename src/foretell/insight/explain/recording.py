@@ -16,7 +16,7 @@ from foretell.insight.dimensions import STATISTICS
 from foretell.insight.points import Derived
 from foretell.insight.trace import Trace
 from foretell.model.dropout import Dropout
-from foretell.runs.saved_model import LanguageModel
+from foretell.runs.saved_model import LanguageModel, encode_some
 
 Array = NDArray[np.floating[Any]]
 
@@ -68,20 +68,11 @@ def record(model: LanguageModel, text: str, select: str | list[str]) -> Recordin
 
     An empty text, or dropout that is at work, is a `UsageError`; a text longer than the context a `ContextLengthError`.
     """
-    ids = encode(model, text)
+    ids = encode_some(model, text)
     check_steady(model)
     with torch.no_grad(), Trace(model, select) as trace:
         model.decoder(torch.tensor([ids], device=model.device))
     return Recording(model, text, ids, trace)
-
-
-def encode(model: LanguageModel, text: str) -> list[int]:
-    """The ids of a text that must not be empty and must fit the model's context."""
-    ids = model.tokenizer.encode(text)
-    if not ids:
-        raise UsageError("the text is empty; give at least one character")
-    model.decoder.check_length(len(ids))
-    return ids
 
 
 def check_steady(model: LanguageModel) -> None:
