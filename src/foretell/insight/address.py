@@ -35,7 +35,7 @@ def parse_address(text: str) -> Address:
 
 def _parse_index(inside: str, text: str) -> Index:
     try:
-        index = ast.literal_eval(f"({inside},)")
+        index: tuple = ast.literal_eval(f"({inside},)")
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         index = (None,)
     if not all(type(entry) in (int, str) for entry in index):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from torch import Tensor
+
 from foretell.errors import UsageError
 from foretell.insight.address import Address
 
@@ -35,6 +37,13 @@ def dimensions_of(name: str) -> Dimensions:
     if last in STATISTICS:
         return dimensions_of(parent)[:-1]
     return BY_ENDING.get(".".join(name.split(".")[-2:]), BY_ENDING.get(last, STREAM))
+
+
+def one_row(name: str, value: Tensor, row: int = 0) -> Tensor:
+    """The value of one row, without what is always of size 1: of rotations the heads, of statistics the last."""
+    if name.startswith("trunk.rotation."):
+        return value[min(row, len(value) - 1), 0]  # all rows share one, where all stand at the same positions
+    return value[row, ..., 0] if name.rpartition(".")[2] in STATISTICS else value[row]
 
 
 def resolve_index(address: Address, shape: Sequence[int]) -> tuple[int, ...]:

@@ -19,8 +19,7 @@ MakeModel = Callable[..., LanguageModel]
 
 @pytest.fixture(scope="session")
 def tokenizer() -> Tokenizer:
-    tokenizer = train_tokenizer("characters", [ALPHABET])
-    return tokenizer
+    return train_tokenizer("characters", [ALPHABET])
 
 
 @pytest.fixture(scope="session")

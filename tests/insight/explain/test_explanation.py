@@ -11,7 +11,7 @@ import torch
 
 from foretell.errors import ContextLengthError, UsageError
 from foretell.insight.address import Address, parse_address
-from foretell.insight.explain.explanation import ROUNDING, explain, explain_value
+from foretell.insight.explain.explanation import explain_at, explain_value
 from foretell.insight.explain.output import IMPLIED
 from foretell.insight.explain.recording import record
 from foretell.insight.points import trace_names
@@ -29,7 +29,7 @@ def every_explanation(model, seed=0):
         length = len(recording.ids)
         shape = {"loss": (length - 1,), "probabilities": (length, recording.vocabulary)}.get(name)
         shape = recording.stored(name).shape if shape is None else shape
-        yield explain(recording, Address(name, tuple(draw.randrange(size) for size in shape)))
+        yield explain_at(recording, Address(name, tuple(draw.randrange(size) for size in shape)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16], ids=str)

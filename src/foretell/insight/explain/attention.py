@@ -8,9 +8,10 @@ from functools import cached_property
 
 import numpy as np
 
+from foretell.insight.explain.arrays import Array
 from foretell.insight.explain.linear import multiply_out, number, scale_of
 from foretell.insight.explain.place import Place, address_of
-from foretell.insight.explain.recording import Array, Recording
+from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Listing, Step, Working
 from foretell.typesetting.expression import Fraction, Number, Root, Symbol, row, script
 
@@ -152,8 +153,7 @@ def softmax_row(query: OneQuery, key: int) -> Listing:
         "exp": query.exponentials,
         "weight": query.weights,
     }
-    largest = number(query.masked.max()).value
-    note = f"the softmax over all keys of query {query.query}; exp is of masked - {largest:.6f}, the largest"
+    note = f"the softmax over all keys of query {query.query}; exp is of masked - {query.masked.max():.6f}, the largest"
     return Listing(note, columns, ("exp", "weight"), focus=key)
 
 

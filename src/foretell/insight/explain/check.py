@@ -9,9 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from foretell.insight.explain.recording import Array, check_steady, quoted, to_array
+from foretell.insight.explain.arrays import Array, to_array
+from foretell.insight.explain.recording import check_steady, quoted
+from foretell.insight.explain.steps import plain
 from foretell.runs.saved_model import LanguageModel, encode_some
 from foretell.textbook.family.decoder import decoder_forward
+from foretell.textbook.softmax import softmax
 from foretell.typesetting.document import Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
 
@@ -81,12 +84,9 @@ class Check(Shown):
         )
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "text": self.text,
-            "tokens": [asdict(token) for token in self.tokens],
-            "differences": [{**asdict(one), "holds": one.holds} for one in self.differences],
-            "holds": self.holds,
-        }
+        tokens = [asdict(token) for token in self.tokens]
+        differences = [{**asdict(one), "holds": one.holds} for one in self.differences]
+        return plain({"text": self.text, "tokens": tokens, "differences": differences, "holds": self.holds})
 
     def _differences(self) -> Table:
         header = ("all logits, all positions", "largest difference", "share of the largest", "bound", "")
@@ -153,12 +153,6 @@ def likeliest(model: LanguageModel, textbook: Array, logits: dict[str, Array]) -
         )
         for token in best
     )
-
-
-def softmax(scores: Array) -> Array:
-    """Probabilities of scores (V,)."""
-    exponentials = np.exp(scores - scores.max())
-    return exponentials / exponentials.sum()
 
 
 def name_of(dtype: torch.dtype) -> str:

@@ -16,7 +16,7 @@ from foretell.insight.explain.attention import (
     explain_weight,
 )
 from foretell.insight.explain.flow import LAST_OF_BLOCK
-from foretell.insight.explain.linear import explain_linear, explain_tied_head
+from foretell.insight.explain.linear import explain_gated, explain_linear, explain_tied_head
 from foretell.insight.explain.norm import STATISTICS, explain_layer_norm, explain_rms_norm, explain_statistic
 from foretell.insight.explain.output import explain_loss, explain_probability
 from foretell.insight.explain.place import Place, locate
@@ -38,13 +38,13 @@ from foretell.model.decoder import TiedHead, TokenAndPositionEmbedding, TokenEmb
 from foretell.model.dropout import Dropout
 from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
 from foretell.model.norm import RMSNorm
-from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import AddUpdate, ReplaceByUpdate, Transformer
 
 Explainer = Callable[[Recording, Place], Working]
 
 BY_ENDING: dict[str, Explainer] = {
-    "embed.position": lambda recording, place: POSITIONS[type(place.module)](recording, place),
+    "embed.position": lambda recording, place: POSITIONS[recording.config.position](recording, place),
+    "feedforward.down": lambda recording, place: DOWN[recording.config.feedforward](recording, place),
     "core.query": explain_query,
     "core.key": explain_key,
     "core.value": explain_value_input,
@@ -59,10 +59,8 @@ BY_ENDING: dict[str, Explainer] = {
     "loss": explain_loss,
     **dict.fromkeys(STATISTICS, explain_statistic),
 }
-POSITIONS: dict[type[nn.Module], Explainer] = {
-    nn.Embedding: explain_position_vector,
-    SinusoidalPosition: explain_wave,
-}
+POSITIONS: dict[str, Explainer] = {"learned": explain_position_vector, "sinusoidal": explain_wave}
+DOWN: dict[str, Explainer] = {"mlp": explain_linear, "gated": explain_gated}
 BY_MODULE: dict[type[nn.Module], Explainer] = {
     nn.Embedding: explain_token_vector,
     TokenAndPositionEmbedding: explain_embedding,

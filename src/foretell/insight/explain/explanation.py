@@ -106,7 +106,7 @@ def explain_value(model: LanguageModel, text: str, address: str) -> Explanation:
     """
     wanted = find(parse_address(address), model)
     recording = record(model, text, neighbourhood(recorded_name(wanted.name), model.decoder.config))
-    return explain(recording, wanted)
+    return explain_at(recording, wanted)
 
 
 def find(address: Address, model: LanguageModel) -> Address:
@@ -123,7 +123,7 @@ def recorded_name(name: str) -> str:
     return "head" if name in IMPLIED else name
 
 
-def explain(recording: Recording, wanted: Address) -> Explanation:
+def explain_at(recording: Recording, wanted: Address) -> Explanation:
     """The explanation of one number of a pass that is recorded."""
     stored = stored_value(recording, wanted.name)
     index = resolve_index(with_token_numbers(recording, wanted), stored.shape)

@@ -70,7 +70,10 @@ def stream_into(layer: int) -> str:
 
 def neighbourhood(name: str, config: ModelConfig) -> list[str]:
     """Globs of what has to be recorded so that any value of this part of the pass can be recomputed."""
-    found = BLOCK.fullmatch(f"{name}.") or BLOCK.fullmatch(f"{name}.x")
+    if name.startswith("trunk.rotation."):
+        return [name]
+    found = BLOCK.fullmatch(f"{name}.output")  # of a block itself, and of anything in it
     if found is None:
         return ["embed", "embed.**", "trunk", "trunk.norm", "trunk.norm.**", stream_into(config.num_layers), "head"]
-    return [found[1], f"{found[1]}.**", stream_into(int(found[2]))]
+    rotation = ["trunk.rotation.*"] if config.position == "rotary" else []
+    return [found[1], f"{found[1]}.**", stream_into(int(found[2])), *rotation]

@@ -5,39 +5,61 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from torch import Tensor
 
+from foretell.insight.explain.arrays import Array
 from foretell.insight.explain.flow import input_of
 from foretell.insight.explain.place import Place, address_of
-from foretell.insight.explain.recording import Array, Recording, to_array
+from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import DIGITS, Equation, Listing, Step, Working
 from foretell.typesetting.expression import Expression, Number, Symbol, row
 
 
 def explain_linear(recording: Recording, place: Place) -> Working:
     """w · x + b, with one row of the layer's own weight."""
-    return explain_row(recording, place, place.module.weight, f"{place.name}.weight")
+    return explain_row(recording, place, f"{place.name}.weight")
 
 
 def explain_tied_head(recording: Recording, place: Place) -> Working:
     """The same with a row of the token embedding."""
-    return explain_row(recording, place, place.module.tied[0].weight, "embed.token.weight")
+    return explain_row(recording, place, "embed.token.weight")
 
 
-def explain_row(recording: Recording, place: Place, weight: Tensor, weight_name: str) -> Working:
+def explain_row(recording: Recording, place: Place, weight: str) -> Working:
     """w · x + b: w one row of a weight (outputs, inputs), x what the layer reads at this position."""
     position, output = place.index
     x, source = read_input(recording, place.name, position)
-    operands = {"w": address_of(weight_name, output), "x": source}
-    products, total = multiply_out(operands, {"w": to_array(weight[output]), "x": x})
-    bias = place.module.bias
-    if bias is None:
+    operands = {"w": address_of(weight, output), "x": source}
+    w = recording.weight(weight, output)
+    return affine(recording, place, *multiply_out(operands, {"w": w, "x": x}))
+
+
+def explain_gated(recording: Recording, place: Place) -> Working:
+    """The last layer of a gated feed-forward layer: what it reads is a product itself."""
+    position, output = place.index
+    source = input_of(recording.config, place.name)
+    gate, up = source, source.replace("activation", "up")
+    g, u = recording.array(gate)[position], recording.array(up)[position]
+    w = recording.weight(f"{place.name}.weight", output)
+    operands = {
+        "g": address_of(gate, position),
+        "u": address_of(up, position),
+        "w": address_of(f"{place.name}.weight", output),
+    }
+    columns = {"element": range(len(g)), "g": g, "u": u, "x = g · u": g * u, "w": w, "w · x": w * g * u}
+    products = Listing("", columns, ("w · x",), operands=operands)
+    return affine(recording, place, products, products.sums["w · x"])
+
+
+def affine(recording: Recording, place: Place, products: Listing, total: float) -> Working:
+    """The products added up, and the bias where there is one."""
+    bias, output = f"{place.name}.bias", place.index[1]
+    if recording.parameter(bias) is None:
         formula = row(Symbol("y"), "=", Symbol("w"), "·", Symbol("x"), "=", number(total))
         return Working([products, Equation(formula, total)], total, scale_of(products))
-    shift = float(to_array(bias[output]))
-    note = f"b = {address_of(f'{place.name}.bias', output)}"
-    numbers = row(number(total), "+", number(shift), "=", number(total + shift))
-    formula = row(Symbol("y"), "=", Symbol("w"), "·", Symbol("x"), "+", Symbol("b"), "=", *numbers.items)
+    shift = float(recording.weight(bias, output))
+    terms = (Symbol("y"), "=", Symbol("w"), "·", Symbol("x"), "+", Symbol("b"))
+    formula = row(*terms, "=", number(total), "+", number(shift), "=", number(total + shift))
+    note = f"b = {address_of(bias, output)}"
     steps: list[Step] = [products, Equation(formula, total + shift, note)]
     return Working(steps, total + shift, scale_of(products) + abs(shift))
 
@@ -62,10 +84,6 @@ def read_input(recording: Recording, path: str, position: int) -> tuple[Array, s
     value = recording.array(source)
     if source.endswith(".core"):  # heads side by side
         return value[:, position].reshape(-1), f"{address_of(source)[:-2]}[:,{position},:], all heads side by side"
-    if path.endswith("feedforward.down") and recording.config.feedforward == "gated":
-        up = source.replace("activation", "up")
-        gated = f"{source}[{position}] · {up}[{position}], element by element"
-        return value[position] * recording.array(up)[position], gated
     return value[position], f"{source}[{position}]"
 
 

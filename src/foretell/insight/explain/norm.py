@@ -6,12 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from torch import Tensor
 
+from foretell.insight.explain.arrays import Array
 from foretell.insight.explain.flow import input_of
 from foretell.insight.explain.linear import number, read_input
 from foretell.insight.explain.place import Place, address_of
-from foretell.insight.explain.recording import Array, Recording, to_array
+from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Listing, Step, Working
 from foretell.typesetting.expression import Expression, Fraction, Number, Root, Symbol, row
 
@@ -104,32 +104,32 @@ def explain_layer_norm(recording: Recording, place: Place) -> Working:
     """(x - mean) / sqrt(variance + epsilon) * weight + bias."""
     x, source = read_vector(recording, place.name, place.index[:-1])
     statistics = variance_of(x, source)
-    return finish(place, statistics, (x, float(x.mean())), place.module.bias)
+    return finish(recording, place, statistics, (x, float(x.mean())))
 
 
 def explain_rms_norm(recording: Recording, place: Place) -> Working:
     """x / sqrt(mean square + epsilon) * weight."""
     x, source = read_vector(recording, place.name, place.index[:-1])
-    return finish(place, mean_square_of(x, source), (x, 0.0), None)
+    return finish(recording, place, mean_square_of(x, source), (x, 0.0))
 
 
-def finish(place: Place, statistics: Working, centred: tuple[Array, float], bias: Tensor | None) -> Working:
+def finish(recording: Recording, place: Place, statistics: Working, centred: tuple[Array, float]) -> Working:
     """The last steps, which both norms share: to unit size, then scaled and shifted. `centred`: x, and its centre."""
-    module, element = place.module, place.index[-1]
+    element, has_bias = place.index[-1], recording.parameter(f"{place.name}.bias") is not None
     x, mean = centred
     scaling = Scaling(
         x=float(x[element]),
         mean=mean,
         spread=statistics.value,
-        epsilon=module.eps,
-        weight=float(to_array(module.weight[element])),
-        bias=0.0 if bias is None else float(to_array(bias[element])),
+        epsilon=recording.config.norm_epsilon,
+        weight=float(recording.weight(f"{place.name}.weight", element)),
+        bias=float(recording.weight(f"{place.name}.bias", element)) if has_bias else 0.0,
     )
     subtracted = [number(scaling.x), *([] if mean == 0.0 else ["-", number(mean)])]
     root = Root(row(number(scaling.spread), "+", Number(scaling.epsilon, 6)))
     unit = row(Symbol("unit"), "=", Fraction(row(*subtracted), root), "=", number(scaling.unit))
     steps: list[Step] = [*statistics.steps, Equation(unit, scaling.unit, f"element {element}, epsilon inside the root")]
-    steps.append(Equation(affine(scaling, has_bias=bias is not None), scaling.value, affine_note(place, element, bias)))
+    steps.append(Equation(affine(scaling, has_bias), scaling.value, affine_note(place, element, has_bias)))
     return Working(steps, scaling.value, scaling.scale(float(np.abs(x).max())))
 
 
@@ -140,7 +140,7 @@ def affine(scaling: Scaling, has_bias: bool) -> Expression:
     return row(*product, *shift, "=", number(scaling.value))
 
 
-def affine_note(place: Place, element: int, bias: object) -> str:
+def affine_note(place: Place, element: int, has_bias: bool) -> str:
     """Where scale and shift are from."""
-    shift = "" if bias is None else f", then shifted by {address_of(f'{place.name}.bias', element)}"
+    shift = f", then shifted by {address_of(f'{place.name}.bias', element)}" if has_bias else ""
     return f"scaled by {address_of(f'{place.name}.weight', element)}{shift}"

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
+from foretell.insight.explain.arrays import Array
 from foretell.insight.explain.linear import number
 from foretell.insight.explain.place import Place
-from foretell.insight.explain.recording import Array, Recording
+from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Listing, Step, Working
 from foretell.typesetting.expression import Call, Fraction, Symbol, row, script
 

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
-from foretell.insight.dimensions import STATISTICS
+from foretell.insight.dimensions import one_row
+from foretell.insight.explain.arrays import Array, to_array
 from foretell.insight.points import Derived
 from foretell.insight.trace import Trace
 from foretell.model.dropout import Dropout
 from foretell.runs.saved_model import LanguageModel, encode_some
-
-Array = NDArray[np.floating[Any]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,6 +46,14 @@ class Recording:
             self._arrays[name] = to_array(self.stored(name))
         return self._arrays[name]
 
+    def parameter(self, path: str) -> Tensor | None:
+        """A weight of the model as it is now, by its path; None where the model has none."""
+        return dict(self.model.decoder.named_parameters()).get(path)
+
+    def weight(self, path: str, *index: int) -> Array:
+        """A row of a weight, or one number of it, in float64."""
+        return to_array(self.model.decoder.get_parameter(path)[index])
+
     def is_derived(self, name: str) -> bool:
         """Is the value one that no module hands out?"""
         return isinstance(self.trace.catalog.entries.get(name), Derived)
@@ -80,18 +84,6 @@ def check_steady(model: LanguageModel) -> None:
     for path, module in model.decoder.named_modules():
         if isinstance(module, Dropout) and module.training:
             raise UsageError(f"the model is in training mode, where {path} drops at random; call eval() on the decoder")
-
-
-def one_row(name: str, value: Tensor) -> Tensor:
-    """The value of the first row, without what is always of size 1: of rotations the heads, of statistics the last."""
-    if name.startswith("trunk.rotation."):
-        return value[0, 0]
-    return value[0, ..., 0] if name.rpartition(".")[2] in STATISTICS else value[0]
-
-
-def to_array(value: Tensor) -> Array:
-    """Float64 on the CPU, which holds every smaller floating-point number exactly."""
-    return value.detach().cpu().double().numpy()
 
 
 def quoted(text: str) -> str:

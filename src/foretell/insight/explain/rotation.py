@@ -9,7 +9,7 @@ from foretell.insight.explain.place import Place, address_of
 from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Remark, Working
 from foretell.textbook.family.rotary import frequency
-from foretell.typesetting.expression import Call, Number, Symbol, row, script
+from foretell.typesetting.expression import Call, Expression, Number, Symbol, row, script
 
 
 def explain_angle(recording: Recording, place: Place) -> Working:
@@ -35,7 +35,7 @@ def explain_angle(recording: Recording, place: Place) -> Working:
     return Working(list(steps), value, 1 + angle * (2 + math.log(config.rope_theta)))
 
 
-def scaling_words(recording: Recording) -> list[Symbol | str]:
+def scaling_words(recording: Recording) -> list[Expression | str]:
     """`, stretched` where the trained frequency is not the one in use."""
     scaling = recording.config.rope_scaling
     return [] if scaling is None else [",", Symbol(f"{scaling.type} scaling by {scaling.factor:g}")]

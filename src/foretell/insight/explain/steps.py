@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from foretell.insight.explain.arrays import Array
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
 from foretell.typesetting.expression import Expression
 from foretell.typesetting.latex import latex
@@ -14,7 +15,7 @@ from foretell.typesetting.latex import latex
 FIRST_SHOWN = 6  # of a long listing: its beginning, its end, what the value is about, and the rest as a sum
 DIGITS = 6
 
-Column = Sequence[Any]
+Column = Sequence[Any] | Array
 
 
 @dataclass(frozen=True)
@@ -133,8 +134,12 @@ def number_text(value: float, digits: int = DIGITS) -> str:
 
 
 def plain(entry: Any) -> Any:
-    """An entry as JSON can hold it; infinity is a word."""
-    if isinstance(entry, str | int):
+    """An entry as JSON can hold it, nested ones too; a number that is not finite is a word."""
+    if isinstance(entry, Mapping):
+        return {name: plain(one) for name, one in entry.items()}
+    if isinstance(entry, list | tuple):
+        return [plain(one) for one in entry]
+    if entry is None or isinstance(entry, str | int):
         return entry
     number = float(entry)
     return number if math.isfinite(number) else str(number)

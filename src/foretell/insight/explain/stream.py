@@ -7,7 +7,7 @@ import math
 from foretell.insight.explain.flow import input_of
 from foretell.insight.explain.linear import number
 from foretell.insight.explain.place import Place, address_of
-from foretell.insight.explain.recording import Recording, to_array
+from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Remark, Working
 from foretell.typesetting.expression import Call, Fraction, Number, Symbol, row, script
 
@@ -16,7 +16,7 @@ def explain_token_vector(recording: Recording, place: Place) -> Working:
     """One number of the token's row of the embedding."""
     position, element = place.index
     token = recording.ids[position]
-    value = float(to_array(place.module.weight[token, element]))
+    value = float(recording.weight(f"{place.name}.weight", token, element))
     note = f"token {recording.named(token)} has the number {token}; its vector is that row of {place.name}.weight"
     equation = row(script("W", f"{token},{element}"), "=", number(value))
     return Working([Equation(equation, value, note)], value, 0.0)
@@ -25,7 +25,7 @@ def explain_token_vector(recording: Recording, place: Place) -> Working:
 def explain_position_vector(recording: Recording, place: Place) -> Working:
     """One number of the position's learned row."""
     position, element = place.index
-    value = float(to_array(place.module.weight[position, element]))
+    value = float(recording.weight(f"{place.name}.weight", position, element))
     note = f"position {position} has its own row of {place.name}.weight"
     equation = row(script("W", f"{position},{element}"), "=", number(value))
     return Working([Equation(equation, value, note)], value, 0.0)

@@ -79,7 +79,7 @@ class Walk(Shown):
         layers = [asdict(layer) for layer in self.layers]
         answers = [asdict(answer) for answer in self.answers]
         values = {"values": every_value(recording)} if self.is_small else {}
-        return {"tokens": tokens, "layers": layers, "answers": answers, "loss": self.loss, **values}
+        return plain({"tokens": tokens, "layers": layers, "answers": answers, "loss": self.loss, **values})
 
 
 def walk(model: LanguageModel, text: str) -> Walk:
@@ -129,9 +129,4 @@ def size_of(recording: Recording, name: str) -> float:
 
 def every_value(recording: Recording) -> dict[str, Any]:
     """All named values as nested lists."""
-    return {name: nested(recording.array(name).tolist()) for name in trace_names(recording.model)}
-
-
-def nested(value: Any) -> Any:
-    """Nested lists of what JSON can hold."""
-    return [nested(one) for one in value] if isinstance(value, list) else plain(value)
+    return {name: recording.array(name).tolist() for name in trace_names(recording.model)}
