@@ -35,9 +35,10 @@ def parse_address(text: str) -> Address:
 
 def _parse_index(inside: str, text: str) -> Index:
     try:
-        index: tuple = ast.literal_eval(f"({inside},)")
+        index = list(ast.literal_eval(f"({inside},)"))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        index = (None,)
-    if not all(type(entry) in (int, str) for entry in index):
+        index = [None]
+    entries = tuple(entry for entry in index if type(entry) in (int, str))
+    if len(entries) < len(index):
         raise UsageError(f"the index of '{text}' is not made of whole numbers or of tokens in quotes, as in [4,'!']")
-    return index
+    return entries

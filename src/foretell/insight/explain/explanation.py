@@ -63,6 +63,8 @@ class Explanation(Shown):
     @property
     def verdict(self) -> str:
         """The same as a sentence."""
+        if self.agrees and self.difference == 0:
+            return "The stored value follows from its operands, to the last digit."
         if self.agrees:
             return "The stored value follows from its operands: the difference is rounding."
         return "The stored value does NOT follow from its operands: rounding explains no such difference."
@@ -88,12 +90,15 @@ class Explanation(Shown):
             "steps": [step.to_json() for step in self.steps],
         }
 
+    def _rounding_words(self) -> str:
+        return f"rounding in {self.dtype} explains up to {self.rounding:.1e}" if self.rounding else "nothing is rounded"
+
     def _comparison(self) -> Table:
         origin = "computed from recorded values" if self.derived else "handed out by the model"
         rows = [
             ("stored", f"{self.stored:.9g}", f"{self.dtype}, {origin}"),
             ("recomputed", f"{self.recomputed:.17g}", "float64, from the operands above"),
-            ("difference", f"{self.difference:.1e}", f"rounding in {self.dtype} explains up to {self.rounding:.1e}"),
+            ("difference", f"{self.difference:.1e}", self._rounding_words()),
         ]
         return Table(("", "", ""), rows)
 
@@ -114,7 +119,8 @@ def find(address: Address, model: LanguageModel) -> Address:
     name = ALIASES.get(address.name, address.name)
     names = [*trace_names(model), *IMPLIED]
     if name not in names:
-        raise UsageError(f"nothing here is named '{name}'{suggest(name, [*names, *ALIASES])}")
+        near = suggest(name, [*names, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
+        raise UsageError(f"nothing here is named '{name}'{near}")
     return Address(name, address.index)
 
 

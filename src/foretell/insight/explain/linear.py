@@ -11,7 +11,7 @@ from foretell.insight.explain.flow import input_of
 from foretell.insight.explain.place import Place, address_of
 from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import DIGITS, Equation, Listing, Step, Working
-from foretell.typesetting.expression import Expression, Number, Symbol, row
+from foretell.typesetting.expression import Call, Expression, Number, Symbol, row
 
 
 def explain_linear(recording: Recording, place: Place) -> Working:
@@ -58,7 +58,7 @@ def affine(recording: Recording, place: Place, products: Listing, total: float) 
         return Working([products, Equation(formula, total)], total, scale_of(products))
     shift = float(recording.weight(bias, output))
     terms = (Symbol("y"), "=", Symbol("w"), "·", Symbol("x"), "+", Symbol("b"))
-    formula = row(*terms, "=", number(total), "+", number(shift), "=", number(total + shift))
+    formula = row(*terms, "=", number(total), *plus(shift), "=", number(total + shift))
     note = f"b = {address_of(bias, output)}"
     steps: list[Step] = [products, Equation(formula, total + shift, note)]
     return Working(steps, total + shift, scale_of(products) + abs(shift))
@@ -85,6 +85,16 @@ def read_input(recording: Recording, path: str, position: int) -> tuple[Array, s
     if source.endswith(".core"):  # heads side by side
         return value[:, position].reshape(-1), f"{address_of(source)[:-2]}[:,{position},:], all heads side by side"
     return value[position], f"{source}[{position}]"
+
+
+def factor(value: float) -> Expression:
+    """A number after an operator: in parentheses where it is negative."""
+    return Call("", number(value)) if value < 0 else number(value)
+
+
+def plus(value: float) -> tuple[str, Expression]:
+    """What adding a number looks like: `+ 1.5`, `- 1.5`."""
+    return ("-", number(-value)) if value < 0 else ("+", number(value))
 
 
 def number(value: float) -> Expression:

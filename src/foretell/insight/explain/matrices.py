@@ -12,6 +12,7 @@ from foretell.typesetting.document import Formula, Part, Section
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
 
 LABEL = 10  # columns for a token's text beside its row
+DIGITS, WIDE = 4, 6  # wider matrices have a digit less, so that eight columns fit a line
 
 
 def layer_matrices(recording: Recording, layer: int) -> Section:
@@ -103,4 +104,4 @@ def matrix(recording: Recording, name: str, symbol: Expression, head: int, note:
 def labelled(recording: Recording, values: Array) -> Matrix:
     """A matrix with the tokens beside its rows."""
     labels = [recording.token(position)[:LABEL] for position in range(len(values))]
-    return Matrix(values, row_labels=labels)
+    return Matrix(values, DIGITS if values.shape[1] <= WIDE else DIGITS - 1, labels)

@@ -9,7 +9,7 @@ import numpy as np
 
 from foretell.insight.explain.arrays import Array
 from foretell.insight.explain.flow import input_of
-from foretell.insight.explain.linear import number, read_input
+from foretell.insight.explain.linear import factor, number, plus, read_input
 from foretell.insight.explain.place import Place, address_of
 from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Listing, Step, Working
@@ -125,7 +125,7 @@ def finish(recording: Recording, place: Place, statistics: Working, centred: tup
         weight=float(recording.weight(f"{place.name}.weight", element)),
         bias=float(recording.weight(f"{place.name}.bias", element)) if has_bias else 0.0,
     )
-    subtracted = [number(scaling.x), *([] if mean == 0.0 else ["-", number(mean)])]
+    subtracted = [number(scaling.x), *([] if mean == 0.0 else plus(-mean))]
     root = Root(row(number(scaling.spread), "+", Number(scaling.epsilon, 6)))
     unit = row(Symbol("unit"), "=", Fraction(row(*subtracted), root), "=", number(scaling.unit))
     steps: list[Step] = [*statistics.steps, Equation(unit, scaling.unit, f"element {element}, epsilon inside the root")]
@@ -135,8 +135,8 @@ def finish(recording: Recording, place: Place, statistics: Working, centred: tup
 
 def affine(scaling: Scaling, has_bias: bool) -> Expression:
     """unit · γ + β with its numbers."""
-    product = [Symbol("y"), "=", number(scaling.unit), "·", number(scaling.weight)]
-    shift = ["+", number(scaling.bias)] if has_bias else []
+    product = [Symbol("y"), "=", number(scaling.unit), "·", factor(scaling.weight)]
+    shift = plus(scaling.bias) if has_bias else []
     return row(*product, *shift, "=", number(scaling.value))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from foretell.insight.explain.linear import number
+from foretell.insight.explain.linear import factor, number
 from foretell.insight.explain.place import Place, address_of
 from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Remark, Working
@@ -21,7 +21,7 @@ def explain_angle(recording: Recording, place: Place) -> Working:
     angle = position * step
     name, wave = {"cosine": ("cos", math.cos), "sine": ("sin", math.sin)}[place.name.rpartition(".")[2]]
     value = wave(angle)
-    trained = row(script(Number(config.rope_theta, 0), "", f"-{2 * pair}/{config.head_width}"))
+    trained = row(script(Number(config.rope_theta, 0), "", f"(-{2 * pair}/{config.head_width})"))
     steps = [
         Equation(
             row(Symbol("frequency"), "=", *trained.items, *scaling_words(recording), "=", number(step)),
@@ -78,10 +78,12 @@ def turned(recording: Recording, place: Place, source: str) -> Working:
     sign = "-" if is_first else "+"
     formula = row(
         *(Symbol("x"), "·", Symbol("cos"), sign, Symbol("y"), "·", Symbol("sin"), "="),
-        *(number(before), "·", number(cosine), sign, number(beside), "·", number(sine), "=", number(value)),
+        *(number(before), "·", factor(cosine), sign, factor(beside), "·", factor(sine), "=", number(value)),
     )
-    note = (
-        f"x = {address_of(source, *place.index)}, its partner y = {address_of(source, head, position, partner)}; "
-        f"cos and sin of the position's angle = trunk.rotation.cosine and .sine[{position},{element}]"
-    )
-    return Working([Equation(formula, value, note)], value, abs(kept) + abs(brought))
+    operands = {
+        "x": address_of(source, *place.index),
+        "y": f"{address_of(source, head, position, partner)}, its partner",
+        "cos": address_of("trunk.rotation.cosine", position, element),
+        "sin": address_of("trunk.rotation.sine", position, element),
+    }
+    return Working([Equation(formula, value, "", operands)], value, abs(kept) + abs(brought))

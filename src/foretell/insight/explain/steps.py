@@ -38,12 +38,18 @@ class Equation:
     expression: Expression
     value: float
     note: str = ""
+    operands: Mapping[str, str] = field(default_factory=dict)
 
     def parts(self) -> list[Part]:
-        return [Formula(self.expression, self.note)]
+        return [*sources(self.operands), Formula(self.expression, self.note)]
 
     def to_json(self) -> dict[str, Any]:
-        return {"equation": latex(self.expression), "value": plain(self.value), "note": self.note}
+        return {
+            "equation": latex(self.expression),
+            "value": plain(self.value),
+            "note": self.note,
+            "operands": dict(self.operands),
+        }
 
 
 @dataclass(frozen=True)
@@ -72,9 +78,7 @@ class Listing:
         if self.summed:
             cells.append(self._row("sum", self.sums))
         above: list[Part] = [Paragraph(self.note)] if self.note else []
-        if self.operands:
-            above.append(Table(("", "", ""), [(name, "=", source) for name, source in self.operands.items()]))
-        return [*above, Table(list(self.columns), cells)]
+        return [*above, *sources(self.operands), Table(list(self.columns), cells)]
 
     def to_json(self) -> dict[str, Any]:
         columns = {name: [plain(entry) for entry in column] for name, column in self.columns.items()}
@@ -114,6 +118,11 @@ class Working:
     steps: list[Step]
     value: float
     scale: float
+
+
+def sources(operands: Mapping[str, str]) -> list[Part]:
+    """Which address each operand is from."""
+    return [Table(("", "", ""), [(name, "=", source) for name, source in operands.items()])] if operands else []
 
 
 def cell(entry: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from foretell.insight.explain.flow import input_of
-from foretell.insight.explain.linear import number
+from foretell.insight.explain.linear import number, plus
 from foretell.insight.explain.place import Place, address_of
 from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Remark, Working
@@ -38,7 +38,7 @@ def explain_wave(recording: Recording, place: Place) -> Working:
     pair = element - element % 2
     angle = position / 10_000 ** (pair / width)
     name, wave = (("sin", math.sin), ("cos", math.cos))[element % 2]
-    power = script(Number(10_000), "", f"{pair}/{width}")
+    power = script(Number(10_000), "", f"({pair}/{width})")
     equation = row(Call(name, Fraction(Number(position), power)), "=", Call(name, number(angle)), "=")
     note = f"element {element} is a {'sine' if name == 'sin' else 'cosine'}; it and its partner are pair {pair // 2}"
     return Working([Equation(row(*equation.items, number(wave(angle))), wave(angle), note)], wave(angle), 1 + angle)
@@ -65,10 +65,10 @@ def explain_replacement(recording: Recording, place: Place) -> Working:
 
 def add(recording: Recording, names: tuple[str, str], index: tuple[int, ...]) -> Working:
     """The sum of two recorded numbers."""
+    operands = dict(zip("xy", (address_of(name, *index) for name in names), strict=True))
     left, right = (float(recording.array(name)[index]) for name in names)
-    note = " + ".join(address_of(name, *index) for name in names)
-    equation = row(number(left), "+", number(right), "=", number(left + right))
-    return Working([Equation(equation, left + right, note)], left + right, abs(left) + abs(right))
+    equation = row(Symbol("x"), "+", Symbol("y"), "=", number(left), *plus(right), "=", number(left + right))
+    return Working([Equation(equation, left + right, "", operands)], left + right, abs(left) + abs(right))
 
 
 def explain_identity(recording: Recording, place: Place) -> Working:

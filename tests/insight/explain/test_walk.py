@@ -1,0 +1,82 @@
+"""The walk says what the pass did: the same answers, losses and weights as the model itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+import foretell
+from foretell.errors import UsageError
+from foretell.inference.distribution import next_tokens, score
+from foretell.insight.explain.walk import walk
+from foretell.insight.trace import Trace
+
+TEXT = "abcafig!"
+
+
+def test_the_last_layers_answer_is_the_models_own(config, make_model):
+    model = make_model(config)
+    found = walk(model, TEXT)
+    expected = next_tokens(model, TEXT, top=5)[0].tokens
+    assert [(one.id, one.text) for one in found.answers] == [(one.id, one.text) for one in expected]
+    assert [one.probability for one in found.answers] == pytest.approx([one.probability for one in expected])
+    last = found.layers[-1].answers
+    assert [one.probability for one in last] == pytest.approx([one.probability for one in found.answers[:2]], rel=1e-4)
+
+
+def test_the_losses_are_those_of_score(config, make_model):
+    model = make_model(config)
+    found, expected = walk(model, TEXT), score(model, TEXT)
+    assert list(found.losses) == pytest.approx([-token.logprob for token in expected.tokens[1:]])
+    assert found.loss == pytest.approx(-expected.logprob / 7)
+
+
+def test_each_head_is_said_to_look_where_its_largest_weight_is(make_model):
+    model = make_model("llama")
+    name = "trunk.blocks.1.attention.core.weights"
+    with torch.no_grad(), Trace(model, name) as trace:
+        model.decoder(torch.tensor([model.tokenizer.encode(TEXT)]))
+    weights = trace[name][0, :, -1]  # (H, S)
+    sights = walk(model, TEXT).layers[1].sights
+    assert [sight.key for sight in sights] == weights.argmax(-1).tolist()
+    assert [sight.weight for sight in sights] == pytest.approx(weights.max(-1).values.tolist())
+
+
+def test_a_walk_fits_the_screen_and_json_holds_it(config, make_model):
+    found = walk(make_model(config), TEXT)
+    assert max(map(len, str(found).splitlines())) <= 80
+    values = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert [token["text"] for token in values["tokens"]] == list(TEXT)
+    assert len(values["layers"]) == 2
+
+
+def test_twelve_layers_of_twelve_heads_take_a_few_lines_each(make_model):
+    lines = str(walk(make_model("gpt2", num_layers=12, num_heads=12, width=48), TEXT)).splitlines()
+    assert len(lines) < 30 + 12 * 4
+    assert max(map(len, lines)) <= 80
+
+
+def test_small_models_are_shown_whole_and_larger_ones_are_not(make_model):
+    small = walk(make_model("smallest", vocab_size=12), TEXT)
+    weights = small.recording.array("trunk.blocks.0.attention.core.weights")[0]
+    assert f"{weights[3, 1]:.4f}" in str(small)
+    assert "trunk.blocks.0.attention.core" in small.to_json()["values"]
+    large = walk(make_model("gpt2", width=16), TEXT)
+    assert "values" not in large.to_json()
+    assert "softmax" not in str(large)
+
+
+def test_one_token_has_no_loss(make_model):
+    found = walk(make_model("gpt2"), "a")
+    assert found.loss is None
+    assert found.to_json()["loss"] is None
+
+
+def test_without_an_address_explain_is_the_walk(make_model):
+    model = make_model("gpt2")
+    assert str(foretell.explain(model, TEXT)) == str(walk(model, TEXT))
+    assert foretell.explain(model, TEXT, "loss[0]").name == "loss"
+    with pytest.raises(UsageError, match="empty"):
+        foretell.explain(model, "")
