@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from foretell.insight.explain import check as check_module
 
 WEIGHT = "trunk.blocks.0.attention.core.weights[1,3,2]"

@@ -35,10 +35,9 @@ def parse_address(text: str) -> Address:
 
 def _parse_index(inside: str, text: str) -> Index:
     try:
-        index = list(ast.literal_eval(f"({inside},)"))
+        entries: list = list(ast.literal_eval(f"({inside},)"))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        index = [None]
-    entries = tuple(entry for entry in index if type(entry) in (int, str))
-    if len(entries) < len(index):
+        entries = [None]
+    if not all(type(entry) in (int, str) for entry in entries):  # True and False are of type bool
         raise UsageError(f"the index of '{text}' is not made of whole numbers or of tokens in quotes, as in [4,'!']")
-    return entries
+    return tuple(entries)

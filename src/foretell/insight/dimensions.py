@@ -50,9 +50,8 @@ def resolve_index(address: Address, shape: Sequence[int]) -> tuple[int, ...]:
     """The index of one number, counted from 0; what does not fit the shape is a `UsageError` that explains it."""
     dimensions = dimensions_of(address.name)
     if len(address.index) != len(dimensions):
-        given = (
-            f"{len(address.index)} of {len(dimensions)} numbers are given" if address.index else "an index is missing"
-        )
+        found, wanted = len(address.index), len(dimensions)
+        given = f"{found} of {wanted} numbers are given" if found else "an index is missing"
         example = ",".join("0" for _ in dimensions)
         raise UsageError(f"{describe_shape(address.name, shape)}; {given}, as in {address.name}[{example}]")
     return resolve_leading(address, shape)

@@ -187,7 +187,7 @@ class Trace:
 
     def _tokens(self, row: int) -> list[str]:
         """The texts of a row's tokens; none where they are not known, or where there was more than one call."""
-        if self.tokenizer is None or len(self._ids) != 1:
+        if self.tokenizer is None or len(self._ids) != 1 or not 0 <= row < len(self._ids[0]):
             return []
         size = self.tokenizer.vocab_size
         return [self.tokenizer.text_of(token) for token in self._ids[0][row].tolist() if token < size]

@@ -92,7 +92,7 @@ def scaled(path, factor=1.01):
         ("trunk.blocks.0.attention_norm[4,5]", "trunk.blocks.0.attention_norm.weight"),
         ("trunk.blocks.0[4,5]", None),
         ("trunk.norm[1,1]", "trunk.norm.bias"),
-        ("logits[3,2]", "embed.token.weight"),
+        ("head[3,2]", "embed.token.weight"),
     ],
 )
 def test_a_weight_that_changed_after_the_pass_is_shown(gpt2, address, path):
@@ -200,4 +200,4 @@ def test_in_a_notebook_an_explanation_has_formulas_and_no_script(gpt2):
     html = explanation._repr_html_()
     assert "<math" in html
     assert "<script" not in html
-    assert r"\frac" in explanation._repr_latex_()
+    assert r"\frac" in str(explanation._repr_latex_())

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.func import functional_call
 
 from foretell.insight.explain.arrays import Array, to_array
 from foretell.insight.explain.recording import check_steady, quoted
@@ -107,27 +107,29 @@ def bound_words(difference: Difference) -> tuple[str, str]:
 def check(model: LanguageModel, text: str) -> Check:
     """Run a text through the textbook's decoder and through the model, and compare all logits.
 
-    The model runs as it is and in a float64 copy of itself. Raises `UsageError` for an empty text.
+    The model runs as it is and once more with its weights in float64. Raises `UsageError` for an empty text.
     """
     ids = encode_some(model, text)
     check_steady(model)
     weights = {path: to_array(weight) for path, weight in model.decoder.named_parameters()}
     textbook = decoder_forward(model.decoder.config, weights, ids)  # (T, V)
-    logits = {model.dtype: model_logits(model, ids), torch.float64: model_logits(in_float64(model), ids)}
+    logits = {model.dtype: model_logits(model, ids), torch.float64: logits_in_float64(model, ids)}
     differences = tuple(compare(dtype, found, textbook) for dtype, found in logits.items())
     named = {name_of(dtype): found for dtype, found in logits.items()}
     return Check(text, len(ids), likeliest(model, textbook, named), differences)
-
-
-def in_float64(model: LanguageModel) -> LanguageModel:
-    """The same model, its weights in float64, on the CPU."""
-    return LanguageModel(copy.deepcopy(model.decoder).cpu().double(), model.tokenizer, model.name)
 
 
 @torch.no_grad()
 def model_logits(model: LanguageModel, ids: list[int]) -> Array:
     """The model's own logits, (T, V)."""
     return to_array(model.decoder(torch.tensor([ids], device=model.device))[0])
+
+
+@torch.no_grad()
+def logits_in_float64(model: LanguageModel, ids: list[int]) -> Array:
+    """The same forward of the same modules with their weights in float64, on the CPU, (T, V)."""
+    weights = {path: weight.detach().cpu().double() for path, weight in model.decoder.named_parameters()}
+    return to_array(functional_call(model.decoder, weights, (torch.tensor([ids]),))[0])
 
 
 def compare(dtype: torch.dtype, found: Array, textbook: Array) -> Difference:

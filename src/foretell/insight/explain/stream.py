@@ -65,7 +65,7 @@ def explain_replacement(recording: Recording, place: Place) -> Working:
 
 def add(recording: Recording, names: tuple[str, str], index: tuple[int, ...]) -> Working:
     """The sum of two recorded numbers."""
-    operands = dict(zip("xy", (address_of(name, *index) for name in names), strict=True))
+    operands = {symbol: address_of(name, *index) for symbol, name in zip(("x", "y"), names, strict=True)}
     left, right = (float(recording.array(name)[index]) for name in names)
     equation = row(Symbol("x"), "+", Symbol("y"), "=", number(left), *plus(right), "=", number(left + right))
     return Working([Equation(equation, left + right, "", operands)], left + right, abs(left) + abs(right))
