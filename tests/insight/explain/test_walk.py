@@ -6,12 +6,17 @@ import json
 
 import pytest
 import torch
+from torch import nn
 
 import foretell
+from foretell.config import ModelConfig, make_section
 from foretell.errors import UsageError
 from foretell.inference.distribution import next_tokens, score
 from foretell.insight.explain.walk import walk
 from foretell.insight.trace import Trace
+from foretell.model.decoder import Decoder
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import train_tokenizer
 
 TEXT = "abcafig!"
 
@@ -81,3 +86,32 @@ def test_without_an_address_explain_is_the_walk(make_model):
     assert foretell.explain(model, TEXT, "loss[0]").to_json()["name"] == "loss"
     with pytest.raises(UsageError, match="empty"):
         foretell.explain(model, "")
+
+
+def smallest_decoder() -> LanguageModel:
+    """The smallest decoder of the texts, from its seeds: width 3, one head, five positions, six words."""
+    sizes = {"num_layers": 1, "num_heads": 1, "width": 3, "context_length": 5, "vocab_size": 6}
+    absent = {"norm": "none", "feedforward": "none", "attention_output": False, "attention_residual": False}
+    settings = {**sizes, **absent, "tie_embeddings": False, "bias": {"attention": False, "head": True}}
+    decoder = Decoder(make_section(ModelConfig, settings)).eval()
+    torch.manual_seed(42)
+    layers = {"embed.token": nn.Embedding(6, 3), "embed.position": nn.Embedding(5, 3)}
+    torch.manual_seed(42)
+    layers |= {f"trunk.blocks.0.attention.{name}": nn.Linear(3, 3, bias=False) for name in ("query", "key", "value")}
+    torch.manual_seed(42)
+    layers["head"] = nn.Linear(3, 6)
+    decoder.load_state_dict(
+        {f"{path}.{name}": weight for path, layer in layers.items() for name, weight in layer.state_dict().items()}
+    )
+    return LanguageModel(decoder, train_tokenizer("characters", ["abcdef"]))
+
+
+def test_the_smallest_decoder_can_be_read_whole_and_has_its_printed_numbers():
+    text = str(walk(smallest_decoder(), "abcde"))
+    for line in (
+        "1.5049   0.1550  -0.8613",
+        "0.1608  0.1539  0.2520  0.2364  0.1969",
+        "-0.3068   0.1780  -0.5976",
+        "0.1413  0.1611  0.1175  0.1957  0.1069  0.2775",
+    ):
+        assert line in text

@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretell.insight.explain.answers import Answer, answers_of, logits_after
+from foretell.insight.explain.answers import answers_of, logits_after
 from foretell.insight.explain.flow import stream_into
 from foretell.insight.explain.output import losses
 from foretell.insight.explain.recording import Recording, record
 from foretell.insight.explain.steps import plain
 from foretell.insight.explain.walk_document import walk_document
+from foretell.insight.explain.walked import SMALL_WIDTH, LayerWalk, Sight, Walked
 from foretell.insight.points import trace_names
 from foretell.runs.saved_model import LanguageModel
 from foretell.typesetting.document import Section
 from foretell.typesetting.notebook import Shown
 
 ANSWERS, LAYER_ANSWERS = 5, 2
-SMALL_WIDTH = 8  # up to here the vectors themselves are shown
 SELECTED = (  # of a larger model
     *("embed", "head", "trunk.blocks.*", "trunk.blocks.*.attention", "trunk.blocks.*.feedforward"),
     "trunk.blocks.*.attention.core.weights",
@@ -28,44 +28,8 @@ SELECTED = (  # of a larger model
 
 
 @dataclass(frozen=True)
-class Sight:
-    """The key that a head weighs most, from the last position."""
-
-    head: int
-    key: int
-    weight: float
-
-
-@dataclass(frozen=True)
-class LayerWalk:
-    """One layer at the last position. Sizes are lengths of vectors: the stream that comes in, the updates to it."""
-
-    layer: int
-    stream: float
-    attention: float
-    feedforward: float | None
-    sights: tuple[Sight, ...]
-    answers: tuple[Answer, ...]
-
-
-@dataclass(frozen=True)
-class Walk(Shown):
-    """A pass over a text. `losses` are in nats, one for each token that has one before it."""
-
-    recording: Recording
-    layers: tuple[LayerWalk, ...]
-    stream: float  # the length of the stream's last vector after the last layer
-    answers: tuple[Answer, ...]
-    losses: tuple[float, ...]
-
-    @property
-    def loss(self) -> float | None:
-        """The mean loss of the text; a text of one token has none."""
-        return sum(self.losses) / len(self.losses) if self.losses else None
-
-    @property
-    def is_small(self) -> bool:
-        return self.recording.config.width <= SMALL_WIDTH
+class Walk(Walked, Shown):
+    """A pass over a text that shows itself."""
 
     def document(self) -> Section:
         return walk_document(self)

@@ -6,21 +6,18 @@ import math
 import re
 import textwrap
 from collections import defaultdict
-from typing import TYPE_CHECKING
 
 from foretell.insight.explain.matrices import last_matrices, layer_matrices
 from foretell.insight.explain.recording import Recording, quoted
+from foretell.insight.explain.walked import LayerWalk, Walked
 from foretell.typesetting.document import Paragraph, Part, Section, Table
-
-if TYPE_CHECKING:
-    from foretell.insight.explain.walk import LayerWalk, Walk
 
 EDGE = 8  # tokens shown from the beginning and the end of a long text
 LINE = 68
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
-def walk_document(walk: Walk) -> Section:
+def walk_document(walk: Walked) -> Section:
     """All sections, in the order of the pass."""
     recording = walk.recording
     parts: list[Part] = [tokens(walk), layer_sizes(walk), attention_sights(walk)]
@@ -30,7 +27,7 @@ def walk_document(walk: Walk) -> Section:
     return Section("", [*parts, answers(walk)])
 
 
-def tokens(walk: Walk) -> Section:
+def tokens(walk: Walked) -> Section:
     """The text's tokens, and how well each was foretold."""
     recording = walk.recording
     rows = []
@@ -48,7 +45,7 @@ def tokens(walk: Walk) -> Section:
     )
 
 
-def layer_sizes(walk: Walk) -> Section:
+def layer_sizes(walk: Walked) -> Section:
     """One line a layer: how large the updates are beside the stream, and what the model would answer after it."""
     rows = [layer_row(layer) for layer in walk.layers]
     header = ("layer", "stream", "attention", "feed-forward", "if the pass ended after it")
@@ -67,7 +64,7 @@ def layer_row(layer: LayerWalk) -> tuple[str, ...]:
     return str(layer.layer), f"{layer.stream:.2f}", f"{layer.attention:.2f}", feedforward, would
 
 
-def attention_sights(walk: Walk) -> Section:
+def attention_sights(walk: Walked) -> Section:
     """For each layer, which token its heads weigh most; heads that look at the same one together."""
     rows = []
     for layer in walk.layers:
@@ -93,7 +90,7 @@ def sights_text(recording: Recording, layer: LayerWalk) -> list[str]:
     return re.split(r"(?<=\d%[,;]) ", text)
 
 
-def answers(walk: Walk) -> Section:
+def answers(walk: Walked) -> Section:
     """The final distribution."""
     rows = [(quoted(answer.text), str(answer.id), f"{answer.probability:.2%}") for answer in walk.answers]
     return Section(f"What follows {walk.recording.token(-1)}", [Table(("token", "number", "probability"), rows)])
