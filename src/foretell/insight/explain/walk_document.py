@@ -40,7 +40,7 @@ def tokens(walk: Walked) -> Section:
     note = "Probability: what the model gave to this token, having read those before it. Loss: -log of that, in nats."
     total = "" if walk.loss is None else f" Mean loss of the text: {walk.loss:.4f}."
     return Section(
-        f"The text: {len(recording.ids)} tokens",
+        f"The text: {len(recording.ids)} token{'s' if len(recording.ids) > 1 else ''}",
         [Table(("position", "number", "token", "probability", "loss"), rows), Paragraph(note + total)],
     )
 
