@@ -1,73 +1,75 @@
-"""`foretell explain`: what made a prediction, for people and as JSON."""
+"""`foretell explain`: the walk, one number, the textbook beside the model; and what it says to bad input."""
 
 from __future__ import annotations
 
 import pytest
 
-from foretell.insight.attribution.head_measures import MEASURES
+from foretell.insight.explain import check as check_module
 
-HEAD = "trunk.blocks.1.attention.core[0]"
-
-
-def test_the_lens_reads_every_position_or_one(foretell, trained):
-    positions = foretell("explain", trained, "The cat", "--lens", "--json").json["positions"]
-    assert [one["position"] for one in positions] == list(range(7))
-    alone = foretell("explain", trained, "The cat", "--lens", "--at", "2", "--json").json["positions"]
-    assert [one["context"] for one in alone] == ["The"]
-    assert "after “The” (position 2)" in foretell("explain", trained, "The cat", "--lens", "--at", "2").out
+WEIGHT = "trunk.blocks.0.attention.core.weights[1,3,2]"
 
 
-def test_contributions_add_up_for_people_too(foretell, trained):
-    lines = foretell("explain", trained, "The cat", "--contributions", "--token", " ").out.splitlines()
-    assert lines[0] == "direct contributions to the logit of “ ”"
-    assert lines[-2].split()[0] == lines[-1].split()[0]
-    values = foretell("explain", trained, "The cat", "--contributions", "--token", "s", "--against", "d", "--json").json
-    assert (values["text"], values["against_text"]) == ("s", "d")
-    assert sum(part["value"] for part in values["parts"]) == pytest.approx(values["logit"], abs=1e-4)
-
-
-def test_heads_are_numbers_for_all_or_patterns_of_one_layer(foretell, trained):
-    heads = foretell("explain", trained, "The cat", "--heads", "--json").json["heads"]
-    assert [head["name"] for head in heads][2] == HEAD
-    assert foretell("explain", trained, "The cat", "--heads", "--layer", "1", "--json").json["heads"] == heads[2:]
-    text = foretell("explain", trained, "The cat", "--heads").out
-    assert all(measure.title in text for measure in MEASURES.values())
-
-
-def test_what_is_left_out_is_ranked(foretell, trained):
-    values = foretell("explain", trained, "The cat", "--ablate", "**.core[*]", "--with", "mean", "--json").json
-    assert values["fill"] == "mean"
-    assert {effect["name"] for effect in values["effects"]} == {
-        f"trunk.blocks.{layer}.attention.core[{head}]" for layer in (0, 1) for head in (0, 1)
-    }
-    lines = foretell("explain", trained, "The cat", "--ablate", HEAD).out.splitlines()
-    assert lines[-1].startswith(HEAD)
-
-
-@pytest.mark.parametrize("mode", [["--lens"], ["--contributions"], ["--heads"], ["--ablate", "**.feedforward"]])
-def test_every_answer_fits_eighty_columns(foretell, trained, mode):
-    outcome = foretell("explain", trained, "The cat\tsat\non the mat", *mode)
+def test_one_number_is_shown_with_its_operands(foretell, trained):
+    outcome = foretell("explain", trained, "The cat", "--value", WEIGHT)
     assert outcome.code == 0
+    for words in ("head 1, query 3 ' ', key 2 'e'", "q · k", "√8", "-∞", "stored", "recomputed", "difference"):
+        assert words in outcome.out
     assert max(map(len, outcome.out.splitlines())) <= 80
-    assert outcome.out.endswith("\n")
+
+
+def test_as_json_the_number_is_whole(foretell, trained):
+    found = foretell("explain", trained, "The cat", "--value", WEIGHT, "--json").json
+    assert (found["name"], found["index"]) == ("trunk.blocks.0.attention.core.weights", [1, 3, 2])
+    assert found["agrees"]
+    assert abs(found["stored"] - found["recomputed"]) <= found["rounding"]
+
+
+def test_without_a_value_the_whole_pass_is_walked_through(foretell, trained):
+    outcome = foretell("explain", trained, "The cat")
+    for words in ("The text: 7 tokens", "Through the layers", "Where attention looks", "What follows 't'"):
+        assert words in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert len(foretell("explain", trained, "The cat", "--json").json["layers"]) == 2
+
+
+def test_the_textbook_stands_beside_the_model(foretell, trained):
+    outcome = foretell("explain", trained, "The cat", "--check")
+    assert outcome.code == 0
+    assert outcome.out.splitlines()[-1] == "The model computes what the textbook computes."
+    assert max(map(len, outcome.out.splitlines())) <= 80
+    assert foretell("explain", trained, "The cat", "--check", "--json").json["holds"]
+
+
+def test_a_broken_bound_is_a_failure(foretell, trained, monkeypatch):
+    monkeypatch.setattr(check_module, "decoder_forward", shifted(check_module.decoder_forward))
+    outcome = foretell("explain", trained, "The cat", "--check")
+    assert outcome.code == 1
+    assert "BROKEN" in outcome.out
+    assert "does NOT compute" in outcome.last_line
+
+
+def shifted(forward):
+    def wrong(config, weights, ids):
+        logits = forward(config, weights, ids)
+        logits[-1, 0] += 0.1
+        return logits
+
+    return wrong
 
 
 @pytest.mark.parametrize(
     ("arguments", "code", "words"),
     [
-        (["The"], 2, ["--lens", "--ablate"]),
-        (["The", "--lens", "--heads"], 2, ["not --lens and --heads"]),
-        (["The", "--lens", "--token", "x"], 2, ["--token means nothing to --lens"]),
-        (["The", "--heads", "--at", "1"], 2, ["--at", "--heads"]),
-        (["The", "--contributions", "--with", "mean"], 2, ["--with", "--contributions"]),
-        (["The", "--contributions", "--token", "xy"], 2, ["“xy”", "“x”, “y”"]),
-        (["The", "--contributions", "--at", "-9"], 2, ["-9", "3 tokens"]),
-        (["The", "--heads", "--layer", "7"], 2, ["layer 7", "0 to 1"]),
-        (["The", "--ablate", "trunk.blocks.*.feedforwrd"], 2, ["feedforwrd", "feedforward"]),
-        (["The", "--ablate", "head[0]"], 2, ["head has no heads to choose from"]),
-        (["The", "--ablate", "embed", "--with", "noise"], 2, ["noise"]),
-        (["", "--lens"], 2, ["empty"]),
-        (["x" * 33, "--heads"], 1, ["33", "32"]),
+        (["The cat", "--value", "trunk.blocks.0.attention.core.wieghts[1,3,2]"], 2, ["near it", "core.weights"]),
+        (["The cat", "--value", "trunk.blocks.0.attention.core.weights[1,3]"], 2, ["(2, 7, 7)", "head 0 to 1"]),
+        (["The cat", "--value", "trunk.blocks.0.attention.core.weights[1,3,7]"], 2, ["key 7", "key 0 to 6"]),
+        (["The cat", "--value", "loss[6]"], 2, ["last"]),
+        (["The cat", "--value", "x", "--check"], 2, ["--value", "--check"]),
+        (["", "--value", WEIGHT], 2, ["empty"]),
+        ([""], 2, ["empty"]),
+        (["", "--check"], 2, ["empty"]),
+        (["x" * 33], 1, ["33", "32"]),
+        (["x" * 33, "--check"], 1, ["33", "32"]),
     ],
 )
 def test_what_cannot_be_explained_is_one_line(foretell, trained, arguments, code, words):

@@ -23,8 +23,8 @@ OPTIONS = {
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
     "explain": {
-        *("--lens", "--contributions", "--heads", "--ablate", "--token", "--against", "--with", "--at", "--layer"),
-        *("--json", "--device", "--dtype"),
+        *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--check"),
+        *("--token", "--against", "--with", "--at", "--layer", "--json", "--device", "--dtype"),
     },
     "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},
     "tokenize": {"--allow-special", "--json"},

@@ -39,8 +39,8 @@ VERBS = {  # verb: (group, what it does, where it is)
     "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
     "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
     "info": (LOOK, "Every weight's path, shape and size.", "foretell.cli.info:info"),
-    "explain": (LOOK, "What made a prediction.", "foretell.cli.explain:explain"),
     "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),
+    "explain": (LOOK, "A pass layer by layer, any number of it, a page of it.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
 }
 

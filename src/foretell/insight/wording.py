@@ -6,21 +6,22 @@ from collections.abc import Iterable
 
 from rich.cells import cell_len
 
-VISIBLE = str.maketrans({"\n": "⏎", "\t": "⇥", "\r": "␍"})
+LONGEST = 24  # columns of a token in quotes
 GAP = "  "
 
 
 def quoted(text: str) -> str:
-    """A token in quotes, its line ends made visible: “ the”."""
-    return f"“{text.translate(VISIBLE)}”"
+    """' the': a token in quotes, with what would break a line written out; a long one is cut."""
+    shown = repr(text)
+    return shown if len(shown) <= LONGEST else shown[: LONGEST - 2] + "…" + shown[-1]
 
 
 def ending(text: str, width: int = 40) -> str:
-    """The end of a text in quotes, no wider than so many columns: “…of the”."""
+    """The end of a text in quotes, no wider than so many columns: '…of the'."""
     kept = text
-    while cell_len(quoted(kept)) > width - (kept != text):
+    while cell_len(repr(kept)) > width - (kept != text):
         kept = kept[1:]
-    return quoted(kept) if kept == text else f"“…{quoted(kept)[1:]}"
+    return repr(kept) if kept == text else f"{repr(kept)[0]}…{repr(kept)[1:]}"
 
 
 def percent(probability: float) -> str:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.early import logits_after
 from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
 from foretell.runs.reading import TokenProbability, likeliest
@@ -111,8 +112,7 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
 
 def _read(model: LanguageModel, stream: Tensor) -> Tensor:
     """Log-probabilities (P, V) of what may follow, from places of the stream (P, D)."""
-    logits = model.decoder.head(model.decoder.trunk.norm(stream))
-    return logits[:, : model.tokenizer.vocab_size].double().log_softmax(-1)
+    return logits_after(model.decoder, stream)[:, : model.tokenizer.vocab_size].double().log_softmax(-1)
 
 
 def _reading(model: LanguageModel, name: str, logprobs: Tensor, winner: int, top: int) -> Reading:
