@@ -2,8 +2,8 @@
 
 Must have: tokens, vocabulary, the last position's logits, sizes of the stream, the lens, attention of every head. Where
 even these are too much, attention keeps the rows of the last queries, as many as fit. The rest, in this order:
-embeddings, what the head reads with its rows, the stream's vectors, queries and keys. One that does not fit is left out
-and named; a later, smaller one may still be there.
+embeddings, what the head reads with its rows, the stream's vectors place by place, queries and keys layer by layer. What
+does not fit is left out and named; a later, smaller kind may still be there.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ class Contents:
 
     @property
     def size(self) -> int:
+        """Bytes of all sections' contents."""
         return sum(len(section.content) for section in self.sections)
 
 
@@ -41,12 +42,21 @@ def choose(seen: Pass, room: int) -> Contents:
         contents.cut.append(f"The logit lens is kept for the last {len(seen.lens.ids[0])} of {len(seen.ids)} positions.")
     add_attention(contents, seen, room)
     for words, make in OPTIONAL:
-        sections = list(make(seen))
-        if contents.size + sum(len(section.content) for section in sections) <= room:
-            contents.sections += sections
-        else:
-            contents.cut.append(f"Left out, since the page would pass {in_megabytes(room)}: {words}.")
+        add_what_fits(contents, words, list(make(seen)), room)
     return contents
+
+
+def add_what_fits(contents: Contents, words: str, groups: list[list[Section]], room: int) -> None:
+    """The groups up to the first that does not fit; what is left out is said."""
+    kept = 0
+    for group in groups:
+        if contents.size + sum(len(section.content) for section in group) > room:
+            break
+        contents.sections += group
+        kept += 1
+    if kept < len(groups):
+        rest = f"; kept for the first {kept} of {len(groups)}" if kept else ""
+        contents.cut.append(f"Left out, since the page would pass {in_megabytes(room)}: {words}{rest}.")
 
 
 def in_megabytes(size: int) -> str:
@@ -92,33 +102,35 @@ def attention_section(seen: Pass, layer: int, first_query: int) -> Section:
     return pack_weights(f"attention.{layer}", seen.attention[layer][:, skipped:])
 
 
-def embeddings(seen: Pass) -> Iterator[Section]:
-    yield pack_rounded("embed.words", seen.words)
-    if seen.positions is not None:
-        yield pack_rounded("embed.positions", seen.positions)
-    yield pack_rounded("embed.sum", seen.streams[0])
+def embeddings(seen: Pass) -> Iterator[list[Section]]:
+    added = seen.positions is not None
+    words = [pack_rounded("embed.words", seen.words), pack_rounded("embed.positions", seen.positions)] if added else []
+    yield [*words, pack_rounded("embed.sum", seen.streams[0])]
 
 
-def final_vectors(seen: Pass) -> Iterator[Section]:
-    yield pack_rounded("final", seen.streams[-1])
-    yield pack_rounded("head.rows", seen.rows)
-    yield pack_rounded("head.biases", seen.row_biases)
+def final_vectors(seen: Pass) -> Iterator[list[Section]]:
+    # Exact, since a logit adds up the roundings of D products
+    yield [
+        pack_exact("final", seen.streams[-1]),
+        pack_exact("head.rows", seen.rows),
+        pack_exact("head.biases", seen.row_biases),
+    ]
 
 
-def stream_vectors(seen: Pass) -> Iterator[Section]:
-    for number in range(len(seen.places)):
-        yield pack_rounded(f"stream.{number}", seen.streams[number])
+def stream_vectors(seen: Pass) -> Iterator[list[Section]]:
+    for number in range(1, len(seen.places)):
+        yield [pack_rounded(f"stream.{number}", seen.streams[number])]
 
 
-def queries_and_keys(seen: Pass) -> Iterator[Section]:
+def queries_and_keys(seen: Pass) -> Iterator[list[Section]]:
     for layer, (queries, keys) in enumerate(zip(seen.queries, seen.keys, strict=True)):
-        yield pack_rounded(f"queries.{layer}", queries)
-        yield pack_rounded(f"keys.{layer}", keys)
+        yield [pack_rounded(f"queries.{layer}", queries), pack_rounded(f"keys.{layer}", keys)]
 
 
-OPTIONAL: tuple[tuple[str, Callable[[Pass], Iterator[Section]]], ...] = (
+# Each yields groups of sections, which are kept or left out together
+OPTIONAL: tuple[tuple[str, Callable[[Pass], Iterator[list[Section]]]], ...] = (
     ("word and position vectors", embeddings),
     ("the vectors that the head reads, and its rows", final_vectors),
-    ("the stream's vectors at every place", stream_vectors),
-    ("queries and keys", queries_and_keys),
+    ("the stream's vectors, place by place", stream_vectors),
+    ("queries and keys, layer by layer", queries_and_keys),
 )

@@ -4,7 +4,6 @@ import { four, named, short } from "page/format.js";
 import { firstKey, isKept, row } from "page/weights.js";
 
 const HEIGHT = 190; // of the arcs
-const LABELS = 96; // below the line
 const LEAST = 0.005; // weights below are not drawn
 const LETTER = 13; // pixels between labels that stay apart
 
@@ -13,6 +12,7 @@ export function showArcs(data, choice) {
   const lines = draw("g", { class: "lines" }), labels = draw("g", { class: "labels" });
   const picture = draw("svg", { role: "img", "aria-labelledby": "arcs-title", class: "arcs" }, lines, labels);
   holder.append(picture);
+  const room = 24 + 6.6 * Math.max(...data.tokens.map((token) => short(token.text, 12).length)); // below the line
   let width = 0;
 
   const tokenAt = (event) => {
@@ -36,15 +36,15 @@ export function showArcs(data, choice) {
   choice.listen(show);
   onWidth(at("arcs"), (known) => {
     width = known;
-    picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT + LABELS}`);
+    picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT + room}`);
     picture.setAttribute("width", width);
-    picture.setAttribute("height", HEIGHT + LABELS);
+    picture.setAttribute("height", HEIGHT + room);
     show();
   });
 }
 
 const PAD = 10;
-const stepOf = (data, width) => Math.min(56, (width - 2 * PAD) / data.tokens.length);
+const stepOf = (data, width) => Math.min(92, (width - 2 * PAD) / data.tokens.length);
 const middle = (position, step) => PAD + (position + 0.5) * step;
 
 // Strongest last, so that it lies on top.

@@ -4,7 +4,7 @@ import { isDark } from "page/theme.js";
 
 const STOPS = 256;
 const LIGHT = { low: [0.975, 0.008, 250], high: [0.31, 0.125, 268], hidden: [0.93, 0.0, 0] };
-const DARK = { low: [0.23, 0.02, 262], high: [0.93, 0.1, 215], hidden: [0.29, 0.0, 0] };
+const DARK = { low: [0.23, 0.02, 262], high: [0.93, 0.055, 220], hidden: [0.29, 0.0, 0] };
 const SIGNS = { light: [[0.98, 0.0, 80], [0.42, 0.13, 258], [0.58, 0.15, 55]], dark: [[0.24, 0.01, 260], [0.8, 0.11, 240], [0.82, 0.13, 70]] };
 
 const known = new Map();
@@ -19,7 +19,7 @@ export const weightColor = (weight) => css(weightColors()[stepOf(weight)]);
 // Is black or white text easier to read on this weight's colour?
 export function inkOn(weight) {
   const [r, g, b] = weightColors()[stepOf(weight)];
-  return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) > 0.2 ? "#111" : "#fff";
+  return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) > 0.179 ? "#000" : "#fff";
 }
 
 // -1 ... 1: orange below zero, blue above.

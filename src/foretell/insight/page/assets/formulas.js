@@ -18,7 +18,7 @@ const missing = "Its numbers are not in this page; see the end of the page.";
 function embedding(data, { token }) {
   const title = `The vector of ${named(data, token)} as it enters`;
   if (!data.get("embed.sum")) return card(title, missing);
-  const word = data.get("embed.words").vector(token), sum = data.get("embed.sum").vector(token);
+  const sum = data.get("embed.sum").vector(token);
   const x = below(symbol("x"), whole(token));
   if (!data.get("embed.positions")) {
     const why = data.position === "rotary" ? "No position is added: queries and keys are turned by it later." : "This model is told no positions.";
@@ -26,7 +26,7 @@ function embedding(data, { token }) {
   }
   return card(title,
     formula(x, "=", words(`word ${quoted(data.tokens[token].text)}`), "+", words(`position ${token}`)),
-    formula("=", vector(word), "+", vector(data.get("embed.positions").vector(token))),
+    formula("=", vector(data.get("embed.words").vector(token)), "+", vector(data.get("embed.positions").vector(token))),
     formula("=", vector(sum)));
 }
 
@@ -60,8 +60,8 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
   const first = firstKey(data, layer, token);
   const all = scores(data, layer, head, token);
   const { powers, total, largest, shares } = softmax(all);
-  const j = symbol("j"), s = below(symbol("s"), row(whole(token), ",", j));
-  const sum = row(below(symbol("∑"), j), above(symbol("e"), row(s, "−", symbol("m"))));
+  const s = below(symbol("s"), row(whole(token), ",", symbol("j")));
+  const sum = row(below(symbol("∑"), symbol("j")), above(symbol("e"), row(s, "−", symbol("m"))));
   return [
     formula(name, "=", fraction(above(symbol("e"), row(below(symbol("s"), row(whole(token), ",", whole(key))), "−", symbol("m"))), sum), "=",
       fraction(above(symbol("e"), row(number(all[key - first]), "−", largest < 0 ? group(number(largest)) : number(largest))), number(total)), "=",

@@ -6,6 +6,8 @@ import { onTheme } from "page/theme.js";
 import { firstKey, isKept, row } from "page/weights.js";
 
 const LARGEST = 64; // cells on a side
+// Many heads are small, so that the large map finds room beside them
+const thumbSize = (heads) => Math.round(Math.min(110, Math.max(36, 470 / heads)));
 
 export function showGrid(data, choice) {
   const { layers, heads } = data.shape;
@@ -22,7 +24,7 @@ export function showGrid(data, choice) {
     })));
   const columns = make("div", { role: "row", class: "heads-row labels" }, make("span", { role: "columnheader", class: "row-label corner" }, "layer"),
     ...Array.from({ length: heads }, (_, head) => make("span", { role: "columnheader", class: "column-label" }, make("span", { class: "sr" }, "head "), String(head))));
-  const grid = make("div", { role: "grid", "aria-label": "Heads: a row for each layer", class: "heads", style: `--heads:${heads}` }, columns, ...lines);
+  const grid = make("div", { role: "grid", "aria-label": "Heads: a row for each layer", class: "heads", style: `--heads:${heads};--thumb:${thumbSize(heads)}px` }, columns, ...lines);
   fill(at("grid"), grid, make("p", { class: "hint" }, heads * layers > 1 ? "Rows are layers, columns are heads." : "This model has one head."));
 
   const choose = (layer, head) => { choice.set({ layer, head }); buttons[choice.layer * heads + choice.head].focus(); };

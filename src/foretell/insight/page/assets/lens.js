@@ -22,13 +22,13 @@ function table(data, choice) {
     const { top, following } = readLens(data, number, choice.token);
     return make("tr", place.layer === choice.layer ? { class: "chosen" } : {},
       make("th", { scope: "row" }, place.label), ...top.map(cell),
-      make("td", { class: "number" }, real ? four(following) : "–"));
+      ...(real ? [make("td", { class: "number" }, four(following))] : []));
   };
   const ranks = readLens(data, 0, choice.token).top.map((_, i) => make("th", { scope: "col" }, ["likeliest", "2nd", "3rd"][i] ?? `${i + 1}th`));
   const words = `The stream at ${quoted(data.tokens[choice.token].text)} through the last norm and the head, after each layer.`
     + (real ? ` Underlined: ${quoted(real.text)}, which really follows; its probability is in the last column.` : "");
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Logit lens" },
     make("table", { class: "lens" }, make("caption", {}, words),
-      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Place"), ...ranks, make("th", { scope: "col", class: "number" }, "follows"))),
+      make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Place"), ...ranks, ...(real ? [make("th", { scope: "col", class: "number" }, "follows")] : []))),
       make("tbody", {}, ...places.map(line))));
 }

@@ -52,7 +52,7 @@ function complain(words) {
 function showFacts(data) {
   const { layers, heads, width, vocabulary } = data.shape;
   at("facts").textContent = [
-    count(data.tokens.length, "token"), count(layers, "layer"), count(heads, "head") + " each",
+    count(data.tokens.length, "token"), count(layers, "layer"), `${count(heads, "head")} a layer`,
     `width ${width}`, `vocabulary ${vocabulary.toLocaleString("en")}`,
   ].join(" · ");
   const said = data.cut.length ? data.cut : ["Nothing was left out of this page."];

@@ -18,6 +18,7 @@ export function showVectors(data, choice) {
   let lines = [], width = 0, cursor = null;
 
   const tell = (cell) => {
+    reading.classList.toggle("hint", !cell);
     reading.textContent = cell ? `${lines[cell.line].label}, dimension ${cell.dimension}: ${four(lines[cell.line].values[cell.dimension])}` : "Point at a number to read it. Blue is above zero, orange below; each row is scaled to its largest.";
   };
   const cellAt = (event) => {
