@@ -22,6 +22,7 @@ OPTIONS = {
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
     "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},
+    "explain": {"--html", "--json", "--device", "--dtype"},
     "tokenize": {"--allow-special", "--json"},
     "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},
 }

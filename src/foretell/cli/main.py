@@ -39,6 +39,7 @@ VERBS = {  # verb: (group, what it does, where it is)
     "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
     "info": (LOOK, "Every weight's path, shape and size.", "foretell.cli.info:info"),
     "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),
+    "explain": (LOOK, "A pass over a text as a page to look at.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
 }
 

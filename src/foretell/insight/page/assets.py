@@ -34,7 +34,12 @@ def assemble(name: str, structure: dict[str, Any], sections: Iterable[Section]) 
 def module_addresses() -> dict[str, str]:
     """Every module under the name by which the others import it; an import map takes the place of a server."""
     names = sorted(file.name for file in files(__package__).joinpath("assets").iterdir() if file.name.endswith(".js"))
-    return {f"page/{name}": f"data:text/javascript;charset=utf-8,{quote(read(name), safe=PLAIN)}" for name in names}
+    return {f"page/{name}": address(f"{read(name)}//# sourceURL=page/{name}\n") for name in names}
+
+
+def address(module: str) -> str:
+    """A module as an address that holds it."""
+    return f"data:text/javascript;charset=utf-8,{quote(module, safe=PLAIN)}"
 
 
 def as_script(value: Any) -> str:

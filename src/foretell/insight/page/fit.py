@@ -35,18 +35,19 @@ class Contents:
         return sum(len(section.content) for section in self.sections)
 
 
-def choose(seen: Pass, room: int) -> Contents:
-    """The sections that fit into `room` bytes."""
+def choose(seen: Pass, room: int, limit: int) -> Contents:
+    """The sections that fit into `room` bytes of a page that may have `limit`."""
     contents = Contents(sections=list(needed(seen)))
     if len(seen.lens.ids[0]) < len(seen.ids):
         contents.cut.append(f"The logit lens is kept for the last {len(seen.lens.ids[0])} of {len(seen.ids)} positions.")
-    add_attention(contents, seen, room)
+    reason = f"since the page would pass {in_megabytes(limit)}"
+    add_attention(contents, seen, room, reason)
     for words, make in OPTIONAL:
-        add_what_fits(contents, words, list(make(seen)), room)
+        add_what_fits(contents, list(make(seen)), room, f"Left out, {reason}: {words}")
     return contents
 
 
-def add_what_fits(contents: Contents, words: str, groups: list[list[Section]], room: int) -> None:
+def add_what_fits(contents: Contents, groups: list[list[Section]], room: int, words: str) -> None:
     """The groups up to the first that does not fit; what is left out is said."""
     kept = 0
     for group in groups:
@@ -56,12 +57,12 @@ def add_what_fits(contents: Contents, words: str, groups: list[list[Section]], r
         kept += 1
     if kept < len(groups):
         rest = f"; kept for the first {kept} of {len(groups)}" if kept else ""
-        contents.cut.append(f"Left out, since the page would pass {in_megabytes(room)}: {words}{rest}.")
+        contents.cut.append(f"{words}{rest}.")
 
 
 def in_megabytes(size: int) -> str:
-    """`20 MB`; less than a hundred thousand bytes in kilobytes."""
-    return f"{size / 1e6:.3g} MB" if size >= 100_000 else f"{size / 1e3:.3g} kB"
+    """`19.9 MB`; what is less than one in kB."""
+    return f"{size / 1e6:.3g} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
 def needed(seen: Pass) -> Iterator[Section]:
@@ -77,7 +78,7 @@ def needed(seen: Pass) -> Iterator[Section]:
     yield pack_whole("lens.ranks", lens.ranks)
 
 
-def add_attention(contents: Contents, seen: Pass, room: int) -> None:
+def add_attention(contents: Contents, seen: Pass, room: int, reason: str) -> None:
     """Attention of every head; of the last queries only, where all rows would be too much."""
     T = len(seen.ids)
     sections = [attention_section(seen, layer, 0) for layer in range(len(seen.attention))]
@@ -89,8 +90,7 @@ def add_attention(contents: Contents, seen: Pass, room: int) -> None:
         sections = [attention_section(seen, layer, contents.first_query) for layer in range(len(seen.attention))]
     if contents.first_query:
         contents.cut.append(
-            f"Attention is kept for the last {T - contents.first_query} of {T} query positions, "
-            f"since the page would pass {in_megabytes(room)}."
+            f"Attention is kept for the last {T - contents.first_query} of {T} query positions, {reason}."
         )
     contents.sections += sections
 

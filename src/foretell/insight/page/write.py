@@ -57,7 +57,7 @@ def page_html(model: LanguageModel, text: str, budget_bytes: int = DEFAULT_BYTES
 def make_page(seen: Pass, budget_bytes: int) -> tuple[Contents, str]:
     """What a page holds, and the page, which is no larger than the budget."""
     frame = len(document_of(seen, Contents()).encode("utf-8")) + SECTION_MARKUP * section_count(seen)
-    contents = choose(seen, budget_bytes - frame)
+    contents = choose(seen, budget_bytes - frame, budget_bytes)
     document = document_of(seen, contents)
     size = len(document.encode("utf-8"))
     if size > budget_bytes:

@@ -22,7 +22,10 @@ export function visible(text) {
   }).join("");
 }
 
-export const quoted = (text) => `“${visible(text)}”`;
+// Text that runs from right to left is set apart, or it would take the words around it along.
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufefc]/;
+const apart = (text) => (RIGHT_TO_LEFT.test(text) ? `\u2068${text}\u2069` : text);
+export const quoted = (text) => `“${apart(visible(text))}”`;
 export const short = (text, length = 14) => {
   const letters = Array.from(visible(text));
   return letters.length <= length ? letters.join("") : `${letters.slice(0, length - 1).join("")}…`;

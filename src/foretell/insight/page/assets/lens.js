@@ -1,5 +1,5 @@
 // The logit lens of the chosen token: the likeliest next tokens after each layer.
-import { at, fill, make } from "page/dom.js";
+import { at, caption, fill, make } from "page/dom.js";
 import { inkOn, weightColor } from "page/colors.js";
 import { four, quoted, short, visible } from "page/format.js";
 import { hasLens, readLens } from "page/lens_values.js";
@@ -28,7 +28,7 @@ function table(data, choice) {
   const words = `The stream at ${quoted(data.tokens[choice.token].text)} through the last norm and the head, after each layer.`
     + (real ? ` Underlined: ${quoted(real.text)}, which really follows; its probability is in the last column.` : "");
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Logit lens" },
-    make("table", { class: "lens" }, make("caption", {}, words),
+    make("table", { class: "lens" }, caption(words),
       make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Place"), ...ranks, ...(real ? [make("th", { scope: "col", class: "number" }, "follows")] : []))),
       make("tbody", {}, ...places.map(line))));
 }

@@ -23,6 +23,8 @@ const PARTS = [
   showSizes, showVectors, showLens, showFormulas,
 ];
 
+export const shown = {}; // the data and the choice, for whoever looks into the page from a console
+
 export async function start() {
   showTheme();
   if (typeof DecompressionStream === "undefined") {
@@ -31,6 +33,7 @@ export async function start() {
   try {
     const data = await readData();
     const choice = makeChoice(data);
+    Object.assign(shown, { data, choice });
     followAddress(choice);
     showFacts(data);
     for (const show of PARTS) show(data, choice);

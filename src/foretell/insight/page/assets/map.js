@@ -19,7 +19,7 @@ export function showMap(data, choice) {
   let place = null, cells = null, cursor = null;
 
   const paintCells = () => { cells = headImage(data, choice.layer, choice.head); };
-  const paint = () => { if (place) paintMap(data, choice, canvas, place, cells, cursor); };
+  const paint = () => { if (place && cells) paintMap(data, choice, canvas, place, cells, cursor); };
   const cellAt = (event) => {
     const box = canvas.getBoundingClientRect();
     const key = Math.floor((event.clientX - box.left - place.left) / place.cell);
@@ -46,12 +46,14 @@ export function showMap(data, choice) {
 
   choice.listen((changed) => {
     if (changed.has("layer") || changed.has("head")) paintCells();
-    at("head-title").textContent = `Layer ${choice.layer}, head ${choice.head}`;
+    if (changed.has("layer") || changed.has("head")) {
+      fill(at("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, `trunk.blocks.${choice.layer}.attention.core.weights[0, ${choice.head}]`));
+    }
     at("reading").textContent = reading(data, choice);
     paint();
   });
   onTheme(() => { paintCells(); paint(); showScale(); });
-  onWidth(at("map"), (width) => { place = layOut(data, width); paint(); });
+  onWidth(at("map"), (width) => { place = layOut(data, width); Object.assign(canvas.dataset, { left: place.left, top: place.top, cell: place.cell }); paint(); });
   showScale();
 }
 

@@ -1,5 +1,5 @@
 // The chosen token's row of attention as a table: every key that it may see, with its score and weight.
-import { at, fill, make } from "page/dom.js";
+import { at, caption, fill, make } from "page/dom.js";
 import { four, named, visible } from "page/format.js";
 import { hasOperands, scores } from "page/operands.js";
 import { firstKey, isKept, row } from "page/weights.js";
@@ -30,7 +30,7 @@ function table(data, choice, byWeight) {
     make("td", { class: "bar", "aria-hidden": "true" }, make("span", { style: `width:${100 * weight}%` })));
   const hidden = data.tokens.length - entries.length;
   const words = `Layer ${layer}, head ${head}: ${entries.length} keys to see${hidden ? `, ${hidden} hidden` : ""}. A key’s name shows its formula below.`;
-  return make("table", { class: "bars" }, make("caption", {}, words),
+  return make("table", { class: "bars" }, caption(words),
     make("thead", {}, make("tr", {}, make("th", { scope: "col", class: "number" }, "Key"), make("th", { scope: "col" }, "Token"),
       ...(own ? [make("th", { scope: "col", class: "number" }, "Score")] : []), make("th", { scope: "col", class: "number" }, "Weight"), make("td", { "aria-hidden": "true" }))),
     make("tbody", {}, ...entries.map(line)));

@@ -1,5 +1,5 @@
 // The length of the stream's vector at every place: the chosen token as a line, the range of all tokens as a band.
-import { at, draw, fill, make, onWidth } from "page/dom.js";
+import { at, caption, draw, fill, make, onWidth } from "page/dom.js";
 import { four, named } from "page/format.js";
 
 const HEIGHT = 230, LEFT = 46, BOTTOM = 30, TOP = 12, RIGHT = 12;
@@ -50,9 +50,9 @@ function niceTicks(top) {
 }
 
 function table(data, sizes, range, token) {
-  const line = (place, i) => make("tr", {}, make("th", { scope: "row" }, place.label),
+  const line = (place, i) => make("tr", {}, make("th", { scope: "row", title: place.name }, place.label),
     ...[sizes.at(i, token), range[i].low, range[i].middle, range[i].high].map((value) => make("td", { class: "number" }, four(value))));
-  return make("table", {}, make("caption", {}, `Euclidean length. The line is ${named(data, token)}, the band all tokens, the dashes their median.`),
+  return make("table", {}, caption(`Euclidean length. The line is ${named(data, token)}, the band all tokens, the dashes their median.`),
     make("thead", {}, make("tr", {}, ...["Place", "Chosen", "Least", "Median", "Most"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)))),
     make("tbody", {}, ...data.places.map(line)));
 }

@@ -44,8 +44,16 @@ export function showTokens(data, choice) {
         chip.setAttribute("aria-checked", i === choice.token);
         chip.tabIndex = i === choice.token ? 0 : -1;
       });
+      bringIntoSight(holder, chips[choice.token]);
     }
     tint();
   });
   onTheme(tint);
+}
+
+// Scrolls the holder alone; the page stays where it is.
+function bringIntoSight(holder, chip) {
+  const inside = chip.getBoundingClientRect(), around = holder.getBoundingClientRect();
+  if (inside.top < around.top) holder.scrollTop -= around.top - inside.top + 8;
+  else if (inside.bottom > around.bottom) holder.scrollTop += inside.bottom - around.bottom + 8;
 }

@@ -1,5 +1,5 @@
 // The chosen token's vectors: its embedding and the stream at every place, each number a cell; hover or arrows read one.
-import { at, fill, fitCanvas, make, onWidth } from "page/dom.js";
+import { at, caption, fill, fitCanvas, make, onWidth } from "page/dom.js";
 import { signColor } from "page/colors.js";
 import { four, named } from "page/format.js";
 import { onArrows } from "page/keys.js";
@@ -95,7 +95,7 @@ function table(lines) {
   const line = ({ label, values }) => make("tr", {}, make("th", { scope: "row" }, label), ...shown.map((i) => make("td", { class: "number" }, i === null ? "…" : four(values[i]))));
   return make("details", { open: whole || undefined }, make("summary", {}, "As a table"),
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Vectors as a table" },
-      make("table", {}, make("caption", {}, whole ? "Every number." : `The first ${ENDS[0]} and the last ${ENDS[1]} of ${D} numbers.`),
+      make("table", {}, caption(whole ? "Every number." : `The first ${ENDS[0]} and the last ${ENDS[1]} of ${D} numbers.`),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Vector"), ...shown.map((i) => make("th", { scope: "col", class: "number" }, i === null ? "…" : String(i))))),
         make("tbody", {}, ...lines.map(line)))));
 }
