@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from foretell.config import ModelConfig, make_section
 from foretell.insight.page.write import write_page
 from foretell.model.decoder import Decoder
-from foretell.runs.saved_model import LanguageModel
+from foretell.runs.saved_model import LanguageModel, load_model
 from foretell.text import Tokenizer
 from foretell.text.train import train_tokenizer, vocabulary_tokenizer
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LETTERS = "abcdefghij"  # and the token that ends a text: as many as the tiny configurations have
-WORDS = "financial data analytics is awesome !".split()
+WORDS = ["financial", "data", "analytics", "is", "awesome", "!"]
 READY_MILLISECONDS = 20_000
 
 MakeModel = Callable[..., LanguageModel]
@@ -44,17 +47,17 @@ def smallest() -> LanguageModel:
     bare = {"norm": "none", "feedforward": "none", "attention_output": False, "attention_residual": False}
     bias = {"attention": False, "head": True}
     decoder = Decoder(make_section(ModelConfig, {**sizes, **bare, "tie_embeddings": False, "bias": bias})).eval()
-    attention = decoder.trunk.blocks[0].get_submodule("attention")
-    linear = {"query": attention.query, "key": attention.key, "value": attention.value}
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    attention = "trunk.blocks.0.attention"
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(42)
-        decoder.embed.token.weight.copy_(torch.nn.Embedding(6, 3).weight)
-        decoder.embed.get_submodule("position").weight.copy_(torch.nn.Embedding(5, 3).weight)
+        weights = {"embed.token.weight": nn.Embedding(6, 3).weight, "embed.position.weight": nn.Embedding(5, 3).weight}
         torch.manual_seed(42)
-        for module in linear.values():
-            module.weight.copy_(torch.nn.Linear(3, 3, bias=False).weight)
+        weights |= {
+            f"{attention}.{one}.weight": nn.Linear(3, 3, bias=False).weight for one in ("query", "key", "value")
+        }
         torch.manual_seed(42)
-        decoder.head.load_state_dict(torch.nn.Linear(3, 6).state_dict())
+        weights |= {f"head.{name}": value for name, value in nn.Linear(3, 6).state_dict().items()}
+    decoder.load_state_dict(weights)
     return LanguageModel(decoder, vocabulary_tokenizer(WORDS), "smallest")
 
 
@@ -112,17 +115,17 @@ OpenPage = Callable[..., Opened]
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[OpenPage]:
     """Write the page of a text, open it from disk, wait until it can be used."""
-    contexts = []
+    shared, contexts, count = browser.new_context(offline=True), [], itertools.count()
 
     def open_one(model: LanguageModel, text: str, choice: str = "", **options: Any) -> Opened:
-        path = tmp_path / f"page{len(contexts)}.html"
+        path = tmp_path / f"page{next(count)}.html"
         budget = {"budget_bytes": options.pop("budget_bytes")} if "budget_bytes" in options else {}
         write_page(model, text, path, **budget)
         return open_file(path, choice, **options)
 
     def open_file(path: Path, choice: str = "", wait: bool = True, **options: Any) -> Opened:
-        contexts.append(browser.new_context(offline=True, **options))
-        opened = Opened(contexts[-1].new_page())
+        opened = Opened((browser.new_context(offline=True, **options) if options else shared).new_page())
+        contexts.append(opened.page.context)
         opened.goto(path, choice)
         if wait:
             opened.wait()
@@ -130,5 +133,25 @@ def open_page(browser: Any, tmp_path: Path) -> Iterator[OpenPage]:
 
     open_one.file = open_file  # pyrefly: ignore[missing-attribute]
     yield open_one
-    for context in contexts:
+    for context in {shared, *contexts}:
         context.close()
+
+
+@pytest.fixture(scope="session")
+def primer() -> tuple[LanguageModel, str]:
+    """The model that ships, and a text."""
+    directory = Path(str(files("foretell") / "primer"))
+    return load_model(directory, name="primer"), "The return value of the function is"
+
+
+@pytest.fixture(scope="module")
+def primer_page(browser: Any, primer: tuple[LanguageModel, str], tmp_path_factory: Any) -> Iterator[Opened]:
+    """Its page, opened once for the tests of a file."""
+    path = tmp_path_factory.mktemp("primer") / "primer.html"
+    write_page(*primer, path)
+    context = browser.new_context(offline=True)
+    opened = Opened(context.new_page())
+    opened.goto(path)
+    opened.wait()
+    yield opened
+    context.close()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
 from foretell.errors import OutputError
 from foretell.insight.page.collect import collect
 from foretell.insight.page.fit import choose, needed
+from foretell.insight.page.pack import pack_weights
 from foretell.insight.page.write import page_html
 
 TEXT = "abcdefghij"
@@ -78,11 +77,8 @@ def test_a_model_that_computes_no_numbers_is_refused_by_name(make_model):
         page_html(model, TEXT)
 
 
-def test_attention_of_gpt2_s_shape_fits_in_the_worst_case(seen):
+def test_attention_of_gpt2_s_shape_fits_in_the_worst_case():
     """12 layers, 12 heads, 256 tokens, weights that do not compress: 12.7 MB of the 20."""
     pairs = 256 * 257 // 2
     noise = np.random.default_rng(0).integers(0, 10_001, (12, pairs)).astype(np.uint16)
-    from foretell.insight.page.pack import pack_weights
-
     assert 12 * len(pack_weights("attention.0", noise).content) < 12_700_000
-    assert replace(seen, attention=[noise]).attention[0].shape == (12, pairs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from importlib.resources import files
 
 import pytest
 
@@ -69,7 +68,7 @@ def test_a_name_of_a_model_cannot_become_markup(make_model):
 
 def test_every_module_is_in_the_page_and_imports_only_modules_that_are():
     addresses = module_addresses()
-    own = [file.name for file in files(assets.__package__).joinpath("assets").iterdir() if file.name.endswith(".js")]
+    own = [file.name for file in assets.FOLDER.iterdir() if file.name.endswith(".js")]
     assert set(addresses) == {f"page/{name}" for name in own}
     for name in own:
         imported = set(re.findall(r'from "([^"]+)"', assets.read(name)))

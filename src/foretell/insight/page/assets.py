@@ -14,6 +14,7 @@ from foretell.insight.page.pack import Section
 
 PLAIN = " !$'()*+,-./:;=?@[]^_`{|}~&"  # may stand in an address as they are; not # and line ends, which it would lose
 
+FOLDER = files("foretell.insight.page").joinpath("assets")
 MARK = re.compile(r"{{(\w+)}}")
 
 
@@ -33,7 +34,7 @@ def assemble(name: str, structure: dict[str, Any], sections: Iterable[Section]) 
 
 def module_addresses() -> dict[str, str]:
     """Every module under the name by which the others import it; an import map takes the place of a server."""
-    names = sorted(file.name for file in files(__package__).joinpath("assets").iterdir() if file.name.endswith(".js"))
+    names = sorted(file.name for file in FOLDER.iterdir() if file.name.endswith(".js"))
     return {f"page/{name}": address(f"{read(name)}//# sourceURL=page/{name}\n") for name in names}
 
 
@@ -55,4 +56,4 @@ def printable(text: str) -> str:
 
 def read(name: str) -> str:
     """The content of one of the page's files."""
-    return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+    return FOLDER.joinpath(name).read_text(encoding="utf-8")

@@ -2,8 +2,8 @@
 
 Must have: tokens, vocabulary, the last position's logits, sizes of the stream, the lens, attention of every head. Where
 even these are too much, attention keeps the rows of the last queries, as many as fit. The rest, in this order:
-embeddings, what the head reads with its rows, the stream's vectors place by place, queries and keys layer by layer. What
-does not fit is left out and named; a later, smaller kind may still be there.
+embeddings, what the head reads with its rows, the stream's vectors place by place, queries and keys layer by layer.
+What does not fit is left out and named; a later, smaller kind may still be there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,9 @@ def choose(seen: Pass, room: int, limit: int) -> Contents:
     """The sections that fit into `room` bytes of a page that may have `limit`."""
     contents = Contents(sections=list(needed(seen)))
     if len(seen.lens.ids[0]) < len(seen.ids):
-        contents.cut.append(f"The logit lens is kept for the last {len(seen.lens.ids[0])} of {len(seen.ids)} positions.")
+        contents.cut.append(
+            f"The logit lens is kept for the last {len(seen.lens.ids[0])} of {len(seen.ids)} positions."
+        )
     reason = f"since the page would pass {in_megabytes(limit)}"
     add_attention(contents, seen, room, reason)
     for words, make in OPTIONAL:
@@ -103,9 +105,10 @@ def attention_section(seen: Pass, layer: int, first_query: int) -> Section:
 
 
 def embeddings(seen: Pass) -> Iterator[list[Section]]:
-    added = seen.positions is not None
-    words = [pack_rounded("embed.words", seen.words), pack_rounded("embed.positions", seen.positions)] if added else []
-    yield [*words, pack_rounded("embed.sum", seen.streams[0])]
+    sections = [pack_rounded("embed.sum", seen.streams[0])]
+    if seen.positions is not None:
+        sections += [pack_rounded("embed.words", seen.words), pack_rounded("embed.positions", seen.positions)]
+    yield sections
 
 
 def final_vectors(seen: Pass) -> Iterator[list[Section]]:

@@ -44,9 +44,7 @@ def write_page(model: LanguageModel, text: str, path: str | Path, budget_bytes: 
     contents, document = make_page(seen, budget_bytes)
     write_text(target, document)
     size = len(document.encode("utf-8"))
-    return PageReport(
-        str(path), size, len(seen.ids), seen.config.num_layers, seen.config.num_heads, contents.cut
-    )
+    return PageReport(str(path), size, len(seen.ids), seen.config.num_layers, seen.config.num_heads, contents.cut)
 
 
 def page_html(model: LanguageModel, text: str, budget_bytes: int = DEFAULT_BYTES) -> str:
