@@ -89,7 +89,9 @@ function paintMap(data, choice, canvas, place, cells, cursor) {
   context.font = `12px ${ink("--sans")}`;
   if (cell >= ROOM_FOR_NUMBER) paintNumbers(data, choice, context, place);
   paintLabels(data, choice, context, place, ink);
-  frame(context, ink("--accent"), 2, left, top + choice.token * cell, side, cell);
+  const around = cell < 8 ? 2 : 0; // a frame on small cells would hide them
+  frame(context, ink("--accent"), 2, left, top + choice.token * cell - around, side, cell + 2 * around);
+  if (!choice.under) frame(context, ink("--accent"), 2, left + choice.key * cell, top + choice.token * cell - around, cell, cell + 2 * around);
   if (choice.under?.key !== undefined && choice.under?.key !== null) {
     frame(context, ink("--text"), cursor ? 2 : 1.5, left + choice.under.key * cell, top + choice.under.token * cell, cell, cell);
   }
