@@ -4,8 +4,9 @@
     python bench/page.py --quick   2 openings, one kind
 
 `even` are new weights, whose attention is nearly uniform; `sharp` are the same with larger queries and keys, so that
-every row looks at a few keys, and hardly any two weights are alike. A page is opened from disk in the system's Chromium,
-in a new context each time. `interactive` is from the start of the navigation to the answer of a hover over the map.
+every row looks at a few keys, and hardly any two weights are alike. A page is opened from disk in the system's
+Chromium, in a new context each time. `interactive` is from the start of the navigation to the answer of a hover over
+the map.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def open_often(path: Path, times: int) -> list[float]:
 
 def open_once(browser: Any, path: Path) -> float:
     """One opening."""
-    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900}, reduced_motion="reduce")
     page = context.new_page()
     started = time.perf_counter()
     page.goto(path.as_uri(), wait_until="commit")

@@ -91,7 +91,7 @@ class Opened:
         self.page.goto(f"{path.as_uri()}{choice}")
 
     def wait(self) -> None:
-        self.page.wait_for_selector("html[data-ready]", timeout=READY_MILLISECONDS)
+        self.page.wait_for_selector("html[data-complete]", timeout=READY_MILLISECONDS)
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()

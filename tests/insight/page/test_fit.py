@@ -22,7 +22,7 @@ def seen(make_model):
 
 
 def names(contents):
-    return [section.name for section in contents.sections]
+    return [section.name for section in (*contents.sections, *contents.rest)]
 
 
 def test_with_room_enough_nothing_is_left_out(seen):

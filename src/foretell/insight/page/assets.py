@@ -18,18 +18,23 @@ FOLDER = files("foretell.insight.page").joinpath("assets")
 MARK = re.compile(r"{{(\w+)}}")
 
 
-def assemble(name: str, structure: dict[str, Any], sections: Iterable[Section]) -> str:
+def assemble(name: str, structure: dict[str, Any], sections: Iterable[Section], rest: Iterable[Section]) -> str:
     """The whole document: nothing in it is fetched, and no text of a user is ever part of its markup."""
-    holders = (f'<script type="text/plain" id="{one.name}">{one.content}</script>' for one in sections)
     parts = {
         "title": f"{escape(printable(name))} · foretell",
         "heading": escape(printable(name)),
         "style": read("style.css"),
         "imports": as_script({"imports": module_addresses()}),
         "structure": as_script(structure),
-        "sections": "\n".join(holders),
+        "sections": holders(sections),
+        "rest": holders(rest),
     }
     return MARK.sub(lambda mark: parts[mark[1]], read("page.html"))
+
+
+def holders(sections: Iterable[Section]) -> str:
+    """An element for each section, which a browser neither runs nor shows."""
+    return "\n".join(f'<script type="text/plain" id="{one.name}">{one.content}</script>' for one in sections)
 
 
 def module_addresses() -> dict[str, str]:

@@ -23,16 +23,20 @@ MARGIN = 0.97  # of an estimate from one layer, for layers that compress less
 
 @dataclass
 class Contents:
-    """The sections of a page, what was left out (one sentence each), and the first query that attention is kept of."""
+    """The sections of a page, what was left out (one sentence each), and the first query that attention is kept of.
+
+    The page answers when it has read `sections`; `rest` comes after its script and is read while it is looked at.
+    """
 
     sections: list[Section] = field(default_factory=list)
+    rest: list[Section] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     first_query: int = 0
 
     @property
     def size(self) -> int:
         """Bytes of all sections' contents."""
-        return sum(len(section.content) for section in self.sections)
+        return sum(len(section.content) for section in (*self.sections, *self.rest))
 
 
 def choose(seen: Pass, room: int, limit: int) -> Contents:
@@ -55,7 +59,7 @@ def add_what_fits(contents: Contents, groups: list[list[Section]], room: int, wo
     for group in groups:
         if contents.size + sum(len(section.content) for section in group) > room:
             break
-        contents.sections += group
+        contents.rest += group
         kept += 1
     if kept < len(groups):
         rest = f"; kept for the first {kept} of {len(groups)}" if kept else ""

@@ -76,7 +76,7 @@ def section_count(seen: Pass) -> int:
 
 def document_of(seen: Pass, contents: Contents) -> str:
     """The document with these contents."""
-    return assemble(seen.name, structure_of(seen, contents), contents.sections)
+    return assemble(seen.name, structure_of(seen, contents), contents.sections, contents.rest)
 
 
 def structure_of(seen: Pass, contents: Contents) -> dict[str, Any]:
@@ -104,4 +104,5 @@ def structure_of(seen: Pass, contents: Contents) -> dict[str, Any]:
         "firstQuery": contents.first_query,
         "cut": contents.cut,
         "sections": [section.to_json() for section in contents.sections],
+        "rest": [section.to_json() for section in contents.rest],
     }

@@ -30,6 +30,14 @@ export function signColor(share) {
   return colors[Math.min(STOPS - 1, Math.round(Math.sqrt(Math.min(1, Math.abs(share))) * (STOPS - 1)))];
 }
 
+// The same scale as 32-bit pixels, for image data; every machine that runs a browser puts the lowest byte first.
+const pixel = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
+export const weightPixels = () => remember(isDark() ? "dark pixels" : "light pixels", () => {
+  const colors = weightColors().map(pixel);
+  return Int32Array.from({ length: 10001 }, (_, whole) => colors[stepOf(whole / 10000)]);
+});
+export const hiddenPixel = () => pixel(hiddenColor());
+
 export const css = ([r, g, b]) => `rgb(${r} ${g} ${b})`;
 
 const remember = (name, compute) => known.get(name) ?? (known.set(name, compute()), known.get(name));

@@ -1,4 +1,5 @@
-// The page's data: the structure as JSON, and packed numbers that are opened once, at the start.
+// The page's data: the structure as JSON, and packed numbers. What the page cannot do without is opened at the start;
+// the rest stands behind the script that starts the page, and is opened when the whole page is there.
 import { at } from "page/dom.js";
 
 const STEPS = 10000;
@@ -13,13 +14,29 @@ const KINDS = {
 
 export async function readData() {
   const data = JSON.parse(at("structure").textContent);
-  const opened = await Promise.all(data.sections.map(open));
-  data.sections = new Map(opened.map((section) => [section.name, section]));
-  data.vocabulary = data.sections.get("vocabulary").value;
+  const opened = new Map();
+  const openAll = async (sections) => {
+    for (const section of await Promise.all(sections.map(open))) opened.set(section.name, section);
+  };
+  await openAll(data.sections);
+  data.get = (name) => opened.get(name);
+  data.complete = false;
+  data.openRest = async () => {
+    await wholePage();
+    await openAll(data.rest);
+    data.complete = true;
+  };
+  data.vocabulary = data.get("vocabulary").value;
   data.last = data.tokens.length - 1;
-  data.get = (name) => data.sections.get(name);
   return data;
 }
+
+const wholePage = () => new Promise((done) => {
+  if (document.readyState !== "loading") done();
+  else document.addEventListener("DOMContentLoaded", done, { once: true });
+});
+
+export const whyMissing = (data) => (data.complete ? "Its numbers are not in this page; the end of the page says why." : "Its numbers are being opened.");
 
 async function open({ name, kind, shape }) {
   const holder = at(name);

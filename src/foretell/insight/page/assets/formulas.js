@@ -1,5 +1,6 @@
 // The formulas of the chosen token and of the chosen pair, with the numbers of this pass in them.
 import { at, fill, make } from "page/dom.js";
+import { whyMissing } from "page/data.js";
 import { four, named, quoted } from "page/format.js";
 import { hasLens, readLens } from "page/lens_values.js";
 import { above, below, formula, fraction, group, number, products, root, row, symbol, vector, whole, words } from "page/mathml.js";
@@ -13,11 +14,10 @@ export function showFormulas(data, choice) {
 
 const card = (title, ...parts) => make("div", { class: "card formula" }, make("h3", {}, title), ...parts.map((part) => (typeof part === "string" ? make("p", { class: "hint" }, part)
   : part instanceof MathMLElement ? make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Formula" }, part) : part)));
-const missing = "Its numbers are not in this page; see the end of the page.";
 
 function embedding(data, { token }) {
   const title = `The vector of ${named(data, token)} as it enters`;
-  if (!data.get("embed.sum")) return card(title, missing);
+  if (!data.get("embed.sum")) return card(title, whyMissing(data));
   const sum = data.get("embed.sum").vector(token);
   const x = below(symbol("x"), whole(token));
   if (!data.get("embed.positions")) {
@@ -39,8 +39,8 @@ function pair(data, choice) {
     const why = key > token ? "the key comes later, and a token never sees what follows it" : `the key lies outside this layer’s window of ${data.windows[layer]}`;
     return card(title, formula(below(symbol("s"), row(whole(token), ",", whole(key))), "=", number(-Infinity), ",", name, "=", above(symbol("e"), number(-Infinity)), "=", whole(0)), `Hidden: ${why}.`);
   }
-  if (!isKept(data, token)) return card(title, missing);
-  if (!hasOperands(data, layer)) return card(title, formula(name, "=", number(recorded)), "Queries and keys are not in this page, so only the recorded weight is shown.");
+  if (!isKept(data, token)) return card(title, whyMissing(data));
+  if (!hasOperands(data, layer)) return card(title, formula(name, "=", number(recorded)), data.complete ? "Queries and keys of this layer are not in this page, so only the recorded weight is shown." : whyMissing(data));
   return card(title, ...scoreSteps(data, choice), ...softmaxSteps(data, choice, name, recorded));
 }
 
@@ -75,11 +75,11 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
 
 function logit(data, { token }) {
   const title = `The score of the likeliest token after ${named(data, token)}`;
-  if (!hasLens(data, token)) return card(title, missing);
+  if (!hasLens(data, token)) return card(title, whyMissing(data));
   const [best] = readLens(data, data.lensPlaces.length - 1, token).top;
   const text = quoted(data.vocabulary[best.id]);
   const place = data.rowIds.indexOf(best.id);
-  if (!data.get("final") || place < 0) return card(title, formula(words(`logit ${text}`), "=", number(best.logit)), missing);
+  if (!data.get("final") || place < 0) return card(title, formula(words(`logit ${text}`), "=", number(best.logit)), whyMissing(data));
   const h = data.get("final").vector(token), w = data.get("head.rows").vector(place), bias = data.get("head.biases").at(place);
   const ends = bias ? ["+", bias < 0 ? group(number(bias)) : number(bias)] : [];
   return card(title,

@@ -1,6 +1,6 @@
 // Every head of every layer as a small map; one is chosen. Where a map has more cells than pixels, the largest shows.
 import { at, fill, make } from "page/dom.js";
-import { hiddenColor, stepOf, weightColors } from "page/colors.js";
+import { hiddenPixel, weightPixels } from "page/colors.js";
 import { onArrows } from "page/keys.js";
 import { onTheme } from "page/theme.js";
 import { firstKey, isKept, row } from "page/weights.js";
@@ -37,10 +37,13 @@ export function showGrid(data, choice) {
       button.tabIndex = chosen ? 0 : -1;
     });
   });
-  const paint = () => buttons.forEach((button, i) => paintThumb(data, button.firstChild, Math.floor(i / heads), i % heads, side));
-  const soon = () => requestAnimationFrame(() => setTimeout(paint)); // after what can be used has been shown
-  soon();
-  onTheme(soon);
+  // A layer at a time, so that the page answers in between
+  const paintFrom = (layer) => {
+    for (let head = 0; head < heads; head++) paintThumb(data, buttons[layer * heads + head].firstChild, layer, head, side);
+    if (layer + 1 < layers) setTimeout(() => paintFrom(layer + 1));
+  };
+  setTimeout(() => paintFrom(0));
+  onTheme(() => paintFrom(0));
 }
 
 function paintThumb(data, canvas, layer, head, side) {
@@ -62,10 +65,8 @@ function paintThumb(data, canvas, layer, head, side) {
 // Ten-thousandths as pixels; -1 is hidden.
 export function colored(values, width, height) {
   const image = new ImageData(width, height);
-  const colors = weightColors(), hidden = hiddenColor();
-  for (let i = 0; i < values.length; i++) {
-    image.data.set(values[i] < 0 ? hidden : colors[stepOf(values[i] / 10000)], 4 * i);
-    image.data[4 * i + 3] = 255;
-  }
+  const pixels = new Int32Array(image.data.buffer);
+  const colors = weightPixels(), hidden = hiddenPixel();
+  for (let i = 0; i < values.length; i++) pixels[i] = values[i] < 0 ? hidden : colors[values[i]];
   return image;
 }

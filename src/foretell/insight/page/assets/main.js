@@ -31,7 +31,9 @@ export async function start() {
     return complain("This browser cannot open the packed numbers of this page (DecompressionStream is missing). Any browser since 2023 can.");
   }
   try {
+    performance.mark("begun");
     const data = await readData();
+    performance.mark("read");
     const choice = makeChoice(data);
     Object.assign(shown, { data, choice });
     followAddress(choice);
@@ -40,6 +42,9 @@ export async function start() {
     choice.announce();
     document.documentElement.dataset.ready = "true";
     performance.mark("interactive");
+    await data.openRest();
+    choice.announce();
+    document.documentElement.dataset.complete = "true";
   } catch (error) {
     complain(`This page is damaged and cannot be shown: ${error.message}`);
     throw error;

@@ -1,6 +1,7 @@
 // The chosen token's vectors: its embedding and the stream at every place, each number a cell; hover or arrows read one.
 import { at, caption, fill, fitCanvas, make, onWidth } from "page/dom.js";
 import { signColor } from "page/colors.js";
+import { whyMissing } from "page/data.js";
 import { four, named } from "page/format.js";
 import { onArrows } from "page/keys.js";
 import { onTheme } from "page/theme.js";
@@ -42,14 +43,16 @@ export function showVectors(data, choice) {
   const show = () => {
     lines = vectorsOf(data, choice.token);
     at("vectors-title").textContent = `The vectors of ${named(data, choice.token)}`;
-    if (!lines.length) return fill(at("vectors"), make("p", { class: "hint" }, "The vectors are not in this page; see the end of the page."));
+    strip.hidden = !lines.length;
+    if (!lines.length) return fill(reading, whyMissing(data));
     fill(left, ...lines.map((line) => make("span", {}, line.label)));
     fill(numbers, table(lines));
     paint();
     tell(null);
   };
   const place = make("div", { class: "strip-place" }, canvas);
-  fill(at("vectors"), make("div", { class: "strip" }, left, place), reading, numbers);
+  const strip = make("div", { class: "strip" }, left, place);
+  fill(at("vectors"), strip, reading, numbers);
   choice.listen((changed) => changed.has("token") && show());
   onTheme(() => paint());
   onWidth(place, (known) => { width = known; paint(); });
