@@ -23,7 +23,7 @@ export async function readData() {
   data.complete = false;
   data.openRest = async () => {
     await wholePage();
-    await openAll(data.rest);
+    for (const section of data.rest) await openAll([section]); // one by one, so that the page answers in between
     data.complete = true;
   };
   data.vocabulary = data.get("vocabulary").value;
