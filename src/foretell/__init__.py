@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from foretell.inference.completion import generate
     from foretell.inference.distribution import next_tokens, score
     from foretell.inference.embedding import embed
+    from foretell.insight.explain.explain import explain
     from foretell.insight.trace import Trace
     from foretell.model.decoder import Decoder
     from foretell.pretraining.train import train
@@ -31,13 +32,26 @@ _HOMES = {
     "Tokenizer": "foretell.text",
     "Trace": "foretell.insight.trace",
     "embed": "foretell.inference.embedding",
+    "explain": "foretell.insight.explain.explain",
     "generate": "foretell.inference.completion",
     "load": "foretell.convert.load",
     "next_tokens": "foretell.inference.distribution",
     "score": "foretell.inference.distribution",
     "train": "foretell.pretraining.train",
 }
-__all__ = ["Config", "Decoder", "Tokenizer", "Trace", "embed", "generate", "load", "next_tokens", "score", "train"]
+__all__ = [
+    "Config",
+    "Decoder",
+    "Tokenizer",
+    "Trace",
+    "embed",
+    "explain",
+    "generate",
+    "load",
+    "next_tokens",
+    "score",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -7,6 +7,7 @@
     ├── ContextLengthError        1   a text does not fit the model's context
     ├── TrainingError             1   training cannot go on without doing harm (a loss that is not finite)
     ├── OutputError               1   something cannot be written
+    ├── LessonError               1   a figure of a worked example is not what comes out
     ├── UsageError                2   arguments that make no sense
     │   └── ConfigError           2   an unknown, missing or contradictory configuration value
     └── Interrupted             130   Ctrl-C (SIGTERM: 143); what was to be saved has been saved
@@ -48,6 +49,10 @@ class TrainingError(ForetellError):
 
 class OutputError(ForetellError):
     """Something cannot be written where it should go."""
+
+
+class LessonError(ForetellError):
+    """A figure of a worked example is not what comes out."""
 
 
 class UsageError(ForetellError):

@@ -124,6 +124,15 @@ def test_info_lists_every_weight_and_their_sum(foretell, trained):
     assert max(len(line) for line in foretell("info", trained).out.splitlines()) <= 80
 
 
+def test_info_lists_every_name_that_can_be_traced_and_marks_the_derived_ones(foretell, trained):
+    derived = {one["name"]: one["derived"] for one in foretell("info", trained, "--json").json["names"]}
+    assert derived["trunk.blocks.1.attention.core.weights"]
+    assert not derived["trunk.blocks.1.attention.core"]
+    lines = [line.split() for line in foretell("info", trained).out.splitlines()]
+    assert ["trunk.blocks.*.attention.core.weights", "derived"] in lines
+    assert ["trunk.blocks.*.attention.core"] in lines
+
+
 # --- generate --------------------------------------------------------------------------------------------------------
 
 

@@ -60,13 +60,18 @@ def test_every_python_example_runs(document, tmp_path, monkeypatch, capsys):
 
 def test_the_readme_shows_what_the_primer_really_says(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = settled((ROOT / "README.md").read_text(encoding="utf-8"))
     for command in commands(ROOT / "README.md"):
         if "primer" in command:
             capfd.readouterr()
             run(command[1:])
             for line in capfd.readouterr().out.splitlines():
-                assert line.rstrip() in text, command
+                assert settled(line.rstrip()) in text, command
+
+
+def settled(text: str) -> str:
+    """Without the digits, and the size of rounding errors, that the number of threads decides about."""
+    return re.sub(r"(?<=\.\d{3})\d+|\d\.\de-\d\d", "", text)
 
 
 def test_make_targets_named_in_the_documents_exist():

@@ -22,6 +22,7 @@ LAYERS = [
     {"convert"},
     {"inference"},
     {"pretraining"},
+    {"lessons"},
     {"cli"},
     {"primer"},
     {"__init__", "__main__"},

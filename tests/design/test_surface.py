@@ -9,6 +9,7 @@ from foretell.cli.main import VERBS, make_app
 
 OPTIONS = {
     "demo": {"--minutes", "--out"},
+    "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--break", "--json"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--device", "--dtype"),
@@ -17,12 +18,16 @@ OPTIONS = {
     "runs": {"--png", "--json"},
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
-        *("--seed", "--slide", "--json", "--device", "--dtype"),
+        *("--seed", "--slide", "--receipt", "--json", "--device", "--dtype"),
     },
     "next": {"--top", "--at", "--every", "--json", "--device", "--dtype"},
     "score": {"--json", "--device", "--dtype"},
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
+    "explain": {
+        *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--check"),
+        *("--token", "--against", "--with", "--at", "--layer", "--json", "--device", "--dtype"),
+    },
     "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},
     "tokenize": {"--allow-special", "--json"},
     "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},

@@ -217,6 +217,12 @@ def test_sliding_is_the_same_alone_or_beside_others(decoder: Decoder) -> None:
         assert [token for _, token in generate(decoder, [alone], Sampler(RANDOM), 30, slide=True)] == together[sample]
 
 
+def test_sequences_that_fill_the_context_at_the_same_time_all_slide(decoder: Decoder) -> None:
+    prompts = [[1, 2], [3, 4], [5, 6]]
+    expected = [without_cache(decoder, prompt, RANDOM, 30, sample) for sample, prompt in enumerate(prompts)]
+    assert continuations(decoder, prompts, RANDOM, 30, slide=True) == expected
+
+
 def test_a_prompt_that_just_fits_is_read_whole_with_or_without_sliding(decoder: Decoder) -> None:
     prompt = [list(range(CONTEXT))]
     assert continuations(decoder, prompt, GREEDY, 1, slide=True) == continuations(decoder, prompt, GREEDY, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from foretell.errors import ContextLengthError, UsageError
 from foretell.inference.completion import Completer, generate
 from foretell.inference.distribution import next_tokens, score
 from foretell.inference.embedding import embed
+from foretell.insight.trace import Trace
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.runs.saved_model import LanguageModel
@@ -96,3 +98,33 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(model):
 def test_an_empty_text_is_refused(model, ask):
     with pytest.raises(UsageError, match="empty"):
         ask(model, "")
+
+
+def test_with_receipts_the_completions_are_the_same_and_each_token_has_one(model):
+    asked = {"temperature": 0.7, "top_k": 40, "top_p": 0.9, "repetition_penalty": 1.2, "seed": 4}
+    plain = generate(model, ["some", "words"], 20, **asked)
+    full = generate(model, ["some", "words"], 20, receipts=True, **asked)
+    assert all(completion.receipts is None for completion in plain)
+    assert [one.to_json() for one in plain] == [replace(one, receipts=None).to_json() for one in full]
+    for completion in full:
+        assert [receipt.replay() for receipt in completion.receipts or []] == completion.token_ids
+
+
+def test_the_end_token_has_a_receipt_although_it_is_no_part_of_the_text(model):
+    end = model.tokenizer.end_id
+
+    def certain(logits: torch.Tensor) -> torch.Tensor:
+        return torch.zeros_like(logits).index_fill(-1, torch.tensor([end]), 50.0)
+
+    with Trace(model, replace={"head": certain}):
+        completion = generate(model, "words", 5, receipts=True)[0]
+    assert (completion.finish_reason, completion.token_ids) == ("end", [])
+    assert [receipt.token for receipt in completion.receipts or []] == [end]
+    (completion.receipts or [])[0].check()
+
+
+def test_what_a_stop_string_takes_away_has_receipts(model):
+    letters = [chr(code) for code in range(ord("A"), ord("z"))]
+    completion = generate(model, "words", 40, stop=letters, receipts=True, seed=2)[0]
+    assert completion.finish_reason == "stop"
+    assert len(completion.receipts or []) > len(completion.token_ids)

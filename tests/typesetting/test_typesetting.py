@@ -89,7 +89,7 @@ def test_latex_escapes_what_words_may_hold() -> None:
 
 
 def test_a_document_fits_the_width_whatever_scripts_its_words_have() -> None:
-    table = Table(["token", "probability"], [["語" * 60, "0.25"], ["b", "0.75"]])
+    table = Table(["token", "probability"], [["語" * 60, "0.25"], ["b", "-∞"]])
     heat = HeatMap(np.eye(3), ["a", "🙂", "c"], ["a", "🙂", "c"], "who looks at whom")
     text = document_text(Section("Title", [Paragraph("word " * 60), Formula(SCORE, "the scores"), table, heat]))
     assert max(cell_len(line) for line in text.splitlines()) <= 80

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -17,6 +18,9 @@ from foretell.cli.arguments import (
     read_text,
 )
 from foretell.cli.terminal import note, open_model, print_json, results
+
+if TYPE_CHECKING:
+    from foretell.inference.completion import Completion
 
 
 def generate(
@@ -45,6 +49,7 @@ def generate(
     ] = None,
     seed: Annotated[int, Parameter(help="The same seed writes the same text.")] = 1,
     slide: Annotated[bool, Flag, Parameter(help="When the context is full, go on from its tail.")] = False,
+    receipt: Annotated[bool, Flag, Parameter(help="Then say of every token what decided it.")] = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -68,10 +73,10 @@ def generate(
     )
     texts = [read_text(prompt) for prompt in (prompts or [""])]
     loaded = open_model(model, device, dtype)
-    from foretell.inference.completion import Completer
+    from foretell.inference.completion import COMPLETERS
 
     stops = ["-" if one == STANDARD_INPUT else one for one in (stop or [])]
-    completer = Completer(loaded, texts, sampling, stops)
+    completer = COMPLETERS[receipt](loaded, texts, sampling, stops)
     if slide:
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
     limit = max_tokens if max_tokens is not None else completer.default_length(slide)
@@ -81,9 +86,32 @@ def generate(
             pass
         for completion in completer.completions():
             print_json(completion.to_json()) if json else results().print(completion.prompt + completion.text + "\n")
-        return
-    print(texts[0], end="", flush=True)
+    else:
+        write(texts[0], pieces)
+    if receipt and not json:
+        show_receipts(completer.completions())
+
+
+def write(prompt: str, pieces: Iterator[tuple[int, str]]) -> None:
+    """A text on stdout while it grows."""
+    print(prompt, end="", flush=True)
     for _, piece in pieces:
         print(piece, end="", flush=True)
     print()
     sys.stdout.flush()
+
+
+def show_receipts(completions: list[Completion]) -> None:
+    """What decided each token, after each one has been replayed."""
+    from foretell.insight.wording import ending
+    from foretell.typesetting.document import Section
+    from foretell.typesetting.text import document_text
+
+    for completion in completions:
+        receipts = completion.receipts or []
+        for receipt in receipts:
+            receipt.check()
+        print()
+        count = f"{len(receipts)} token" + ("" if len(receipts) == 1 else "s")
+        title = f"{count} after {ending(completion.prompt, 30)}, each replayed from its receipt"
+        print(document_text(Section(title, [receipt.document() for receipt in receipts])))

@@ -1,7 +1,8 @@
-"""`foretell info MODEL`: every weight's path, shape and size."""
+"""`foretell info MODEL`: every weight's path, shape and size, and every name that can be traced."""
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from foretell.cli.arguments import Json, ModelArgument
@@ -12,9 +13,10 @@ if TYPE_CHECKING:
 
 
 def info(model: ModelArgument, /, *, json: Json = False) -> None:
-    """Every weight's path, shape and size.
+    """Every weight's path, shape and size, and every name that can be traced.
 
-    The path of a module is also the name of its output, and the key of its weights on disk.
+    The path of a module is also the name of its output, and the key of its
+    weights on disk.
     """
     loaded = open_model(model, "cpu", "auto")
     facts = describe(loaded)
@@ -26,6 +28,7 @@ def info(model: ModelArgument, /, *, json: Json = False) -> None:
 
 def describe(loaded: LanguageModel) -> dict[str, Any]:
     """Configuration, tokenizer, cost and all weights, as plain values."""
+    from foretell.insight.points import Derived, make_catalog
     from foretell.model.cost import cache_bytes_per_token, training_flops_per_token
 
     decoder, tokenizer = loaded.decoder, loaded.tokenizer
@@ -42,6 +45,10 @@ def describe(loaded: LanguageModel) -> dict[str, Any]:
         "cache_bytes_per_token": cache_bytes_per_token(decoder.config, element_bytes=4),
         "weights": weights,
         "modules": [path for path, _ in decoder.named_modules() if path],
+        "names": [
+            {"name": name, "derived": isinstance(entry, Derived)}
+            for name, entry in make_catalog(decoder).entries.items()
+        ],
     }
 
 
@@ -67,3 +74,11 @@ def show(facts: dict[str, Any]) -> None:
     for weight in facts["weights"]:
         shape = " x ".join(f"{size:,}" for size in weight["shape"])
         console.print(f"{weight['path']:<48} {shape:>16} {weight['parameters']:>13,}")
+    console.print("\nvalues to trace and explain (*: any layer; derived: from recorded ones)")
+    for pattern, is_derived in name_patterns(facts["names"]).items():
+        console.print(f"{pattern:<48} {'derived' if is_derived else ''}".rstrip())
+
+
+def name_patterns(names: list[dict[str, Any]]) -> dict[str, bool]:
+    """All names, those of the layers written once; and is it a derived one?"""
+    return {re.sub(r"(?<=^trunk\.blocks\.)\d+", "*", one["name"]): one["derived"] for one in names}

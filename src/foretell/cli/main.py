@@ -32,14 +32,16 @@ A MODEL is a path, the name of a run in ./runs, or `primer`, which is inside.
 """
 VERBS = {  # verb: (group, what it does, where it is)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
+    "lesson": (LEARN, "How a decoder works, every number shown.", "foretell.cli.lesson:lesson"),
     "train": (LEARN, "Train a decoder on text.", "foretell.cli.train:train"),
     "runs": (LEARN, "What was trained here, and how runs compare.", "foretell.cli.runs:runs"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
     "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
     "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
-    "info": (LOOK, "Every weight's path, shape and size.", "foretell.cli.info:info"),
+    "info": (LOOK, "Every weight's path, shape and size; every name.", "foretell.cli.info:info"),
     "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),
+    "explain": (LOOK, "A pass layer by layer, any number of it, a page of it.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
 }
 

@@ -38,7 +38,8 @@ def next_verb(
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text)
     loaded = open_model(model, device, dtype)
-    from foretell.inference.distribution import encode_some, next_tokens
+    from foretell.inference.distribution import next_tokens
+    from foretell.runs.reading import encode_some
 
     positions = list(range(len(encode_some(loaded, text)))) if every else [-1 if at is None else at]
     found = next_tokens(loaded, text, top, positions)

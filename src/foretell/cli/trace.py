@@ -65,9 +65,9 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     """Trace one pass and write its values."""
     import torch
 
-    from foretell.inference.distribution import encode_some
     from foretell.insight.trace import Trace
     from foretell.insight.trace_file import check_target
+    from foretell.runs.reading import encode_some
 
     check_target(out)
     ids = encode_some(loaded, text)

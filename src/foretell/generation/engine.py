@@ -60,7 +60,8 @@ def _generate(
             sequence.finish_reason = sequence.finish_reason or _limit_reached(decoder, sequence, max_tokens, slide)
         cache = _drop_finished(active, cache)
         active = [sequence for sequence in active if sequence.finish_reason is None]
-        if slide and any(_slide_when_full(decoder, sequence) for sequence in active):
+        moved = [_slide_when_full(decoder, sequence) for sequence in active if slide]  # several may be full at once
+        if any(moved):
             cache = None  # positions have moved: the tails are read again
 
 

@@ -7,7 +7,8 @@ becomes -infinity.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor
@@ -102,16 +103,22 @@ class Sampler:
 
     def __init__(self, config: SamplingConfig, vocab_size: int | None = None):
         """With vocab_size, only the first so many ids are drawn: a model may have more than its tokenizer."""
-        self.seed, self.vocab_size = config.seed, vocab_size
+        self.config, self.seed, self.vocab_size = config, config.seed, vocab_size
         self.filters = make_filters(config)
 
     def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
         """Logits (B, V), the ids so far and the sample index of each row, to one id a row."""
-        logits = logits[:, : self.vocab_size].double()
-        for apply in self.filters.values():
-            logits = apply(logits, history)
+        _, left = deque(self.stages(logits, history), maxlen=1).pop()  # the last, without holding all
         draws = [self.draw(sample, len(ids)) for sample, ids in zip(samples, history, strict=True)]
-        return pick(logits.softmax(-1), draws)
+        return pick(left.softmax(-1), draws)
+
+    def stages(self, logits: Tensor, history: History) -> Iterator[tuple[str, Tensor]]:
+        """The logits (B, V) of what may be drawn, in float64, as `logits`; then after each filter, by its name."""
+        logits = logits[:, : self.vocab_size].double()
+        yield "logits", logits
+        for name, apply in self.filters.items():
+            logits = apply(logits, history)
+            yield name, logits
 
     def draw(self, sample: int, position: int) -> float:
         """The number in [0, 1) that decides about one token."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foretell.config import SamplingConfig, make_section
@@ -11,6 +11,8 @@ from foretell.errors import ContextLengthError, UsageError
 from foretell.generation.engine import generate as generate_ids
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Sequence
+from foretell.insight.receipt import Receipt
+from foretell.insight.recording import RecordingSampler
 from foretell.runs.saved_model import LanguageModel
 from foretell.text import StopStrings
 
@@ -19,15 +21,21 @@ DEFAULT_TOKENS = 200
 
 @dataclass(frozen=True)
 class Completion:
-    """A prompt and its continuation alone; the stop string and the end token are left out of text and ids."""
+    """A prompt and its continuation alone; the stop string and the end token are left out of text and ids.
+
+    receipts: where they were asked for, one for every token that was drawn, those left out of the text too.
+    """
 
     prompt: str
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
+    receipts: list[Receipt] | None = None
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        names = ("prompt", "text", "token_ids", "finish_reason")
+        values = {name: getattr(self, name) for name in names}
+        return values if self.receipts is None else {**values, "receipts": [one.to_json() for one in self.receipts]}
 
 
 def generate(
@@ -37,14 +45,16 @@ def generate(
     *,
     stop: list[str] | None = None,
     slide: bool = False,
+    receipts: bool = False,
     **sampling: Any,
 ) -> list[Completion]:
     """Continue one prompt or several together; the keywords are the fields of `SamplingConfig`.
 
-    Prompt i is sample i, and is continued the same way whatever stands beside it.
+    Prompt i is sample i, and is continued the same way whatever stands beside it. receipts: each completion says what
+    decided each of its tokens, which are the same without.
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
-    completer = Completer(model, prompts, make_section(SamplingConfig, sampling), stop or [])
+    completer = COMPLETERS[receipts](model, prompts, make_section(SamplingConfig, sampling), stop or [])
     for _ in completer.stream(max_tokens, slide=slide):
         pass
     return completer.completions()
@@ -63,7 +73,7 @@ class Completer:
         allow_special: bool = False,
     ):
         self.model, self.prompts = model, prompts
-        self.sampler = Sampler(sampling, model.tokenizer.vocab_size)
+        self.sampler: Sampler = Sampler(sampling, model.tokenizer.vocab_size)
         if any(not text for text in stop):
             raise UsageError("a stop string is empty; give at least one character")
         self.sequences = [
@@ -141,3 +151,27 @@ class Completer:
         while kept and len(self.model.tokenizer.decode(sequence.generated[: kept - 1])) >= len(text):
             kept -= 1
         return sequence.generated[:kept]
+
+
+class RecordingCompleter(Completer):
+    """A completer that keeps a receipt of every token drawn."""
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompts: list[str],
+        sampling: SamplingConfig,
+        stop: list[str],
+        samples: list[int] | None = None,
+        allow_special: bool = False,
+    ):
+        super().__init__(model, prompts, sampling, stop, samples, allow_special)
+        self.recorder = RecordingSampler(sampling, model.tokenizer)
+        self.sampler = self.recorder
+
+    def completions(self) -> list[Completion]:
+        found = zip(super().completions(), self.sequences, strict=True)
+        return [replace(completion, receipts=self.recorder.receipts_of(sequence)) for completion, sequence in found]
+
+
+COMPLETERS: dict[bool, type[Completer]] = {False: Completer, True: RecordingCompleter}  # by: are receipts wanted?

@@ -7,20 +7,10 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from foretell.errors import UsageError
+from foretell.runs.reading import TokenProbability, check_position, encode_some, likeliest
 from foretell.runs.saved_model import LanguageModel
-
-
-@dataclass(frozen=True)
-class TokenProbability:
-    """One token of the vocabulary with its probability; logprob in nats."""
-
-    id: int
-    text: str
-    probability: float
-    logprob: float
 
 
 @dataclass(frozen=True)
@@ -71,13 +61,6 @@ def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | N
     return [NextTokens(context, likeliest(model, row, top)) for context, row in zip(contexts, logprobs, strict=True)]
 
 
-def likeliest(model: LanguageModel, logprobs: Tensor, top: int) -> list[TokenProbability]:
-    """The `top` largest of one distribution (V,), largest first."""
-    best = logprobs.topk(min(top, len(logprobs)))
-    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
-    return [TokenProbability(token, model.tokenizer.text_of(token), math.exp(value), value) for token, value in pairs]
-
-
 @torch.inference_mode()
 def score(model: LanguageModel, text: str) -> Score:
     """The log-probability of every token of a text given those before it."""
@@ -90,19 +73,3 @@ def score(model: LanguageModel, text: str) -> Score:
         ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in zip(ids, values, strict=True)
     ]
     return Score(tokens, total, math.exp(-total / (len(ids) - 1)) if len(ids) > 1 else None)
-
-
-def encode_some(model: LanguageModel, text: str) -> list[int]:
-    """The ids of a text that must not be empty and must fit the model's context."""
-    ids = model.tokenizer.encode(text)
-    if not ids:
-        raise UsageError("the text is empty; give at least one character")
-    model.decoder.check_length(len(ids))
-    return ids
-
-
-def check_position(place: int, length: int) -> int:
-    """A position from 0, given one that may count from the end."""
-    if not -length <= place < length:
-        raise UsageError(f"position {place} is outside the text, which has {length} tokens (0 to {length - 1})")
-    return place % length

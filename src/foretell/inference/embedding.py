@@ -8,7 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from foretell.inference.distribution import encode_some
+from foretell.runs.reading import encode_some
 from foretell.runs.saved_model import LanguageModel
 
 Pooling = Literal["last", "mean"]

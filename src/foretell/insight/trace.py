@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
+from foretell.insight.address import parse_address
 from foretell.insight.budget import DEFAULT_BYTES, Budget, element_bytes
 from foretell.insight.compiled import run_eagerly
 from foretell.insight.derive import ATTENTION
@@ -22,6 +23,7 @@ from foretell.insight.points import Derived, Point, make_catalog
 from foretell.insight.replacement import Replacement, replace_value
 from foretell.insight.trace_file import save_values
 from foretell.insight.values import Values
+from foretell.insight.view import View, make_view
 from foretell.model.decoder import Decoder
 from foretell.paths import select as select_names
 from foretell.paths import suggest
@@ -60,6 +62,7 @@ class Trace:
         say: Callable[[str], None] = lambda line: None,
     ):
         self.decoder = model.decoder if isinstance(model, LanguageModel) else model
+        self.tokenizer = model.tokenizer if isinstance(model, LanguageModel) else None
         self.gradients, self.budget_bytes, self.say = gradients, budget_bytes, say
         self.catalog = make_catalog(self.decoder)
         self.selected = select_names(select, self.catalog.names)
@@ -69,10 +72,10 @@ class Trace:
             for name in select_names(glob, self.catalog.names)
         }
         self.notes: list[str] = []
-        self._values = Values(Budget(budget_bytes))
+        self._values, self._ids = Values(Budget(budget_bytes)), list[Tensor]()
 
     def __enter__(self) -> Self:
-        self.notes, self._values = [], Values(Budget(self.budget_bytes))
+        self.notes, self._values, self._ids = [], Values(Budget(self.budget_bytes)), []
         self.catalog = make_catalog(self.decoder)
         with ExitStack() as stack:
             stack.enter_context(run_eagerly(self.decoder, self.note))
@@ -120,6 +123,14 @@ class Trace:
     def is_derived(self, name: str) -> bool:
         """Is the value recomputed from recorded ones, rather than handed out by the pass itself?"""
         return isinstance(self.catalog.entries.get(name), Derived)
+
+    def view(self, address: str, row: int = 0) -> View:
+        """A recorded value of one row to look at, in a notebook or printed: a name, or a name and the first indices.
+
+        `trace.view("trunk.blocks.0.attention.core.weights[0]")` is what head 0 looks at.
+        """
+        wanted = parse_address(address)
+        return make_view(self[wanted.name], wanted, row, self._tokens(row))
 
     @property
     def held_bytes(self) -> int:
@@ -174,7 +185,15 @@ class Trace:
             if self.gradients and isinstance(value, Tensor) and value.requires_grad and point.name in self.selected:
                 value.register_hook(partial(self._values.put, f"{GRADIENT}{point.name}", call))
 
+    def _tokens(self, row: int) -> list[str]:
+        """The texts of a row's tokens; none where they are not known, or where there was more than one call."""
+        if self.tokenizer is None or len(self._ids) != 1 or not 0 <= row < len(self._ids[0]):
+            return []
+        size = self.tokenizer.vocab_size
+        return [self.tokenizer.text_of(token) for token in self._ids[0][row].tolist() if token < size]
+
     def _foresee(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        self._ids.append(inputs[0])
         size = element_bytes(self.decoder.embed.token.weight)
         points = self.catalog.points(self.selected)
         self._values.budget.foresee(points, self.decoder.config, inputs[0], size * (2 if self.gradients else 1))

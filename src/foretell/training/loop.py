@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 
 from foretell.config import TrainingConfig
-from foretell.data.loader import Loader
+from foretell.data.batch import Batch
 from foretell.training.actions import Action, Progress
 from foretell.training.objective import Objective
 from foretell.training.optimizer import set_learning_rate
@@ -16,10 +17,16 @@ from foretell.training.schedule import learning_rate_at
 from foretell.training.step import training_step
 
 
+class Batches(Protocol):
+    """Where batches come from: a `Loader`, or anything else that knows the batch of a step."""
+
+    def batch(self, step: int) -> Batch: ...
+
+
 def train(
     objective: Objective,
     optimizer: torch.optim.Optimizer,
-    loader: Loader,
+    loader: Batches,
     config: TrainingConfig,
     progress: Progress,
     actions: list[Action],

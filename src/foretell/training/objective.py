@@ -54,7 +54,7 @@ class Objective(nn.Module):
         return Loss(total, batch.weights.sum(), {name: total.detach()})
 
     def token_losses(self, batch: Batch) -> Tensor:
-        """-log P(target), smoothed in training, at every position, (B, T) in float32, whatever its weight."""
+        """-log P(target), smoothed in training, at every position, (B, T) in float32 or better, whatever its weight."""
         context = FreshContext(batch.ids, batch.positions, batch.segments)
         hidden = self.decoder.hidden(batch.ids, context).flatten(0, 1)  # (B*T, D)
         chunks = math.ceil(len(hidden) * self.decoder.config.vocab_size / self.logits_at_once)
@@ -67,5 +67,6 @@ class Objective(nn.Module):
 
     def chunk_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """(N, D) and (N,) to the losses of the targets, (N,)."""
-        logits = self.decoder.head(hidden).float()
-        return F.cross_entropy(logits, targets, reduction="none", label_smoothing=self.smoothing)
+        logits = self.decoder.head(hidden)
+        precise = torch.promote_types(logits.dtype, torch.float32)
+        return F.cross_entropy(logits.to(precise), targets, reduction="none", label_smoothing=self.smoothing)

@@ -56,7 +56,8 @@ Part = Paragraph | Formula | Table | HeatMap | Section
 
 def is_numeric(cell: str) -> bool:
     """Does a cell look like a number, so that its column reads best from the right?"""
-    return bool(cell) and cell.lstrip("+-−±").replace(",", "")[:1].isdigit() and not any(c.isspace() for c in cell)
+    digits = cell.lstrip("+-−±").replace("∞", "0")
+    return digits[:1].isdigit() and not any(letter.isspace() for letter in cell)
 
 
 def numeric_columns(table: Table) -> list[bool]:

@@ -45,7 +45,7 @@ def expression_lines(expression: Expression, width: int = WIDTH) -> list[str]:
     """A formula in two dimensions; what is too wide goes on below, and large matrices show their edges."""
     for limit in COLUMN_LIMITS:
         rows = [_joined(items, limit) for items in _broken(expression, width, limit)]
-        if max(block.width for block in rows) <= width:
+        if max(block.width + len(INDENT) * bool(number) for number, block in enumerate(rows)) <= width:
             break
     lines: list[str] = []
     for number, block in enumerate(rows):
@@ -134,7 +134,7 @@ def _mark(small: Expression | None, letters: Mapping[str, str], sign: str, limit
     text = "".join(_block(small, limit).lines)
     if all(letter in letters for letter in text):
         return "".join(letters[letter] for letter in text)
-    return f"{sign}({text})" if " " in text else f"{sign}{text}"
+    return f"{sign}{text}" if text.isalnum() else f"{sign}({text})"
 
 
 def _root(root: Root, limit: int) -> Block:

@@ -1,0 +1,140 @@
+"""`foretell lesson [NAME]`: the worked examples as short walks, and their figures checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Flag, Json
+from foretell.cli.terminal import note, print_json, results
+from foretell.errors import LessonError, OutputError, UsageError
+from foretell.lessons.catalog import ENTRIES, Entry, find_lesson
+
+if TYPE_CHECKING:
+    from foretell.lessons.classes import Choices
+    from foretell.lessons.lesson import Lesson
+    from foretell.lessons.report import Report
+
+
+def lesson(
+    name: Annotated[str | None, Parameter(help="A lesson's name, or E1 to E6; without one, all are listed.")] = None,
+    /,
+    *,
+    check: Annotated[bool, Flag, Parameter(help="Check the figures of one lesson, or of all.")] = False,
+    html: Annotated[Path | None, Parameter(help="Write the walk as a page.", show_default=False)] = None,
+    weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.", show_default=False)] = None,
+    at: Annotated[int | None, Parameter(help="gpt2: a position to show.", show_default=False)] = None,
+    seed: Annotated[int | None, Parameter(help="toy: draw other weights.", show_default=False)] = None,
+    break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: see a model refused.")] = False,
+    json: Json = False,
+) -> None:
+    """How a decoder works, in short walks with every number shown.
+
+    --check compares what comes out with what the texts print; exit code 1 where a figure differs.
+    """
+    given = {"weights": weights is not None, "at": at is not None, "seed": seed is not None, "break": break_}
+    entries = [find_lesson(name)] if name is not None else list(ENTRIES)
+    refuse_other_lessons_options(name, entries, [option for option, is_given in given.items() if is_given], check)
+    refuse_contradictions(name, check, html, json, break_ or at is not None)
+    refuse_seed(seed)
+    if name is None and not check:
+        list_lessons(json)
+        return
+    note("one moment: everything is computed anew")
+    from foretell.lessons.classes import Choices, make_lesson
+
+    choices = Choices(weights, at, seed, break_)
+    if check:
+        check_lessons(entries, choices, json)
+    else:
+        show(entries[0], make_lesson(entries[0].name, choices), html, json)
+
+
+def refuse_other_lessons_options(name: str | None, entries: list[Entry], given: list[str], check: bool) -> None:
+    """Options that none of the lessons has which are to be shown or checked."""
+    for option in given:
+        owner = next(entry.name for entry in ENTRIES if option in entry.options)
+        if not any(option in entry.options for entry in entries) or (name is None and not check):
+            raise UsageError(f"--{option} is for the lesson {owner}: foretell lesson {owner} --{option}")
+
+
+def refuse_contradictions(name: str | None, check: bool, html: Path | None, json: bool, walk_only: bool) -> None:
+    """Options that exclude each other."""
+    if check and walk_only:
+        raise UsageError("--check tries everything; --break and --at are for the walk, leave them out")
+    if html is not None and (check or json or name is None):
+        raise UsageError("--html writes one walk: foretell lesson NAME --html FILE, without --check or --json")
+
+
+def refuse_seed(seed: int | None) -> None:
+    """Seeds that torch would not take."""
+    if seed is not None and not 0 <= seed < 2**63:
+        raise UsageError(f"--seed {seed}: give 0 or more, and less than 2**63")
+
+
+def list_lessons(json: bool) -> None:
+    """The names, and what each is about."""
+    if json:
+        print_json({"lessons": [describe(entry) for entry in ENTRIES]})
+        return
+    for entry in ENTRIES:
+        results().print(f"{entry.name:<12} {entry.alias:<3} {entry.title}")
+    note("foretell lesson NAME shows one; foretell lesson --check checks the figures of all")
+
+
+def describe(entry: Entry) -> dict[str, Any]:
+    """A lesson of the list, for JSON."""
+    return {"name": entry.name, "alias": entry.alias or None, "title": entry.title, "source": entry.source}
+
+
+def show(entry: Entry, made: Lesson, html: Path | None, json: bool) -> None:
+    """The walk: on the terminal, as a page, or as text in JSON."""
+    if html is not None:
+        write_page(entry, made, html)
+    elif json:
+        print_json({**describe(entry), "text": str(made)})
+    else:
+        results().print(str(made))
+
+
+def write_page(entry: Entry, made: Lesson, path: Path) -> None:
+    """One file with all in it."""
+    from foretell.typesetting.html import page
+
+    try:
+        path.write_text(page(entry.title, made.document()), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(f"{path}: the page cannot be written there: {error.strerror}") from error
+    note(f"{path}: open it in a browser")
+
+
+def check_lessons(entries: list[Entry], choices: Choices, json: bool) -> None:
+    """Check all of these; a figure that differs is a `LessonError` in the end."""
+    from foretell.lessons.classes import make_lesson
+    from foretell.lessons.report import check_lesson
+
+    reports = []
+    for entry in entries:
+        reports.append(check_lesson(entry.name, make_lesson(entry.name, choices)))
+        if not json:
+            show_report(reports[-1])
+    if json:
+        print_json({"lessons": [report.to_json() for report in reports]})
+    failed = [report.name for report in reports if report.failures]
+    if failed:
+        count = sum(len(report.failures) for report in reports)
+        what = "1 figure differs" if count == 1 else f"{count} figures differ"
+        raise LessonError(f"{what} from what comes out, in {', '.join(failed)}")
+
+
+def show_report(report: Report) -> None:
+    """A line for the lesson, and one for each figure that differs."""
+    good = len(report.checks) - len(report.failures)
+    counts = f"{good} of {len(report.checks)} figures agree" if report.failures else f"{good} figures agree"
+    results().print(f"{report.name:<12} {report.status:<8} {counts}")
+    for failure in report.failures:
+        results().print(f"  {failure.difference()}")
+    if report.skipped:
+        results().print(f"  skipped: {report.skipped}")

@@ -1,0 +1,125 @@
+"""Where each head looks: its attention weights.
+
+A weight says from where a head took what it took, not how much that mattered: see `contributions` and `ablation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretell.errors import UsageError
+from foretell.insight.attribution.head_measures import MEASURES, Measure
+from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.trace import Trace
+from foretell.insight.wording import quoted
+from foretell.runs.saved_model import LanguageModel
+from foretell.typesetting.document import HeatMap, Paragraph, Section, Table
+from foretell.typesetting.notebook import Shown
+
+HEADS_ABREAST = 12  # columns of a table that 80 characters have room for
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPattern(Shown):
+    """One head's weights, (T, S): how much query t takes of key s. Every row sums to 1."""
+
+    name: str
+    pieces: list[str]
+    weights: Tensor
+
+    def document(self) -> Section:
+        """The weights as shades, a row for each token that looks."""
+        labels = [quoted(piece) for piece in self.pieces]
+        numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
+        shades = HeatMap(self.weights.double().cpu().numpy(), labels, labels)
+        return Section(self.name, [shades, Paragraph(numbers)])
+
+    def to_json(self) -> dict[str, Any]:
+        """Its numbers and its weights."""
+        numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
+        return {"name": self.name, **numbers, "weights": self.weights.tolist()}
+
+    def _of(self, measure: Measure) -> float:
+        return float(measure.of(self.weights))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPatterns(Shown):
+    """The heads of one layer, each to be looked at whole."""
+
+    layer: int
+    heads: list[HeadPattern]
+
+    def document(self) -> Section:
+        """Every head as shades."""
+        title = f"where the heads of layer {self.layer} look"
+        return Section(title, [Paragraph(WHERE), *(head.document() for head in self.heads)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tokens": self.heads[0].pieces, "heads": [head.to_json() for head in self.heads]}
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPatterns(Shown):
+    """The weights of all heads over one text, (L, H, T, T)."""
+
+    pieces: list[str]
+    weights: Tensor
+
+    def measured(self, name: str) -> Tensor:
+        """One of MEASURES for every head, (L, H)."""
+        return MEASURES[name].of(self.weights)
+
+    def head(self, layer: int, head: int) -> HeadPattern:
+        """One head; a `UsageError` where there is none of that number."""
+        layers, heads = self.weights.shape[:2]
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise UsageError(
+                f"there is no head {head} in layer {layer}; there are layers 0 to {layers - 1}, heads 0 to {heads - 1}"
+            )
+        return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
+
+    def layer(self, layer: int) -> LayerPatterns:
+        """The heads of one layer."""
+        return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
+
+    def document(self) -> Section:
+        """For each measure a table, layers down and heads across."""
+        parts = [Section(measure.title, self._tables(name)) for name, measure in MEASURES.items()]
+        return Section("where each head looks", [Paragraph(AVERAGES), *parts])
+
+    def to_json(self) -> dict[str, Any]:
+        """The numbers and the weights of each head."""
+        layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
+        return {"tokens": self.pieces, "heads": [head for layer in layers for head in layer["heads"]]}
+
+    def _tables(self, name: str) -> Sequence[Table]:
+        """One table, or several where there are many heads."""
+        values, write = self.measured(name).tolist(), MEASURES[name].format
+        return [
+            Table(
+                ("layer", *(str(head) for head in range(start, min(start + HEADS_ABREAST, len(values[0]))))),
+                [(str(layer), *map(write, row[start : start + HEADS_ABREAST])) for layer, row in enumerate(values)],
+            )
+            for start in range(0, len(values[0]), HEADS_ABREAST)
+        ]
+
+
+WHERE = "Each row is a token that looks, each column one that is looked at, both from the first to the last."
+AVERAGES = "Layers down, heads across. Means over all tokens but the first, which has only itself to look at."
+
+
+@torch.inference_mode()
+def head_patterns(model: LanguageModel, text: str) -> HeadPatterns:
+    """The attention weights of every head over a text, in one pass."""
+    prediction = make_prediction(model, text)
+    names = [f"trunk.blocks.{layer}.attention.core.weights" for layer in range(model.decoder.config.num_layers)]
+    with Trace(model, names) as trace:
+        prediction.logits()
+    pieces = [model.tokenizer.text_of(token) for token in prediction.ids]
+    return HeadPatterns(pieces, torch.cat([trace[name] for name in names]))

@@ -1,0 +1,107 @@
+"""Which function explains which value: by the end of its name, or by the kind of module that hands it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from foretell.errors import UsageError
+from foretell.insight.explain.activation import explain_activation
+from foretell.insight.explain.attention import (
+    explain_masked,
+    explain_mixture,
+    explain_scaled,
+    explain_score,
+    explain_weight,
+)
+from foretell.insight.explain.flow import LAST_OF_BLOCK
+from foretell.insight.explain.linear import explain_gated, explain_linear, explain_tied_head
+from foretell.insight.explain.norm import STATISTICS, explain_layer_norm, explain_rms_norm, explain_statistic
+from foretell.insight.explain.output import explain_loss, explain_probability
+from foretell.insight.explain.place import Place, locate
+from foretell.insight.explain.recording import Recording
+from foretell.insight.explain.rotation import explain_angle, explain_key, explain_query, explain_value_input
+from foretell.insight.explain.steps import Remark, Working
+from foretell.insight.explain.stream import (
+    explain_embedding,
+    explain_identity,
+    explain_position_vector,
+    explain_replacement,
+    explain_residual,
+    explain_token_vector,
+    explain_wave,
+)
+from foretell.insight.explicit_core import ExplicitStages
+from foretell.model.attention import Attention, ExplicitCore, FusedCore
+from foretell.model.decoder import TiedHead, TokenAndPositionEmbedding, TokenEmbedding
+from foretell.model.dropout import Dropout
+from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
+from foretell.model.norm import RMSNorm
+from foretell.model.transformer import AddUpdate, ReplaceByUpdate, Transformer
+
+Explainer = Callable[[Recording, Place], Working]
+
+BY_ENDING: dict[str, Explainer] = {
+    "embed.position": lambda recording, place: POSITIONS[recording.config.position](recording, place),
+    "feedforward.down": lambda recording, place: DOWN[recording.config.feedforward](recording, place),
+    "core.query": explain_query,
+    "core.key": explain_key,
+    "core.value": explain_value_input,
+    "core.scores": explain_score,
+    "core.scaled": explain_scaled,
+    "core.masked": explain_masked,
+    "core.weights": explain_weight,
+    "core.dropout": explain_weight,  # which drops nothing while nothing is trained
+    "rotation.cosine": explain_angle,
+    "rotation.sine": explain_angle,
+    "probabilities": explain_probability,
+    "loss": explain_loss,
+    **dict.fromkeys(STATISTICS, explain_statistic),
+}
+POSITIONS: dict[str, Explainer] = {"learned": explain_position_vector, "sinusoidal": explain_wave}
+DOWN: dict[str, Explainer] = {"mlp": explain_linear, "gated": explain_gated}
+BY_MODULE: dict[type[nn.Module], Explainer] = {
+    nn.Embedding: explain_token_vector,
+    TokenAndPositionEmbedding: explain_embedding,
+    nn.Linear: explain_linear,
+    TiedHead: explain_tied_head,
+    nn.LayerNorm: explain_layer_norm,
+    RMSNorm: explain_rms_norm,
+    nn.Identity: explain_identity,
+    Dropout: explain_identity,
+    **dict.fromkeys((nn.GELU, nn.ReLU, SquaredRelu, nn.SiLU), explain_activation),
+    **dict.fromkeys((FusedCore, ExplicitCore, ExplicitStages), explain_mixture),
+    AddUpdate: explain_residual,
+    ReplaceByUpdate: explain_replacement,
+}
+HANDS_OUT: dict[type[nn.Module], str] = {  # modules whose output is that of a part of them
+    TokenEmbedding: "token",
+    Transformer: "norm",
+    Attention: "output",
+    MLP: "down",
+    GatedMLP: "down",
+    **LAST_OF_BLOCK,
+}
+
+
+def explain_place(recording: Recording, place: Place) -> Working:
+    """The steps to one number."""
+    if place.name == "embed.dropout":
+        return handed_out(recording, place, "embed")
+    *_, last = place.name.split(".")
+    by_name = BY_ENDING.get(".".join(place.name.split(".")[-2:])) or BY_ENDING.get(last)
+    if by_name is not None:
+        return by_name(recording, place)
+    for kind in type(place.module).__mro__:
+        if kind in HANDS_OUT:
+            return handed_out(recording, place, f"{place.name}.{HANDS_OUT[kind]}")
+        if kind in BY_MODULE:
+            return BY_MODULE[kind](recording, place)
+    raise UsageError(f"{place.name} is a {type(place.module).__name__}, which nothing here can explain")
+
+
+def handed_out(recording: Recording, place: Place, part: str) -> Working:
+    """The number is that of a part of the module; the working is the part's."""
+    working = explain_place(recording, locate(part, place.index, recording))
+    return Working([Remark(f"{place.name} is what {part} hands out."), *working.steps], working.value, working.scale)

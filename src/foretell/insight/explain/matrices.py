@@ -1,0 +1,107 @@
+"""The vectors of a small model as matrices, one row a token, with the formulas that lead from one to the next."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from foretell.insight.explain.arrays import Array, to_array
+from foretell.insight.explain.flow import stream_into
+from foretell.insight.explain.output import probabilities
+from foretell.insight.explain.recording import Recording
+from foretell.typesetting.document import Formula, Part, Section
+from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
+
+LABEL = 10  # columns for a token's text beside its row
+DIGITS, WIDE = 4, 6  # wider matrices have a digit less, so that eight columns fit a line
+
+
+def layer_matrices(recording: Recording, layer: int) -> Section:
+    """From the stream that comes into a layer to the one that leaves it."""
+    block = f"trunk.blocks.{layer}"
+    config = recording.config
+    parts: list[Part] = [shown(recording, stream_into(layer), Symbol("X"), "the stream, one row a token")]
+    if config.norm_placement == "pre":
+        parts += after_norm(recording, f"{block}.attention_norm", "X")
+    for head in range(config.num_heads):
+        parts += head_matrices(recording, f"{block}.attention.core", head)
+    parts.append(shown(recording, f"{block}.attention", Symbol("U"), "what attention hands out, all heads together"))
+    parts += after_sublayer(recording, f"{block}.attention", script("X", "", "'"), "U")
+    if config.feedforward != "none":
+        if config.norm_placement == "pre":
+            parts += after_norm(recording, f"{block}.feedforward_norm", "X'")
+        parts.append(shown(recording, f"{block}.feedforward", Symbol("F"), "what the feed-forward layer hands out"))
+        parts += after_sublayer(recording, f"{block}.feedforward", script("X", "", "''"), "F")
+    return Section(f"Layer {layer}", parts)
+
+
+def last_matrices(recording: Recording) -> Section:
+    """From the last stream to probabilities."""
+    parts = after_norm(recording, "trunk.norm", "X")
+    parts.append(shown(recording, "head", Symbol("logits"), "one score for each token of the vocabulary"))
+    distribution = Formula(
+        row(
+            Symbol("P"),
+            "=",
+            Call("softmax", Symbol("logits")),
+            "=",
+            labelled(recording, to_array(probabilities(recording))),
+        ),
+        "probabilities: row t is about the token that follows position t",
+    )
+    return Section("The head", [*parts, distribution])
+
+
+def head_matrices(recording: Recording, core: str, head: int) -> list[Part]:
+    """Queries, keys and values of one head; its scores, weights and mixtures."""
+    config = recording.config
+    group = head // (config.num_heads // config.num_kv_heads)
+    inputs = [
+        matrix(recording, f"{core}.{name}", script(letter, str(head)), place, f"{core}.{name}[{place}]")
+        for name, letter, place in (("query", "Q", head), ("key", "K", group), ("value", "V", group))
+    ]
+    q, k, v, a = (script(letter, str(head)) for letter in "QKVA")
+    scores = Fraction(row(q, Script(k, above=Symbol("T"))), Root(Symbol("E")))
+    masked, weights, mixed = (recording.array(name)[head] for name in (f"{core}.masked", f"{core}.weights", core))
+    return [
+        *inputs,
+        Formula(
+            row(script("S", str(head)), "=", Call("mask", scores), "=", labelled(recording, masked)),
+            f"{core}.masked[{head}]: row t, column s is how well key s fits query t",
+        ),
+        Formula(
+            row(a, "=", Call("softmax", script("S", str(head))), "=", labelled(recording, weights)),
+            f"{core}.weights[{head}]: every row sums to 1",
+        ),
+        Formula(row(a, v, "=", labelled(recording, mixed)), f"{core}[{head}]: each row a mixture of the values"),
+    ]
+
+
+def after_norm(recording: Recording, name: str, read: str) -> list[Part]:
+    """What a norm makes of what it reads, where there is one."""
+    if isinstance(recording.model.decoder.get_submodule(name), nn.Identity):
+        return []
+    return [shown(recording, name, Call("norm", Symbol(read)), "")]
+
+
+def after_sublayer(recording: Recording, part: str, stream: Expression, update: str) -> list[Part]:
+    """The stream after an update, and what a norm behind it makes of it."""
+    added = shown(recording, f"{part}_residual", stream, f"the stream after {update}")
+    behind = recording.config.norm_placement == "post"
+    return [added, *(after_norm(recording, f"{part}_norm", "X") if behind else [])]
+
+
+def shown(recording: Recording, name: str, symbol: Expression, note: str) -> Formula:
+    """A stream (T, D) under its name."""
+    note = f"{name}: {note}" if note else name
+    return Formula(row(symbol, "=", labelled(recording, recording.array(name))), note)
+
+
+def matrix(recording: Recording, name: str, symbol: Expression, head: int, note: str) -> Formula:
+    """One head of a value (H, T, E)."""
+    return Formula(row(symbol, "=", labelled(recording, recording.array(name)[head])), note)
+
+
+def labelled(recording: Recording, values: Array) -> Matrix:
+    """A matrix with the tokens beside its rows."""
+    labels = [recording.token(position)[:LABEL] for position in range(len(values))]
+    return Matrix(values, DIGITS if values.shape[1] <= WIDE else DIGITS - 1, labels)

@@ -1,0 +1,92 @@
+"""What follows from the logits: probabilities of tokens, and the loss."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretell.errors import UsageError
+from foretell.insight.explain.arrays import Array
+from foretell.insight.explain.linear import number
+from foretell.insight.explain.place import Place
+from foretell.insight.explain.recording import Recording
+from foretell.insight.explain.steps import Equation, Listing, Step, Working
+from foretell.typesetting.expression import Call, Fraction, Symbol, row, script
+
+LIKELIEST = 6
+IMPLIED = ("probabilities", "loss")  # names that the pass implies: they are computed from the head's output
+
+
+def probabilities(recording: Recording) -> Tensor:
+    """(T, V) in float64, as `foretell next` computes them; only over tokens that the tokenizer has."""
+    logits = recording.stored("head")[:, : recording.vocabulary].cpu()
+    return logits.double().log_softmax(-1).exp()
+
+
+def losses(recording: Recording) -> Tensor:
+    """(T,) the negative log-probability of the token that follows each; the last, which none follows, has NaN."""
+    logits = recording.stored("head")[:, : recording.vocabulary].cpu()
+    targets = torch.tensor(recording.ids[1:])
+    following = logits.double().log_softmax(-1)[:-1].gather(1, targets[:, None])[:, 0]
+    return torch.cat([-following, torch.tensor([torch.nan], dtype=torch.float64)])
+
+
+STORED = {"probabilities": probabilities, "loss": losses}
+
+
+def explain_probability(recording: Recording, place: Place) -> Working:
+    """exp(logit) over the sum of all exp(logit)."""
+    position, token = place.index
+    if token >= recording.vocabulary:
+        raise UsageError(
+            f"the head has a score for number {token}, but the tokenizer has only {recording.vocabulary} tokens; "
+            "such a number is never drawn and has no probability"
+        )
+    logits = recording.array("head")[position, : recording.vocabulary]
+    exponentials = np.exp(logits - logits.max())
+    value = float(exponentials[token] / exponentials.sum())
+    formula = Fraction(script("exp", str(token)), row(script("Σ", "v"), script("exp", "v")))
+    quotient = Fraction(number(exponentials[token]), number(exponentials.sum()))
+    steps: list[Step] = [
+        likeliest_tokens(recording, position, (logits, exponentials), token),
+        Equation(row(Symbol("probability"), "=", formula, "=", quotient, "=", number(value)), value),
+    ]
+    return Working(steps, value, value * (2 + float(logits.max() - logits[token])))
+
+
+def likeliest_tokens(recording: Recording, position: int, row_of: tuple[Array, Array], token: int) -> Listing:
+    """The distribution after a position, likeliest first; the token in question is always among those shown."""
+    logits, exponentials = row_of
+    order = np.argsort(-logits, kind="stable")
+    columns = {
+        "number": [int(place) for place in order],
+        "token": [recording.named(int(place)) for place in order],
+        "logit": logits[order],
+        "exp": exponentials[order],
+        "probability": exponentials[order] / exponentials.sum(),
+    }
+    note = f"logits = head[{position}], the likeliest first; exp is of logit - {logits.max():.6f}, the largest"
+    return Listing(note, columns, ("exp", "probability"), focus=int(np.flatnonzero(order == token)[0]))
+
+
+def explain_loss(recording: Recording, place: Place) -> Working:
+    """-log of the probability of the token that follows."""
+    position = place.index[0]
+    target = recording.ids[position + 1]
+    probability = explain_probability(recording, Place("probabilities", (position, target), place.module))
+    logits = recording.array("head")[position, : recording.vocabulary]
+    shifted = logits - logits.max()
+    value = float(np.log(np.exp(shifted).sum()) - shifted[target])
+    equation = row(Symbol("loss"), "=", "-", Call("log", number(probability.value)), "=", number(value))
+    note = f"position {position} is followed by {recording.token(position + 1)}, number {target}; in nats"
+    return Working([*probability.steps, Equation(equation, value, note)], value, 2 + abs(value))
+
+
+def check_loss_position(position: int, length: int) -> None:
+    """Refuse the loss of the last token: it has none."""
+    if position == length - 1:
+        others = f"; give 0 to {length - 2}" if length > 1 else ""
+        raise UsageError(
+            f"there is no loss[{position}]: token {position} is the last of the text, and nothing follows it{others}"
+        )

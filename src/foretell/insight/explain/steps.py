@@ -1,0 +1,154 @@
+"""The steps of an explanation as data: sentences, equations, and listings of operands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from foretell.insight.explain.arrays import Array
+from foretell.typesetting.document import Formula, Paragraph, Part, Table
+from foretell.typesetting.expression import Expression
+from foretell.typesetting.latex import latex
+
+FIRST_SHOWN = 6  # of a long listing: its beginning, its end, what the value is about, and the rest as a sum
+DIGITS = 6
+
+Column = Sequence[Any] | Array
+
+
+@dataclass(frozen=True)
+class Remark:
+    """A sentence."""
+
+    text: str
+
+    def parts(self) -> list[Part]:
+        return [Paragraph(self.text)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"remark": self.text}
+
+
+@dataclass(frozen=True)
+class Equation:
+    """A formula with its numbers, and what comes out of it."""
+
+    expression: Expression
+    value: float
+    note: str = ""
+    operands: Mapping[str, str] = field(default_factory=dict)
+
+    def parts(self) -> list[Part]:
+        return [*sources(self.operands), Formula(self.expression, self.note)]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "equation": latex(self.expression),
+            "value": plain(self.value),
+            "note": self.note,
+            "operands": dict(self.operands),
+        }
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Operands side by side, one row for each, under a sentence, or under the addresses that they are from.
+
+    summed: the columns that are added up. focus: the row that the value is about, which is always shown.
+    """
+
+    note: str
+    columns: Mapping[str, Column]
+    summed: tuple[str, ...] = ()
+    focus: int | None = None
+    operands: Mapping[str, str] = field(default_factory=dict)
+    sums: dict[str, float] = field(init=False)
+
+    def __post_init__(self):
+        object.__setattr__(self, "sums", {name: math.fsum(self.columns[name]) for name in self.summed})
+
+    def parts(self) -> list[Part]:
+        rows = self._shown_rows()
+        cells = [[cell(column[place]) for column in self.columns.values()] for place in rows]
+        left_out = self._length - len(rows)
+        if left_out > 1:
+            cells.insert(len(rows) - 1, self._row(f"… {left_out} more", self._rest(rows)))
+        if self.summed:
+            cells.append(self._row("sum", self.sums))
+        above: list[Part] = [Paragraph(self.note)] if self.note else []
+        return [*above, *sources(self.operands), Table(list(self.columns), cells)]
+
+    def to_json(self) -> dict[str, Any]:
+        columns = {name: [plain(entry) for entry in column] for name, column in self.columns.items()}
+        rest = {"operands": dict(self.operands), "columns": columns, "sums": self.sums, "row": self.focus}
+        return {"listing": self.note, **rest}
+
+    @property
+    def _length(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def _shown_rows(self) -> list[int]:
+        """The first rows, the one in focus and the last; all of them where only one would be left out."""
+        if self._length <= FIRST_SHOWN + 2:
+            return list(range(self._length))
+        shown = {*range(FIRST_SHOWN), self._length - 1} | ({self.focus} if self.focus is not None else set())
+        return sorted(shown)
+
+    def _rest(self, rows: list[int]) -> dict[str, float]:
+        left_out = sorted(set(range(self._length)) - set(rows))
+        return {name: math.fsum(self.columns[name][place] for place in left_out) for name in self.summed}
+
+    def _row(self, label: str, numbers: Mapping[str, float]) -> list[str]:
+        _, *others = self.columns
+        return [label, *(cell(numbers[name]) if name in numbers else "" for name in others)]
+
+
+Step = Remark | Equation | Listing
+
+
+@dataclass(frozen=True)
+class Working:
+    """The steps to a value, the value, and `scale`: in units of epsilon, what rounding can do to it.
+
+    A scale is the sum of the sizes of what was added up, for instance: each addend may have been rounded once.
+    """
+
+    steps: list[Step]
+    value: float
+    scale: float
+
+
+def sources(operands: Mapping[str, str]) -> list[Part]:
+    """Which address each operand is from."""
+    return [Table(("", "", ""), [(name, "=", source) for name, source in operands.items()])] if operands else []
+
+
+def cell(entry: Any) -> str:
+    """An entry of a table."""
+    if isinstance(entry, str):
+        return entry
+    if isinstance(entry, int):
+        return str(entry)
+    return number_text(float(entry))
+
+
+def number_text(value: float, digits: int = DIGITS) -> str:
+    """A number with fixed decimals, or with a power of ten where those would hide it."""
+    if math.isinf(value):
+        return "∞" if value > 0 else "-∞"
+    hidden = value != 0 and abs(value) < 10.0 ** (2 - digits)
+    return f"{value:.{digits - 3}e}" if hidden or abs(value) >= 1e6 else f"{value + 0.0:.{digits}f}"
+
+
+def plain(entry: Any) -> Any:
+    """An entry as JSON can hold it, nested ones too; a number that is not finite is a word."""
+    if isinstance(entry, Mapping):
+        return {name: plain(one) for name, one in entry.items()}
+    if isinstance(entry, list | tuple):
+        return [plain(one) for one in entry]
+    if entry is None or isinstance(entry, str | int):
+        return entry
+    number = float(entry)
+    return number if math.isfinite(number) else str(number)

@@ -1,0 +1,33 @@
+// Numbers and tokens as people read them.
+export const four = (value) => {
+  if (Math.abs(value) < 0.00005) return "0.0000";
+  return (Math.abs(value) >= 1e6 ? value.toExponential(3) : value.toFixed(4)).replace("-", "−");
+};
+export const percent = (share) => (share > 0 && share < 0.0005 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`);
+export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
+
+const MARKS = { "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽" };
+const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}]/u;
+
+// A token with its white space made visible: a space is ␣ where it stands at an end, a control character its number.
+export function visible(text) {
+  if (text === null || text === undefined) return "(no token)";
+  if (text === "") return "(empty)";
+  const letters = Array.from(text);
+  return letters.map((letter, i) => {
+    if (letter === " ") return i === 0 || i === letters.length - 1 ? "␣" : " ";
+    if (MARKS[letter]) return MARKS[letter];
+    if (letter === "\u200d" && letters.length > 1) return letter; // joins emoji
+    return INVISIBLE.test(letter) ? `U+${letter.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}` : letter;
+  }).join("");
+}
+
+// Text that runs from right to left is set apart, or it would take the words around it along.
+const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufefc]/;
+const apart = (text) => (RIGHT_TO_LEFT.test(text) ? `\u2068${text}\u2069` : text);
+export const quoted = (text) => `“${apart(visible(text))}”`;
+export const short = (text, length = 14) => {
+  const letters = Array.from(visible(text));
+  return letters.length <= length ? letters.join("") : `${letters.slice(0, length - 1).join("")}…`;
+};
+export const named = (data, position) => `${quoted(data.tokens[position].text)} (${position})`;

@@ -1,0 +1,1 @@
+"""E5: attention as a weighted sum, and forecasting any sequence."""

@@ -1,0 +1,1 @@
+"""E2: a sentence of news, read by GPT-2 where its weights are at hand."""

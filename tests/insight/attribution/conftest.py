@@ -1,0 +1,40 @@
+"""What the tests of attribution share: a tiny decoder of any kind with a tokenizer that has a letter for each id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from foretell.config import ModelConfig
+from foretell.model.decoder import Decoder
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import train_tokenizer
+
+TEXT = "abcadjb"
+MakeModel = Callable[..., LanguageModel]
+
+
+@pytest.fixture(scope="session")
+def make_model(make_decoder: Callable[..., Decoder]) -> MakeModel:
+    """A model for use, of one of the configurations or of one given, with changes."""
+    tokenizer = train_tokenizer("characters", ["abcdefghij"])  # these ten and the end: all of the decoder's eleven ids
+
+    def make(config: ModelConfig | str = "gpt2", dtype: torch.dtype = torch.float32, **changes: Any) -> LanguageModel:
+        return LanguageModel(make_decoder(config, dtype, **changes), tokenizer)
+
+    return make
+
+
+@pytest.fixture
+def model(config: ModelConfig, make_model: MakeModel) -> LanguageModel:
+    """A test that takes this runs once for every configuration."""
+    return make_model(config)
+
+
+@pytest.fixture
+def text() -> str:
+    """Seven tokens."""
+    return TEXT

@@ -1,0 +1,118 @@
+"""Leaving a part out does what replacing its output does, and addresses name what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from foretell.errors import UsageError
+from foretell.insight.attribution.ablation import ablate
+from foretell.insight.attribution.address import Target, find_targets
+from foretell.insight.replacement import Replacement, without_heads
+from foretell.insight.trace import Trace
+from foretell.runs.saved_model import LanguageModel
+
+MakeModel = Callable[..., LanguageModel]
+CORE = "trunk.blocks.1.attention.core"
+
+
+@torch.no_grad()
+def distribution(model: LanguageModel, text: str, replace: dict[str, Replacement], at: int = -1) -> torch.Tensor:
+    with Trace(model, replace=replace):
+        return model.decoder(torch.tensor([model.tokenizer.encode(text)]))[0, at].double().softmax(-1)
+
+
+def test_an_effect_compares_the_distribution_with_and_without(model: LanguageModel, text: str) -> None:
+    before = distribution(model, text, {}, at=4)
+    after = distribution(model, text, {CORE: without_heads(0)}, at=4)
+    found = ablate(model, text, f"{CORE}[0]", token="c", at=4)
+    (effect,) = found.effects
+    assert effect.name == f"{CORE}[0]"
+    assert found.token.probability == pytest.approx(float(before[2]), rel=1e-4)
+    assert effect.probability == pytest.approx(float(after[2]), rel=1e-4)
+    assert effect.divergence == pytest.approx(float((before * (before / after).log()).sum()), rel=1e-3, abs=1e-7)
+    assert found.winner.id == int(before.argmax())
+    assert effect.winner.probability == pytest.approx(float(after.max()), rel=1e-4)
+
+
+def test_the_mean_is_taken_over_the_positions(make_model: MakeModel, text: str) -> None:
+    model = make_model("gpt2", torch.float64)
+    name = "trunk.blocks.0.feedforward"
+    after = distribution(model, text, {name: lambda value: value.mean(1, keepdim=True)})
+    assert ablate(model, text, name, "d", fill="mean").effects[0].probability == pytest.approx(float(after[3]))
+    assert ablate(model, text, name, "d").effects[0].probability != pytest.approx(float(after[3]))
+
+
+def test_the_mean_of_one_head_leaves_the_others_alone(make_model: MakeModel, text: str) -> None:
+    model = make_model("gpt2", torch.float64)
+
+    def only_head_1(mixed: torch.Tensor) -> torch.Tensor:
+        return torch.stack([mixed[:, 0], mixed[:, 1].mean(1, keepdim=True).expand_as(mixed[:, 1])], dim=1)
+
+    after = distribution(model, text, {CORE: only_head_1})
+    assert ablate(model, text, f"{CORE}[1]", "d", fill="mean").effects[0].probability == pytest.approx(float(after[3]))
+
+
+def test_the_model_is_afterwards_as_it_was(make_model: MakeModel, text: str) -> None:
+    model = make_model("gpt2")
+    before = distribution(model, text, {})
+    ablate(model, text, "trunk.blocks.*.attention.core[*]")
+    assert torch.equal(distribution(model, text, {}), before)
+
+
+def test_effects_are_ranked_by_how_far_the_distribution_moves(make_model: MakeModel, text: str) -> None:
+    effects = ablate(make_model("llama"), text, "**.core[*]").effects
+    assert len(effects) == 8
+    divergences = [effect.divergence for effect in effects]
+    assert divergences == sorted(divergences, reverse=True)
+    assert divergences[0] > 0
+
+
+def test_without_the_head_all_tokens_are_equally_likely(make_model: MakeModel, text: str) -> None:
+    assert ablate(make_model("gpt2"), text, "head").effects[0].probability == pytest.approx(1 / 11)
+
+
+@pytest.mark.parametrize(
+    ("address", "targets"),
+    [
+        ("trunk.blocks.*.feedforward", [Target("trunk.blocks.0.feedforward"), Target("trunk.blocks.1.feedforward")]),
+        (f"{CORE}[2]", [Target(CORE, 2)]),
+        (f"{CORE}[*]", [Target(CORE, head) for head in range(4)]),
+        (f"{CORE}.key[*]", [Target(f"{CORE}.key", head) for head in range(2)]),
+        ("embed", [Target("embed")]),
+    ],
+)
+def test_addresses_are_names_or_globs_with_heads_behind_them(make_model: MakeModel, address, targets) -> None:
+    assert find_targets(make_model("llama").decoder, address) == targets
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("trunk.blocks.9.feedforward", "nothing here is named 'trunk.blocks.9.feedforward'; near it"),
+        (f"{CORE}[2]", r"has no head 2; its heads are 0 to 1"),
+        ("trunk.blocks.*.feedforward[0]", "trunk.blocks.0.feedforward has no heads to choose from"),
+        ("trunk.blocks.0.attention.query[0]", "no heads to choose from"),
+        (f"{CORE}[0", "is no address"),
+        (f"{CORE}[x]", "is no address"),
+        ("", "is no address"),
+        ("trunk.norm.variance", "nothing here is named"),
+    ],
+)
+def test_an_address_that_names_nothing_is_refused(make_model: MakeModel, text: str, address, words) -> None:
+    with pytest.raises(UsageError, match=words):
+        ablate(make_model("gpt2"), text, address)
+
+
+def test_an_unknown_replacement_is_refused(make_model: MakeModel, text: str) -> None:
+    with pytest.raises(UsageError, match="unknown replacement 'maen', did you mean 'mean'"):
+        ablate(make_model("gpt2"), text, "embed", fill="maen")
+
+
+def test_printed_many_heads_are_cut_to_the_first_and_fit_eighty_columns(make_model: MakeModel, text: str) -> None:
+    lines = str(ablate(make_model("gpt2", num_layers=12, num_heads=4), text, "**.core[*]")).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith("trunk.blocks.") for line in lines) == 24
+    assert lines[-1].startswith("24 more are at 0.")

@@ -1,0 +1,203 @@
+"""Every number of every decoder follows from its operands, and one that does not is told apart."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import numpy as np
+import pytest
+import torch
+
+from foretell.errors import ContextLengthError, UsageError
+from foretell.insight.address import Address, parse_address
+from foretell.insight.explain.explanation import explain_at, explain_value
+from foretell.insight.explain.output import IMPLIED
+from foretell.insight.explain.recording import record
+from foretell.insight.points import trace_names
+from foretell.insight.replacement import without_heads
+from foretell.insight.trace import Trace
+
+TEXT = "abcafig!"
+WEIGHT = "trunk.blocks.0.attention.core.weights[1,3,2]"
+DTYPES = (torch.float64, torch.float32, torch.bfloat16)
+
+
+def random_addresses(recording, seed):
+    """A random index for every name of a model, and for what the pass implies."""
+    draw = random.Random(seed)
+    length = len(recording.ids)
+    implied = {"loss": (length - 1,), "probabilities": (length, recording.vocabulary)}
+    for name in [*trace_names(recording.model), *IMPLIED]:
+        shape = implied[name] if name in implied else recording.stored(name).shape
+        yield Address(name, tuple(draw.randrange(size) for size in shape))
+
+
+def every_explanation(model, seed=0):
+    recording = record(model, TEXT, "**")
+    for address in random_addresses(recording, seed):
+        yield explain_at(recording, address)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_named_number_of_every_decoder_follows_from_its_operands(config, make_model, dtype):
+    for explanation in every_explanation(make_model(config, dtype)):
+        assert explanation.agrees, explanation.to_json()
+
+
+@pytest.mark.parametrize("name", ["gpt1", "llama", "explicit core", "toy that answers"])
+def test_every_number_can_be_had_by_its_address_alone_and_shown(name, make_model):
+    model = make_model(name)
+    for address in random_addresses(record(model, TEXT, "**"), seed=1):
+        explanation = explain_value(model, TEXT, str(address))
+        assert explanation.agrees
+        assert max(map(len, str(explanation).splitlines())) <= 80, str(explanation)
+        assert json.loads(json.dumps(explanation.to_json(), allow_nan=False))["steps"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_hidden_key_is_minus_infinity_and_weighs_nothing(make_model, seed):
+    model = make_model("mistral")
+    recording = record(model, TEXT, "**")
+    draw = random.Random(seed)
+    index = (draw.randrange(4), draw.randrange(8), draw.randrange(8))
+    is_visible = 0 <= index[1] - index[2] < 3  # of that configuration's window
+    masked = explain_at(recording, Address("trunk.blocks.1.attention.core.masked", index))
+    weight = explain_at(recording, Address("trunk.blocks.1.attention.core.weights", index))
+    assert np.isfinite(masked.stored) == is_visible
+    assert (weight.recomputed > 0) == is_visible
+
+
+def planted(model, address, tamper):
+    """The explanation of a number whose weights were changed after the pass was recorded."""
+    recording = record(model, TEXT, "**")
+    tamper(model.decoder)
+    return explain_at(recording, parse_address(address))
+
+
+def scaled(path, factor=1.01):
+    def change(decoder):
+        decoder.get_parameter(path).data.mul_(factor)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("address", "path"),
+    [
+        ("embed.token[2,3]", "embed.token.weight"),
+        ("embed.position[2,3]", "embed.position.weight"),
+        ("trunk.blocks.1.attention.key[4,5]", "trunk.blocks.1.attention.key.weight"),
+        ("trunk.blocks.1.attention.key[4,5]", "trunk.blocks.1.attention.key.bias"),
+        ("trunk.blocks.0.attention_norm[4,5]", "trunk.blocks.0.attention_norm.weight"),
+        ("trunk.blocks.0[4,5]", None),
+        ("trunk.norm[1,1]", "trunk.norm.bias"),
+        ("head[3,2]", "embed.token.weight"),
+    ],
+)
+def test_a_weight_that_changed_after_the_pass_is_shown(gpt2, address, path):
+    tamper = scaled(path) if path else lambda decoder: None
+    explanation = planted(gpt2, address, tamper)
+    assert explanation.agrees == (path is None)
+    assert ("NOT" in str(explanation)) == (path is not None)
+
+
+@pytest.mark.parametrize(
+    ("address", "name", "change"),
+    [
+        ("trunk.blocks.0.attention.core[1,3,2]", "trunk.blocks.0.attention.core", without_heads(1)),
+        ("trunk.blocks.0.feedforward[3,2]", "trunk.blocks.0.feedforward.down", lambda value: value * 1.001),
+        ("trunk.blocks.0.feedforward.activation[3,2]", "trunk.blocks.0.feedforward.activation", lambda x: x + 0.001),
+        (WEIGHT, "trunk.blocks.0.attention.core.weights", lambda weights: weights.flip(2)),
+        ("trunk.blocks.0[3,2]", "trunk.blocks.0.feedforward_residual", lambda stream: stream + 0.01),
+        ("trunk.blocks.1.attention_norm[3,2]", "trunk.blocks.1.attention_norm", lambda x: x * 1.001),
+    ],
+)
+def test_a_value_that_was_put_in_the_place_of_another_is_shown(gpt2, address, name, change):
+    assert explain_value(gpt2, TEXT, address).agrees
+    with Trace(gpt2, replace={name: change}):
+        assert not explain_value(gpt2, TEXT, address).agrees
+
+
+def test_a_number_is_explained_by_all_of_its_operands(gpt2):
+    found = explain_value(gpt2, TEXT, WEIGHT).to_json()
+    assert found["meaning"] == ["head 1", "query 3 'a'", "key 2 'c'"]
+    products, score, scaled_score, masked, softmax, weight = found["steps"]
+    assert products["operands"] == {
+        "q": "trunk.blocks.0.attention.core.query[1,3]",
+        "k": "trunk.blocks.0.attention.core.key[1,2]",
+    }
+    columns = products["columns"]
+    np.testing.assert_allclose(np.multiply(columns["q"], columns["k"]), columns["q · k"])
+    assert score["value"] == pytest.approx(sum(columns["q · k"]))
+    assert scaled_score["value"] == pytest.approx(score["value"] / 2)  # the root of a head width of 4
+    assert masked["value"] == scaled_score["value"]
+    assert softmax["columns"]["masked"][4:] == ["-inf"] * 4
+    assert sum(softmax["columns"]["weight"]) == pytest.approx(1)
+    assert weight["value"] == found["recomputed"] == pytest.approx(found["stored"])
+
+
+def test_tokens_can_be_given_as_text_and_positions_from_the_end(gpt2):
+    by_text = explain_value(gpt2, TEXT, "probabilities[-1,'!']")
+    assert by_text.index == (7, gpt2.tokenizer.encode("!")[0])
+    assert by_text.stored == explain_value(gpt2, TEXT, f"probabilities[7,{by_text.index[1]}]").stored
+
+
+def test_the_loss_is_the_negative_logarithm_of_the_probability_of_what_follows(gpt2):
+    following = explain_value(gpt2, TEXT, "probabilities[2,'a']")
+    assert explain_value(gpt2, TEXT, "loss[2]").stored == pytest.approx(-np.log(following.stored))
+
+
+def test_long_listings_are_cut_on_the_screen_and_whole_in_json(make_model):
+    model = make_model("gpt2", width=64)
+    explanation = explain_value(model, TEXT, "trunk.blocks.0.attention.query[1,2]")
+    assert "… 57 more" in str(explanation)
+    assert len(explanation.to_json()["steps"][0]["columns"]["w · x"]) == 64
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("trunk.blocks.0.attention.core.wieghts[1,3,2]", ["near it", "core.weights"]),
+        ("nonsense", ["trace MODEL --list"]),
+        ("trunk.blocks.0.attention.core.weights[1,3]", ["head 0 to 1, query 0 to 7, key 0 to 7", "2 of 3"]),
+        ("trunk.blocks.0.attention.core.weights[1,3,8]", ["key 8", "key 0 to 7"]),
+        ("trunk.blocks.0.attention.core.weights[2,3,1]", ["head 2", "head 0 to 1"]),
+        ("head[-9,0]", ["position -9", "0 to 7"]),
+        ("head", ["missing", "head[0,0]"]),
+        ("embed[0.5,1]", ["whole numbers"]),
+        ("embed['a',1]", ["position", "number"]),
+        ("probabilities[0,'ab']", ["2 tokens"]),
+        ("probabilities[0,'']", ["0 tokens"]),
+        ("loss[7]", ["last", "0 to 6"]),
+        ("[1]", ["no address"]),
+        ("", ["no address"]),
+    ],
+)
+def test_an_address_that_leads_nowhere_is_told_what_there_is(gpt2, address, words):
+    with pytest.raises(UsageError) as error:
+        explain_value(gpt2, TEXT, address)
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_text_that_is_empty_or_too_long_is_refused(gpt2):
+    with pytest.raises(UsageError, match="empty"):
+        explain_value(gpt2, "", WEIGHT)
+    with pytest.raises(ContextLengthError, match="13 .* 12"):
+        explain_value(gpt2, "a" * 13, WEIGHT)
+
+
+def test_a_model_whose_dropout_draws_is_refused(make_model):
+    model = make_model("explicit core")
+    model.decoder.train()
+    with pytest.raises(UsageError, match="training mode"):
+        explain_value(model, TEXT, WEIGHT)
+
+
+def test_in_a_notebook_an_explanation_has_formulas_and_no_script(gpt2):
+    explanation = explain_value(gpt2, TEXT, WEIGHT)
+    html = explanation._repr_html_()
+    assert "<math" in html
+    assert "<script" not in html
+    assert r"\frac" in str(explanation._repr_latex_())

@@ -1,0 +1,117 @@
+"""The walk says what the pass did: the same answers, losses and weights as the model itself."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+import foretell
+from foretell.config import ModelConfig, make_section
+from foretell.errors import UsageError
+from foretell.inference.distribution import next_tokens, score
+from foretell.insight.explain.walk import walk
+from foretell.insight.trace import Trace
+from foretell.model.decoder import Decoder
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import train_tokenizer
+
+TEXT = "abcafig!"
+
+
+def test_the_last_layers_answer_is_the_models_own(config, make_model):
+    model = make_model(config)
+    found = walk(model, TEXT)
+    expected = next_tokens(model, TEXT, top=5)[0].tokens
+    assert [(one.id, one.text) for one in found.answers] == [(one.id, one.text) for one in expected]
+    assert [one.probability for one in found.answers] == pytest.approx([one.probability for one in expected], rel=1e-4)
+    last = found.layers[-1].answers
+    assert [one.probability for one in last] == pytest.approx([one.probability for one in found.answers[:2]], rel=1e-4)
+
+
+def test_the_losses_are_those_of_score(config, make_model):
+    model = make_model(config)
+    found, expected = walk(model, TEXT), score(model, TEXT)
+    logprobs = [token.logprob for token in expected.tokens if token.logprob is not None]
+    assert [-loss for loss in found.losses] == pytest.approx(logprobs, rel=1e-4)
+    assert found.loss == pytest.approx(-expected.logprob / 7)
+
+
+def test_each_head_is_said_to_look_where_its_largest_weight_is(make_model):
+    model = make_model("llama")
+    name = "trunk.blocks.1.attention.core.weights"
+    with torch.no_grad(), Trace(model, name) as trace:
+        model.decoder(torch.tensor([model.tokenizer.encode(TEXT)]))
+    weights = trace[name][0, :, -1]  # (H, S)
+    sights = walk(model, TEXT).layers[1].sights
+    assert [sight.key for sight in sights] == weights.argmax(-1).tolist()
+    assert [sight.weight for sight in sights] == pytest.approx(weights.max(-1).values.tolist())
+
+
+def test_a_walk_fits_the_screen_and_json_holds_it(config, make_model):
+    found = walk(make_model(config), TEXT)
+    assert max(map(len, str(found).splitlines())) <= 80
+    values = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert [token["text"] for token in values["tokens"]] == list(TEXT)
+    assert len(values["layers"]) == 2
+
+
+def test_twelve_layers_of_twelve_heads_take_a_few_lines_each(make_model):
+    lines = str(walk(make_model("gpt2", num_layers=12, num_heads=12, width=48), TEXT)).splitlines()
+    assert len(lines) < 30 + 12 * 6
+    assert max(map(len, lines)) <= 80
+
+
+def test_small_models_are_shown_whole_and_larger_ones_are_not(make_model):
+    small = walk(make_model("smallest", vocab_size=12), TEXT)
+    weights = small.recording.array("trunk.blocks.0.attention.core.weights")[0]
+    assert f"{weights[3, 1]:.3f}" in str(small)
+    assert "trunk.blocks.0.attention.core" in small.to_json()["values"]
+    large = walk(make_model("gpt2", width=16), TEXT)
+    assert "values" not in large.to_json()
+    assert "softmax" not in str(large)
+
+
+def test_one_token_has_no_loss(make_model):
+    found = walk(make_model("gpt2"), "a")
+    assert found.loss is None
+    assert found.to_json()["loss"] is None
+
+
+def test_without_an_address_explain_is_the_walk(make_model):
+    model = make_model("gpt2")
+    assert str(foretell.explain(model, TEXT)) == str(walk(model, TEXT))
+    assert foretell.explain(model, TEXT, "loss[0]").to_json()["name"] == "loss"
+    with pytest.raises(UsageError, match="empty"):
+        foretell.explain(model, "")
+
+
+def smallest_decoder() -> LanguageModel:
+    """The smallest decoder of the texts, from its seeds: width 3, one head, five positions, six words."""
+    sizes = {"num_layers": 1, "num_heads": 1, "width": 3, "context_length": 5, "vocab_size": 6}
+    absent = {"norm": "none", "feedforward": "none", "attention_output": False, "attention_residual": False}
+    settings = {**sizes, **absent, "tie_embeddings": False, "bias": {"attention": False, "head": True}}
+    decoder = Decoder(make_section(ModelConfig, settings)).eval()
+    torch.manual_seed(42)
+    layers = {"embed.token": nn.Embedding(6, 3), "embed.position": nn.Embedding(5, 3)}
+    torch.manual_seed(42)
+    layers |= {f"trunk.blocks.0.attention.{name}": nn.Linear(3, 3, bias=False) for name in ("query", "key", "value")}
+    torch.manual_seed(42)
+    layers["head"] = nn.Linear(3, 6)
+    decoder.load_state_dict(
+        {f"{path}.{name}": weight for path, layer in layers.items() for name, weight in layer.state_dict().items()}
+    )
+    return LanguageModel(decoder, train_tokenizer("characters", ["abcdef"]))
+
+
+def test_the_smallest_decoder_can_be_read_whole_and_has_its_printed_numbers():
+    text = str(walk(smallest_decoder(), "abcde"))
+    for line in (
+        "1.5049   0.1550  -0.8613",
+        "0.1608  0.1539  0.2520  0.2364  0.1969",
+        "-0.3068   0.1780  -0.5976",
+        "0.1413  0.1611  0.1175  0.1957  0.1069  0.2775",
+    ):
+        assert line in text

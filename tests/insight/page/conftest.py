@@ -1,0 +1,157 @@
+"""What the tests of the page share: models with a tokenizer, and one Chromium for all of them."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from collections.abc import Callable, Iterator
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from foretell.config import ModelConfig, make_section
+from foretell.insight.page.write import write_page
+from foretell.model.decoder import Decoder
+from foretell.runs.saved_model import LanguageModel, load_model
+from foretell.text import Tokenizer
+from foretell.text.train import train_tokenizer, vocabulary_tokenizer
+
+NAMES = ("chromium", "chromium-browser", "google-chrome")
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+LETTERS = "abcdefghij"  # and the token that ends a text: as many as the tiny configurations have
+WORDS = ["financial", "data", "analytics", "is", "awesome", "!"]
+READY_MILLISECONDS = 20_000
+
+MakeModel = Callable[..., LanguageModel]
+
+
+@pytest.fixture(scope="session")
+def make_model(make_decoder: Callable[..., Decoder]) -> MakeModel:
+    """A model of the family that reads letters: `make_model("gpt2", width=16)`."""
+    letters = train_tokenizer("characters", [LETTERS])
+
+    def make(config: ModelConfig | str, tokenizer: Tokenizer = letters, name: str = "model", **changes: Any):
+        return LanguageModel(make_decoder(config, vocab_size=tokenizer.vocab_size, **changes).eval(), tokenizer, name)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def smallest() -> LanguageModel:
+    """One layer, one head, no residual, no norm; weights from torch's seed 42, drawn anew for each part."""
+    sizes = {"num_layers": 1, "num_heads": 1, "width": 3, "context_length": 5, "vocab_size": 6}
+    bare = {"norm": "none", "feedforward": "none", "attention_output": False, "attention_residual": False}
+    bias = {"attention": False, "head": True}
+    decoder = Decoder(make_section(ModelConfig, {**sizes, **bare, "tie_embeddings": False, "bias": bias})).eval()
+    attention = "trunk.blocks.0.attention"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(42)
+        weights = {"embed.token.weight": nn.Embedding(6, 3).weight, "embed.position.weight": nn.Embedding(5, 3).weight}
+        torch.manual_seed(42)
+        weights |= {
+            f"{attention}.{one}.weight": nn.Linear(3, 3, bias=False).weight for one in ("query", "key", "value")
+        }
+        torch.manual_seed(42)
+        weights |= {f"head.{name}": value for name, value in nn.Linear(3, 6).state_dict().items()}
+    decoder.load_state_dict(weights)
+    return LanguageModel(decoder, vocabulary_tokenizer(WORDS), "smallest")
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The system's Chromium, started once."""
+    found = next((path for path in map(shutil.which, NAMES) if path), None)
+    if found is None:
+        pytest.skip("no Chromium here: " + ", ".join(NAMES) + " are not to be found")
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        yield started
+        started.close()
+
+
+class Opened:
+    """A page in the browser, and what went wrong in it."""
+
+    def __init__(self, page: Any):
+        self.page, self.complaints, self.requests = page, [], []
+        page.on("console", self._hear)
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def _hear(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def goto(self, path: Path, choice: str = "") -> None:
+        self.page.goto(f"{path.as_uri()}{choice}")
+
+    def wait(self) -> None:
+        self.page.wait_for_selector("html[data-complete]", timeout=READY_MILLISECONDS)
+
+    def text(self, selector: str) -> str:
+        return self.page.locator(selector).inner_text()
+
+    def ask(self, script: str, *arguments: Any) -> Any:
+        return self.page.evaluate(script, list(arguments))
+
+    def point_at(self, query: int, key: int) -> None:
+        """Move the pointer to the middle of a cell of the large map."""
+        canvas = self.page.locator("#map-canvas")
+        canvas.scroll_into_view_if_needed()
+        box = canvas.bounding_box()
+        place = canvas.evaluate("canvas => ({...canvas.dataset})")
+        left, top, cell = (float(place[name]) for name in ("left", "top", "cell"))
+        self.page.mouse.move(box["x"] + left + (key + 0.5) * cell, box["y"] + top + (query + 0.5) * cell)
+
+
+OpenPage = Callable[..., Opened]
+
+
+@pytest.fixture
+def open_page(browser: Any, tmp_path: Path) -> Iterator[OpenPage]:
+    """Write the page of a text, open it from disk, wait until it can be used."""
+    shared, contexts, count = browser.new_context(offline=True), [], itertools.count()
+
+    def open_one(model: LanguageModel, text: str, choice: str = "", **options: Any) -> Opened:
+        path = tmp_path / f"page{next(count)}.html"
+        budget = {"budget_bytes": options.pop("budget_bytes")} if "budget_bytes" in options else {}
+        write_page(model, text, path, **budget)
+        return open_file(path, choice, **options)
+
+    def open_file(path: Path, choice: str = "", wait: bool = True, **options: Any) -> Opened:
+        opened = Opened((browser.new_context(offline=True, **options) if options else shared).new_page())
+        contexts.append(opened.page.context)
+        opened.goto(path, choice)
+        if wait:
+            opened.wait()
+        return opened
+
+    open_one.file = open_file  # pyrefly: ignore[missing-attribute]
+    yield open_one
+    for context in {shared, *contexts}:
+        context.close()
+
+
+@pytest.fixture(scope="session")
+def primer() -> tuple[LanguageModel, str]:
+    """The model that ships, and a text."""
+    directory = Path(str(files("foretell") / "primer"))
+    return load_model(directory, name="primer"), "The return value of the function is"
+
+
+@pytest.fixture(scope="module")
+def primer_page(browser: Any, primer: tuple[LanguageModel, str], tmp_path_factory: Any) -> Iterator[Opened]:
+    """Its page, opened once for the tests of a file."""
+    path = tmp_path_factory.mktemp("primer") / "primer.html"
+    write_page(*primer, path)
+    context = browser.new_context(offline=True)
+    opened = Opened(context.new_page())
+    opened.goto(path)
+    opened.wait()
+    yield opened
+    context.close()

@@ -1,0 +1,167 @@
+"""In a real browser: pointer, keys, address, both colour schemes, narrow screens, no network, no complaint."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from foretell.insight.page.write import write_page
+
+TEXT = "abcdefghij"
+UNNAMED = """() => {
+    const named = (one) => one.labels?.length || one.ariaLabel || one.ariaLabelledByElements || one.innerText?.trim();
+    return [...document.querySelectorAll("button, select, input, canvas, [role=img], [tabindex='0']")]
+        .filter((one) => one.checkVisibility() && !one.ariaHidden && !named(one))
+        .map((one) => one.outerHTML.slice(0, 80));
+}"""
+UNTITLED = """() => [...document.querySelectorAll("table")].filter((table) =>
+    !table.caption?.textContent.trim() || [...table.querySelectorAll("th")].some((one) => !one.scope)).length"""
+CONTRAST = """(selectors) => {
+    const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
+    const light = (color) => {
+        const [r, g, b] = color.match(/[\\d.]+/g).map((part) => linear(part / 255));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const ground = (one) => {
+        const color = getComputedStyle(one).backgroundColor;
+        return /, 0\\)$/.test(color) ? ground(one.parentElement) : color;
+    };
+    return selectors.flatMap((selector) => [...document.querySelectorAll(selector)].slice(0, 40).map((one) => {
+        const [a, b] = [light(getComputedStyle(one).color), light(ground(one))].sort((x, y) => y - x);
+        return [(a + 0.05) / (b + 0.05), selector];
+    }));
+}"""
+WORDS = [
+    "h1",
+    "h2",
+    "h3",
+    "p",
+    ".hint",
+    ".lead",
+    "caption",
+    "th",
+    "td",
+    ".token",
+    "label",
+    "select",
+    ".row-label",
+    "dt",
+]
+
+
+@pytest.fixture(scope="module")
+def page_file(make_model, tmp_path_factory):
+    """The page of one small model, for all that is done with it."""
+    path = tmp_path_factory.mktemp("use") / "page.html"
+    write_page(make_model("gpt2"), TEXT, path)
+    return path
+
+
+def test_a_text_of_one_token_has_a_page(make_model, open_page):
+    opened = open_page(make_model("gpt2"), "a")
+    assert opened.complaints == []
+    assert opened.text("#reading").endswith("1.0000")
+
+
+def test_a_damaged_page_says_so(page_file, open_page, tmp_path):
+    path = tmp_path / "damaged.html"
+    path.write_text(re.sub(r'(id="logits">).{20}', r"\1", page_file.read_text()))
+    opened = open_page.file(path, wait=False)
+    opened.page.wait_for_selector("#trouble:not([hidden])")
+    assert "This page is damaged" in opened.text("#trouble")
+    assert len(opened.complaints) == 1
+
+
+def test_a_browser_that_cannot_open_it_is_told_so(page_file, browser):
+    context = browser.new_context()
+    context.add_init_script("delete window.DecompressionStream")
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    page.wait_for_selector("#trouble:not([hidden])")
+    assert "DecompressionStream" in page.inner_text("#trouble")
+    context.close()
+
+
+def test_the_arrow_keys_choose_a_token_and_the_address_keeps_it(page_file, open_page):
+    opened = open_page.file(page_file)
+    opened.page.locator("#tokens [aria-checked=true]").focus()
+    opened.page.keyboard.press("ArrowLeft")
+    opened.page.keyboard.press("ArrowLeft")
+    assert "token=7" in opened.page.url
+    opened.page.keyboard.press("Home")
+    assert "token=0" in opened.page.url
+    assert opened.page.locator(":focus").inner_text() == "a"
+    assert opened.page.locator("#token-select").input_value() == "0"
+
+
+def test_a_link_leads_to_its_token_layer_and_head(page_file, open_page):
+    opened = open_page.file(page_file, "#token=4&key=2&layer=1&head=1")
+    assert opened.page.locator("#tokens [aria-checked=true]").inner_text() == "e"
+    assert "Layer 1, head 1" in opened.text("#head-title")
+    assert "“e” (4) → “c” (2)" in opened.text("#reading")
+
+
+def test_an_address_that_makes_no_sense_does_no_harm(page_file, open_page):
+    opened = open_page.file(page_file)
+    for choice in ("token=99&layer=-1&head=x", "", "nonsense", "token=1e9&key=0x1"):
+        opened.ask("([choice]) => { location.hash = choice; }", choice)
+        opened.page.wait_for_timeout(30)
+    assert opened.complaints == []
+
+
+def test_the_small_maps_are_a_grid_of_buttons(page_file, open_page):
+    opened = open_page.file(page_file)
+    opened.page.locator(".thumb[aria-pressed=true]").focus()
+    opened.page.keyboard.press("ArrowRight")
+    opened.page.keyboard.press("ArrowDown")
+    assert opened.page.locator(":focus").get_attribute("aria-label") == "layer 1, head 1"
+    assert opened.page.locator("#layer-select").input_value() == "1"
+
+
+def test_the_large_map_is_read_with_the_keys(page_file, open_page):
+    opened = open_page.file(page_file, "#token=5&key=3")
+    opened.page.locator("#map-canvas").focus()
+    opened.page.keyboard.press("ArrowUp")
+    opened.page.keyboard.press("ArrowRight")
+    assert opened.text("#reading").startswith("“e” (4) → “e” (4): ")
+    opened.page.keyboard.press("Enter")
+    assert "token=4&key=4" in opened.page.url
+
+
+def test_arcs_and_tint_follow_the_pointer(page_file, open_page):
+    opened = open_page.file(page_file)
+    opened.page.locator("#tokens [data-position='3']").hover()
+    assert opened.text("#arcs-title").startswith("Arcs from “d” (3)")
+    assert 0 < opened.page.locator(".arcs .lines path, .arcs .lines circle").count() <= 4
+    opened.page.locator("h1").hover()
+    assert opened.text("#arcs-title").startswith("Arcs from “j” (9)")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_words_stand_out_from_their_ground(page_file, open_page, scheme):
+    opened = open_page.file(page_file, color_scheme=scheme)
+    found = opened.page.evaluate(CONTRAST, WORDS)
+    assert len(found) > 60
+    assert min(found)[0] >= 4.5, min(found)
+
+
+def test_colours_can_be_chosen_against_the_system(page_file, open_page):
+    opened = open_page.file(page_file, color_scheme="light")
+    light = opened.ask("() => getComputedStyle(document.body).backgroundColor")
+    opened.page.locator("#theme").select_option("dark")
+    assert opened.ask("() => getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_nothing_sticks_out_on_any_screen(primer_page):
+    for width in (360, 768, 1920):
+        primer_page.page.set_viewport_size({"width": width, "height": 800})
+        primer_page.page.wait_for_timeout(100)
+        assert primer_page.ask("() => document.documentElement.scrollWidth") <= width
+
+
+def test_all_that_can_be_used_has_a_name_and_all_tables_a_caption(primer_page):
+    assert primer_page.ask(UNNAMED) == []
+    assert primer_page.ask(UNTITLED) == 0
+    primer_page.ask("() => document.querySelector('#temperature').labels[0].remove()")
+    assert len(primer_page.ask(UNNAMED)) == 1, "a control without a name would be found"

@@ -1,0 +1,201 @@
+"""A receipt repeats the draw of its token, shows every step on the way, and notices when it was changed."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretell.config import SamplingConfig
+from foretell.errors import ConfigError, DataError
+from foretell.generation.engine import generate
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import Sequence
+from foretell.insight.receipt import Receipt
+from foretell.insight.recording import RecordingSampler
+from foretell.model.decoder import Decoder
+from foretell.text import Tokenizer, train_tokenizer
+
+MakeDecoder = Callable[..., Decoder]
+ALL_FILTERS: dict[str, Any] = {"repetition_penalty": 1.3, "temperature": 0.7, "top_k": 8, "top_p": 0.9, "min_p": 0.05}
+SETTINGS = st.builds(
+    SamplingConfig,
+    repetition_penalty=st.just(1.0) | st.floats(0.5, 2),
+    temperature=st.sampled_from([0.0, 1.0]) | st.floats(0.01, 5),
+    top_k=st.none() | st.integers(1, 30),
+    top_p=st.just(1.0) | st.floats(0.01, 1),
+    min_p=st.just(0.0) | st.floats(0, 1),
+    seed=st.integers(0, 2**63 - 1),
+)
+PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return train_tokenizer("characters", ["abcdefghij"])  # ten ids, and one more for the end
+
+
+@pytest.fixture
+def record(tokenizer: Tokenizer) -> Callable[..., Receipt]:
+    """The receipt of one draw from these logits after these ids."""
+
+    def make(logits: torch.Tensor, ids: list[int], **settings: Any) -> Receipt:
+        sampler, sequence = RecordingSampler(SamplingConfig(**settings), tokenizer), Sequence(ids, sample=2)
+        sequence.generated += sampler(logits[None], [ids], [2])
+        return sampler.receipts_of(sequence)[0]
+
+    return make
+
+
+def some_logits(seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return (3 * torch.randn(11, generator=torch.Generator().manual_seed(seed))).to(dtype)
+
+
+# --- the same tokens, repeated ----------------------------------------------------------------------------------------
+
+
+@given(sampling=SETTINGS, seed=st.integers(0, 10**6), dtype=st.sampled_from(list(PRECISIONS.values())))
+def test_a_recording_sampler_draws_the_same_and_every_receipt_replays(
+    tokenizer: Tokenizer, sampling: SamplingConfig, seed: int, dtype: torch.dtype
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = (3 * torch.randn(4, 15, generator=generator)).to(dtype)  # more than the tokenizer has
+    history, samples = [[1], [2, 3], [4, 5, 4], [1]], [0, 1, 2, 0]
+    recorder = RecordingSampler(sampling, tokenizer)
+    tokens = recorder(logits, history, samples)
+    assert tokens == Sampler(sampling, tokenizer.vocab_size)(logits, history, samples)
+    for ids, sample, token in zip(history, samples, tokens, strict=True):
+        receipt = recorder.receipts_of(Sequence(ids, sample, [token]))[0]
+        low, high = receipt.interval
+        assert receipt.replay() == receipt.token == token
+        assert low - 1e-12 <= receipt.draw < high + 1e-12
+        receipt.check()
+
+
+def test_a_whole_generation_is_the_same_with_receipts(make_decoder: MakeDecoder, tokenizer: Tokenizer) -> None:
+    decoder, sampling = make_decoder("gpt2"), SamplingConfig(**ALL_FILTERS)
+
+    def written(sampler: Sampler) -> list[Sequence]:
+        sequences = [Sequence([1, 2, 3], 0), Sequence([4], 1), Sequence([4], 1)]
+        list(generate(decoder, sequences, sampler, 20, slide=True))
+        return sequences
+
+    recorder = RecordingSampler(sampling, tokenizer)
+    sequences = written(recorder)
+    assert sequences == written(Sampler(sampling, tokenizer.vocab_size))
+    for sequence in sequences:
+        receipts = recorder.receipts_of(sequence)
+        assert [receipt.replay() for receipt in receipts] == sequence.generated
+        assert [receipt.position for receipt in receipts] == list(range(len(sequence.prompt), len(sequence.ids)))
+
+
+# --- the path through the filters -------------------------------------------------------------------------------------
+
+
+def test_stages_are_the_filters_in_the_order_they_ran_each_over_the_whole_vocabulary(record) -> None:
+    receipt = record(some_logits(), [1, 2], **ALL_FILTERS)
+    stages = list(receipt.stages())
+    assert [(stage.name, stage.setting) for stage in stages] == [("logits", None), *ALL_FILTERS.items()]
+    assert all(len(stage.logits) == receipt.vocab_size for stage in stages)
+    assert all(math.isclose(float(stage.probabilities.sum()), 1) for stage in stages)
+    assert [stage.left for stage in stages] == sorted((stage.left for stage in stages), reverse=True)
+    assert stages[3].left == 8
+    assert torch.equal(receipt.drawn_from, stages[-1].probabilities)
+
+
+def test_filters_that_were_not_asked_for_are_no_stages(record) -> None:
+    assert [stage.name for stage in record(some_logits(), [1]).stages()] == ["logits"]
+    assert [stage.left for stage in record(some_logits(), [1], temperature=0).stages()] == [11, 1]
+
+
+def test_a_stage_lists_the_likeliest_of_those_left(record) -> None:
+    *_, last = record(torch.arange(11.0), [1], top_k=2).stages()
+    assert [token for token, _ in last.likeliest(5)] == [10, 9]
+    assert sum(probability for _, probability in last.likeliest(5)) == pytest.approx(1)
+
+
+def test_a_receipt_keeps_the_logits_whatever_happens_to_them_later(record) -> None:
+    logits = some_logits()
+    receipt = record(logits, [1])
+    logits.zero_()
+    assert torch.equal(receipt.logits, some_logits())
+
+
+# --- in writing -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_a_receipt_in_json_keeps_every_bit_and_replays(record, tokenizer: Tokenizer, precision: str) -> None:
+    receipt = record(some_logits(3, PRECISIONS[precision]), [1, 2], **ALL_FILTERS)
+    again = Receipt.from_json(json.loads(json.dumps(receipt.to_json(), allow_nan=False)), tokenizer)
+    assert torch.equal(again.logits, receipt.logits)
+    assert again.logits.dtype == PRECISIONS[precision]
+    assert again.to_json() == receipt.to_json()
+    assert again.replay() == receipt.token
+    again.check()
+
+
+def test_json_names_tokens_by_their_text(record) -> None:
+    values = record(torch.arange(11.0), [1], temperature=0).to_json()
+    assert values["token"] == {"id": 10, "text": "<|endoftext|>"}
+    assert values["stages"][1] == {
+        "filter": "temperature",
+        "setting": 0.0,
+        "left": 1,
+        "tokens": [{"id": 10, "text": "<|endoftext|>", "probability": 1.0}],
+    }
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"token": {"id": 3}}, r"position 2 does not hold: it names token 3 'd', and replays to token \d+"),
+        ({"draw": 0.25}, r"it names the draw 0.25, and that of seed 1, sample 2, position 2 is 0\.\d+"),
+        ({"sample": 3}, "it names the draw .*, and that of seed 1, sample 3, position 2"),
+        ({"ids": [1, 2, 3]}, "position 3 does not hold"),
+        ({"sampling": {"temperature": 1.0, "seed": 9}}, "seed 9"),
+        (
+            {"logits": {"dtype": "float32", "data": "AACAPwAAAAAAAAAAAAAAAA=="}, "token": {"id": 1}},
+            "replays to token 0",
+        ),
+    ],
+)
+def test_a_receipt_that_was_changed_says_in_one_line_that_it_does_not_hold(record, tokenizer, change, words) -> None:
+    values = record(some_logits(4), [1, 2], temperature=0.5).to_json() | {"vocab_size": None} | change
+    changed = Receipt.from_json(values, tokenizer)
+    with pytest.raises(DataError, match=words) as failure:
+        changed.check()
+    assert "\n" not in str(failure.value)
+
+
+def test_changed_logits_do_not_replay_to_the_same_token(record) -> None:
+    receipt = record(some_logits(4), [1, 2], temperature=0)
+    changed = receipt.logits.clone()
+    changed[receipt.token] -= 20
+    assert replace(receipt, logits=changed).replay() != receipt.token
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"format": "foretell.receipt/9"}, ConfigError, "receipt.format"),
+        ({"drwa": 0.5}, ConfigError, "did you mean 'draw'"),
+        ({"sampling": {"temperature": -1}}, ConfigError, "receipt.sampling.temperature"),
+        ({"draw": "often"}, ConfigError, "receipt.draw"),
+        ({"ids": [99]}, DataError, "the receipt names the token 99, and its logits are of 0 to 10"),
+        ({"logits": {"dtype": "int8", "data": ""}}, DataError, "dtype 'int8'; known are bfloat16"),
+        ({"logits": {"dtype": "float32", "data": "AAA="}}, DataError, "2 bytes, which is not a whole number"),
+        ({"logits": {"dtype": "float32", "data": "?"}}, DataError, "not base64"),
+    ],
+)
+def test_what_is_no_receipt_is_refused_in_one_line(record, change, error, words) -> None:
+    with pytest.raises(error, match=words) as failure:
+        Receipt.from_json(record(some_logits(), [1]).to_json() | change)
+    assert "\n" not in str(failure.value)
