@@ -19,6 +19,7 @@ OPTIONS = {
     },
     "next": {"--top", "--at", "--every", "--json", "--device", "--dtype"},
     "score": {"--json", "--device", "--dtype"},
+    "evaluate": {"--task", "--stride", "--text-field", "--json", "--device", "--dtype"},
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
     "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},

@@ -36,6 +36,7 @@ VERBS = {  # verb: (group, what it does, where it is)
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
     "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
+    "evaluate": (ASK, "How good a model is on a text, or at multiple choice.", "foretell.cli.evaluate:evaluate"),
     "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
     "info": (LOOK, "Every weight's path, shape and size.", "foretell.cli.info:info"),
     "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),
