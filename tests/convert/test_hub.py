@@ -48,7 +48,7 @@ class Hub:
 
 def make_handler(state: Hub) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
+        def log_message(self, format: str, *args: object) -> None:
             pass
 
         def do_HEAD(self) -> None:

@@ -36,8 +36,7 @@ def logprob_by_hand(model: LanguageModel, before: list[int], after: list[int]) -
 
 
 def by_hand(model: LanguageModel, question: Question) -> list[float]:
-    end = [model.tokenizer.end_id]
-    before = end + list(question.query.encode())
+    before = [256, *question.query.encode()]
     spaced = [one if question.query[-1] == "\n" or one[0] == " " else " " + one for one in question.choices]
     return [logprob_by_hand(model, before, list(one.encode()))[0] for one in spaced]
 

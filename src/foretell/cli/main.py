@@ -28,7 +28,8 @@ For example:
     foretell next primer "The return value of the"  what comes next?
     foretell generate runs/my "Once upon a time"    let it write
 
-A MODEL is a path, the name of a run in ./runs, or `primer`, which is inside.
+A MODEL is a path, the name of a run in ./runs, `primer`, which is inside, or
+hub:owner/name[@revision], which is downloaded.
 """
 VERBS = {  # verb: (group, what it does, where it is)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),

@@ -69,7 +69,8 @@ def speaking(say: Say) -> Generator[None]:
     """Let the library's warnings go to `say` in place of its own handlers."""
     logger = logging.getLogger("huggingface_hub")
     handlers, propagate = logger.handlers, logger.propagate
-    logger.handlers, logger.propagate = [SayHandler(say)], False
+    handler: logging.Handler = SayHandler(say)
+    logger.handlers, logger.propagate = [handler], False
     try:
         yield
     finally:
