@@ -18,7 +18,7 @@ import pytest
 from foretell.cli.main import run
 from foretell.convert.hub import fetch_model, parse_name
 from foretell.convert.hub_progress import Progress, in_words
-from foretell.convert.load import load
+from foretell.convert.load import find_tokenizer, load
 from foretell.errors import CheckpointError, ForetellError, UsageError
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
@@ -164,10 +164,10 @@ def said() -> list[str]:
 
 def test_only_the_files_that_a_model_is_read_from_are_downloaded(server, said):
     directory = fetch_model("cats/tiny", said.append)
-    needed = ["tokenizer.json", "generation_config.json", "model.safetensors", "config.json"]
+    needed = ["model.safetensors", "tokenizer.json", "generation_config.json", "config.json"]
     assert server.downloads() == needed
     assert sorted(path.name for path in directory.iterdir()) == sorted(needed)
-    assert said[0].startswith("downloading tokenizer.json of cats/tiny, ")
+    assert said[1].startswith("downloading tokenizer.json of cats/tiny, ")
     assert len(said) == 4
 
 
@@ -186,6 +186,14 @@ def test_a_model_on_the_hub_is_loaded_and_asked_like_any_other(server, capfd):
     assert json.loads(captured.out)["context"] == "The"
     assert "downloading model.safetensors of cats/tiny" in captured.err
     assert run(["tokenize", "hub:cats/tiny", "The", "--json"]) == 0
+
+
+def test_a_tokenizer_comes_without_the_weights_and_is_no_model_offline(server, said, monkeypatch, tmp_path):
+    assert find_tokenizer("hub:cats/tiny").end_ids == (256,)
+    assert server.downloads() == ["tokenizer.json", "generation_config.json", "config.json"]
+    point_at(monkeypatch, server.endpoint, tmp_path / "cache", offline=True)
+    assert find_tokenizer("hub:cats/tiny").encode("a") == [97]
+    assert "is not in the cache" in refused("cats/tiny", said)
 
 
 def test_a_revision_is_a_directory_of_its_own(server, said):
@@ -216,7 +224,7 @@ def test_an_index_that_names_what_is_not_there_is_refused(server, said, name):
 def test_two_files_stand_for_a_tokenizer_where_there_is_no_other(server, said):
     del server.repositories["cats/tiny"]["tokenizer.json"]
     fetch_model("cats/tiny", said.append)
-    assert server.downloads()[:2] == ["vocab.json", "merges.txt"]
+    assert server.downloads()[1:3] == ["vocab.json", "merges.txt"]
 
 
 def refused(name: str, said: list[str]) -> str:
@@ -269,12 +277,13 @@ def test_a_transfer_that_breaks_off_goes_on_where_it_was_and_says_so(server, sai
 
 
 def test_a_transfer_that_never_ends_is_one_line_and_can_be_tried_again(server, said, model_files):
+    find_tokenizer("hub:cats/tiny")
     server.cut = {"model.safetensors": 1000}
     assert "model.safetensors could not be downloaded whole" in refused("cats/tiny", said)
     server.cut = {}
     server.asked.clear()
     directory = fetch_model("cats/tiny", said.append)
-    assert server.downloads() == ["model.safetensors", "config.json"]  # the others are kept
+    assert server.downloads() == ["model.safetensors"]  # what was whole is kept
     assert (directory / "model.safetensors").read_bytes() == model_files["model.safetensors"]
 
 

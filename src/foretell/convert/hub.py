@@ -2,7 +2,7 @@
 
 The extra `hub` (huggingface_hub) downloads into its own cache, so that HF_HOME, HF_ENDPOINT, HF_TOKEN and
 HF_HUB_OFFLINE mean what they mean elsewhere. Only the files that a model is read from are asked for; config.json is
-the last of them, so that a directory that has it is complete.
+the last of them, so that a directory that has it has the small files too.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 REVISION = re.compile(r"\w[\w./-]*")
 
+Fetch = Callable[[str], Path]  # a file's name to where it is now
+Download = Callable[[str, dict[str, int], Fetch], Path]
+
 
 def fetch_model(name: str, say: Say) -> Path:
     """The directory of a model on the Hub, `owner/name` or `owner/name@revision`, downloaded where it is not cached.
@@ -37,17 +40,32 @@ def fetch_model(name: str, say: Say) -> Path:
     was downloaded before is used, and said. Raises UsageError for a name that is none, CheckpointError for whatever
     cannot be had: no such repository or revision, no right to it, no safetensors in it, a broken download.
     """
+    return fetch(name, say, download, has_weights)
+
+
+def fetch_tokenizer(name: str, say: Say) -> Path:
+    """The directory of a model's tokenizer alone, without its weights; otherwise as `fetch_model`."""
+    return fetch(name, say, download_small, lambda directory: True)
+
+
+def fetch(name: str, say: Say, get: Download, is_complete: Callable[[Path], bool]) -> Path:
+    """The directory that `get` fills from the Hub, or the one in the cache, if it `is_complete`, when offline."""
     repository, revision = parse_name(name.removeprefix(PREFIX))
     hub = import_hub()
     if hub.is_offline_mode():
-        return find_cached(hub, repository, revision, "HF_HUB_OFFLINE is set")
+        return find_cached(hub, repository, revision, is_complete, "HF_HUB_OFFLINE is set")
     try:
         commit, sizes = list_files(hub, repository, revision)
     except UnreachableError as error:
-        directory = find_cached(hub, repository, revision, str(error))
+        directory = find_cached(hub, repository, revision, is_complete, str(error))
         say(f"{error}: what was downloaded before is used")
         return directory
-    return download(hub, repository, revision, commit, sizes, say)
+    directory = get(repository, sizes, partial(fetch_file, hub, repository, commit, sizes, say))
+    with failures(hub, repository, revision):
+        # By the revision's name, which writes down in the cache which commit it stands for
+        if Path(hub.hf_hub_download(repository, CONFIG, revision=revision)).parent != directory:
+            raise CheckpointError(f"{PREFIX}{repository} has changed while it was downloaded; try again")
+    return directory
 
 
 class UnreachableError(CheckpointError):
@@ -89,20 +107,21 @@ def list_files(hub: ModuleType, repository: str, revision: str) -> tuple[str, di
         return commit, {entry.path: entry.size for entry in entries if isinstance(entry, hub.hf_api.RepoFile)}
 
 
-def download(hub: ModuleType, repository: str, revision: str, commit: str, sizes: dict[str, int], say: Say) -> Path:
-    """Every file that a model is read from, config.json last."""
+def download(repository: str, sizes: dict[str, int], fetch: Fetch) -> Path:
+    """Every file that a model is read from."""
     refuse_unreadable(repository, sizes)
-    fetch = partial(fetch_file, hub, repository, commit, sizes, say)
-    for name in small_files(sizes):
-        fetch(name)
     for name in weight_files(repository, sizes, fetch):
         fetch(name)
-    directory = fetch(CONFIG).parent
-    with failures(hub, repository, revision):
-        # By the revision's name, which writes down in the cache which commit it stands for
-        if Path(hub.hf_hub_download(repository, CONFIG, revision=revision)).parent != directory:
-            raise CheckpointError(f"{PREFIX}{repository} has changed while it was downloaded; try again")
-    return directory
+    return download_small(repository, sizes, fetch)
+
+
+def download_small(repository: str, sizes: dict[str, int], fetch: Fetch) -> Path:
+    """The tokenizer's files and the others beside the weights, config.json last."""
+    if CONFIG not in sizes:
+        raise CheckpointError(f"{PREFIX}{repository} has no {CONFIG}, so it is no model that can be read")
+    for name in small_files(sizes):
+        fetch(name)
+    return fetch(CONFIG).parent
 
 
 def fetch_file(hub: ModuleType, repository: str, commit: str, sizes: dict[str, int], say: Say, name: str) -> Path:
@@ -122,7 +141,7 @@ def small_files(sizes: dict[str, int]) -> list[str]:
     return [name for name in (*tokenizer, *BESIDE) if name in sizes]
 
 
-def weight_files(repository: str, sizes: dict[str, int], fetch: Callable[[str], Path]) -> list[str]:
+def weight_files(repository: str, sizes: dict[str, int], fetch: Fetch) -> list[str]:
     """The one file of weights, or those that the index lists."""
     if WEIGHTS in sizes:
         return [WEIGHTS]
@@ -144,15 +163,13 @@ def refuse_unreadable(repository: str, sizes: dict[str, int]) -> None:
         pickled = next((name for name in sorted(sizes) if name.endswith(PICKLED)), None)
         reason = "" if pickled is None else f" but {pickled}, which is a pickle and can run any code when it is opened"
         raise CheckpointError(f"{PREFIX}{repository} has no {WEIGHTS}{reason}; find one that has")
-    if CONFIG not in sizes:
-        raise CheckpointError(f"{PREFIX}{repository} has no {CONFIG}, so it is no model that can be read")
 
 
-def find_cached(hub: ModuleType, repository: str, revision: str, why: str) -> Path:
-    """The directory of what was downloaded before, if it is complete."""
+def find_cached(hub: ModuleType, repository: str, revision: str, is_complete: Callable[[Path], bool], why: str) -> Path:
+    """The directory of what was downloaded before, if it is complete; `why` nothing is downloaded now."""
     found = hub.try_to_load_from_cache(repository, CONFIG, revision=revision)
     directory = Path(found).parent if isinstance(found, str) else None
-    if directory is None or not has_weights(directory):
+    if directory is None or not is_complete(directory):
         at = "" if revision == "main" else f"@{revision}"
         raise CheckpointError(
             f"{PREFIX}{repository}{at} is not in the cache (HF_HOME), and {why}; download it while online"
