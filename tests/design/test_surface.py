@@ -20,6 +20,7 @@ OPTIONS = {
     },
     "next": {"--top", "--at", "--every", "--json", "--device", "--dtype"},
     "score": {"--json", "--device", "--dtype"},
+    "evaluate": {"--task", "--stride", "--text-field", "--json", "--device", "--dtype"},
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
     "explain": {

@@ -28,7 +28,8 @@ For example:
     foretell next primer "The return value of the"  what comes next?
     foretell generate runs/my "Once upon a time"    let it write
 
-A MODEL is a path, the name of a run in ./runs, or `primer`, which is inside.
+A MODEL is a path, the name of a run in ./runs, `primer`, which is inside, or
+hub:owner/name[@revision], which is downloaded.
 """
 VERBS = {  # verb: (group, what it does, where it is)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
@@ -37,6 +38,7 @@ VERBS = {  # verb: (group, what it does, where it is)
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
     "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
+    "evaluate": (ASK, "How good a model is on a text, or at multiple choice.", "foretell.cli.evaluate:evaluate"),
     "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
     "info": (LOOK, "Every weight's path, shape and size; every name.", "foretell.cli.info:info"),
     "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),

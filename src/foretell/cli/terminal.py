@@ -70,4 +70,6 @@ def open_model(argument: str, device: DeviceName, dtype: DtypeName) -> LanguageM
     parameters = sum(parameter.numel() for parameter in model.decoder.parameters())
     precision = str(model.dtype).removeprefix("torch.")
     console.print(f"{argument}: {parameters:,} parameters on {model.device.type} in {precision}", style="dim")
+    for line in model.tokenizer.notes:
+        note(line)
     return model

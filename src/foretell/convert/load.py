@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.resources import files
 from pathlib import Path
 
+from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.runs.checkpoint import MANIFEST, Checkpoint
@@ -19,8 +21,9 @@ SHIPPED = ("primer",)
 def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
     """Load a model for use.
 
-    `argument` is, in this order: a saved model's or a run's directory; a run's name in ./runs; `primer`. A run stands
-    for its best checkpoint; `runs/x@last` and `runs/x@step-000123` name others. Errors are `CheckpointError`.
+    `argument` is, in this order: a saved model's or a run's directory; a run's name in ./runs; `primer`;
+    `hub:owner/name[@revision]`. A run stands for its best checkpoint; `runs/x@last` and `runs/x@step-000123` name
+    others. Errors are `CheckpointError`.
     """
     chosen_device = choose_device(device)
     directory = find_model(str(argument))
@@ -42,6 +45,8 @@ def find_model(argument: str) -> Path:
             return candidate
     if argument in SHIPPED:
         return Path(str(files("foretell") / argument))
+    if argument.startswith(PREFIX):
+        return fetch_model(argument, say)
     if _exists(Path(argument)):
         raise CheckpointError(f"{argument} is neither a run (run.json) nor a saved model (config.json)")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
@@ -52,7 +57,14 @@ def find_tokenizer(argument: str) -> Tokenizer:
     path = Path(argument)
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
         return load_tokenizer(path)
+    if argument.startswith(PREFIX):
+        return load_tokenizer(fetch_tokenizer(argument, say))
     return load_tokenizer(find_model(argument))
+
+
+def say(line: str) -> None:
+    """A line on stderr."""
+    print(line, file=sys.stderr)
 
 
 def _suggest(name: str) -> str:
