@@ -28,6 +28,7 @@ class LanguageModel:
     decoder: Decoder
     tokenizer: Tokenizer
     name: str = "model"
+    notes: tuple[str, ...] = ()  # what was left out or added when it was read
 
     @property
     def device(self) -> torch.device:
@@ -58,16 +59,21 @@ def load_model(
     """Read a saved model. Unless it goes on training, it comes without dropout and in evaluation mode."""
     config = load_config(directory)
     tokenizer = load_tokenizer(directory / TOKENIZER)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
-            "they do not belong together"
-        )
+    check_vocabulary(tokenizer, config, directory)
     check_depth(config, directory / WEIGHTS)
     with torch.device("meta"):
         decoder = Decoder(config if for_training else config.replaced(dropout=0.0))
     load_weights(decoder, directory / WEIGHTS, device, dtype)
     return LanguageModel(decoder.train(for_training), tokenizer, name)
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
+    """Refuse a tokenizer with tokens that the model has no row for."""
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
+            "they do not belong together"
+        )
 
 
 def load_config(directory: Path) -> ModelConfig:
