@@ -48,6 +48,7 @@ class Family:
     harmless: frozenset[str] = frozenset()  # their fields that have no say in the logits
     buffers: tuple[str, ...] = ()  # globs of names in files that are no weights
     is_rotary: bool = False  # rope_theta, rope_scaling, rope_parameters are understood
+    tokenizer_class: str | None = None  # what transformers makes of any tokenizer beside it, whatever the files say
     splits_width: bool = False  # transformers refuses a width that is no multiple of the heads
 
 

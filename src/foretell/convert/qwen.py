@@ -17,6 +17,7 @@ QWEN2 = Family(
     prefix="model.",
     rows=ROWS,
     fields=SIZES,
+    tokenizer_class="Qwen2Tokenizer",
     shared={**SHARED, "bias": {"attention": True, "attention_output": False, "feedforward": False, "norm": False}},
     fixed=FIXED,
     harmless=HARMLESS,
