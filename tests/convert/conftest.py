@@ -1,4 +1,4 @@
-"""What the tests of convert share: small random models made by transformers, one or more a family, odd shapes among them.
+"""What the tests of convert share: small random models made by transformers, of every family and odd shapes.
 
 New weights of standard deviation 0.02 would hide many a mistake; these are strong enough that every part shows.
 """
@@ -103,7 +103,7 @@ def make_theirs() -> MakeTheirs:
 
 @pytest.fixture(scope="session")
 def directory_of(make_theirs: MakeTheirs, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory):
-    """`directory_of("llama")` is where transformers has saved that case, with our tokenizer; made once, not to change."""
+    """`directory_of("llama")` is where transformers has saved that case, with our tokenizer; not to be changed."""
     made: dict[str, Path] = {}
 
     def directory(case: str) -> Path:
@@ -116,9 +116,19 @@ def directory_of(make_theirs: MakeTheirs, tokenizer: Tokenizer, tmp_path_factory
     return directory
 
 
+@pytest.fixture(scope="session")
+def their_tokenizer() -> Callable[..., Any]:
+    """`their_tokenizer(directory)` is what transformers makes of it, by itself or as the named class."""
+
+    def make(directory: Path, kind: str = "AutoTokenizer") -> Any:
+        return getattr(transformers, kind).from_pretrained(directory)
+
+    return make
+
+
 @pytest.fixture
 def copy_of(directory_of, tmp_path: Path):
-    """`copy_of("llama", rope_theta=5)` is a copy to spoil, with some fields of its config.json changed (... : left out)."""
+    """`copy_of("llama", rope_theta=5)` is a copy to spoil, with fields of its config.json changed (...: left out)."""
 
     def copy(case: str, **changes: Any) -> Path:
         target = tmp_path / "copy"

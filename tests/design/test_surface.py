@@ -11,7 +11,7 @@ OPTIONS = {
     "demo": {"--minutes", "--out"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
-        *("--checkpoint-every", "--text-field", "--set", "--device", "--dtype"),
+        *("--checkpoint-every", "--text-field", "--set", "--exportable", "--device", "--dtype"),
     },
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
@@ -23,6 +23,7 @@ OPTIONS = {
     "info": {"--json"},
     "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},
     "tokenize": {"--allow-special", "--json"},
+    "convert": {"--to", "--family", "--dtype", "--json"},
     "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},
 }
 

@@ -73,6 +73,6 @@ def refuse_pickles(directory: Path) -> None:
     found = [path.name for pattern in PICKLES for path in sorted(directory.glob(pattern))]
     if found:
         raise CheckpointError(
-            f"{directory} has only {found[0]}; such files can run any code when they are opened, so foretell opens none: "
+            f"{directory} has only {found[0]}; such a file can run any code when it is opened, so foretell opens none: "
             f"get {WEIGHTS} of the same model"
         )

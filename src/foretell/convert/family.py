@@ -44,7 +44,9 @@ class Family:
     fields: Mapping[str, Field]
     shared: Mapping[str, Any]  # fields of ModelConfig that are the same in the whole family
     fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # their field: the values that we can express
-    noted: Mapping[str, str] = field(default_factory=dict)  # their field: why it makes no difference, said when it is on
+    noted: Mapping[str, str] = field(
+        default_factory=dict
+    )  # their field: why it makes no difference, said when it is on
     harmless: frozenset[str] = frozenset()  # their fields that have no say in the logits
     buffers: tuple[str, ...] = ()  # globs of names in files that are no weights
     is_rotary: bool = False  # rope_theta, rope_scaling, rope_parameters are understood
@@ -57,21 +59,24 @@ def same(names: Mapping[str, str], prefix: str, block: str) -> tuple[Row, ...]:
     return tuple(Row(f"{prefix}{theirs}", (f"{block}{ours}",)) for theirs, ours in names.items())
 
 
+def names(text: str) -> frozenset[str]:
+    """The words of a text."""
+    return frozenset(text.split())
+
+
 # What every config.json may hold without a say in the logits
-HARMLESS = frozenset(
-    (
-        "architectures model_type transformers_version _name_or_path torch_dtype dtype use_cache initializer_range "
-        "bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id output_attentions output_hidden_states "
-        "return_dict chunk_size_feed_forward id2label label2id problem_type task_specific_params finetuning_task "
-        "gradient_checkpointing attn_implementation _attn_implementation _attn_implementation_internal "
-        "_attn_implementation_autoset torchscript use_bfloat16 tokenizer_class prefix return_dict_in_generate "
-        "do_sample max_length min_length temperature top_k top_p typical_p repetition_penalty length_penalty "
-        "early_stopping num_beams num_beam_groups diversity_penalty num_return_sequences no_repeat_ngram_size "
-        "encoder_no_repeat_ngram_size bad_words_ids exponential_decay_length_penalty suppress_tokens "
-        "begin_suppress_tokens forced_bos_token_id forced_eos_token_id output_scores remove_invalid_values "
-        "decoder_start_token_id tf_legacy_loss is_decoder neuron rope_theta rope_scaling rope_parameters"
-    ).split()
+HARMLESS = names(
+    """architectures model_type transformers_version _name_or_path torch_dtype dtype use_cache initializer_range
+    bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id tokenizer_class prefix
+    output_attentions output_hidden_states output_scores return_dict return_dict_in_generate chunk_size_feed_forward
+    id2label label2id problem_type task_specific_params finetuning_task gradient_checkpointing torchscript is_decoder
+    attn_implementation _attn_implementation _attn_implementation_internal _attn_implementation_autoset
+    do_sample max_length min_length temperature top_k top_p typical_p repetition_penalty length_penalty early_stopping
+    num_beams num_beam_groups diversity_penalty num_return_sequences no_repeat_ngram_size bad_words_ids
+    encoder_no_repeat_ngram_size exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
+    forced_bos_token_id forced_eos_token_id remove_invalid_values tf_legacy_loss"""
 )
+ROPE = names("rope_theta rope_scaling rope_parameters")  # read by rope.py, where the family is rotary
 # What would change the logits of any family: absent, or one of these values
 FIXED: Mapping[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False, None),

@@ -18,9 +18,7 @@ GPT1 = Family(
     # its "gelu" is the tanh form, unlike GPT-2's; the feed-forward layer is always four times as wide
     fields={
         **SIZES,
-        "afn": Field(
-            ("activation",), "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}
-        ),
+        "afn": Field(("activation",), "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
     },
     shared={**GPT2.shared, "norm_placement": "post"},
     harmless=SUMMARY,

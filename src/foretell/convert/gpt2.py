@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretell.convert.family import Family, Field, Row
+from foretell.convert.family import Family, Field, Row, names
 from foretell.convert.transforms import Split, Transpose
 
 BLOCK = "trunk.blocks.*"
@@ -44,9 +44,7 @@ SIZES = {
     "attn_pdrop": Field(("dropout.attention",), 0.1),
     "resid_pdrop": Field(("dropout.residual",), 0.1),
 }
-SUMMARY = frozenset(
-    "n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout".split()
-)
+SUMMARY = names("n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout")
 GPT2 = Family(
     name="gpt2",
     architecture="GPT2LMHeadModel",

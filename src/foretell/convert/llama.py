@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretell.convert.family import Family, Field, Row
+from foretell.convert.family import Family, Field, Row, names
 from foretell.convert.gpt2 import ACTIVATIONS
 
 BLOCK = "trunk.blocks.*"
@@ -49,7 +49,7 @@ LLAMA = Family(
     },
     shared=SHARED,
     fixed={"sliding_window": (None,), "layer_types": (None,)},
-    harmless=frozenset({"pretraining_tp"}),
+    harmless=names("pretraining_tp"),
     buffers=BUFFERS,
     is_rotary=True,
     splits_width=True,

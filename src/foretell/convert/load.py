@@ -21,8 +21,9 @@ SHIPPED = ("primer",)
 def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
     """Load a model for use.
 
-    `argument` is, in this order: the directory of a run, of a saved model or of one in Hugging Face's layout; a run's name in ./runs; `primer`. A run stands
-    for its best checkpoint; `runs/x@last` and `runs/x@step-000123` name others. Errors are `CheckpointError`.
+    `argument` is, in this order: the directory of a run, of a saved model or of one in Hugging Face's layout; a run's
+    name in ./runs; `primer`. A run stands for its best checkpoint; `runs/x@last` and `runs/x@step-000123` name others.
+    Errors are `CheckpointError`; what was left out on the way is in the model's `notes`.
     """
     chosen_device = choose_device(device)
     directory = find_model(str(argument))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from foretell.convert.family import Family, Field, Row
+from foretell.convert.family import Family, Field, Row, names
 from foretell.convert.llama import BLOCK, BUFFERS, ROWS, SHARED
 from foretell.convert.llama import SIZES as LLAMA_SIZES
 
 SIZES = {**LLAMA_SIZES, "num_key_value_heads": Field(("num_kv_heads",), 32)}
 FULL = "full_attention"  # the only entry of layer_types that is understood
 FIXED = {"use_sliding_window": (False, None), "layer_types": (None, [FULL])}
-HARMLESS = frozenset({"sliding_window", "max_window_layers"})  # without use_sliding_window they say nothing
+HARMLESS = names("sliding_window max_window_layers")  # without use_sliding_window they say nothing
 
 QWEN2 = Family(
     name="qwen2",

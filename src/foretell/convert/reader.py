@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import math
 import mmap
+from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -45,6 +45,11 @@ class StoredTensor:
         """How many elements it has."""
         return math.prod(self.shape)
 
+    @property
+    def end(self) -> int:
+        """The byte after the last."""
+        return self.start + self.count * SIZES[self.dtype]
+
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
     """Every tensor of a file. A header that is not exactly right for the file is a `CheckpointError`."""
@@ -62,7 +67,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
     entries = parse_header(path, header)
     begin = LENGTH_BYTES + length
     tensors = {name: read_entry(path, name, entry, begin) for name, entry in entries.items()}
-    check_ranges(path, [(tensors[name], entry["data_offsets"][1]) for name, entry in entries.items()], size - begin)
+    check_ranges(path, tensors.values(), begin, size)
     return tensors
 
 
@@ -88,35 +93,37 @@ def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def read_entry(path: Path, name: str, entry: Any, begin: int) -> StoredTensor:
     """One tensor; `begin` is where the data begin."""
-    dtype, shape, offsets = (entry.get(key) if isinstance(entry, dict) else None for key in KEYS)
+    if not isinstance(entry, dict):
+        refuse(path, f"'{name[:80]}' is no tensor")
+    dtype = entry.get("dtype")
     if not isinstance(dtype, str) or dtype not in SIZES:
         refuse(path, f"'{name[:80]}' has the unknown dtype {str(dtype)[:40]!r}")
-    if not is_counts(shape) or len(shape) > MOST_DIMENSIONS:
-        refuse(path, f"'{name[:80]}' has no proper shape")
-    if not is_counts(offsets) or len(offsets) != 2:
-        refuse(path, f"'{name[:80]}' has no proper data_offsets")
-    if offsets[1] - offsets[0] != math.prod(shape) * SIZES[dtype]:
-        refuse(path, f"'{name[:80]}' has {offsets[1] - offsets[0]} bytes, not what {dtype} of shape {shape} takes")
+    shape, offsets = read_counts(path, name, entry, "shape"), read_counts(path, name, entry, "data_offsets")
+    expected = math.prod(shape) * SIZES[dtype]
+    if len(offsets) != 2 or offsets[1] - offsets[0] != expected:
+        refuse(path, f"'{name[:80]}' has data_offsets {offsets}, and {dtype} of shape {shape} takes {expected} bytes")
     return StoredTensor(path, name, dtype, tuple(shape), begin + offsets[0])
 
 
-KEYS = ("dtype", "shape", "data_offsets")
+def read_counts(path: Path, name: str, entry: dict[str, Any], key: str) -> list[int]:
+    """A short list of whole numbers from 0 that a file's size can count."""
+    value = entry.get(key)
+    is_short = isinstance(value, list) and len(value) <= MOST_DIMENSIONS
+    if not is_short or not all(type(one) is int and 0 <= one < 2**63 for one in value):
+        refuse(path, f"'{name[:80]}' has the {key} {str(value)[:40]}")
+    return value
 
 
-def is_counts(value: Any) -> bool:
-    """Is it a list of whole numbers from 0 that a file's size can count?"""
-    return isinstance(value, list) and all(type(one) is int and 0 <= one < 2**63 for one in value)
-
-
-def check_ranges(path: Path, ends: list[tuple[StoredTensor, int]], size: int) -> None:
+def check_ranges(path: Path, tensors: Iterable[StoredTensor], begin: int, size: int) -> None:
     """Refuse ranges that overlap, leave gaps or do not end where the file does."""
-    ordered = sorted(((end - tensor.count * SIZES[tensor.dtype], end, tensor.name) for tensor, end in ends))
-    for (_, end, name), (begin, _, other) in pairwise([(0, 0, "the header"), *ordered]):
-        if begin != end:
-            refuse(path, f"'{other[:80]}' {'overlaps' if begin < end else 'leaves a gap after'} '{name[:80]}'")
-    last = ordered[-1][1] if ordered else 0
+    last, before = begin, "the header"
+    for tensor in sorted(tensors, key=lambda one: (one.start, one.end)):
+        if tensor.start != last:
+            found = "overlaps" if tensor.start < last else "leaves a gap after"
+            refuse(path, f"'{tensor.name[:80]}' {found} '{before[:80]}'")
+        last, before = tensor.end, tensor.name
     if last != size:
-        refuse(path, f"its tensors take {last} bytes, and the file has {size} for them: it may be cut short")
+        refuse(path, f"its tensors end at byte {last}, and the file has {size}: it may be cut short")
 
 
 def refuse(path: Path, reason: str) -> NoReturn:

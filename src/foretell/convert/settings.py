@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from foretell.config import Bias, ModelConfig, make_section
-from foretell.convert.family import FIXED, HARMLESS, NOTED, REQUIRED, Family, Field
+from foretell.convert.family import FIXED, HARMLESS, NOTED, REQUIRED, ROPE, Family, Field
 from foretell.convert.rope import read_rope, write_rope
 from foretell.errors import ConfigError
 
@@ -54,7 +54,7 @@ def check_fixed(family: Family, values: Mapping[str, Any]) -> None:
 def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
     """A line for every field that is on and was not used."""
     noted = {**NOTED, **family.noted}
-    known = {*family.fields, *family.fixed, *FIXED, *family.harmless, *HARMLESS}
+    known = {*family.fields, *family.fixed, *FIXED, *family.harmless, *HARMLESS, *(ROPE if family.is_rotary else ())}
     notes = [f"{name} is left out: {noted[name]}" for name in noted if values.get(name)]
     strange = [name for name, value in values.items() if value and name not in known and name not in noted]
     return notes + [f"{name} is not known here and was not used" for name in strange]
@@ -87,7 +87,8 @@ def differences(config: ModelConfig, family: Family) -> dict[str, tuple[Any, Any
         back = meaningful(read_settings(family, write_settings(family, config))[0])
     except ConfigError:  # a shape that even its own fields contradict, such as heads that do not divide the width
         return {"head_width": (config.head_width, "width / num_heads")}
-    return {name: (value, back.get(name)) for name, value in ours.items() if back.get(name) != value}
+    # a field that has no say over there is lacking because of another one that differs
+    return {name: (value, back[name]) for name, value in ours.items() if name in back and back[name] != value}
 
 
 def meaningful(config: ModelConfig) -> dict[str, Any]:
