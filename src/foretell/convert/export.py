@@ -14,7 +14,7 @@ from foretell.convert.families import choose_family
 from foretell.convert.huggingface import write_huggingface
 from foretell.convert.proof import divergence, logits_of, make_probes, prove
 from foretell.errors import OutputError
-from foretell.model.decoder import Decoder
+from foretell.model.init import empty_decoder
 from foretell.runs.files import new_directory, sha256, write_json
 from foretell.runs.saved_model import LanguageModel
 
@@ -81,8 +81,7 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
             raise OutputError(f"'{path}' holds numbers that are not finite in {name}; give another --dtype")
     if dtype == torch.float32:
         return model
-    with torch.device("meta"):
-        decoder = Decoder(model.decoder.config)
+    decoder = empty_decoder(model.decoder.config)
     decoder.load_state_dict({path: weight.float() for path, weight in weights.items()}, assign=True)
     return LanguageModel(decoder.eval(), model.tokenizer, model.name)
 

@@ -19,6 +19,7 @@ from foretell.convert.reader import FLOATS, StoredTensor, read_tensor
 from foretell.convert.settings import read_settings, write_settings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
 from foretell.model.decoder import Decoder
+from foretell.model.init import empty_decoder
 from foretell.paths import matches
 from foretell.runs.files import write_json
 from foretell.runs.saved_model import LanguageModel, check_vocabulary, save_tensors
@@ -41,8 +42,7 @@ def load_huggingface(
         rows = config.vocab_size - tokenizer.vocab_size
         notes.append(f"{rows:,} of the model's {config.vocab_size:,} tokens are not in the tokenizer")
     config = config.replaced(dropout=0.0)
-    with torch.device("meta"):
-        decoder = Decoder(config)
+    decoder = empty_decoder(config)
     read = partial(_read, tensors, dtype)
     weights = {path: tensor.to(device) for path, tensor in iter_ours(family, config, read)}
     decoder.load_state_dict(weights, assign=True)

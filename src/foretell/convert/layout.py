@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
@@ -41,10 +40,12 @@ def _row_pairings(row: Row, kind: str, expected: Mapping[str, Shape], num_layers
     if first[0] not in expected:
         return
     shapes = tuple(expected[path] for path in first)  # the same in all layers
-    theirs = _to_theirs(row, [torch.empty(shape, device="meta") for shape in shapes])
+    theirs = shapes
+    for transform in reversed(row.transforms):
+        theirs = transform.their_shapes(theirs)
     for layer in layers:
         paths = tuple(f"{path}.{kind}".replace("*", str(layer)) for path in row.ours)
-        yield Pairing(f"{row.theirs}.{kind}".replace("*", str(layer)), tuple(theirs.shape), paths, shapes, row)
+        yield Pairing(f"{row.theirs}.{kind}".replace("*", str(layer)), theirs[0], paths, shapes, row)
 
 
 def iter_theirs(family: Family, config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:

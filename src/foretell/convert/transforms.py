@@ -19,6 +19,10 @@ Shape = tuple[int, ...]
 class Transform(Protocol):
     """One declared difference between two layouts."""
 
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        """The shapes in their layout of tensors that have these in ours."""
+        ...
+
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         """From our layout to theirs."""
         ...
@@ -32,6 +36,9 @@ class Transform(Protocol):
 class Split:
     """Several matrices of ours are one of theirs, outputs after outputs: GPT-2's fused query, key and value."""
 
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
+
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [torch.cat(tensors)]
 
@@ -42,6 +49,9 @@ class Split:
 @dataclass(frozen=True)
 class Transpose:
     """Their matrices are (inputs, outputs), ours (outputs, inputs): GPT-2's Conv1D."""
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return [shape[::-1] for shape in shapes]
 
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [tensor.T if tensor.dim() == 2 else tensor for tensor in tensors]
@@ -55,6 +65,9 @@ class Permute:
     """They rotate neighbours (2i, 2i+1) of a head of this width, we rotate (i, i + E/2): Llama's original layout."""
 
     head_width: int
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return list(shapes)
 
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [self._regrouped(tensor, (-1, 2, self.head_width // 2)) for tensor in tensors]

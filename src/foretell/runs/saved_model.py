@@ -14,6 +14,7 @@ from torch import Tensor
 from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_mean
 from foretell.model.decoder import Decoder
+from foretell.model.init import empty_decoder
 from foretell.runs.files import read_json, write_json
 from foretell.text import Tokenizer, load_tokenizer
 
@@ -61,8 +62,7 @@ def load_model(
     tokenizer = load_tokenizer(directory / TOKENIZER)
     check_vocabulary(tokenizer, config, directory)
     check_depth(config, directory / WEIGHTS)
-    with torch.device("meta"):
-        decoder = Decoder(config if for_training else config.replaced(dropout=0.0))
+    decoder = empty_decoder(config if for_training else config.replaced(dropout=0.0))
     load_weights(decoder, directory / WEIGHTS, device, dtype)
     return LanguageModel(decoder.train(for_training), tokenizer, name)
 
