@@ -3,9 +3,9 @@
     python bench/load.py           every precision on disk and in memory, 5 loads each: about a minute
     python bench/load.py --quick   float32 and bfloat16 in memory, 3 loads each, from float32 on disk
 
-Every load is a process of its own, which has imported everything before the clock starts. Memory is the growth of the
-largest resident set since then, mapped files included, over the size of the weights in memory; a pass over 8 tokens is
-made before it is read, so that every mapped page has been touched.
+Every load is a process of its own, which has imported everything before the clock starts. Memory is how much
+the largest resident set has grown since then, mapped files included, when every page of the weights has been touched,
+over the weights' size.
 """
 
 from __future__ import annotations
@@ -36,8 +36,10 @@ from foretell.text import train_tokenizer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 LIMITS = {"seconds": 2.0, "memory": 1.3}  # what is to be met
+FIGURES = ("seconds", "cpu_seconds", "memory")
 STATUS = Path("/proc/self/status")
 KIBIBYTE = 1024
+PAGE_ELEMENTS = 1024  # every page of 4,096 bytes has at least one of so many elements
 
 
 def main() -> None:
@@ -96,15 +98,15 @@ def load_in_new_process(directory: Path, dtype: str) -> dict[str, float]:
 
 
 def load_once(directory: Path, dtype: torch.dtype) -> dict[str, float]:
-    """Seconds to load, and the memory's growth over the weights' size."""
+    """Seconds to load, by the clock and of the processor, and the memory's growth over the weights' size."""
     before = peak_bytes()
-    started = time.perf_counter()
+    started, working = time.perf_counter(), time.process_time()
     model = load_huggingface(directory, dtype=dtype)
-    seconds = time.perf_counter() - started
-    with torch.inference_mode():
-        model.decoder(torch.arange(8)[None])
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - working
+    for parameter in model.decoder.parameters():
+        parameter.detach().flatten()[::PAGE_ELEMENTS].sum()
     size = sum(parameter.nbytes for parameter in model.decoder.parameters())
-    return {"seconds": seconds, "memory": (peak_bytes() - before) / size, "bytes": size}
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": (peak_bytes() - before) / size, "bytes": size}
 
 
 def peak_bytes() -> int:
@@ -117,7 +119,7 @@ def peak_bytes() -> int:
 
 def make_row(on_disk: str, in_memory: str, loads: list[dict[str, float]]) -> dict[str, Any]:
     """Figures of one pair of precisions."""
-    figures = {name: Spread.of(one[name] for one in loads) for name in LIMITS}
+    figures = {name: Spread.of(one[name] for one in loads) for name in FIGURES}
     met = all(figures[name].median <= limit for name, limit in LIMITS.items())
     return {
         "on_disk": on_disk,
@@ -133,14 +135,15 @@ def print_report(report: dict[str, Any]) -> None:
     console = Console(highlight=False, width=80)
     console.print(heading(report["machine"], report["versions"]))
     console.print()
-    title = "GPT-2 124M: under 2 s, and under 1.3 times the weights' size"
+    title = "GPT-2 124M: under 2 s, memory under 1.3 times the weights"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in ("on disk", "in memory"):
-        table.add_column(column, no_wrap=True)
-    for column in ("MB", "seconds", "memory / weights", "met"):
-        table.add_column(column, justify="right")
+        table.add_column(column)
+    for column in ("MB", "seconds", "CPU seconds", "memory", "met"):
+        table.add_column(column, justify="right", no_wrap=True)
     for row in report["rows"]:
-        figures = (str(Spread(**row[name])) for name in ("seconds", "memory"))
+        seconds, cpu_seconds, memory = (Spread(**row[name]) for name in FIGURES)
+        figures = str(seconds), f"{cpu_seconds.median:.2f}", f"{memory.median:.2f}"
         size = f"{row['bytes'] / 1e6:.0f}"
         table.add_row(row["on_disk"], row["in_memory"], size, *figures, "yes" if row["met"] else "no")
     console.print(table)

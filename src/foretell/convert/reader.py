@@ -137,12 +137,23 @@ def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
         raise CheckpointError(f"{stored.file}: '{stored.name}' holds {stored.dtype}, which is no floating-point weight")
     if FLOATS[stored.dtype] == dtype:
         return map_elements(stored, 0, stored.count).view(stored.shape)
-    result = torch.empty(stored.count, dtype=dtype)
+    result = new_elements(stored.count, dtype)
     step = MAPPED_AT_A_TIME // SIZES[stored.dtype]
     for first in range(0, stored.count, step):
         count = min(step, stored.count - first)
         result[first : first + count] = map_elements(stored, first, count)
     return result.view(stored.shape)
+
+
+def new_elements(count: int, dtype: torch.dtype) -> Tensor:
+    """Room for so many elements, which goes back to the system at once when it is no longer needed.
+
+    C's allocator would keep the holes that one matrix after another leaves: GPT-2 in bfloat16 took 1.6 times its size.
+    """
+    if count == 0:
+        return torch.empty(0, dtype=dtype)
+    memory = mmap.mmap(-1, count * dtype.itemsize, access=mmap.ACCESS_COPY)
+    return torch.frombuffer(memory, dtype=dtype)
 
 
 def map_elements(stored: StoredTensor, first: int, count: int) -> Tensor:
