@@ -13,6 +13,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import foretell
+from foretell.cli.main import run as run_command
 from foretell.config import ModelConfig, make_section
 from foretell.convert import export
 from foretell.convert.export import REPORT, export_huggingface
@@ -162,6 +163,25 @@ def test_the_primer_leaves_and_comes_back_the_same(their_tokenizer, tmp_path: Pa
     ids = primer.tokenizer.encode(text)
     assert theirs(text)["input_ids"] == back.tokenizer.encode(text) == ids
     assert theirs.decode(ids) == text
+
+
+def test_weights_can_be_read_by_whoever_can_read_the_rest(model: LanguageModel, tmp_path: Path) -> None:
+    export_huggingface(model, tmp_path / "out")
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
+
+
+def test_the_verb_prints_the_report(directory_of, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = ["convert", str(directory_of("qwen2"))]
+    assert run_command([*source, "out", "--to", "huggingface", "--dtype", "bfloat16", "--json"]) == 0
+    captured = capfd.readouterr()
+    assert json.loads(captured.out) == {"path": "out", **json.loads((tmp_path / "out" / REPORT).read_text())}
+    assert "7 of the model's 37 tokens are not in the tokenizer" in captured.err
+    assert "transformers 5 makes a Qwen2Tokenizer" in captured.err
+    assert run_command([*source, "again", "--to", "huggingface"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0].startswith("again: qwen2 (Qwen2ForCausalLM), float32, ")
+    assert [line.split()[0] for line in lines[1:]] == ["logits", "divergence", "greedy", "tokenizer"]
 
 
 # --- which family ----------------------------------------------------------------------------------------------------

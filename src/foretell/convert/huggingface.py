@@ -20,7 +20,7 @@ from foretell.convert.settings import read_settings, write_settings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
-from foretell.paths import matches
+from foretell.paths import matches, starred
 from foretell.runs.files import write_json
 from foretell.runs.saved_model import LanguageModel, check_vocabulary, save_tensors
 from foretell.text import Tokenizer, load_tokenizer
@@ -87,7 +87,7 @@ def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[s
         _check_tied(family, found)
     for name in found:
         if name not in expected:
-            near = did_you_mean(name[:200], expected)
+            near = did_you_mean(starred(name[:200]), {starred(one) for one in expected})
             raise CheckpointError(f"{directory} has a weight '{name[:80]}' that a {family.name} does not{near}")
     return found
 
@@ -139,6 +139,8 @@ def write_huggingface(
     write_weights(directory, iter_theirs(family, config, _weights(model.decoder, dtype)), shard_bytes)
     write_json(directory / CONFIG, config_json(family, config, model.tokenizer, dtype))
     write_tokenizer(directory, model.tokenizer, config)
+    for path in directory.glob("*.safetensors"):  # which the library lets only their owner read
+        path.chmod((directory / CONFIG).stat().st_mode)
 
 
 def _weights(decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
