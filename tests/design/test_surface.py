@@ -12,7 +12,7 @@ OPTIONS = {
     "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--break", "--json"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
-        *("--checkpoint-every", "--text-field", "--set", "--device", "--dtype"),
+        *("--checkpoint-every", "--text-field", "--set", "--exportable", "--device", "--dtype"),
     },
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
@@ -29,6 +29,7 @@ OPTIONS = {
     },
     "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},
     "tokenize": {"--allow-special", "--json"},
+    "convert": {"--to", "--family", "--dtype", "--json"},
     "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},
 }
 

@@ -17,7 +17,9 @@ from foretell.cli.arguments import rewrite
 from foretell.cli.terminal import fail
 from foretell.errors import ForetellError, Interrupted
 
-LEARN, ASK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("Learn", "Ask", "Look"), start=1))
+LEARN, ASK, LOOK, MAKE = (
+    Group(name, sort_key=place) for place, name in enumerate(("Learn", "Ask", "Look", "Make"), start=1)
+)
 # "Examples:" would be read as a section of a docstring, and cyclopts shows none of those
 HELP = """A decoder (GPT) that you can see through.
 
@@ -44,6 +46,7 @@ VERBS = {  # verb: (group, what it does, where it is)
     "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),
     "explain": (LOOK, "A pass layer by layer, any number of it, a page of it.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
+    "convert": (MAKE, "A model in another program's layout, proved the same.", "foretell.cli.convert:convert"),
 }
 
 
