@@ -55,4 +55,4 @@ def test_a_receipt_names_every_filter_with_its_setting(foretell, trained):
 
 
 def test_no_tokens_leave_no_receipts(foretell, trained):
-    assert "0 tokens after “The”" in foretell("generate", trained, "The", "--max-tokens", "0", "--receipt").out
+    assert "0 tokens after 'The'" in foretell("generate", trained, "The", "--max-tokens", "0", "--receipt").out

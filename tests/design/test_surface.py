@@ -12,7 +12,7 @@ OPTIONS = {
     "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--break", "--json"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
-        *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--device", "--dtype"),
+        *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
         *("--report", "--show-batch", "--json"),
     },
     "runs": {"--png", "--json"},
@@ -22,6 +22,7 @@ OPTIONS = {
     },
     "next": {"--top", "--at", "--every", "--json", "--device", "--dtype"},
     "score": {"--json", "--device", "--dtype"},
+    "evaluate": {"--task", "--stride", "--text-field", "--json", "--device", "--dtype"},
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
     "explain": {
@@ -30,6 +31,7 @@ OPTIONS = {
     },
     "trace": {"--select", "--out", "--list", "--json", "--device", "--dtype"},
     "tokenize": {"--allow-special", "--json"},
+    "convert": {"--to", "--family", "--dtype", "--json"},
     "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 import os
-from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,22 +17,16 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
+from foretell.convert.family import Family
+from foretell.convert.gpt2 import GPT2
+from foretell.convert.layout import iter_ours
+from foretell.convert.transforms import Transpose
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 
 PLACE = Path("data/checkpoints/nano_sort")
 RELATIVE = 1e-5  # of the largest value of a tensor
 BLOCK = "trunk.blocks.0"
-# their module -> ours
-MODULES = {"transformer.wte": "embed.token", "transformer.wpe": "embed.position", "transformer.ln_f": "trunk.norm"}
-MODULES["lm_head"] = "head"
-BLOCK_MODULES = {
-    "ln_1": "attention_norm",
-    "attn.c_proj": "attention.output",
-    "ln_2": "feedforward_norm",
-    "mlp.c_fc": "feedforward.up",
-    "mlp.c_proj": "feedforward.down",
-}
 # a published value -> the name of ours
 SAME = {
     "tok_emb": "embed.token",
@@ -86,17 +80,10 @@ def tensor(value: dict) -> Tensor:
     return torch.frombuffer(content, dtype=torch.float32).reshape(value["shape"])
 
 
-def our_weights(theirs: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-    """The same weights under our names; their query, key and value are one matrix."""
-    blocks = {f"transformer.h.{n}.{a}": f"trunk.blocks.{n}.{b}" for n in range(3) for a, b in BLOCK_MODULES.items()}
-    for name, weight in theirs.items():
-        module, _, kind = name.rpartition(".")
-        if module.endswith("attn.c_attn"):
-            attention = f"trunk.blocks.{module.split('.')[2]}.attention"
-            for part, third in zip(("query", "key", "value"), weight.chunk(3), strict=True):
-                yield f"{attention}.{part}.{kind}", third
-        elif not name.endswith("attn.bias"):  # the causal mask
-            yield f"{(MODULES | blocks)[module]}.{kind}", weight
+def untransposed() -> Family:
+    """GPT-2's table, for matrices that are as ours."""
+    rows = (replace(row, transforms=tuple(one for one in row.transforms if one != Transpose())) for row in GPT2.rows)
+    return replace(GPT2, rows=tuple(rows))
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +97,8 @@ def sorter() -> Decoder:
         num_layers=3, num_heads=3, width=48, context_length=11, vocab_size=3, tie_embeddings=False
     )
     decoder = Decoder(config).eval()
-    decoder.load_state_dict(dict(our_weights(read("gpt-nano-sort-model.json"))))
+    theirs = read("gpt-nano-sort-model.json")
+    decoder.load_state_dict(dict(iter_ours(untransposed(), config, theirs.__getitem__)))
     return decoder
 
 

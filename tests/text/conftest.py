@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+SHARED = os.environ.get("FORETELL_SHARED") or Path(__file__).resolve().parents[3] / "shared"
+DATA = Path(SHARED) / "data"
 
 CORPUS = [
     "The cat sat on the mat, and the other cat didn't.\nThat's 3 cats; 1999 of them would've been too many!\n",

@@ -189,8 +189,8 @@ def test_gpt2_files_that_do_not_fit_are_refused(tmp_path: Path, vocabulary: str,
 def test_the_two_files_of_another_family_are_not_read_as_gpt2s(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"a": 0}')
     (tmp_path / "merges.txt").write_text("")
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "Qwen2Tokenizer"}')
-    with pytest.raises(TokenizerError, match="of a Qwen2Tokenizer, not of GPT-2"):
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizerFast"}')
+    with pytest.raises(TokenizerError, match="of a RobertaTokenizerFast, not of one of GPT2Tokenizer"):
         load_tokenizer(tmp_path)
 
 

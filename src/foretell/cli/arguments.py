@@ -14,7 +14,7 @@ from foretell.errors import DataError, UsageError
 STANDARD_INPUT = "<stdin>"  # stands for `-`, which the parser would take for an option
 SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)
 
-ModelArgument = Annotated[str, Parameter(help="A path, a run's name, or primer.")]
+ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
 TextArgument = Annotated[str, Parameter(help="The text; - reads standard input.")]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"],

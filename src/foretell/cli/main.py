@@ -17,7 +17,9 @@ from foretell.cli.arguments import rewrite
 from foretell.cli.terminal import fail
 from foretell.errors import ForetellError, Interrupted
 
-LEARN, ASK, LOOK = (Group(name, sort_key=place) for place, name in enumerate(("Learn", "Ask", "Look"), start=1))
+LEARN, ASK, LOOK, MAKE = (
+    Group(name, sort_key=place) for place, name in enumerate(("Learn", "Ask", "Look", "Make"), start=1)
+)
 # "Examples:" would be read as a section of a docstring, and cyclopts shows none of those
 HELP = """A decoder (GPT) that you can see through.
 
@@ -28,7 +30,8 @@ For example:
     foretell next primer "The return value of the"  what comes next?
     foretell generate runs/my "Once upon a time"    let it write
 
-A MODEL is a path, the name of a run in ./runs, or `primer`, which is inside.
+A MODEL is a path, the name of a run in ./runs, `primer`, which is inside, or
+hub:owner/name[@revision], which is downloaded.
 """
 VERBS = {  # verb: (group, what it does, where it is)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
@@ -38,11 +41,13 @@ VERBS = {  # verb: (group, what it does, where it is)
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
     "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
+    "evaluate": (ASK, "How good a model is on a text, or at multiple choice.", "foretell.cli.evaluate:evaluate"),
     "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
     "info": (LOOK, "Every weight's path, shape and size; every name.", "foretell.cli.info:info"),
     "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),
     "explain": (LOOK, "A pass layer by layer, any number of it, a page of it.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
+    "convert": (MAKE, "A model in another program's layout, proved the same.", "foretell.cli.convert:convert"),
 }
 
 

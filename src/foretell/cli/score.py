@@ -35,10 +35,11 @@ def score(
     from foretell.inference.distribution import score as score_text
 
     result = score_text(loaded, text)
-    print_json(result.to_json()) if json else show(result)
+    start = "".join(loaded.tokenizer.pieces(loaded.tokenizer.start_ids))
+    print_json(result.to_json()) if json else show(result, start)
 
 
-def show(result: Score) -> None:
+def show(result: Score, start: str = "") -> None:
     """The text coloured by surprise (or a table where there are no colours), and its total."""
     from rich.text import Text
 
@@ -53,10 +54,8 @@ def show(result: Score) -> None:
     if result.perplexity is None:
         console.print("one token alone has no probability: the model needs something before it")
         return
-    console.print(
-        f"log-probability {result.logprob:.3f} nats, perplexity {result.perplexity:.2f}, "
-        f"given the first token {result.tokens[0].text!r}"
-    )
+    given = f"the start token {start!r}" if start else f"the first token {result.tokens[0].text!r}"
+    console.print(f"log-probability {result.logprob:.3f} nats, perplexity {result.perplexity:.2f}, given {given}")
 
 
 def coloured(token: ScoredToken) -> tuple[str, str]:

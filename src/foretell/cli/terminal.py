@@ -67,7 +67,11 @@ def open_model(argument: str, device: DeviceName, dtype: DtypeName) -> LanguageM
     from foretell.convert.load import load
 
     model = load(argument, device, dtype)
+    for line in model.notes:
+        note(line)
     parameters = sum(parameter.numel() for parameter in model.decoder.parameters())
     precision = str(model.dtype).removeprefix("torch.")
     console.print(f"{argument}: {parameters:,} parameters on {model.device.type} in {precision}", style="dim")
+    for line in model.tokenizer.notes:
+        note(line)
     return model

@@ -7,7 +7,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Flag, Json, TextArgument, read_text
-from foretell.cli.terminal import print_json, results
+from foretell.cli.terminal import note, print_json, results
 
 
 def tokenize(
@@ -18,15 +18,21 @@ def tokenize(
     allow_special: Annotated[bool, Flag, Parameter(help="Let names like <|endoftext|> become special tokens.")] = False,
     json: Json = False,
 ) -> None:
-    """The tokens of a text.
+    """The tokens that a model reads for a text.
 
-    Text never becomes a special token unless --allow-special says so.
+    Where the tokenizer has a start token, such as Llama's <s>, it is the first. Text never becomes a special token
+    unless --allow-special says so.
     """
     text = read_text(text)
     from foretell.convert.load import find_tokenizer
 
     tokenizer = find_tokenizer(model)
-    ids = tokenizer.encode(text, allow_special=allow_special)
+    for line in tokenizer.notes:
+        note(line)
+    ids = tokenizer.encode_input(text, allow_special=allow_special)
+    own = ids[len(tokenizer.start_ids) :]
+    if (back := tokenizer.decode(own)) != text:
+        note(f"these tokens read as another text than was given: {back!r}")
     if json:
         print_json({"ids": ids, "pieces": tokenizer.pieces(ids)})
         return
@@ -34,4 +40,5 @@ def tokenize(
     for place, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True)):
         console.print(f"{place:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}")
     size = len(text.encode())
-    console.print(f"{len(ids)} tokens for {size} bytes, {size / max(1, len(ids)):.2f} bytes each")
+    start = " after the start token" if tokenizer.start_ids else ""
+    console.print(f"{len(own)} tokens for {size} bytes{start}, {size / max(1, len(own)):.2f} bytes each")

@@ -49,6 +49,9 @@ def train(
             name="--set", negative="", help="Any field, also as --model.width 256, --training.learning-rate 1e-3."
         ),
     ] = None,
+    exportable: Annotated[
+        str | None, Parameter(help="Refuse a shape that gpt2, llama, qwen3, ... cannot express.", show_default=False)
+    ] = None,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
@@ -89,6 +92,7 @@ def train(
         overrides=overrides,
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=store,
+        exportable=exportable,
         device=device,
         dtype=dtype,
     )

@@ -1,15 +1,19 @@
-"""Find the model that an argument names: a path, a run, or the model inside the package."""
+"""Find the model that an argument names, in whatever layout it lies: a path, a run, or the model in the package."""
 
 from __future__ import annotations
 
+import sys
 from importlib.resources import files
 from pathlib import Path
 
+from foretell.convert.directory import read_small_json
+from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
+from foretell.convert.huggingface import load_huggingface
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.runs.checkpoint import MANIFEST, Checkpoint
 from foretell.runs.run import Run, is_run
-from foretell.runs.saved_model import CONFIG, TOKENIZER, WEIGHTS, LanguageModel, load_model
+from foretell.runs.saved_model import CONFIG, MODEL_TYPE, TOKENIZER, WEIGHTS, LanguageModel, load_model
 from foretell.text import Tokenizer, load_tokenizer
 
 RUNS = Path("runs")
@@ -19,14 +23,21 @@ SHIPPED = ("primer",)
 def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
     """Load a model for use.
 
-    `argument` is, in this order: a saved model's or a run's directory; a run's name in ./runs; `primer`. A run stands
-    for its best checkpoint; `runs/x@last` and `runs/x@step-000123` name others. Errors are `CheckpointError`.
+    `argument` is, in this order: the directory of a run, of a saved model or of one in Hugging Face's layout; a run's
+    name in ./runs; `primer`; `hub:owner/name[@revision]`. A run stands for its best checkpoint; `runs/x@last` and
+    `runs/x@step-000123` name others. Errors are `CheckpointError`; what was left out is in the model's `notes`.
     """
     chosen_device = choose_device(device)
     directory = find_model(str(argument))
     if _exists(directory / MANIFEST):
         Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER))
-    return load_model(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=str(argument))
+    read = load_model if is_own(directory) else load_huggingface
+    return read(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=str(argument))
+
+
+def is_own(directory: Path) -> bool:
+    """Does the directory hold a model in foretell's own layout, and not in Hugging Face's?"""
+    return read_small_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
 
 
 def find_model(argument: str) -> Path:
@@ -42,6 +53,8 @@ def find_model(argument: str) -> Path:
             return candidate
     if argument in SHIPPED:
         return Path(str(files("foretell") / argument))
+    if argument.startswith(PREFIX):
+        return fetch_model(argument, say)
     if _exists(Path(argument)):
         raise CheckpointError(f"{argument} is neither a run (run.json) nor a saved model (config.json)")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
@@ -60,7 +73,14 @@ def find_tokenizer(argument: str) -> Tokenizer:
     path = Path(argument)
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
         return load_tokenizer(path)
+    if argument.startswith(PREFIX):
+        return load_tokenizer(fetch_tokenizer(argument, say))
     return load_tokenizer(find_model(argument))
+
+
+def say(line: str) -> None:
+    """A line on stderr."""
+    print(line, file=sys.stderr)
 
 
 def _suggest(name: str, shipped: tuple[str, ...] = SHIPPED) -> str:

@@ -80,19 +80,20 @@ class Completer:
             Sequence(self._encode(prompt, allow_special), sample)
             for prompt, sample in zip(prompts, samples or range(len(prompts)), strict=True)
         ]
-        self.decoders = [model.tokenizer.stream() for _ in prompts]
+        self.decoders = [model.tokenizer.stream(before=sequence.prompt) for sequence in self.sequences]
         self.stops = [StopStrings(stop) for _ in prompts]
         self.texts = [""] * len(prompts)
 
     def stream(self, max_tokens: int | None, *, slide: bool = False) -> Iterator[tuple[int, str]]:
         """(prompt number, new text) until every continuation has ended; what does not fit is refused at once."""
-        end_id = self.model.tokenizer.end_id
-        tokens = generate_ids(self.model.decoder, self.sequences, self.sampler, max_tokens, end_id=end_id, slide=slide)
-        return self._read(tokens)
+        return self._read(generate_ids(self.model.decoder, self.sequences, self.sampler, max_tokens, slide=slide))
 
     def _read(self, tokens: Iterator[tuple[Sequence, int]]) -> Iterator[tuple[int, str]]:
         numbers = {id(sequence): number for number, sequence in enumerate(self.sequences)}
         for sequence, token in tokens:
+            if token in self.model.tokenizer.end_ids:
+                sequence.finish_reason = "end"
+                continue
             number = numbers[id(sequence)]
             yield from self._grow(number, self.stops[number].push(self.decoders[number].push(token)))
             if self.stops[number].stopped:
@@ -121,7 +122,7 @@ class Completer:
 
     def _encode(self, prompt: str, allow_special: bool) -> list[int]:
         tokenizer = self.model.tokenizer
-        ids = tokenizer.encode(prompt, allow_special)
+        ids = tokenizer.encode_input(prompt, allow_special)
         if not ids and tokenizer.end_id is not None:  # nothing to continue: what follows the end of a document
             return [tokenizer.end_id]
         return ids
@@ -148,9 +149,14 @@ class Completer:
         if sequence.finish_reason != "stop":
             return sequence.generated
         kept = len(sequence.generated)
-        while kept and len(self.model.tokenizer.decode(sequence.generated[: kept - 1])) >= len(text):
+        while kept and len(self._text_of(sequence, kept - 1)) >= len(text):
             kept -= 1
         return sequence.generated[:kept]
+
+    def _text_of(self, sequence: Sequence, count: int) -> str:
+        """The text of the first `count` generated tokens, as it reads after the prompt."""
+        stream = self.model.tokenizer.stream(before=sequence.prompt)
+        return "".join([*map(stream.push, sequence.generated[:count]), stream.finish()])
 
 
 class RecordingCompleter(Completer):

@@ -35,7 +35,7 @@ class ScoredToken:
 
 @dataclass(frozen=True)
 class Score:
-    """How likely a text is. The sum leaves the first token out: without a start token the model gives it none."""
+    """How likely a text is. Without a start token the model gives the first token none, and the sum leaves it out."""
 
     tokens: list[ScoredToken]
     logprob: float
@@ -49,7 +49,8 @@ class Score:
 def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | None = None) -> list[NextTokens]:
     """The `top` likeliest tokens after the text, or after each of the token positions `at` (0 is the first token).
 
-    Negative positions count from the end. Raises ContextLengthError for a longer text than the model can see.
+    The first token is the start token where the tokenizer has one. Negative positions count from the end. Raises
+    ContextLengthError for a longer text than the model can see.
     """
     if top < 1:
         raise UsageError(f"top must be 1 or more, not {top}")
@@ -63,13 +64,16 @@ def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | N
 
 @torch.inference_mode()
 def score(model: LanguageModel, text: str) -> Score:
-    """The log-probability of every token of a text given those before it."""
-    ids = encode_some(model, text)
+    """The log-probability of every token of a text given those before it, and the start token where there is one."""
+    ids, starts = encode_some(model, text), len(model.tokenizer.start_ids)
+    own = ids[starts:]
+    if not own:
+        raise UsageError("the text is empty; give at least one character")
     logits = model.decoder(torch.tensor([ids], device=model.device))[0, :-1, : model.tokenizer.vocab_size]  # (T-1, V)
-    logprobs = logits.double().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0]
-    values: list[float | None] = [None, *logprobs.tolist()]
+    predicted = logits.double().log_softmax(-1).gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0]
+    logprobs = predicted[max(0, starts - 1) :]  # of the text's own tokens, all or all but the first
+    values: list[float | None] = [*([] if starts else [None]), *logprobs.tolist()]
+    pairs = zip(own, values, strict=True)
+    tokens = [ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in pairs]
     total = float(logprobs.sum())
-    tokens = [
-        ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in zip(ids, values, strict=True)
-    ]
-    return Score(tokens, total, math.exp(-total / (len(ids) - 1)) if len(ids) > 1 else None)
+    return Score(tokens, total, math.exp(-total / len(logprobs)) if len(logprobs) else None)

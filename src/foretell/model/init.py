@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from foretell.config import ModelConfig
 from foretell.model.decoder import Decoder
@@ -21,6 +24,22 @@ def make_decoder(config: ModelConfig, seed: int) -> Decoder:
         decoder = Decoder(config)
         INITIALIZERS[config.init](decoder)
     return decoder
+
+
+def empty_decoder(config: ModelConfig) -> Decoder:
+    """A decoder whose weights have shapes and no numbers (meta device), for those that come from a file."""
+    with torch.device("meta"), NoInitialization():
+        return Decoder(config)
+
+
+class NoInitialization(TorchFunctionMode):
+    """Leave new tensors as they are. Drawing numbers for those without any loads torch's compiler, for 1.5 seconds."""
+
+    def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Tensor:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return func(*args, **kwargs)
 
 
 @torch.no_grad()

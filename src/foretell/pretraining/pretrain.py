@@ -70,6 +70,7 @@ def resume_session(request: Request, reporter: Reporter) -> Session:
     config = make_section(Config, record["config"], str(run.directory))
     text = open_tokens(run.tokens)
     request.check_unchanged(config, record["size"])
+    request.check_exportable(config.model)
     request.check_same_data(record["data"], text.tokenizer)
     device, dtype = resumed_precision(request, record, reporter)
     if request.minutes is not None:

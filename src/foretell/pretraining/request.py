@@ -16,6 +16,7 @@ from foretell.config import (
     check_known,
     make_section,
 )
+from foretell.convert.families import check_expressible, find_family
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
@@ -38,6 +39,7 @@ class Request:
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None
     tokens: Path | None = None  # a token store to use instead of the source
+    exportable: str | None = None  # the family that the model must be able to leave as
     device: DeviceName = "auto"
     dtype: DtypeName = "auto"
 
@@ -58,8 +60,8 @@ class Request:
         for name, section in (("model", ModelConfig), ("training", TrainingConfig)):
             for key in self.section(name):
                 check_known(key, tuple(section.model_fields), f"key in {name}:")
-        if self.size is not None:
-            self.model_config(self.size, vocab_size=1)
+        if self.size is not None or self.exportable is not None:
+            self.check_exportable(self.model_config(self.size or "tiny", vocab_size=1))
         if self.tokenizer is not None and self.section("tokenizer"):
             raise ConfigError("a tokenizer is given, so there is none to make; leave out tokenizer settings (--kind)")
         if self.tokens is not None and (self.section("tokenizer") or "validation_fraction" in self.section("data")):
@@ -104,6 +106,11 @@ class Request:
         model = self.model_config(size, vocab_size)
         return model if "dropout" in self.section("model") else model.replaced(dropout=choose_dropout(epochs=5))
 
+    def check_exportable(self, model: ModelConfig) -> None:
+        """Refuse a shape that cannot be exported as was asked."""
+        if self.exportable is not None:
+            check_expressible(model, find_family(self.exportable))
+
     def training_config(self, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
         """How to train: defaults for the size and the steps, changed by what the user set."""
         values = {**training_defaults(size, model, steps), **self.section("training"), "steps": steps}
@@ -112,6 +119,7 @@ class Request:
     def config(self, size: str, vocab_size: int, steps: int, train_tokens: int) -> Config:
         """The whole configuration, once size and steps are known."""
         model = self.model_config(size, vocab_size)
+        self.check_exportable(model)
         training = self.training_config(size, model, steps)
         if "dropout" not in self.section("model"):
             epochs = steps * training.batch_size * model.context_length / train_tokens

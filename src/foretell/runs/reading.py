@@ -29,8 +29,8 @@ def likeliest(model: LanguageModel, logprobs: Tensor, top: int) -> list[TokenPro
 
 
 def encode_some(model: LanguageModel, text: str) -> list[int]:
-    """The ids of a text that must not be empty and must fit the model's context."""
-    ids = model.tokenizer.encode(text)
+    """What the model reads for a text, which must fit its context; an empty one needs a tokenizer's start token."""
+    ids = model.tokenizer.encode_input(text)
     if not ids:
         raise UsageError("the text is empty; give at least one character")
     model.decoder.check_length(len(ids))

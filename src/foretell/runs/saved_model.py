@@ -14,6 +14,7 @@ from torch import Tensor
 from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_mean
 from foretell.model.decoder import Decoder
+from foretell.model.init import empty_decoder
 from foretell.runs.files import read_json, write_json
 from foretell.text import Tokenizer, load_tokenizer
 
@@ -28,6 +29,7 @@ class LanguageModel:
     decoder: Decoder
     tokenizer: Tokenizer
     name: str = "model"
+    notes: tuple[str, ...] = ()  # what was left out or added when it was read
 
     @property
     def device(self) -> torch.device:
@@ -58,16 +60,20 @@ def load_model(
     """Read a saved model. Unless it goes on training, it comes without dropout and in evaluation mode."""
     config = load_config(directory)
     tokenizer = load_tokenizer(directory / TOKENIZER)
+    check_vocabulary(tokenizer, config, directory)
+    check_depth(config, directory / WEIGHTS)
+    decoder = empty_decoder(config if for_training else config.replaced(dropout=0.0))
+    load_weights(decoder, directory / WEIGHTS, device, dtype)
+    return LanguageModel(decoder.train(for_training), tokenizer, name)
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
+    """Refuse a tokenizer with tokens that the model has no row for."""
     if tokenizer.vocab_size > config.vocab_size:
         raise CheckpointError(
             f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
             "they do not belong together"
         )
-    check_depth(config, directory / WEIGHTS)
-    with torch.device("meta"):
-        decoder = Decoder(config if for_training else config.replaced(dropout=0.0))
-    load_weights(decoder, directory / WEIGHTS, device, dtype)
-    return LanguageModel(decoder.train(for_training), tokenizer, name)
 
 
 def load_config(directory: Path) -> ModelConfig:

@@ -2,7 +2,11 @@
 
 tokenizer.py    Tokenizer: encode, decode, pieces, special tokens, fingerprint, save
 train.py        make a tokenizer from texts: characters, words, bytes, byte-level BPE
-load.py         read a tokenizer.json, a checkpoint directory, or GPT-2's vocabulary and merges
+load.py         read a tokenizer.json, a checkpoint directory, or a vocabulary and merges
+files.py        read a tokenizer's files, each failure one line
+families.py     what vocab.json and merges.txt mean, by the class that config files name
+declared.py     what the files beside tokenizer.json say: start and end tokens, chat template
+completed.py    tokenizer.json completed by it
 stream.py       ids to text one at a time, never showing half a character
 stops.py        end a stream of text at the first stop string
 backend.py      build the `tokenizers` object from its JSON; its failures become one line

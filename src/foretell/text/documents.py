@@ -9,6 +9,7 @@ from foretell.text.backend import Document
 
 END = "<|endoftext|>"
 UNKNOWN = "<|unknown|>"
+UNKNOWN_WORD, WORD_END = "<unk>", "</w>"  # OpenAI GPT's
 
 # The patterns as their makers publish them (Qwen/Qwen2-7B and meta-llama/Meta-Llama-3-8B, tokenizer.json).
 QWEN2_PATTERN = (
@@ -29,15 +30,21 @@ WORD_SPLIT: Document = {
 }
 
 
-def byte_level_split(use_regex: bool) -> Document:
+def byte_level_split(use_regex: bool, prefix_space: bool = False) -> Document:
     """Bytes as printable characters, cut by GPT-2's pattern where `use_regex`, else not at all."""
-    return {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+    return {"type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": True, "use_regex": use_regex}
 
 
-def pattern_split(pattern: str) -> Document:
+def pattern_split(pattern: str, prefix_space: bool = False) -> Document:
     """Text cut by a regular expression (Oniguruma's syntax), then bytes as printable characters."""
     split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
-    return {"type": "Sequence", "pretokenizers": [split, byte_level_split(use_regex=False)]}
+    return {"type": "Sequence", "pretokenizers": [split, byte_level_split(use_regex=False, prefix_space=prefix_space)]}
+
+
+def digit_split() -> Document:
+    """SmolLM's: every digit alone, then GPT-2's pattern."""
+    digits = {"type": "Digits", "individual_digits": True}
+    return {"type": "Sequence", "pretokenizers": [digits, byte_level_split(use_regex=True)]}
 
 
 def word_level_document(tokens: Sequence[str], special: Sequence[str]) -> Document:
@@ -55,6 +62,17 @@ def byte_level_document(vocabulary: dict[str, int], merges: Sequence[Any], split
     model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}
     special = [END] if END in vocabulary else []
     return _document(model, special, split, byte_level_split(use_regex=True))
+
+
+def suffixed_document(vocabulary: dict[str, int], merges: Sequence[Any]) -> Document:
+    """OpenAI GPT's BPE: lower case without accents, words and punctuation apart, `</w>` at the end of each."""
+    kind = {"type": "BPE", "unk_token": UNKNOWN_WORD, "end_of_word_suffix": WORD_END}
+    model = {**kind, "vocab": vocabulary, "merges": list(merges)}
+    special = [UNKNOWN_WORD] if UNKNOWN_WORD in vocabulary else []
+    decoder = {"type": "BPEDecoder", "suffix": WORD_END}
+    bert = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    document = _document(model, special, {"type": "BertPreTokenizer"}, decoder)
+    return {**document, "normalizer": {"type": "BertNormalizer", **bert}}
 
 
 def special_token(name: str, number: int) -> Document:

@@ -37,11 +37,16 @@ def make_stream(
     piece: Callable[[int], str],
     decode: Callable[[list[int]], str],
     skipped: frozenset[int],
+    before: list[int],
 ) -> StreamDecoder:
-    """The stream for a tokenizer's decoder (its JSON); `skipped` ids leave no text."""
+    """The stream for a tokenizer's decoder (its JSON); `skipped` ids leave no text.
+
+    `before` are ids whose text is already there: some decoders write a space only between words, not before the first.
+    """
     if decoder is not None and decoder["type"] == "ByteLevel":
         return ByteStream(piece, skipped)
-    return (WindowStream if _only_appends(decoder) else WholeStream)(piece, decode, skipped)
+    kind = WindowStream if _only_appends(decoder) else WholeStream
+    return kind(piece, decode, skipped, [token for token in before if not is_byte(piece(token))][-_CONTEXT:])
 
 
 def _only_appends(decoder: dict[str, Any] | None) -> bool:
@@ -75,11 +80,22 @@ class ByteStream(StreamDecoder):
 class WholeStream(StreamDecoder):
     """Decoders that may still change any text: nothing is certain before the end."""
 
-    def __init__(self, piece: Callable[[int], str], decode: Callable[[list[int]], str], skipped: frozenset[int]):
+    def __init__(
+        self,
+        piece: Callable[[int], str],
+        decode: Callable[[list[int]], str],
+        skipped: frozenset[int],
+        before: list[int],
+    ):
         self._piece = piece
         self._decode = decode
         self._skipped = skipped
-        self._ids: list[int] = []
+        self._before = before
+        self._restart()
+
+    def _restart(self) -> None:
+        self._ids = list(self._before)
+        self._shown = len(self._decode(self._ids)) if self._ids else 0  # characters of the ids' text that are out
 
     def push(self, token: int) -> str:
         self._piece(token)
@@ -88,30 +104,21 @@ class WholeStream(StreamDecoder):
         return ""
 
     def finish(self) -> str:
-        text = self._decode(self._ids)
-        self._ids = []
+        text = self._decode(self._ids)[self._shown :]
+        self._restart()
         return text
 
 
 class WindowStream(WholeStream):
     """Decoders that only append: the new text is what a token adds to the text of the few before it."""
 
-    def __init__(self, piece: Callable[[int], str], decode: Callable[[list[int]], str], skipped: frozenset[int]):
-        super().__init__(piece, decode, skipped)
-        self._shown = 0  # characters of the window's text that have been returned
-
     def push(self, token: int) -> str:
         super().push(token)
-        if token in self._skipped or _is_byte(self._piece(token)):
+        if token in self._skipped or is_byte(self._piece(token)):
             return ""  # a run of byte tokens is read as a whole: one bad byte spoils all of it
         added = self._advance()
         self._shrink()
         return added
-
-    def finish(self) -> str:
-        rest = self._advance()
-        self._ids, self._shown = [], 0
-        return rest
 
     def _advance(self) -> str:
         text = self._decode(self._ids)
@@ -127,6 +134,6 @@ class WindowStream(WholeStream):
             self._ids, self._shown = recent, len(text)
 
 
-def _is_byte(piece: str) -> bool:
+def is_byte(piece: str) -> bool:
     """Whether a piece is a byte written as SentencePiece does: '<0xE2>'."""
     return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")

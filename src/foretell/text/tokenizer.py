@@ -6,6 +6,7 @@ and nothing is truncated, padded or dropped in silence.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Generator, Iterable, Iterator, Sequence
@@ -32,16 +33,22 @@ from foretell.text.stream import StreamDecoder, make_stream
 
 _GROUP_SIZE = 1_000_000  # characters encoded at a time: the library keeps about 100 bytes a token until a group is done
 
+CHAT_TEMPLATE = "chat_template.jinja"  # where transformers looks for it
+
 _REFUSE_UNKNOWN = {"characters": refuse_unknown_characters, "words": refuse_unknown_words}
 
 
 class Tokenizer:
     """A vocabulary and the way to write text in it; immutable, and safe to share between threads.
 
-    `kind` is 'characters', 'words', 'bytes', 'bpe', or a loaded family ('unigram', 'wordpiece'). `end_id` ends each
-    document in training data (None where the vocabulary has no such token); `start_id` is what the tokenizer's own
-    template puts before every text, None for everything trained here and for GPT-2. Neither is ever added by `encode`.
-    `special_tokens` maps the special tokens' names to ids. `vocab_size` is the highest id + 1.
+    `kind` is 'characters', 'words', 'bytes', 'bpe', or a loaded family ('unigram', 'wordpiece').
+    `start_ids` are what the tokenizer's own template puts before every text: Llama's `<s>`, none for everything
+    trained here, GPT-2 and Qwen. `encode` leaves them out, `encode_input` puts them in front.
+    `end_ids` end a text that a model writes (a chat model may have several); the first of them, `end_id`, ends each
+    document in training data. It is None where the vocabulary has no such token.
+    `special_tokens` maps the special tokens' names to ids, `added_tokens` all that were added to the vocabulary.
+    `vocab_size` is the highest id + 1. `chat_template` is the Jinja text that came with the tokenizer, if any.
+    `notes` says, in a line each, what the files that it was read from disagree about and what was done.
     """
 
     def __init__(self, document: Document, origin: str = "the tokenizer"):
@@ -52,10 +59,14 @@ class Tokenizer:
         vocabulary = self._plain.get_vocab()
         self.kind: str = structure.kind_of(document)
         self.special_tokens: dict[str, int] = structure.special_tokens(document)
-        self.start_id: int | None = structure.start_id(document)
-        self.end_id: int | None = structure.end_id(document)
+        self.added_tokens: dict[str, int] = structure.added_tokens(document)
+        self.start_ids: tuple[int, ...] = structure.start_ids(document)
+        self.end_ids: tuple[int, ...] = structure.end_ids(document)
+        self.chat_template: str | None = None
+        self.notes: tuple[str, ...] = ()
         self.vocab_size: int = max(vocabulary.values()) + 1
         self._byte_level = structure.is_byte_level(document)
+        self._word_end: str = document["model"].get("end_of_word_suffix") or ""
         self._decoder = document["decoder"]
         self._cut = safe_cut(document)
         self._unknown_id = structure.unknown_id(document)
@@ -65,10 +76,34 @@ class Tokenizer:
     def __repr__(self) -> str:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size}, end_id={self.end_id})"
 
+    @property
+    def start_id(self) -> int | None:
+        """The first of the start tokens, or None."""
+        return next(iter(self.start_ids), None)
+
+    @property
+    def end_id(self) -> int | None:
+        """The token that ends a document, or None."""
+        return next(iter(self.end_ids), None)
+
+    def described(self, chat_template: str | None, notes: Sequence[str] = ()) -> Tokenizer:
+        """The same tokenizer with what was found beside it: the chat template, and notes."""
+        other = copy.copy(self)
+        other.chat_template, other.notes = chat_template, tuple(notes)
+        return other
+
     # ------------------------------------------------------------------ text to ids
 
+    def encode_input(self, text: str, allow_special: bool = False) -> list[int]:
+        """What a model reads for a text: the start tokens of this tokenizer, if it has any, then `encode` of the text.
+
+        These are transformers' ids with add_special_tokens=True, but for what a template may put after a text: that
+        is left out (and `notes` says so), since a text that is to go on has not ended. Raises as `encode` does.
+        """
+        return [*self.start_ids, *self.encode(text, allow_special)]
+
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
-        """The ids of a text; the name of a special token in it becomes that token only with `allow_special`.
+        """The ids of a text alone; the name of a special token in it becomes that token only with `allow_special`.
 
         Raises TokenizerError for a lone surrogate, and for what the vocabulary cannot write without an unknown token.
         """
@@ -144,10 +179,14 @@ class Tokenizer:
         with rust_failures("the ids cannot be decoded"):
             return self._plain.decode(numbers, skip_special_tokens=skip_special)
 
-    def stream(self, skip_special: bool = False) -> StreamDecoder:
-        """A decoder that takes ids one by one; what it returns adds up to `decode` of all of them."""
-        skipped = frozenset(self.special_tokens.values()) if skip_special else frozenset()
-        return make_stream(self._decoder, self.piece, self.decode, skipped)
+    def stream(self, skip_special: bool = False, before: Sequence[int] = ()) -> StreamDecoder:
+        """A decoder that takes ids one by one; what it returns adds up to `decode` of all of them.
+
+        `before` are ids whose text stands before theirs: a word after another then comes with its space.
+        """
+        special = frozenset(self.special_tokens.values())
+        words = [token for token in before if token not in special]
+        return make_stream(self._decoder, self.piece, self.decode, special if skip_special else frozenset(), words)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The vocabulary strings of the ids, such as 'Ġthe' or 'âĢ'. TokenizerError: an id that is no token."""
@@ -170,6 +209,8 @@ class Tokenizer:
             return piece
         if self._byte_level:
             return readable(piece_bytes(piece))
+        if self._word_end and piece.endswith(self._word_end):
+            return piece.removesuffix(self._word_end) + " "
         return piece if self.kind in ("characters", "words") else piece.replace("▁", " ")
 
     # ------------------------------------------------------------------ identity
@@ -185,9 +226,14 @@ class Tokenizer:
         return json.loads(self._plain.to_str())
 
     def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json that `tokenizers` and transformers read too. Raises OutputError where it cannot."""
+        """Write a tokenizer.json that `tokenizers` and transformers read too, and its chat template beside it.
+
+        Raises OutputError where it cannot.
+        """
         try:
             Path(path).write_text(self._plain.to_str(pretty=True), encoding="utf-8", newline="\n")
+            if self.chat_template is not None:
+                Path(path).with_name(CHAT_TEMPLATE).write_text(self.chat_template, encoding="utf-8", newline="\n")
         except OSError as error:
             raise OutputError(f"{path}: the tokenizer cannot be written there: {error.strerror}") from error
 

@@ -1,0 +1,153 @@
+"""How long a Hugging Face directory takes to load and how much memory, for GPT-2 124M's shape with random weights.
+
+    python bench/load.py           every precision on disk and in memory, 5 loads each: about a minute
+    python bench/load.py --quick   float32 and bfloat16 in memory, 3 loads each, from float32 on disk
+
+Every load is a process of its own, which has imported everything before the clock starts. Memory is how much
+the largest resident set has grown since then, mapped files included, when every page of the weights has been touched,
+over the weights' size.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from measure import Spread, describe_machine, describe_versions, heading, note
+from rich.console import Console
+from rich.table import Table
+
+from foretell.config import ModelConfig
+from foretell.convert.families import choose_family
+from foretell.convert.huggingface import load_huggingface, write_huggingface
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import train_tokenizer
+
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+LIMITS = {"seconds": 2.0, "memory": 1.3}  # what is to be met
+FIGURES = ("seconds", "cpu_seconds", "memory")
+STATUS = Path("/proc/self/status")
+KIBIBYTE = 1024
+PAGE_ELEMENTS = 1024  # every page of 4,096 bytes has at least one of so many elements
+
+
+def main() -> None:
+    """Measure and print a table or one JSON object."""
+    arguments = parse_arguments()
+    if arguments.one:
+        directory, dtype = arguments.one
+        print(json.dumps(load_once(Path(directory), DTYPES[dtype])))
+        return
+    report = {
+        "benchmark": "load",
+        "machine": describe_machine(),
+        "versions": describe_versions("safetensors"),
+        "quick": arguments.quick,
+        "limits": LIMITS,
+        "rows": measure(arguments.quick),
+    }
+    print(json.dumps(report)) if arguments.json else print_report(report)
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Time and memory to load a Hugging Face directory, on the CPU.")
+    parser.add_argument("--quick", action="store_true", help="fewer precisions and fewer loads")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.add_argument("--one", nargs=2, metavar=("DIRECTORY", "DTYPE"), help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def measure(quick: bool) -> list[dict[str, Any]]:
+    """A row for each pair of precisions."""
+    stored, wanted = (["float32"], ["float32", "bfloat16"]) if quick else (list(DTYPES), ["float32", "bfloat16"])
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        for on_disk in stored:
+            directory = Path(folder) / on_disk
+            write_model(directory, preset_config("gpt2"), DTYPES[on_disk])
+            for in_memory in wanted:
+                note(f"{on_disk} on disk, {in_memory} in memory")
+                loads = [load_in_new_process(directory, in_memory) for _ in range(3 if quick else 5)]
+                rows.append(make_row(on_disk, in_memory, loads))
+    return rows
+
+
+def write_model(directory: Path, config: ModelConfig, dtype: torch.dtype) -> None:
+    """A directory with random weights and a small tokenizer."""
+    directory.mkdir()
+    model = LanguageModel(make_decoder(config, seed=1), train_tokenizer("bytes", ["a"]))
+    write_huggingface(directory, model, choose_family(config), dtype)
+
+
+def load_in_new_process(directory: Path, dtype: str) -> dict[str, float]:
+    """What `load_once` finds, in a process that has done nothing else."""
+    command = [sys.executable, __file__, "--one", str(directory), dtype]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def load_once(directory: Path, dtype: torch.dtype) -> dict[str, float]:
+    """Seconds to load, by the clock and of the processor, and the memory's growth over the weights' size."""
+    before = peak_bytes()
+    started, working = time.perf_counter(), time.process_time()
+    model = load_huggingface(directory, dtype=dtype)
+    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - working
+    for parameter in model.decoder.parameters():
+        parameter.detach().flatten()[::PAGE_ELEMENTS].sum()
+    size = sum(parameter.nbytes for parameter in model.decoder.parameters())
+    return {"seconds": seconds, "cpu_seconds": cpu_seconds, "memory": (peak_bytes() - before) / size, "bytes": size}
+
+
+def peak_bytes() -> int:
+    """The largest resident set so far. Linux counts the process that started this one in `ru_maxrss`, not in VmHWM."""
+    if STATUS.exists():
+        line = next(one for one in STATUS.read_text().splitlines() if one.startswith("VmHWM"))
+        return int(line.split()[1]) * KIBIBYTE
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def make_row(on_disk: str, in_memory: str, loads: list[dict[str, float]]) -> dict[str, Any]:
+    """Figures of one pair of precisions."""
+    figures = {name: Spread.of(one[name] for one in loads) for name in FIGURES}
+    met = all(figures[name].median <= limit for name, limit in LIMITS.items())
+    return {
+        "on_disk": on_disk,
+        "in_memory": in_memory,
+        "bytes": loads[0]["bytes"],
+        **{name: asdict(spread) for name, spread in figures.items()},
+        "met": met,
+    }
+
+
+def print_report(report: dict[str, Any]) -> None:
+    """The table, for people."""
+    console = Console(highlight=False, width=80)
+    console.print(heading(report["machine"], report["versions"]))
+    console.print()
+    title = "GPT-2 124M: under 2 s, memory under 1.3 times the weights"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in ("on disk", "in memory"):
+        table.add_column(column)
+    for column in ("MB", "seconds", "CPU seconds", "memory", "met"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in report["rows"]:
+        seconds, cpu_seconds, memory = (Spread(**row[name]) for name in FIGURES)
+        figures = str(seconds), f"{cpu_seconds.median:.2f}", f"{memory.median:.2f}"
+        size = f"{row['bytes'] / 1e6:.0f}"
+        table.add_row(row["on_disk"], row["in_memory"], size, *figures, "yes" if row["met"] else "no")
+    console.print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""`foretell convert SOURCE TARGET --to huggingface`: a model in another program's layout."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Json, ModelArgument
+from foretell.cli.terminal import note, open_model, print_json, results
+
+
+def convert(
+    source: ModelArgument,
+    target: Annotated[Path, Parameter(help="The new directory.")],
+    /,
+    *,
+    to: Annotated[Literal["huggingface"], Parameter(help="The layout: huggingface.", show_choices=False)],
+    family: Annotated[
+        str | None,
+        Parameter(help="gpt2, openai-gpt, llama, mistral, qwen2 or qwen3; default: the first that fits."),
+    ] = None,
+    dtype: Annotated[
+        Literal["float32", "float16", "bfloat16"] | None,
+        Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.", show_choices=False),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Write a model in another program's layout.
+
+    What was written is read again by other means and compared; export-report.json beside it says how near it came.
+    """
+    from foretell.convert.export import DTYPES, EXPORTERS, check_target
+    from foretell.convert.families import find_family
+    from foretell.convert.huggingface import stored_dtype
+    from foretell.convert.load import find_model
+
+    check_target(target)
+    if family is not None:
+        find_family(family)
+    model = open_model(source, "cpu", "float32")
+    precision = DTYPES[dtype] if dtype else stored_dtype(find_model(source))
+    report = EXPORTERS[to](model, target, precision, family)
+    for line in report["notes"]:
+        note(line)
+    if json:
+        print_json({"path": str(target), **report})
+    else:
+        show(target, report)
+
+
+def show(target: Path, report: dict[str, Any]) -> None:
+    """What was written, and how near the reader of it came."""
+    probes, tokenizer, rounding = report["probes"], report["tokenizer"], report["rounding"]
+    size = sum(file["bytes"] for file in report["files"].values())
+    nearest = min(probes, key=lambda probe: probe["logit_bound"] - probe["logit_difference"])
+    greedy, same = (sum(probe[key] for probe in probes) for key in ("greedy_tokens", "greedy_same"))
+    lines = [
+        f"{target}: {report['family']} ({report['architecture']}), {report['dtype']}, {size / 1e6:,.1f} MB",
+        f"logits      {nearest['logit_difference']:.1e} apart at most, {nearest['logit_bound']:.1e} allowed",
+        f"divergence  {max(probe['divergence'] for probe in probes):.1e} nats at most, "
+        f"{report['bounds']['divergence']:.1e} allowed",
+        f"greedy      {same} of {greedy} tokens are the same",
+        f"tokenizer   {tokenizer['same']} of {tokenizer['texts']} texts are the same",
+    ]
+    if rounding:
+        lines.append(
+            f"rounding    {rounding['logit_change']:.1e} in a logit at most, {rounding['divergence']:.1e} nats"
+        )
+    results().print("\n".join(lines))

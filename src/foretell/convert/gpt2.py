@@ -1,0 +1,76 @@
+"""GPT-2 in Hugging Face's layout: Conv1D matrices (inputs, outputs), query, key and value in one, the head tied."""
+
+from __future__ import annotations
+
+from foretell.convert.family import Family, Field, Row, names
+from foretell.convert.transforms import Split, Transpose
+
+BLOCK = "trunk.blocks.*"
+# transformers' words for an activation; those with the same formula are the same here
+ACTIVATIONS = {
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "gelu": "gelu_erf",
+    "gelu_python": "gelu_erf",
+    "relu": "relu",
+    "relu2": "relu2",
+    "silu": "silu",
+    "swish": "silu",
+}
+BLOCK_ROWS = (
+    Row("transformer.h.*.ln_1", (f"{BLOCK}.attention_norm",)),
+    Row(
+        "transformer.h.*.attn.c_attn",
+        (f"{BLOCK}.attention.query", f"{BLOCK}.attention.key", f"{BLOCK}.attention.value"),
+        (Transpose(), Split()),
+    ),
+    Row("transformer.h.*.attn.c_proj", (f"{BLOCK}.attention.output",), (Transpose(),)),
+    Row("transformer.h.*.ln_2", (f"{BLOCK}.feedforward_norm",)),
+    Row("transformer.h.*.mlp.c_fc", (f"{BLOCK}.feedforward.up",), (Transpose(),)),
+    Row("transformer.h.*.mlp.c_proj", (f"{BLOCK}.feedforward.down",), (Transpose(),)),
+)
+SIZES = {
+    "vocab_size": Field(("vocab_size",)),
+    "n_positions": Field(("context_length",)),
+    "n_embd": Field(("width",)),
+    "n_layer": Field(("num_layers",)),
+    "n_head": Field(("num_heads",)),
+    "layer_norm_epsilon": Field(("norm_epsilon",), 1e-5),
+    "tie_word_embeddings": Field(("tie_embeddings",), True),
+    "embd_pdrop": Field(("dropout.embedding",), 0.1),
+    "attn_pdrop": Field(("dropout.attention",), 0.1),
+    "resid_pdrop": Field(("dropout.residual",), 0.1),
+}
+SUMMARY = names("n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout")
+GPT2 = Family(
+    name="gpt2",
+    architecture="GPT2LMHeadModel",
+    prefix="transformer.",
+    rows=(
+        Row("transformer.wte", ("embed.token",)),
+        Row("transformer.wpe", ("embed.position",)),
+        *BLOCK_ROWS,
+        Row("transformer.ln_f", ("trunk.norm",)),
+        Row("lm_head", ("head",)),
+    ),
+    fields={
+        **SIZES,
+        "n_inner": Field(("feedforward_width",), None),
+        "activation_function": Field(("activation",), "gelu_new", ACTIVATIONS),
+    },
+    shared={
+        "position": "learned",
+        "norm": "layernorm",
+        "norm_placement": "pre",
+        "feedforward": "mlp",
+        "bias": True,
+    },
+    # 1 / (layer + 1) in the scores could go into the query's weights, but not come back out of them to the bit
+    fixed={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False, None)},
+    noted={"reorder_and_upcast_attn": "scores in float32 are what the fused kernel here computes in any precision"},
+    harmless=SUMMARY,
+    buffers=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),  # the causal mask
+)

@@ -1,0 +1,71 @@
+"""Llama 1 to 3, SmolLM and whatever else calls itself llama; Mistral, which is Llama with a window."""
+
+from __future__ import annotations
+
+from foretell.convert.family import Family, Field, Row, names
+from foretell.convert.gpt2 import ACTIVATIONS
+
+BLOCK = "trunk.blocks.*"
+ROWS = (
+    Row("model.embed_tokens", ("embed.token",)),
+    Row("model.layers.*.input_layernorm", (f"{BLOCK}.attention_norm",)),
+    Row("model.layers.*.self_attn.q_proj", (f"{BLOCK}.attention.query",)),
+    Row("model.layers.*.self_attn.k_proj", (f"{BLOCK}.attention.key",)),
+    Row("model.layers.*.self_attn.v_proj", (f"{BLOCK}.attention.value",)),
+    Row("model.layers.*.self_attn.o_proj", (f"{BLOCK}.attention.output",)),
+    Row("model.layers.*.post_attention_layernorm", (f"{BLOCK}.feedforward_norm",)),
+    Row("model.layers.*.mlp.gate_proj", (f"{BLOCK}.feedforward.gate",)),
+    Row("model.layers.*.mlp.up_proj", (f"{BLOCK}.feedforward.up",)),
+    Row("model.layers.*.mlp.down_proj", (f"{BLOCK}.feedforward.down",)),
+    Row("model.norm", ("trunk.norm",)),
+    Row("lm_head", ("head",)),
+)
+SIZES = {
+    "vocab_size": Field(("vocab_size",)),
+    "max_position_embeddings": Field(("context_length",)),
+    "hidden_size": Field(("width",)),
+    "intermediate_size": Field(("feedforward_width",)),
+    "num_hidden_layers": Field(("num_layers",)),
+    "num_attention_heads": Field(("num_heads",)),
+    "num_key_value_heads": Field(("num_kv_heads",), None),
+    "head_dim": Field(("head_width",), None),
+    "rms_norm_eps": Field(("norm_epsilon",), 1e-6),
+    "hidden_act": Field(("activation",), "silu", {"silu": "silu", **ACTIVATIONS}),
+    "tie_word_embeddings": Field(("tie_embeddings",), False),
+    "attention_dropout": Field(("dropout.attention",), 0.0),
+}
+SHARED = {"position": "rotary", "norm": "rmsnorm", "norm_placement": "pre", "feedforward": "gated", "bias": False}
+BUFFERS = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
+
+LLAMA = Family(
+    name="llama",
+    architecture="LlamaForCausalLM",
+    prefix="model.",
+    rows=ROWS,
+    fields={
+        **SIZES,
+        "attention_bias": Field(("bias.attention", "bias.attention_output"), False),
+        "mlp_bias": Field(("bias.feedforward",), False),
+    },
+    shared=SHARED,
+    fixed={"sliding_window": (None,), "layer_types": (None,)},
+    harmless=names("pretraining_tp"),
+    buffers=BUFFERS,
+    is_rotary=True,
+    splits_width=True,
+)
+MISTRAL = Family(
+    name="mistral",
+    architecture="MistralForCausalLM",
+    prefix="model.",
+    rows=ROWS,
+    fields={
+        **SIZES,
+        "num_key_value_heads": Field(("num_kv_heads",), 8),
+        "sliding_window": Field(("window",), 4096),
+    },
+    shared=SHARED,
+    fixed={"layer_types": (None,)},
+    buffers=BUFFERS,
+    is_rotary=True,
+)

@@ -1,0 +1,80 @@
+"""`foretell evaluate`: what it prints, on texts and on questions."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+QUESTION = {"query": "The cat sat on the", "choices": ["mat.", "moon, which is far away."], "gold": 0}
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "cats.txt").write_text("The cat sat on the mat. The dog sat on the log.\n" * 4)
+    (tmp_path / "texts.jsonl").write_text('{"body": "The cat sat."}\n{"body": "The dog sat."}\n')
+    (tmp_path / "choice.jsonl").write_text(f"{json.dumps(QUESTION)}\n" * 3)
+    (tmp_path / "ending.jsonl").write_text('{"context": "The cat sat on the", "continuation": "mat"}\n')
+    return tmp_path
+
+
+def test_a_text_has_loss_perplexity_and_bits_per_byte(foretell, trained, files):
+    found = foretell("evaluate", trained, "cats.txt", "--json").json
+    assert set(found) == {"loss", "perplexity", "bits_per_byte", "tokens", "stride"}
+    assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
+    assert found["bits_per_byte"] == pytest.approx(found["loss"] / math.log(2))  # a token is a byte here
+    assert (found["tokens"], found["stride"]) == (4 * 48 - 1, 16)
+
+
+def test_a_text_within_the_context_has_the_score_of_score(foretell, trained, files):
+    (files / "short.txt").write_text("The cat sat.")
+    found = foretell("evaluate", trained, "short.txt", "--json").json
+    scored = foretell("score", trained, "The cat sat.", "--json").json
+    assert found["perplexity"] == pytest.approx(scored["perplexity"], rel=1e-4)
+
+
+def test_the_stride_is_said_and_can_be_chosen(foretell, trained, files):
+    assert "context 32, stride 16: each from 16 tokens or more" in foretell("evaluate", trained, "cats.txt").out
+    assert "stride 4: each from 28" in foretell("evaluate", trained, "cats.txt", "--stride", "4").out
+
+
+def test_texts_come_from_every_source_the_reader_knows(foretell, trained, files):
+    outcome = foretell("evaluate", trained, "texts.jsonl", "--text-field", "body")
+    assert "22 tokens predicted, 22 bytes of 2 texts" in outcome.out
+    assert max(len(line) for line in outcome.out.splitlines()) <= 80
+
+
+def test_questions_are_told_by_their_fields(foretell, trained, files):
+    found = foretell("evaluate", trained, "choice.jsonl", "--json").json
+    assert (found["task"], found["questions"]) == ("choice", 3)
+    assert found["accuracy"] in (0, 1)
+    assert found["accuracy_stderr"] == 0
+    outcome = foretell("evaluate", trained, "choice.jsonl")
+    assert "3 questions; guessing would get 50.00%" in outcome.out
+    assert "3 of 3 are longer than the context of 32" in outcome.err
+
+
+def test_endings_are_told_by_their_fields(foretell, trained, files):
+    assert foretell("evaluate", trained, "ending.jsonl", "--json").json["task"] == "ending"
+    assert "1 ending\n" in foretell("evaluate", trained, "ending.jsonl").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (["cats.txt", "--stride", "0"], 2, "stride must be 1 to 32"),
+        (["cats.txt", "--stride", "33"], 2, "stride must be 1 to 32"),
+        (["choice.jsonl", "--stride", "4"], 2, "read as questions"),
+        (["-", "--task", "choice"], 2, "from a file"),
+        (["cats.txt", "--task", "choice"], 1, "cats.txt, line 1: not JSON"),
+        (["cats.txt", "--task", "quiz"], 2, "quiz"),
+        (["missing.txt"], 1, "missing.txt"),
+        (["ending.jsonl", "--task", "text"], 1, "no field 'text'"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_one_line(foretell, trained, files, arguments, code, words):
+    outcome = foretell("evaluate", trained, *arguments)
+    assert outcome.code == code
+    assert words in outcome.last_line
+    assert outcome.out == ""

@@ -1,0 +1,341 @@
+"""Directories of any origin: one line, nothing executed, nothing written; the reader believes nothing unchecked."""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from foretell.cli.main import run as run_command
+from foretell.convert.huggingface import load_huggingface
+from foretell.convert.load import load
+from foretell.convert.reader import FLOATS, read_header, read_tensor
+from foretell.errors import CheckpointError, ForetellError
+
+Spoil = Callable[[Path], None]
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+IDS = torch.arange(7)[None]
+
+
+def config_with(**changes: Any) -> Spoil:
+    def spoil(folder: Path) -> None:
+        values = json.loads((folder / "config.json").read_text()) | changes
+        kept = {name: value for name, value in values.items() if value is not ...}
+        (folder / "config.json").write_text(json.dumps(kept))
+
+    return spoil
+
+
+def weights_with(**changes: torch.Tensor | None) -> Spoil:
+    """Weights with some added, replaced or (None) left out; `__` stands for the dots of a name."""
+
+    def spoil(folder: Path) -> None:
+        weights = load_file(folder / WEIGHTS) | {name.replace("__", "."): value for name, value in changes.items()}
+        save_file({name: value for name, value in weights.items() if value is not None}, folder / WEIGHTS)
+
+    return spoil
+
+
+def header_with(change: Callable[[dict[str, Any]], None]) -> Spoil:
+    """The header changed, the data as they are."""
+
+    def spoil(folder: Path) -> None:
+        content = (folder / WEIGHTS).read_bytes()
+        (length,) = struct.unpack("<Q", content[:8])
+        header = json.loads(content[8 : 8 + length])
+        change(header)
+        encoded = json.dumps(header).encode()
+        (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(encoded)) + encoded + content[8 + length :])
+
+    return spoil
+
+
+def entry_with(**changes: Any) -> Spoil:
+    """Other values in one entry of the header."""
+    return header_with(lambda header: header["transformer.ln_f.bias"].update(changes))
+
+
+def overlap(header: dict[str, Any]) -> None:
+    first, second = list(header)[1:3]
+    header[second]["data_offsets"] = header[first]["data_offsets"]
+    header[second]["shape"], header[second]["dtype"] = header[first]["shape"], header[first]["dtype"]
+
+
+def file_with(name: str, content: bytes | None) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink()
+        if content is not None:
+            (folder / name).write_bytes(content)
+
+    return spoil
+
+
+def cut(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes()[:-5])
+
+
+def padded(folder: Path) -> None:
+    (folder / WEIGHTS).write_bytes((folder / WEIGHTS).read_bytes() + b"12345")
+
+
+def pickled(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"cos\nsystem\n(S'touch executed'\ntR.")
+
+
+def link_out(name: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        elsewhere = folder.parent / f"elsewhere-{name}"
+        (folder / name).rename(elsewhere)
+        (folder / name).symlink_to(elsewhere)
+
+    return spoil
+
+
+def index_with(places: Any) -> Spoil:
+    """Several files, in an index that maps names as the function says."""
+
+    def spoil(folder: Path) -> None:
+        weights = load_file(folder / WEIGHTS)
+        (folder / WEIGHTS).rename(folder / "part.safetensors")
+        listed = places(dict.fromkeys(weights, "part.safetensors")) if callable(places) else places
+        (folder / INDEX).write_text(json.dumps({"weight_map": listed}))
+
+    return spoil
+
+
+def twice(folder: Path) -> None:
+    weights = load_file(folder / WEIGHTS)
+    save_file(weights | {"ln_f.bias": weights["transformer.ln_f.bias"].clone()}, folder / WEIGHTS)
+
+
+SQUARE = torch.zeros(72, 72)
+FIRST = "transformer.wte.weight"
+REFUSED: dict[str, tuple[Spoil, str]] = {
+    "unknown architecture": (config_with(model_type="gpt3"), "model_type 'gpt3', which foretell cannot read, did you "),
+    "far from any architecture": (config_with(model_type="zzz"), "model_type 'zzz'.*known: gpt2, openai-gpt, llama"),
+    "architecture of no type": (config_with(model_type=["gpt2"]), "model_type"),
+    "another architecture": (
+        config_with(model_type="llama"),
+        "config.json: max_position_embeddings is missing",
+    ),
+    "absurdly many layers": (config_with(n_layer=10**9), "num_layers = 1000000000"),
+    "many layers": (config_with(n_layer=16_000), "has 28 weights, too few for the configuration's 16000 layers"),
+    "one layer more": (config_with(n_layer=3), "has no weight 'transformer.h.2.ln_1.weight'"),
+    "one layer less": (config_with(n_layer=1), "has a weight 'transformer.h.1"),
+    "absurd width": (config_with(n_embd=3 * 2**40), "width = 3298534883328"),
+    "another width": (config_with(n_embd=75), "has shape .*, the configuration asks for"),
+    "absurd context": (config_with(n_positions=2**24), "'transformer.wpe.weight' has shape"),
+    "config of another type": (file_with("config.json", b"[]"), "config.json holds no JSON object"),
+    "config nested deeply": (file_with("config.json", b"[" * 100_000), "config.json is not readable JSON"),
+    "config that is huge": (file_with("config.json", b" " * 2**24), "config.json has 16,777,216 bytes"),
+    "header bomb": (file_with(WEIGHTS, (2**60).to_bytes(8, "little") + b"{}"), "its header would have 1152921504606"),
+    "header larger than allowed": (file_with(WEIGHTS, (2**20 + 1).to_bytes(8, "little") + b" " * 2**21), "its header"),
+    "header nested deeply": (file_with(WEIGHTS, (10**5).to_bytes(8, "little") + b"[" * 10**5), "its header is no JSON"),
+    "header not UTF-8": (file_with(WEIGHTS, (4).to_bytes(8, "little") + b"\xff\xfe{}"), "its header is no JSON"),
+    "header is a list": (file_with(WEIGHTS, (2).to_bytes(8, "little") + b"[]"), "its header is no JSON object"),
+    "a name twice in the header": (file_with(WEIGHTS, (14).to_bytes(8, "little") + b'{"a":1, "a":2}'), "appears twice"),
+    "empty weights": (file_with(WEIGHTS, b""), "its header would have 0 bytes, and the file has 0"),
+    "few bytes": (file_with(WEIGHTS, b"abc"), "the file has 3"),
+    "no tensors": (file_with(WEIGHTS, (2).to_bytes(8, "little") + b"{}"), "has 0 weights"),
+    "no weights": (file_with(WEIGHTS, None), f"has no weights: neither {WEIGHTS} nor {INDEX}"),
+    "a pickle": (pickled, "has only pytorch_model.bin; such a file can run any code when it is opened"),
+    "a pickle under the name": (file_with(WEIGHTS, b"\x80\x02}q\x00." * 9), "damaged or no safetensors file"),
+    "cut short": (cut, "its tensors end at byte .*: it may be cut short"),
+    "longer than it says": (padded, "its tensors end at byte"),
+    "overlapping tensors": (header_with(overlap), "overlaps"),
+    "a gap": (entry_with(shape=[71], data_offsets=[4, 288]), "overlaps|gap"),
+    "offsets outside": (entry_with(data_offsets=[2**40, 2**40 + 288]), "overlaps|gap"),
+    "offsets backwards": (entry_with(data_offsets=[288, 0]), "has data_offsets"),
+    "negative offsets": (entry_with(data_offsets=[-288, 0]), "has the data_offsets"),
+    "no offsets": (entry_with(data_offsets=None), "has the data_offsets None"),
+    "offsets that are text": (entry_with(data_offsets="08"), "has the data_offsets"),
+    "an absurd shape": (entry_with(shape=[2**62, 2**62]), "and F32 of shape"),
+    "many dimensions": (entry_with(shape=[1] * 100), "has the shape"),
+    "a negative shape": (entry_with(shape=[-72]), "has the shape"),
+    "a true shape": (entry_with(shape=[True]), "has the shape"),
+    "unknown dtype": (entry_with(dtype="F12"), "has the unknown dtype 'F12'"),
+    "a dtype of no type": (entry_with(dtype=7), "has the unknown dtype '7'"),
+    "whole numbers as weights": (entry_with(dtype="I32"), "holds I32, which is no floating-point weight"),
+    "an entry of no type": (header_with(lambda header: header.update(x=3)), "'x' is no tensor"),
+    "missing weight": (weights_with(transformer__ln_f__bias=None), "has no weight 'transformer.ln_f.bias'"),
+    "extra weight": (weights_with(transformer__ln_g__bias=SQUARE), "has a weight 'transformer.ln_g.bias' that a gpt2"),
+    "misshaped weight": (
+        weights_with(transformer__h__0__attn__c_attn__weight=SQUARE),
+        r"'transformer.h.0.attn.c_attn.weight' has shape \(72, 72\), the configuration asks for \(72, 216\)",
+    ),
+    "weight twice": (twice, "has 1 weights twice, with and without 'transformer.'"),
+    "a head that is not tied": (weights_with(lm_head__weight=torch.zeros(37, 72)), "'lm_head.weight' is not the embed"),
+    "a head that is missing": (config_with(tie_word_embeddings=False), "has no weight 'lm_head.weight'"),
+    "index that leads out": (index_with({FIRST: "../part.safetensors"}), "names '../part.safetensors'"),
+    "index with a path": (index_with({FIRST: "/etc/passwd"}), "names '/etc/passwd'"),
+    "index with a pickle": (index_with({FIRST: "part.bin"}), "names 'part.bin'"),
+    "index of a missing file": (index_with({FIRST: "p.safetensors"}), "p.safetensors is missing"),
+    "index with other names": (index_with(lambda all: all | {"x": "part.safetensors"}), "'x' is in the index and not"),
+    "index with fewer names": (index_with(lambda all: {FIRST: all[FIRST]}), "is in the file, not in the index"),
+    "index without a map": (index_with(None), "has no weight_map"),
+    "index of another type": (index_with({FIRST: 3}), "has no weight_map"),
+    "weights elsewhere": (link_out(WEIGHTS), f"{WEIGHTS} is a link out of its directory"),
+    "config elsewhere": (link_out("config.json"), "config.json is a link out of its directory"),
+    "tokenizer elsewhere": (link_out("tokenizer.json"), "tokenizer.json is a link out of its directory"),
+    "no tokenizer": (file_with("tokenizer.json", None), "holds no tokenizer"),
+    "broken tokenizer": (file_with("tokenizer.json", b"{}"), "tokenizer.json"),
+    "tokenizer of another vocabulary": (
+        lambda folder: (
+            config_with(vocab_size=20)(folder),
+            weights_with(transformer__wte__weight=torch.zeros(20, 72))(folder),
+        )[-1],
+        "the tokenizer has 30 tokens and the model 20; they do not belong together",
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_what_is_wrong_with_a_directory_is_said_in_one_line(kind: str, copy_of, tmp_path: Path) -> None:
+    spoil, message = REFUSED[kind]
+    folder = copy_of("gpt2")
+    spoil(folder)
+    before = sorted(path.name for path in folder.iterdir())
+    with pytest.raises(ForetellError, match=message) as raised:
+        load(folder, "cpu")
+    assert "\n" not in str(raised.value)
+    assert len(str(raised.value)) < 600
+    assert raised.value.exit_code == 1
+    assert sorted(path.name for path in folder.iterdir()) == before
+
+
+def test_a_pipe_in_place_of_a_file_does_not_hang(copy_of) -> None:
+    folder = copy_of("gpt2")
+    (folder / "tokenizer_config.json").unlink(missing_ok=True)
+    os.mkfifo(folder / "tokenizer_config.json")
+    with pytest.raises(CheckpointError, match="tokenizer_config.json is no regular file"):
+        load_huggingface(folder)
+
+
+@pytest.mark.parametrize("verb", [["info"], ["next", "a"], ["convert", "out", "--to", "huggingface"]])
+def test_every_verb_says_it_in_one_line(verb: list[str], copy_of, monkeypatch, tmp_path: Path, capfd) -> None:
+    folder = copy_of("gpt2")
+    cut(folder)
+    monkeypatch.chdir(tmp_path)
+    assert run_command([verb[0], str(folder), *verb[1:]]) == 1
+    error = capfd.readouterr().err.strip().splitlines()[-1]
+    assert error.startswith("foretell: ")
+    assert "may be cut short" in error
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+# --- what is unusual and fine ----------------------------------------------------------------------------------------
+
+
+def in_a_cache(folder: Path) -> Path:
+    """A download cache keeps the files of a revision as links to blobs."""
+    revision = folder.parent / "models--x" / "snapshots" / "0123"
+    blobs = revision.parent.parent / "blobs"
+    revision.mkdir(parents=True)
+    blobs.mkdir()
+    for number, path in enumerate(sorted(folder.iterdir())):
+        path.rename(blobs / str(number))
+        (revision / path.name).symlink_to(Path("../../blobs") / str(number))
+    return revision
+
+
+def without_prefix(folder: Path) -> Path:
+    weights = load_file(folder / WEIGHTS)
+    save_file({name.removeprefix("transformer."): value for name, value in weights.items()}, folder / WEIGHTS)
+    return folder
+
+
+def with_buffers(folder: Path) -> Path:
+    """Older files hold the causal mask, and the head a second time."""
+    weights = load_file(folder / WEIGHTS)
+    weights |= {f"transformer.h.{layer}.attn.bias": torch.ones(1, 1, 19, 19).tril().bool() for layer in range(2)}
+    weights |= {f"transformer.h.{layer}.attn.masked_bias": torch.tensor(-1e4) for layer in range(2)}
+    weights["lm_head.weight"] = weights["transformer.wte.weight"].clone()
+    save_file(weights, folder / WEIGHTS)
+    return folder
+
+
+def misaligned(folder: Path) -> Path:
+    """Older writers did not round the header's length up."""
+    content = (folder / WEIGHTS).read_bytes()
+    (length,) = struct.unpack("<Q", content[:8])
+    header = content[8 : 8 + length].rstrip() + b" "
+    header += b" " * (3 - len(header) % 4)
+    (folder / WEIGHTS).write_bytes(struct.pack("<Q", len(header)) + header + content[8 + length :])
+    return folder
+
+
+def with_an_index(folder: Path) -> Path:
+    index_with(lambda places: places)(folder)
+    return folder
+
+
+UNUSUAL = [in_a_cache, without_prefix, with_buffers, misaligned, with_an_index]
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("change", UNUSUAL)
+def test_unusual_directories_are_the_same_model(change: Callable[[Path], Path], copy_of, directory_of) -> None:
+    expected = load_huggingface(directory_of("gpt2")).decoder(IDS)
+    model = load_huggingface(change(copy_of("gpt2")))
+    assert torch.equal(model.decoder(IDS), expected)
+    assert [note.partition(": ")[2] for note in model.notes] == ["7 of the model's 37 tokens are not in the tokenizer"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("wanted", [torch.float32, torch.float16, torch.bfloat16])
+def test_every_precision_is_read_as_any_other(dtype, wanted, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("foretell.convert.reader.MAPPED_AT_A_TIME", 64)  # several parts
+    tensors = {"a": torch.randn(7, 5).to(dtype), "b": torch.randn(3).to(dtype), "c": torch.randn(()).to(dtype)}
+    save_file(tensors, tmp_path / "x.safetensors")
+    for name, stored in read_header(tmp_path / "x.safetensors").items():
+        assert FLOATS[stored.dtype] == dtype
+        assert torch.equal(read_tensor(stored, wanted), tensors[name].to(wanted))
+
+
+def test_writing_into_a_loaded_weight_changes_no_file(copy_of) -> None:
+    folder = copy_of("llama")
+    before = (folder / WEIGHTS).read_bytes()
+    with torch.no_grad():
+        for parameter in load_huggingface(folder).decoder.parameters():
+            parameter.add_(1)
+    assert (folder / WEIGHTS).read_bytes() == before
+
+
+# --- mutated files ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small_file(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "small.safetensors"
+    save_file({"a.weight": torch.ones(2, 3), "b": torch.zeros(4, dtype=torch.float16)}, path)
+    return path
+
+
+@settings(max_examples=60)
+@given(data=st.data())
+def test_a_mutated_file_is_read_whole_or_refused_in_one_line(small_file: Path, data: st.DataObject) -> None:
+    content = bytearray(small_file.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, len(content) - 1))
+        content[place : place + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    mutated = small_file.with_name("mutated.safetensors")
+    mutated.write_bytes(content)
+    try:
+        tensors = read_header(mutated)
+    except CheckpointError as error:
+        assert "\n" not in str(error)
+        return
+    assert sum(tensor.end - tensor.start for tensor in tensors.values()) <= len(content)
+    for tensor in tensors.values():
+        if tensor.dtype in FLOATS:
+            assert read_tensor(tensor, torch.float32).shape == tensor.shape

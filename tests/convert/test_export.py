@@ -1,0 +1,260 @@
+"""An export is proved or it is not there; a shape without words in a family is refused by the field's name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
+
+import foretell
+from foretell.cli.main import run as run_command
+from foretell.config import ModelConfig, make_section
+from foretell.convert import export
+from foretell.convert.export import REPORT, export_huggingface
+from foretell.convert.families import choose_family, find_family
+from foretell.convert.huggingface import load_huggingface, stored_dtype, write_huggingface
+from foretell.errors import ConfigError, OutputError
+from foretell.model.init import make_decoder
+from foretell.model.presets import PRESETS, SIZES, preset_config
+from foretell.runs.saved_model import LanguageModel
+
+SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 9, "vocab_size": 31}
+LLAMA: dict[str, Any] = {
+    "position": "rotary",
+    "norm": "rmsnorm",
+    "feedforward": "gated",
+    "activation": "silu",
+    "bias": False,
+    "tie_embeddings": False,
+}
+
+
+def shape(**changes: Any) -> ModelConfig:
+    return make_section(ModelConfig, {**SHAPE, **changes})
+
+
+@pytest.fixture
+def model(tokenizer) -> LanguageModel:
+    """A model shaped like Qwen3, with strong weights."""
+    decoder = make_decoder(shape(**LLAMA, qk_norm=True, num_kv_heads=1), seed=1)
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(0)
+        for parameter in decoder.parameters():
+            parameter.add_(0.3 * torch.randn_like(parameter))
+    return LanguageModel(decoder.eval(), tokenizer)
+
+
+# --- the proof -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_an_export_is_the_same_model_and_says_how_near(model: LanguageModel, dtype, tmp_path: Path) -> None:
+    report = export_huggingface(model, tmp_path / "out", dtype)
+    assert json.loads((tmp_path / "out" / REPORT).read_text()) == report
+    assert report["family"] == "qwen3"
+    assert all(probe["logit_difference"] <= 1e-4 for probe in report["probes"])
+    assert all(probe["greedy_same"] == probe["greedy_tokens"] > 0 for probe in report["probes"])
+    assert report["tokenizer"]["same"] == report["tokenizer"]["texts"] > 0
+    assert (report["rounding"] is None) == (dtype == torch.float32)
+    assert stored_dtype(tmp_path / "out") == dtype
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_an_export_in_half_the_bits_is_read_alike_by_transformers(model: LanguageModel, dtype, tmp_path: Path) -> None:
+    export_huggingface(model, tmp_path / "out", dtype)
+    ids = torch.arange(9)[None]
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
+    torch.testing.assert_close(load_huggingface(tmp_path / "out").decoder(ids), theirs(ids).logits, rtol=0, atol=1e-4)
+    assert load_huggingface(tmp_path / "out", dtype=dtype).dtype == dtype
+
+
+def test_a_large_model_is_written_in_several_files(model: LanguageModel, tmp_path: Path) -> None:
+    one, several = tmp_path / "one", tmp_path / "several"
+    for directory, shard_bytes in ((one, 10**9), (several, 5000)):
+        directory.mkdir()
+        write_huggingface(directory, model, find_family("qwen3"), torch.float32, shard_bytes)
+    assert len(list(several.glob("model-*-of-*.safetensors"))) > 2
+    assert not (several / "model.safetensors").exists()
+    ids = torch.arange(9)[None]
+    expected = load_huggingface(one).decoder(ids)
+    assert torch.equal(load_huggingface(several).decoder(ids), expected)
+    theirs = AutoModelForCausalLM.from_pretrained(several).eval()
+    torch.testing.assert_close(theirs(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+def spoil_weights(directory: Path) -> None:
+    weights = load_file(directory / "model.safetensors")
+    weights["model.layers.1.self_attn.q_proj.weight"][3, 3] += 0.1
+    save_file(weights, directory / "model.safetensors")
+
+
+def spoil_with_a_nan(directory: Path) -> None:
+    weights = load_file(directory / "model.safetensors")
+    weights["model.norm.weight"][0] = torch.nan
+    save_file(weights, directory / "model.safetensors")
+
+
+def spoil_config(directory: Path) -> None:
+    values = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps(values | {"rope_theta": 9000.0}))
+
+
+def spoil_tokenizer(directory: Path) -> None:
+    text = (directory / "tokenizer.json").read_text()
+    document = json.loads(text)
+    vocabulary = document["model"]["vocab"]
+    vocabulary["e"], vocabulary["t"] = vocabulary["t"], vocabulary["e"]
+    (directory / "tokenizer.json").write_text(json.dumps(document))
+
+
+SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a weight": (spoil_weights, "logits differ by"),
+    "not a number": (spoil_with_a_nan, "logits differ by nan"),
+    "the configuration": (spoil_config, "logits differ by"),
+    "the tokenizer": (spoil_tokenizer, "the tokenizer reads"),
+}
+
+
+@pytest.mark.parametrize("what", SPOILED)
+def test_what_does_not_say_the_same_is_refused_and_removed(
+    what: str, model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoil, message = SPOILED[what]
+
+    def write(directory: Path, *rest: Any) -> None:
+        write_huggingface(directory, *rest)
+        spoil(directory)
+
+    monkeypatch.setattr(export, "write_huggingface", write)
+    with pytest.raises(OutputError, match=message):
+        export_huggingface(model, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_numbers_beyond_float16_are_refused_by_name(model: LanguageModel, tmp_path: Path) -> None:
+    with torch.no_grad():
+        dict(model.decoder.named_parameters())["trunk.blocks.0.feedforward.up.weight"][0, 0] = 1e5
+    with pytest.raises(OutputError, match="trunk.blocks.0.feedforward.up.weight.*float16"):
+        export_huggingface(model, tmp_path / "out", torch.float16)
+    export_huggingface(model, tmp_path / "bfloat16", torch.bfloat16)
+    assert [path.name for path in tmp_path.iterdir()] == ["bfloat16"]
+
+
+def test_nothing_is_overwritten(model: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    with pytest.raises(OutputError, match="out exists; give another TARGET"):
+        export_huggingface(model, tmp_path / "out")
+
+
+def test_the_primer_leaves_and_comes_back_the_same(their_tokenizer, tmp_path: Path) -> None:
+    primer, text = foretell.load("primer", "cpu"), "def f(x):\n\treturn x**2  # Ελληνικά, 漢字, 🙂"
+    export_huggingface(primer, tmp_path / "out", torch.bfloat16)
+    back = foretell.load(tmp_path / "out", "cpu")
+    for weight, other in zip(primer.decoder.parameters(), back.decoder.parameters(), strict=True):
+        assert torch.equal(weight, other)
+    theirs = their_tokenizer(tmp_path / "out")
+    ids = primer.tokenizer.encode(text)
+    assert theirs(text)["input_ids"] == back.tokenizer.encode(text) == ids
+    assert theirs.decode(ids) == text
+
+
+def test_weights_can_be_read_by_whoever_can_read_the_rest(model: LanguageModel, tmp_path: Path) -> None:
+    export_huggingface(model, tmp_path / "out")
+    assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
+
+
+def test_the_verb_prints_the_report(directory_of, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd) -> None:
+    monkeypatch.chdir(tmp_path)
+    source = ["convert", str(directory_of("qwen2"))]
+    assert run_command([*source, "out", "--to", "huggingface", "--dtype", "bfloat16", "--json"]) == 0
+    captured = capfd.readouterr()
+    assert json.loads(captured.out) == {"path": "out", **json.loads((tmp_path / "out" / REPORT).read_text())}
+    assert "7 of the model's 37 tokens are not in the tokenizer" in captured.err
+    assert "transformers 5 makes a Qwen2Tokenizer" in captured.err
+    assert run_command([*source, "again", "--to", "huggingface"]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    assert lines[0].startswith("again: qwen2 (Qwen2ForCausalLM), float32, ")
+    assert [line.split()[0] for line in lines[1:]] == ["logits", "divergence", "greedy", "tokenizer"]
+
+
+# --- which family ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_sizes_that_train_offers_can_leave_as_qwen3(size: str) -> None:
+    assert choose_family(preset_config(size, vocab_size=300)).name == "qwen3"
+
+
+@pytest.mark.parametrize("size", [name for name in PRESETS if name.startswith("gpt2")])
+def test_gpt2_can_leave_as_gpt2(size: str) -> None:
+    assert choose_family(preset_config(size)).name == "gpt2"
+
+
+FITTING = {
+    "openai-gpt": {"norm_placement": "post"},
+    "llama": LLAMA,
+    "mistral": {**LLAMA, "window": 4},
+    "qwen2": {**LLAMA, "bias": {"attention": True, "attention_output": False, "feedforward": False}},
+}
+
+
+@pytest.mark.parametrize("family", FITTING)
+def test_the_family_is_the_first_that_fits(family: str) -> None:
+    assert choose_family(shape(**FITTING[family])).name == family
+
+
+def test_dropout_and_initialisation_have_no_say() -> None:
+    assert choose_family(shape(dropout=0.3, init="torch")).name == "gpt2"
+
+
+# what a family cannot express, and the field that is named
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "rotary": ("gpt2", {"position": "rotary"}, "position = 'rotary' (it has 'learned')"),
+    "grouped heads": ("gpt2", {"num_kv_heads": 1}, "num_kv_heads = 1 (it has 2)"),
+    "no biases": ("gpt2", {"bias": False}, "bias.attention = False (it has True)"),
+    "a bias of the head": ("gpt2", {"bias": {"head": True}}, "bias.head = True"),
+    "a window": ("llama", {**LLAMA, "window": 3}, "window = 3 (it has None); mistral can"),
+    "windows by layer": ("mistral", {**LLAMA, "window": (None, 3)}, "window = (None, 3)"),
+    "norms of queries": ("llama", {**LLAMA, "qk_norm": True}, "qk_norm = True (it has False); qwen3 can"),
+    "another norm": ("qwen3", {**LLAMA, "qk_norm": True, "norm": "layernorm"}, "norm = 'layernorm'"),
+    "no output": ("gpt2", {"attention_output": False}, "attention_output = False"),
+    "no residual": ("gpt2", {"attention_residual": False}, "attention_residual = False"),
+    "no feed-forward": ("gpt2", {"feedforward": "none"}, "feedforward = 'none'"),
+    "sinusoids": ("gpt2", {"position": "sinusoidal"}, "position = 'sinusoidal'"),
+    "a word that is missing": ("openai-gpt", {"norm_placement": "post", "activation": "relu2"}, "activation = 'relu2'"),
+    "its own width": ("openai-gpt", {"norm_placement": "post", "feedforward_width": 9}, "feedforward_width = 9"),
+    "head width": ("gpt2", {"head_width": 6}, "head_width = 6 (it has 8)"),
+    "heads that do not divide": ("gpt2", {"num_heads": 3, "head_width": 4}, "head_width = 4"),
+    "a width that transformers refuses": (
+        "llama",
+        {**LLAMA, "num_heads": 3, "head_width": 4},
+        "width = 16 (it has 'multiples of num_heads 3')",
+    ),
+    "partial biases": ("qwen3", {**LLAMA, "qk_norm": True, "bias": {"attention": True}}, "bias.feedforward = True"),
+}
+
+
+@pytest.mark.parametrize("why", REFUSED)
+def test_what_a_family_cannot_express_is_refused_by_the_fields_name(why: str) -> None:
+    family, changes, words = REFUSED[why]
+    with pytest.raises(ConfigError) as raised:
+        choose_family(shape(**changes), family)
+    assert f"{family} cannot express" in str(raised.value)
+    assert words in str(raised.value)
+
+
+def test_a_model_that_no_family_expresses_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="no family can express this model; gpt2 cannot express window = "):
+        choose_family(shape(window=(None, 4)))
+
+
+def test_an_unknown_family_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(ConfigError, match="unknown family 'lama', did you mean 'llama'"):
+        choose_family(shape(), "lama")

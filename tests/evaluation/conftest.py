@@ -1,0 +1,30 @@
+"""Small models with random weights, with and without a start token."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import Tokenizer, train_tokenizer
+from foretell.text.structure import with_start
+
+CONTEXT = 16
+
+
+def language_model(tokenizer: Tokenizer) -> LanguageModel:
+    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=CONTEXT, init="torch")
+    return LanguageModel(make_decoder(config, seed=3).eval(), tokenizer)
+
+
+@pytest.fixture(scope="session")
+def model() -> LanguageModel:
+    return language_model(train_tokenizer("bytes", ["any text"]))
+
+
+@pytest.fixture(scope="session")
+def starting() -> LanguageModel:
+    """The same weights; its tokenizer puts a start token before every text."""
+    document = train_tokenizer("bytes", ["any text"]).document()
+    return language_model(Tokenizer(with_start(document, "<|endoftext|>")))

@@ -1,0 +1,96 @@
+"""Loss, perplexity and bits per byte: each token once, from the text before it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from foretell.errors import DataError, UsageError
+from foretell.evaluation.text import evaluate_texts
+from foretell.evaluation.windows import iter_windows, window_batches
+from foretell.runs.saved_model import LanguageModel
+from foretell.training.objective import Objective
+
+TEXT = "The größte cat sat on the mat, and looked at the other 🐈 cats there."
+
+
+def losses_by_hand(model: LanguageModel, ids: list[int], context: int, stride: int, first: int) -> list[float]:
+    """The loss of each token, found by its own pass over just what it is predicted from."""
+    losses = []
+    for place in range(first, len(ids)):
+        # The first window reaches token `context`; then a window more for every stride
+        start = max(0, math.ceil((place - context) / stride)) * stride
+        with torch.no_grad():
+            logits = model.decoder(torch.tensor([ids[start:place]]))[0, -1].double()
+        losses.append(-float(logits.log_softmax(-1)[ids[place]]))
+    return losses
+
+
+@pytest.mark.parametrize("stride", [1, 3, 8, 16, None])
+def test_the_loss_is_that_of_every_token_from_what_its_window_has_before_it(model, stride):
+    found = evaluate_texts(model, Objective(model.decoder), [TEXT], stride)
+    ids = model.tokenizer.encode(TEXT)
+    losses = losses_by_hand(model, ids, 16, stride or 8, first=1)
+    assert found.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert (found.tokens, found.text_bytes, found.stride) == (len(ids) - 1, len(TEXT.encode()) - 1, stride or 8)
+    assert found.perplexity == pytest.approx(math.exp(found.loss))
+    assert found.bits_per_byte == pytest.approx(sum(losses) / math.log(2) / found.text_bytes, rel=1e-5)
+
+
+def test_with_a_start_token_every_token_and_every_byte_counts(starting):
+    found = evaluate_texts(starting, Objective(starting.decoder), [TEXT], 8)
+    losses = losses_by_hand(starting, starting.tokenizer.encode_input(TEXT), 16, 8, first=1)
+    assert found.loss == pytest.approx(sum(losses) / len(losses), rel=1e-5)
+    assert (found.tokens, found.text_bytes) == (len(TEXT.encode()), len(TEXT.encode()))
+
+
+def test_texts_do_not_see_each_other(model):
+    objective = Objective(model.decoder)
+    apart = [evaluate_texts(model, objective, [text], 5) for text in (TEXT, "short", "x" * 40)]
+    together = evaluate_texts(model, objective, [TEXT, "short", "x" * 40], 5)
+    assert together.loss == pytest.approx(sum(one.loss * one.tokens for one in apart) / together.tokens, rel=1e-5)
+    assert together.tokens == sum(one.tokens for one in apart)
+
+
+@given(length=st.integers(0, 60), context=st.integers(1, 20), stride=st.integers(1, 20), first=st.integers(1, 3))
+def test_each_token_is_a_target_once_with_the_promised_text_before_it(length, context, stride, first):
+    stride = min(stride, context)
+    seen = []
+    for window in iter_windows(np.arange(length), context, stride, first):
+        assert len(window.ids) <= context + 1
+        for place in range(window.first, len(window.ids)):
+            token = int(window.ids[place])
+            assert place >= min(token, context - stride)
+            seen.append(token)
+    assert seen == list(range(first, length))
+
+
+def test_batches_of_windows_have_weights_for_what_counts_only():
+    windows = list(iter_windows(np.arange(1, 30), 8, 4))
+    (batch,) = window_batches(windows, 8)
+    assert batch.count == 28
+    assert sorted(batch.targets[batch.weights > 0].tolist()) == list(range(2, 30))
+
+
+def test_progress_reaches_the_number_of_tokens(model):
+    seen = []
+    evaluate_texts(model, Objective(model.decoder), [TEXT * 300], 16, lambda done, total: seen.append((done, total)))
+    assert len(seen) > 1
+    assert seen[-1][0] == seen[-1][1] == len(TEXT.encode()) * 300 - 1
+
+
+@pytest.mark.parametrize("stride", [0, -1, 17])
+def test_a_stride_that_leaves_tokens_out_is_refused(model, stride):
+    with pytest.raises(UsageError, match="stride must be 1 to 16"):
+        evaluate_texts(model, Objective(model.decoder), [TEXT], stride)
+
+
+def test_a_text_of_one_token_has_nothing_to_predict_without_a_start_token(model, starting):
+    with pytest.raises(DataError, match="no text has a token to predict"):
+        evaluate_texts(model, Objective(model.decoder), ["x"])
+    assert evaluate_texts(starting, Objective(starting.decoder), ["x"]).tokens == 1
