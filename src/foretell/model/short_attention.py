@@ -1,9 +1,9 @@
-"""Causal attention for training with bfloat16 on a CPU, where rows are short: the weights are held, a few rows at a time.
+"""Causal attention for training with bfloat16 on a CPU, where rows are short: weights are held, a few rows at a time.
 
 torch's fused kernel is made for long rows. Up to 512 positions, plain products over so few rows that their weights stay
 in a core's cache take 0.55 of its time for forward and backward (0.35 at 128 positions; measured at 64 rows of 6 heads
-of 64 on two Zen 4 cores). They hold 2 H T bytes a token and layer for the backward. In float32, and for longer rows, the
-fused kernel is the faster one.
+of 64 on two Zen 4 cores). They hold 2 H T bytes a token and layer for the backward. In float32, and for longer rows,
+the fused kernel is the faster one.
 """
 
 from __future__ import annotations
