@@ -169,7 +169,8 @@ def test_a_full_disk_at_any_operation_leaves_the_old_checkpoints_and_no_half_one
         there = [one.step for one in list_checkpoints(folder)]
         assert there in ([1], [1, 2])  # the last operation only makes sure that the new name lasts
         assert_intact(folder, there)
-        assert names(folder) == [f"step-{number:06d}" for number in there]
+        # where it is not sure that the new name lasts, the one before lies beside it, whole
+        assert {name.removesuffix(".replaced") for name in names(folder)} == {f"step-{step:06d}" for step in there}
         shutil.rmtree(folder / "step-000002", ignore_errors=True)
         operations += 1
     assert operations > 15
@@ -185,7 +186,7 @@ def test_a_process_killed_at_any_operation_leaves_whole_checkpoints_and_what_pru
     operations = 0
     while save_under(faults, operations, faults.Killed, save, step) is not None:
         there = [one.step for one in list_checkpoints(folder)]
-        assert there in ([1, 2], [1, 2, 3]) or (step == 2 and there == [1])
+        assert there in ([1, 2], [1, 2, 3])
         assert_intact(folder, there)
         prune(folder, keep=5)
         assert names(folder) == [f"step-{number:06d}" for number in there]
