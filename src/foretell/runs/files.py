@@ -73,6 +73,11 @@ def remove_directory(directory: Path) -> None:
     shutil.rmtree(leaving, ignore_errors=True)
 
 
+def is_temporary(path: Path) -> bool:
+    """Is this what interrupted writing leaves?"""
+    return path.name.startswith(TEMPORARY)
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete what interrupted writing left under temporary names."""
     for leftover in folder.glob(f"{TEMPORARY}*"):

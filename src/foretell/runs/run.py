@@ -12,7 +12,7 @@ from typing import Any
 
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
-from foretell.runs.files import read_json, remove_leftovers, sync, write_json, write_text
+from foretell.runs.files import is_temporary, read_json, remove_leftovers, sync, write_json, write_text
 
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
 PREPARING = "preparing.json"  # there until the run is one; says from what it is being made
@@ -35,16 +35,18 @@ class Run:
     @classmethod
     def create(cls, directory: Path, data: list[str] | None = None) -> Run:
         """Make the directories of a new run; one that exists is refused. It is a run once its record is written."""
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
+        if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
             raise OutputError(f"{directory} exists; {cls._advice(directory)}, or give another --out")
         run = cls(directory)
         try:
+            directory.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(directory)
+            write_json(directory / PREPARING, {"data": data or []})  # first, so that a killed process leaves no riddle
             for path in (run.checkpoints, run.samples, run.tokens):
-                path.mkdir(parents=True, exist_ok=True)
+                path.mkdir(exist_ok=True)
             sync(directory.parent)
         except OSError as error:
             raise OutputError(f"cannot create {directory}: {error.strerror}; give another --out") from None
-        write_json(directory / PREPARING, {"data": data or []})
         return run
 
     @staticmethod
