@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import pytest
 
@@ -84,8 +84,10 @@ def begin(work: Callable[[], object]) -> int:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which wait here for work that never comes
         child = os.fork()
-    if child:
-        return child
+    return child or do_and_leave(work)
+
+
+def do_and_leave(work: Callable[[], object]) -> NoReturn:
     code = BROKEN
     try:
         work()

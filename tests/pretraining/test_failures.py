@@ -323,7 +323,7 @@ def test_an_interrupted_preparation_is_not_taken_for_one_of_other_data(tiny: Any
 def test_weights_that_are_not_finite_are_never_saved(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @torch.no_grad()
     def spoil(session: Session) -> None:
-        session.decoder.trunk.norm.weight[0] = float("inf")
+        session.decoder.get_parameter("trunk.norm.weight")[0] = float("inf")
 
     monkeypatch.setattr(session, "SAMPLE_TOKENS", 0)
     monkeypatch.setattr(Session, "validate", lambda self, progress: None)  # which would notice it before
