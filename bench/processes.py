@@ -22,13 +22,13 @@ def begin(work: Work) -> int:
 
 def do_and_leave(work: Work) -> NoReturn:
     """Work, and end the process: 0 where that went well, else 1 with the traceback."""
+    code = 1
     try:
         work()
-        os._exit(0)
+        code = 0
     except BaseException:
         traceback.print_exc()
-    finally:
-        os._exit(1)
+    os._exit(code)
 
 
 def wait_for(child: int) -> int:

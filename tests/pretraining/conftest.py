@@ -97,8 +97,7 @@ def do_and_leave(work: Callable[[], object]) -> NoReturn:
         code = REFUSED if "\n" not in str(error) else BROKEN
     except BaseException:
         traceback.print_exc()
-    finally:
-        os._exit(code)
+    os._exit(code)
 
 
 def die() -> None:

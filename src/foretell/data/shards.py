@@ -19,7 +19,7 @@ import os
 import re
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -73,8 +73,8 @@ class TokenWriter:
             writer.add_document(ids, text_bytes)
         write_index(folder, fingerprint, vocab_size, {"train": writer.record})
 
-    Memory: 8 bytes a document. Raises UsageError for a name or size that makes no sense and OutputError where the
-    folder holds a store already or cannot be written (disk full, no permission).
+    Memory: 8 bytes a document, and a piece of one. Raises UsageError for a name or size that makes no sense and
+    OutputError where the folder holds a store already or cannot be written (disk full, no permission).
     """
 
     def __init__(self, directory: str | Path, split_name: str, vocab_size: int, shard_tokens: int = 2**26):
@@ -122,15 +122,20 @@ class TokenWriter:
         A document without ids counts its bytes and no more, so that starts always increase.
         Raises DataError for an id outside the vocabulary.
         """
+        self.add_pieces([ids], text_bytes)
+
+    def add_pieces(self, pieces: Iterable[np.ndarray], text_bytes: int) -> None:
+        """Append one document whose ids come in pieces, each written as it comes; else as `add_document`."""
         assert self._record is None, "the split is finished"
-        ids = self._checked(ids)
         self._text_bytes += text_bytes
-        if len(ids) == 0:
-            return
-        self._starts.append(self._tokens)
-        self._tokens += len(ids)
-        while len(ids):
-            ids = ids[self._append(ids) :]
+        start = self._tokens
+        for piece in pieces:
+            ids = self._checked(piece)
+            if len(ids) and self._tokens == start:
+                self._starts.append(start)
+            self._tokens += len(ids)
+            while len(ids):
+                ids = ids[self._append(ids) :]
 
     def discard(self) -> None:
         """Remove everything written under temporary names."""

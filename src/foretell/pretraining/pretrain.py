@@ -150,7 +150,7 @@ def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
             sync(path)
         return text
     tokenizer_config, data_config = request.tokenizer_config(), request.data_config()
-    return tokenize_text(request.source, tokenizer_config, data_config, run.tokens, reporter.note, request.tokenizer)
+    return tokenize_text(request.source, tokenizer_config, data_config, run.tokens, reporter, request.tokenizer)
 
 
 def configure(request: Request, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> tuple[Config, Plan]:
