@@ -11,7 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from foretell.config import DataConfig, TokenizerConfig
-from foretell.data.shards import SplitRecord, TokenStore, TokenWriter, write_index
+from foretell.data.shard_format import SplitRecord
+from foretell.data.shard_writer import TokenWriter, write_index
+from foretell.data.shards import TokenStore
 from foretell.data.sources import AnyDocument
 from foretell.data.split import describe_split, split_documents
 from foretell.errors import DataError
