@@ -114,8 +114,7 @@ def kill_runs(whole: Path, kills: int, choose: random.Random, report: Report) ->
                 break
         report.runs += 1
         code = wait_for(begin(lambda out=out: train(out)))
-        if code != 0 or final_state(out) != final_state(whole):
-            report.unequal.append(f"run {report.runs}, exit code {code}")
+        compare(out, whole, f"run {report.runs}", code, report)
 
 
 def killed_after(seconds: float, out: Path, report: Report) -> bool:
@@ -138,6 +137,16 @@ def phase(out: Path) -> str:
     if list(out.glob(".tmp-*")) or list((out / "samples").glob(".tmp-*")):
         return "while another file was written"
     return "between its writings"
+
+
+def compare(out: Path, whole: Path, what: str, code: int, report: Report) -> None:
+    """Note in which parts a run that was stopped ends otherwise than the one that was not."""
+    if code != 0:
+        report.unequal.append(f"{what}: exit code {code}")
+        return
+    found, expected = final_state(out), final_state(whole)
+    if other := [part for part in expected if found[part] != expected[part]]:
+        report.unequal.append(f"{what}: other {', '.join(other)}")
 
 
 def final_state(out: Path) -> dict[str, Any]:
@@ -216,8 +225,7 @@ def resume_damaged(out: Path, whole: Path, what: str, report: Report) -> None:
     copy = fresh(out.with_name("resumed"))
     shutil.copytree(out, copy)
     code = wait_for(begin(lambda: train(copy)))
-    if code != 0 or final_state(copy) != final_state(whole):
-        report.unequal.append(f"{what}, exit code {code}")
+    compare(copy, whole, what, code, report)
 
 
 def fresh(out: Path) -> Path:

@@ -159,6 +159,7 @@ def final_state(run: Path) -> dict[str, Any]:
         "moments": (last / "optimizer.safetensors").read_bytes(),
         "training": training,
         "metrics": lines,
+        "names": sorted(path.name for path in run.iterdir()),
         "samples": {path.name: path.read_text() for path in (run / "samples").iterdir()},
     }
 

@@ -144,6 +144,14 @@ def test_killed_at_any_file_operation_of_its_preparation_a_training_starts_again
 # --- random moments --------------------------------------------------------------------------------------------------
 
 
+def test_killed_just_before_it_counts_as_prepared_a_run_keeps_no_mark_of_that(
+    tiny: Any, halfway: Path, uninterrupted: Path, tmp_path: Path
+) -> None:
+    out = fresh(halfway, tmp_path / "run")
+    (out / "preparing.json").write_text('{"data": ["cats.txt"]}')
+    assert_goes_on_equal(tiny, out, uninterrupted)
+
+
 def test_killed_at_random_moments_again_and_again_the_run_ends_the_same(
     tiny: Any, uninterrupted: Path, tmp_path: Path
 ) -> None:

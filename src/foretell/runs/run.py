@@ -113,7 +113,8 @@ class Run:
             raise OutputError(f"{self.directory} is gone: it was removed, or its disk is no longer there")
 
     def clear_leftovers(self) -> None:
-        """Delete what a killed process left under temporary names."""
+        """Delete what a killed process left: files under temporary names, and the mark of a run that was being made."""
+        (self.directory / PREPARING).unlink(missing_ok=True)
         for folder in (self.directory, self.samples, self.checkpoints):
             remove_leftovers(folder)
 
