@@ -91,3 +91,29 @@ def place_of_cut(window: bytes, target: int) -> int:
     while target < len(window) and window[target] & 0b1100_0000 == 0b1000_0000:  # inside a character
         target += 1
     return target
+
+
+def is_clean(path: Path) -> bool:
+    """Is a file UTF-8 without NUL?"""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                if b"\0" in block:
+                    return False
+                decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def has_crlf(path: Path) -> bool:
+    """Does a file have a line end of Windows?"""
+    last = b""
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            if b"\r\n" in last + block:
+                return True
+            last = block[-1:]
+    return False

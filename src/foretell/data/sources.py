@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from foretell.data.large import BLOCK, LARGE, LargeDocument
+from foretell.data.large import LARGE, LargeDocument, has_crlf, is_clean
 from foretell.errors import DataError, UsageError, did_you_mean
 
 # What a folder is searched for; a file named by itself is read whatever its suffix.
@@ -169,40 +169,15 @@ def _large_document(source: _Input, path: Path, notes: _Notes) -> LargeDocument:
     if start:
         notes.add("byte order mark dropped", str(source))
     document = LargeDocument(path, str(source), start, status.st_size, status.st_mtime_ns)
-    if not _is_clean(path):
+    if not is_clean(path):
         with _opened(source) as file:  # the first fault is an error that names its line
             for _ in _iter_lines(file, str(source), _Notes()):
                 pass
     if not any(piece.strip() for piece in document.pieces()):
         raise DataError(f"{source}: holds no text (empty, or nothing but whitespace); give a file with text")
-    if _has_crlf(path):
+    if has_crlf(path):
         notes.add("CRLF line ends read as LF", str(source))
     return document
-
-
-def _is_clean(path: Path) -> bool:
-    """Is a file UTF-8 without NUL?"""
-    decoder = codecs.getincrementaldecoder("utf-8")("strict")
-    try:
-        with path.open("rb") as file:
-            while block := file.read(BLOCK):
-                if b"\0" in block:
-                    return False
-                decoder.decode(block)
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _has_crlf(path: Path) -> bool:
-    last = b""
-    with path.open("rb") as file:
-        while block := file.read(BLOCK):
-            if b"\r\n" in last + block:
-                return True
-            last = block[-1:]
-    return False
 
 
 def _encodable(text: str, where: str) -> str:
