@@ -220,7 +220,7 @@ def test_a_training_that_is_killed_goes_on_and_ends_as_the_one_that_was_not(fore
     options = [*TOY, "--kind", "bytes", "--steps", "60", "--checkpoint-every", "7", "--model.dropout", "0.1"]
     assert foretell("train", corpus, *options, "--out", "whole").code == 0
     command = [sys.executable, "-m", "foretell", "train", corpus, *options, "--out", "x"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=tmp_path, text=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     wait_for(tmp_path / "x" / "metrics.jsonl", process)
     process.kill()
     process.wait()
