@@ -128,6 +128,13 @@ class RopeScaling(Section):
     high_frequency_factor: float = Field(4.0, gt=0)
     original_context_length: int = Field(8192, gt=0)
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        reversed_band = f"rope_scaling: high_frequency_factor {high:g} must be above low_frequency_factor {low:g}"
+        _raise_first({reversed_band: self.type == "llama3" and high <= low})
+        return self
+
 
 class ModelConfig(Section):
     """The shape of a decoder. The defaults of the choices are GPT-2's; the five sizes have none."""

@@ -288,6 +288,22 @@ def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_go_on(corpu
     assert len(list((tmp_path / "x" / "checkpoints").glob("step-*"))) == 1
 
 
+def test_a_training_that_is_killed_goes_on_and_ends_as_the_one_that_was_not(foretell, corpus, tmp_path):
+    options = [*TOY, "--kind", "bytes", "--steps", "60", "--checkpoint-every", "7", "--model.dropout", "0.1"]
+    assert foretell("train", corpus, *options, "--out", "whole").code == 0
+    command = [sys.executable, "-m", "foretell", "train", corpus, *options, "--out", "x"]
+    process = subprocess.Popen(command, cwd=tmp_path, text=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_for(tmp_path / "x" / "metrics.jsonl", process)
+    process.kill()
+    process.wait()
+    outcome = foretell("train", "--out", "x", "--resume", "auto")
+    assert outcome.code == 0, outcome.err
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        whole, killed = (Path(run, "checkpoints/step-000060", name).read_bytes() for run in ("whole", "x"))
+        assert whole == killed
+    assert losses_of("whole") == losses_of("x")
+
+
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
     """Until a process has written something into a file."""
     deadline = time.monotonic() + 60

@@ -101,6 +101,8 @@ def run(arguments: list[str]) -> int:
         # Whoever read the output has gone; pointing stdout elsewhere keeps Python from complaining when it exits
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except MemoryError:
+        return fail("out of memory; give less text at once, or a smaller model", 1)
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
     return 0

@@ -36,6 +36,11 @@ class PlainReporter(Reporter):
     def note(self, text: str) -> None:
         self.console.print(text, style="dim")
 
+    def tokenizing(self, done: int, total: int, seconds: float) -> None:
+        if time.monotonic() - self._printed > PLAIN_SECONDS and seconds > PLAIN_SECONDS:
+            self._printed = time.monotonic()
+            self.console.print(describe_tokenizing(done, total, seconds), style="dim")
+
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         left = self.clock.update(metrics["step"], steps)
         is_due = time.monotonic() - self._printed > PLAIN_SECONDS or metrics["step"] == steps
@@ -67,6 +72,11 @@ class LiveReporter(PlainReporter):
         if metrics["validation_loss"] is not None:
             self.console.print(describe(metrics, steps, left))
         self.show_progress(metrics, steps, left)
+
+    def tokenizing(self, done: int, total: int, seconds: float) -> None:
+        bar = ProgressBar(total=total, completed=done, complete_style="cyan")
+        if self.console.is_terminal:
+            self.live.update(Group(bar, Text(describe_tokenizing(done, total, seconds), style="dim")))
 
     def show_progress(self, metrics: dict[str, Any], steps: int, left: str) -> None:
         """The bar and the newest numbers under it."""
@@ -116,6 +126,12 @@ def describe_gauges(metrics: dict[str, Any]) -> Text:
     if metrics["matrix_rate_share"] is not None:
         parts.append(f"{metrics['matrix_rate_share']:.0%} of the matrix rate")
     return Text("  ".join([*parts, f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB"]), style="dim")
+
+
+def describe_tokenizing(done: int, total: int, seconds: float) -> str:
+    """How much of the text is tokenised, how fast, and how long the rest takes."""
+    left = clock(seconds / max(1, done) * (total - done))
+    return f"tokenizing  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {done / 1e6 / seconds:.1f} MB/s  {left} left"
 
 
 def sample_text(step: int, prompt: str, continuation: str) -> Text:

@@ -12,8 +12,8 @@ from foretell.config import ModelConfig
 class LayerNorm(nn.LayerNorm):
     """Subtract the mean, divide by the standard deviation, scale, shift (Ba, Kiros, Hinton 2016)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return for_products(super().forward(x))
+    def forward(self, input: Tensor) -> Tensor:
+        return for_products(super().forward(input))
 
 
 class RMSNorm(nn.RMSNorm):

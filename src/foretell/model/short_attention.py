@@ -36,7 +36,7 @@ class ShortCausalAttention(torch.autograd.Function):
     """Forward and backward over parts of the batch; one weight (B, H, T, T) is kept between them."""
 
     @staticmethod
-    def forward(context: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         B, H, T, E = query.shape
         future = torch.full((T, T), -torch.inf, dtype=query.dtype).triu(1)
         weights = query.new_empty(B, H, T, T)
@@ -46,13 +46,13 @@ class ShortCausalAttention(torch.autograd.Function):
             scaled = torch.baddbmm(future, queries, keys.transpose(1, 2), alpha=1 / math.sqrt(E))
             weights[rows] = scaled.softmax(-1).view(-1, H, T, T)
             mixed[rows] = (weights[rows].view(-1, T, T) @ values).view(-1, H, T, E)
-        context.save_for_backward(query, key, value, weights)
+        ctx.save_for_backward(query, key, value, weights)
         return mixed
 
     @staticmethod
-    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
-        (d_mixed,) = gradients
-        query, key, value, weights = context.saved_tensors
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, ...]:
+        (d_mixed,) = grad_outputs
+        query, key, value, weights = ctx.saved_tensors
         T, E = query.shape[2:]
         d_query, d_key, d_value = empty_heads(query), empty_heads(query), empty_heads(query)
         for rows in parts(query):

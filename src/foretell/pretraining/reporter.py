@@ -14,6 +14,9 @@ class Reporter:
     def note(self, text: str) -> None:
         """A decision, a fact or a warning, one line."""
 
+    def tokenizing(self, done: int, total: int, seconds: float) -> None:
+        """So many bytes of the text are tokenised, of so many in all, in so many seconds."""
+
     def ready(self, tokenizer: Tokenizer, train_tokens: int, bits_per_byte: Callable[[float], float]) -> None:
         """Training begins, on so many tokens; `bits_per_byte` converts a validation loss in nats a token."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import shlex
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -14,11 +14,12 @@ from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingE
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
 from foretell.model.decoder import Decoder
 from foretell.pretraining.curve import write_curve
+from foretell.pretraining.failures import failures_explained, resume_command
 from foretell.pretraining.prepare import TokenizedText, make_loader
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.samples import SEPARATOR, Samples
 from foretell.runs.checkpoint import Checkpoint, prune, save_checkpoint
-from foretell.runs.run import CURVE, Run
+from foretell.runs.run import CURVE, RUN, Run
 from foretell.training.actions import Action, Progress
 from foretell.training.early_stopping import has_lost_patience, note_evaluation
 from foretell.training.loop import train
@@ -68,6 +69,11 @@ class Session:
     def decoder(self) -> Decoder:
         return self.objective.decoder
 
+    @cached_property
+    def configuration(self) -> str:
+        """What names the configuration of this run in its checkpoints."""
+        return self.run.configuration_digest()
+
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint whose weights the decoder already has."""
         state = checkpoint.training()
@@ -75,6 +81,11 @@ class Session:
             raise CheckpointError(
                 f"{checkpoint.directory} was trained with tokenizer {state['tokenizer']}, and the tokens of this run "
                 f"are {self.text.tokenizer.fingerprint}'s; start anew with another --out"
+            )
+        if state.get("configuration", self.configuration) != self.configuration:  # checkpoints of before have none
+            raise CheckpointError(
+                f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
+                "was changed or damaged: put it back, or start anew with another --out"
             )
         checkpoint.load_optimizer(self.optimizer, dict(self.decoder.named_parameters()))
         self.progress = Progress(**state["progress"])
@@ -84,7 +95,7 @@ class Session:
 
     def go(self) -> None:
         """Train to the end, till patience is lost, or to the first Ctrl-C or SIGTERM; then a checkpoint is there."""
-        with StopSignal() as stop:
+        with StopSignal() as stop, failures_explained(self.run, self.config.training, self.progress):
             self.reporter.ready(self.text.tokenizer, len(self.loader.stream), self.bits_per_byte)
             if self.progress.step == 0:
                 self.report_start()
@@ -121,8 +132,7 @@ class Session:
             self.save(self.progress)
             saved = "checkpoint saved"
         return Interrupted(
-            f"stopped after step {self.progress.step:,}, {saved}; go on with: "
-            f"foretell train --out {shlex.quote(str(self.run.directory))} --resume auto",
+            f"stopped after step {self.progress.step:,}, {saved}; go on with: {resume_command(self.run)}",
             exit_code,
         )
 
@@ -222,6 +232,8 @@ class Session:
                 f"step {progress.step}: the validation loss is {progress.validation_loss}; not saved, the checkpoint "
                 "before is good. Try a lower --training.learning-rate"
             )
+        self.check_weights(progress)
+        self.run.check_present()
         state = {
             "step": progress.step,
             "tokens": progress.tokens,
@@ -229,8 +241,18 @@ class Session:
             "schedule": self.config.training.schedule,
             "validation_loss": progress.validation_loss,
             "tokenizer": self.text.tokenizer.fingerprint,
+            "configuration": self.configuration,
             "progress": vars(progress),
         }
         save_checkpoint(self.run.checkpoints, progress.step, self.decoder, self.text.tokenizer, self.optimizer, state)
-        prune(self.run.checkpoints, self.config.training.keep_checkpoints)
+        prune(self.run.checkpoints, self.config.training.keep_checkpoints, newest=progress.step)
         self._saved_step = progress.step
+
+    def check_weights(self, progress: Progress) -> None:
+        """Refuse to save weights that are not finite: after a step too large, before another one noticed."""
+        for path, weight in self.decoder.named_parameters():
+            if not bool(torch.isfinite(weight).all()):
+                raise TrainingError(
+                    f"step {progress.step}: '{path}' is not finite; not saved, the checkpoint before is good. "
+                    "Try a lower --training.learning-rate"
+                )
