@@ -37,7 +37,7 @@ from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
 from foretell.runs.checkpoint import list_checkpoints
-from foretell.runs.run import Run, is_run
+from foretell.runs.run import MEASURED, Run, is_run
 
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
 KILLS_A_RUN = 4
@@ -154,7 +154,7 @@ def final_state(out: Path) -> dict[str, Any]:
     last = list_checkpoints(out / "checkpoints")[-1]
     training = last.training()
     del training["progress"]["seconds"]
-    metrics = [{key: line[key] for key in line if "second" not in key} for line in Run(out).metrics()]
+    metrics = [{key: line[key] for key in line if key not in MEASURED} for line in Run(out).metrics()]
     return {
         "weights": (last.directory / "model.safetensors").read_bytes(),
         "moments": (last.directory / "optimizer.safetensors").read_bytes(),

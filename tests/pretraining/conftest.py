@@ -153,7 +153,7 @@ def final_state(run: Path) -> dict[str, Any]:
     del training["progress"]["seconds"]
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     for line in lines:
-        for measured in ("seconds", "tokens_per_second", "matrix_rate_share", "peak_memory_bytes"):
+        for measured in MEASURED:
             del line[measured]
     return {
         "weights": (last / "model.safetensors").read_bytes(),

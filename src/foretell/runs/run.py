@@ -16,6 +16,8 @@ from foretell.runs.files import is_temporary, read_json, remove_leftovers, sync,
 
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
 PREPARING = "preparing.json"  # there until the run is one; says from what it is being made
+# What of the metrics depends on the machine and not on the training
+MEASURED = ("seconds", "tokens_per_second", "matrix_rate_share", "peak_memory_bytes")
 RESUMABLE = {"accumulation"}  # what of the training's settings a resumed run may change
 
 
