@@ -25,6 +25,7 @@ from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
 from foretell.runs import saved_model
+from foretell.runs.run import MEASURED
 
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
 REFUSED, BROKEN = 10, 99  # exit codes of a forked process: an error in one line; any other
