@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from foretell.config import ModelConfig
 from foretell.model.cache import Context
 from foretell.model.dropout import make_dropout
+from foretell.model.linear import Linear
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
 from foretell.model.position import ROTATIONS, Rotation
@@ -28,13 +29,13 @@ class Attention(nn.Module):
         D, E = config.width, config.head_width
         H, G = config.num_heads, config.num_kv_heads
         self.layer, self.window, self.head_width = layer, config.windows[layer], E
-        self.query = nn.Linear(D, H * E, bias=config.bias.attention)
-        self.key = nn.Linear(D, G * E, bias=config.bias.attention)
-        self.value = nn.Linear(D, G * E, bias=config.bias.attention)
+        self.query = Linear(D, H * E, bias=config.bias.attention)
+        self.key = Linear(D, G * E, bias=config.bias.attention)
+        self.value = Linear(D, G * E, bias=config.bias.attention)
         self.query_norm, self.key_norm = make_head_norm(config), make_head_norm(config)
         self.rotate = ROTATIONS[config.position == "rotary"][1]
         self.core = CORES[config.dropout.attention > 0](config)
-        output = nn.Linear(H * E, D, bias=config.bias.attention_output)
+        output = Linear(H * E, D, bias=config.bias.attention_output)
         self.output = output if config.attention_output else nn.Identity()
 
     def forward(self, x: Tensor, context: Context, rotation: Rotation | None) -> Tensor:

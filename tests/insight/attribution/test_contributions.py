@@ -74,13 +74,13 @@ def test_a_part_that_is_forgotten_would_be_noticed(make_model: MakeModel, text: 
 
 
 def test_a_norm_that_does_not_centre_would_be_noticed(make_model: MakeModel, text: str, monkeypatch) -> None:
-    freeze = FREEZERS[torch.nn.LayerNorm]
+    freeze = FREEZERS[LayerNorm]
 
     def without_centring(*arguments: Any) -> FrozenNorm:
         norm = freeze(*arguments)
         return FrozenNorm(norm.scale, False, norm.shift)
 
-    monkeypatch.setitem(FREEZERS, torch.nn.LayerNorm, without_centring)
+    monkeypatch.setitem(FREEZERS, LayerNorm, without_centring)
     model = make_model("gpt2")
     assert excess(model, contributions(model, text, 5), -1) > 1
 
