@@ -146,7 +146,7 @@ def _formula(formula: Formula, level: int) -> str:
 
 def _table(table: Table, level: int) -> str:
     sides = ["right" if numeric else "left" for numeric in numeric_columns(table)]
-    return f"<table>{_line('th', table.header, sides)}{''.join(_line('td', row, sides) for row in table.rows)}</table>"
+    return _framed("", _line("th", table.header, sides) + "".join(_line("td", row, sides) for row in table.rows))
 
 
 def _line(tag: str, cells: Sequence[str], sides: list[str]) -> str:
@@ -171,7 +171,16 @@ def _heat_map(heat_map: HeatMap, level: int) -> str:
     left_out = len(heat_map.row_labels) - len(rows)
     more = f"<p>{left_out} more rows are left out.</p>" if left_out > 0 else ""
     caption = f"<caption>{escape(heat_map.caption)}</caption>" if heat_map.caption else ""
-    return f'<table style="border-collapse:collapse;font-size:0.8em">{caption}{header}{"".join(rows)}</table>{more}'
+    style = ' style="border-collapse:collapse;font-size:0.8em"'
+    return _framed(style, f"{caption}{header}{''.join(rows)}") + more
+
+
+def _framed(style: str, content: str) -> str:
+    """A table that scrolls by itself where it is wider than the page.
+
+    Where no style sheet gives its cells room, as in a notebook's export, the attribute does.
+    """
+    return f'<div style="overflow-x:auto"><table cellpadding="4"{style}>{content}</table></div>'
 
 
 def _heat_cell(value: float | str) -> str:

@@ -58,11 +58,16 @@ def test_sizes_are_the_lengths_of_the_last_vectors(config, make_model):
     assert found.stream == length("trunk.blocks.1")
 
 
+def matrix_of(part):
+    """What a formula says in the end."""
+    return part.expression.items[-1].values
+
+
 def test_the_matrices_of_a_head_are_its_own(config, make_model):
     recording = walk(make_model(config), TEXT).recording
     core, shared = "trunk.blocks.1.attention.core", config.num_heads // config.num_kv_heads
     for head in range(config.num_heads):
-        shown = [part.expression.items[-1].values for part in head_matrices(recording, core, head)]
+        shown = [matrix_of(part) for part in head_matrices(recording, core, head)]
         heads = {"query": head, "key": head // shared, "value": head // shared, "masked": head, "weights": head}
         expected = [recording.array(f"{core}.{name}")[place] for name, place in heads.items()]
         for ours, theirs in zip(shown, [*expected, recording.array(core)[head]], strict=True):
@@ -102,6 +107,14 @@ def test_small_models_are_shown_whole_and_larger_ones_are_not(make_model):
     large = walk(make_model("gpt2", width=16), TEXT)
     assert "values" not in large.to_json()
     assert "softmax" not in str(large)
+
+
+def test_what_becomes_of_the_stream_has_primes_and_a_norm_behind_reads_the_sum(make_model):
+    assert "X″ = 'a'" in "".join(str(walk(make_model("gpt2"), TEXT)).split("\n"))
+    after = str(walk(make_model("gpt1"), TEXT))
+    assert "norm(X′) = " in after
+    assert "norm(X″) = " in after
+    assert "^(" not in after
 
 
 def test_one_token_has_no_loss(make_model):
