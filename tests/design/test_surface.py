@@ -12,8 +12,10 @@ OPTIONS = {
     "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--break", "--json"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
-        *("--checkpoint-every", "--text-field", "--set", "--exportable", "--device", "--dtype"),
+        *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
+        *("--report", "--show-batch", "--json"),
     },
+    "runs": {"--png", "--json"},
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
         *("--seed", "--slide", "--receipt", "--json", "--device", "--dtype"),

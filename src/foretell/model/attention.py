@@ -14,6 +14,7 @@ from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
 from foretell.model.position import ROTATIONS, Rotation
+from foretell.model.short_attention import short_causal_attention, suits
 
 
 class Attention(nn.Module):
@@ -58,6 +59,8 @@ class FusedCore(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         is_causal = mask.is_plain_causal
+        if is_causal and suits(query):
+            return short_causal_attention(query, key, value)
         allowed = None if is_causal or mask.is_open else mask.allowed  # (B or 1, 1, T, S)
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=allowed, is_causal=is_causal, enable_gqa=self.is_grouped
