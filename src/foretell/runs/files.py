@@ -87,6 +87,17 @@ def remove_leftovers(folder: Path) -> None:
             leftover.unlink(missing_ok=True)
 
 
+def check_target(path: Path) -> Path:
+    """The file that is to be written, links followed; refused where none can be, which is worth knowing early."""
+    if not path.parent.is_dir():
+        raise OutputError(f"could not write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise OutputError(f"could not write {path}: it is a folder; give the name of a file")
+    if path.exists() and not path.is_file():  # a rename would put a file in the place of a device or a pipe
+        raise OutputError(f"could not write {path}: it is a device or a pipe; give the name of a file")
+    return path.resolve()
+
+
 def write_text(path: Path, text: str) -> None:
     """Replace a file's content as a whole."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
