@@ -16,6 +16,7 @@ from foretell.insight.attribution.frozen_norm import FREEZERS, FrozenNorm
 from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace
+from foretell.model.norm import LayerNorm
 from foretell.runs.saved_model import LanguageModel
 
 MakeModel = Callable[..., LanguageModel]
