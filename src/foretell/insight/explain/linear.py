@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 
 from foretell.insight.explain.arrays import Array
 from foretell.insight.explain.flow import input_of
@@ -30,7 +31,8 @@ def explain_row(recording: Recording, place: Place, weight: str) -> Working:
     x, source = read_input(recording, place.name, position)
     operands = {"w": address_of(weight, output), "x": source}
     w = recording.weight(weight, output)
-    return affine(recording, place, *multiply_out(operands, {"w": w, "x": x}))
+    products, total = multiply_out(operands, {"w": w, "x": x})
+    return affine(recording, place, products, total, precise_scale(recording, products, total))
 
 
 def explain_gated(recording: Recording, place: Place) -> Working:
@@ -47,21 +49,21 @@ def explain_gated(recording: Recording, place: Place) -> Working:
     }
     columns = {"element": range(len(g)), "g": g, "u": u, "x = g · u": g * u, "w": w, "w · x": w * g * u}
     products = Listing("", columns, ("w · x",), operands=operands)
-    return affine(recording, place, products, products.sums["w · x"])
+    return affine(recording, place, products, products.sums["w · x"], scale_of(products))
 
 
-def affine(recording: Recording, place: Place, products: Listing, total: float) -> Working:
-    """The products added up, and the bias where there is one."""
+def affine(recording: Recording, place: Place, products: Listing, total: float, scale: float) -> Working:
+    """The products added up, on the `scale` of which rounding may change their sum, and the bias where there is one."""
     bias, output = f"{place.name}.bias", place.index[1]
     if recording.parameter(bias) is None:
         formula = row(Symbol("y"), "=", Symbol("w"), "·", Symbol("x"), "=", number(total))
-        return Working([products, Equation(formula, total)], total, scale_of(products))
+        return Working([products, Equation(formula, total)], total, scale)
     shift = float(recording.weight(bias, output))
     terms = (Symbol("y"), "=", Symbol("w"), "·", Symbol("x"), "+", Symbol("b"))
     formula = row(*terms, "=", number(total), *plus(shift), "=", number(total + shift))
     note = f"b = {address_of(bias, output)}"
     steps: list[Step] = [products, Equation(formula, total + shift, note)]
-    return Working(steps, total + shift, scale_of(products) + abs(shift))
+    return Working(steps, total + shift, scale + abs(shift))
 
 
 def multiply_out(operands: dict[str, str], factors: dict[str, Array], note: str = "") -> tuple[Listing, float]:
@@ -76,6 +78,12 @@ def multiply_out(operands: dict[str, str], factors: dict[str, Array], note: str 
 def scale_of(products: Listing) -> float:
     """The sum of the sizes of what a listing adds up."""
     return math.fsum(float(np.abs(products.columns[name]).sum()) for name in products.summed)
+
+
+def precise_scale(recording: Recording, products: Listing, total: float) -> float:
+    """The same for products of stored numbers, which kernels add up in float32 or better: the sum alone is rounded."""
+    epsilon = torch.finfo(recording.model.dtype).eps
+    return abs(total) + scale_of(products) * min(1.0, torch.finfo(torch.float32).eps / epsilon)
 
 
 def read_input(recording: Recording, path: str, position: int) -> tuple[Array, str]:
