@@ -35,9 +35,12 @@ def test_for_people_a_trace_is_a_table_that_fits(foretell, trained):
 
 
 def test_the_names_can_be_listed_without_a_text(foretell, trained):
-    listed = foretell("trace", trained, "--list").out.splitlines()
-    assert "trunk.blocks.1.attention.core.weights" in listed
-    assert foretell("trace", trained, "--list", "--json").json == {"names": listed}
+    listed = [line.split() for line in foretell("trace", trained, "--list").out.splitlines()]
+    assert ["trunk.blocks.1.attention.core.weights", "derived"] in listed
+    assert ["trunk.blocks.1.attention.core"] in listed
+    found = foretell("trace", trained, "--list", "--json").json
+    assert found["names"] == [name for name, *_ in listed]
+    assert found["derived"] == [name for name, *mark in listed if mark]
     assert foretell("trace", trained, "--list", "--select", "**.gate").out.splitlines() == [
         f"trunk.blocks.{layer}.feedforward.gate" for layer in (0, 1)
     ]

@@ -44,7 +44,7 @@ def test_a_pass_that_would_go_over_the_budget_does_not_begin(gpt2: Decoder, ids:
         gpt2(ids)
     assert str(error.value) == (
         "the trace needs 9.0 KiB or more and may hold 8.8 KiB; largest: trunk.blocks.*.feedforward.up 9.0 KiB. "
-        "Select fewer names, give a shorter text, or raise the budget"
+        "Select fewer names, give a shorter text, or (in Python) raise budget_bytes"
     )
 
 

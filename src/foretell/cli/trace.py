@@ -50,15 +50,17 @@ def trace(
 
 
 def show_names(loaded: LanguageModel, select: list[str], json: bool) -> None:
-    """The names that the globs match."""
-    from foretell.insight.points import trace_names
+    """The names that the globs match, derived ones marked."""
+    from foretell.insight.points import Derived, make_catalog
     from foretell.paths import select as select_names
 
-    names = select_names(select, trace_names(loaded))
+    catalog = make_catalog(loaded.decoder)
+    names = select_names(select, catalog.names)
+    derived = [name for name in names if isinstance(catalog.entries[name], Derived)]
     if json:
-        print_json({"names": names})
+        print_json({"names": names, "derived": derived})
     else:
-        print("\n".join(names))
+        print("\n".join(f"{name:<{NAME_WIDTH}}  derived" if name in derived else name for name in names))
 
 
 def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:

@@ -43,7 +43,7 @@ class Budget:
         largest = ", ".join(f"{name} {format_bytes(size)}" for name, size in needed.most_common(LARGEST_SHOWN))
         raise UsageError(
             f"the trace needs {format_bytes(total)} or more and may hold {format_bytes(self.limit)}; "
-            f"largest: {largest}. Select fewer names, give a shorter text, or raise the budget"
+            f"largest: {largest}. Select fewer names, give a shorter text, or (in Python) raise budget_bytes"
         )
 
     def foresee(self, points: Iterable[Point], config: ModelConfig, ids: Tensor, element_bytes: int) -> None:

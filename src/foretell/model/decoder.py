@@ -94,4 +94,5 @@ class Decoder(nn.Module):
     def check_length(self, length: int) -> None:
         """Refuse more tokens than the model was made for."""
         if length > self.config.context_length:
-            raise ContextLengthError(f"{length} tokens do not fit the model's context of {self.config.context_length}")
+            limit = self.config.context_length
+            raise ContextLengthError(f"{length} tokens do not fit the model's context of {limit}; give a shorter text")

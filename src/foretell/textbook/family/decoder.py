@@ -42,7 +42,8 @@ def check_ids(config: ModelConfig, ids: Sequence[int]) -> None:
     if len(ids) == 0:
         raise UsageError("there is nothing to predict from: at least one token is needed")
     if len(ids) > config.context_length:
-        raise ContextLengthError(f"{len(ids)} tokens do not fit the model's context of {config.context_length}")
+        limit = config.context_length
+        raise ContextLengthError(f"{len(ids)} tokens do not fit the model's context of {limit}; give a shorter text")
     for token in ids:
         check_token(token, config.vocab_size)
 
