@@ -1,4 +1,4 @@
-"""`foretell convert SOURCE TARGET --to huggingface`: a model in another program's layout."""
+"""`foretell convert SOURCE TARGET --to huggingface|gguf`: a model in another program's layout."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from foretell.cli.terminal import note, open_model, print_json, results
 
 def convert(
     source: ModelArgument,
-    target: Annotated[Path, Parameter(help="The new directory.")],
+    target: Annotated[Path, Parameter(help="The new directory, or the new file.")],
     /,
     *,
-    to: Annotated[Literal["huggingface"], Parameter(help="The layout: huggingface.", show_choices=False)],
+    to: Annotated[
+        Literal["huggingface", "gguf"], Parameter(help="The layout: huggingface or gguf.", show_choices=False)
+    ],
     family: Annotated[
         str | None,
-        Parameter(help="gpt2, openai-gpt, llama, mistral, qwen2 or qwen3; default: the first that fits."),
+        Parameter(
+            help="gpt2, openai-gpt, llama, mistral, qwen2 or qwen3 (gguf: gpt2, llama, qwen3); default: what fits."
+        ),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"] | None,
-        Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.", show_choices=False),
+        str | None,
+        Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -31,17 +35,21 @@ def convert(
 
     What was written is read again by other means and compared; export-report.json beside it says how near it came.
     """
-    from foretell.convert.export import DTYPES, EXPORTERS, check_target
+    from foretell.convert.export import EXPORTERS
     from foretell.convert.families import find_family
     from foretell.convert.huggingface import stored_dtype
     from foretell.convert.load import find_model
+    from foretell.convert.report import check_target
 
+    exporter = EXPORTERS[to]
     check_target(target)
     if family is not None:
-        find_family(family)
+        find_family(family, exporter.families)
+    if dtype is not None:
+        exporter.check_precision(to, dtype)
     model = open_model(source, "cpu", "float32")
-    precision = DTYPES[dtype] if dtype else stored_dtype(find_model(source))
-    report = EXPORTERS[to](model, target, precision, family)
+    chosen = dtype or exporter.defaults[stored_dtype(find_model(source))]
+    report = exporter.export(model, target, exporter.precisions[chosen], family)
     for line in report["notes"]:
         note(line)
     if json:
