@@ -56,8 +56,8 @@ def check_kind(tokenizer: Tokenizer, document: Document) -> None:
     """Refuse what is no byte-level BPE, or one of another make than llama.cpp's."""
     if tokenizer.kind not in ("bpe", "bytes") or document["decoder"]["type"] != "ByteLevel":
         raise TokenizerError(
-            f"GGUF: llama.cpp has no tokenizer of this kind ({tokenizer.kind}) that would give the same tokens; of those "
-            "that are made here, bpe and bytes can leave"
+            f"GGUF: llama.cpp has no tokenizer of this kind ({tokenizer.kind}) that would give the same tokens; "
+            "of those that are made here, bpe and bytes can leave"
         )
     model = document["model"]
     for field in ("continuing_subword_prefix", "end_of_word_suffix", "unk_token", "byte_fallback"):
