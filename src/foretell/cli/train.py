@@ -28,6 +28,9 @@ def train(
     out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None,
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto goes on with a run that exists.")] = "never",
     config: Annotated[Path | None, Parameter(help="A TOML file with the sections below.")] = None,
+    start: Annotated[
+        str | None, Parameter(name="--from", help="Go on from this MODEL: its weights, shape and tokenizer.")
+    ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
     kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
     seed: Annotated[int | None, Parameter(help="Everything random follows from it.")] = None,
@@ -57,6 +60,7 @@ def train(
     from foretell.convert.load import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.request import Request
+    from foretell.pretraining.start import load_start
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
     options |= {"tokenizer.kind": kind, "data.text_field": text_field}
@@ -71,6 +75,7 @@ def train(
         overrides=overrides,
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=store,
+        start=load_start(start) if start else None,
         exportable=exportable,
         device=device,
         dtype=dtype,

@@ -14,12 +14,14 @@ from foretell.config import Config, make_section
 from foretell.data.loader import check_enough_tokens
 from foretell.device import choose_device, choose_training_dtype
 from foretell.model.cost import count_parameters
+from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.pretraining.plan import Plan, plan_run
 from foretell.pretraining.prepare import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
-from foretell.pretraining.session import Session
+from foretell.pretraining.session import ContinuedSession, Session
+from foretell.pretraining.start import Start, find_start
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import Run, is_run
 from foretell.runs.saved_model import load_model
@@ -40,11 +42,14 @@ def start_session(request: Request, reporter: Reporter) -> Session:
     run = Run.create(request.out)
     try:
         reporter.note(f"run         {run.directory}")
+        if request.start is not None:
+            reporter.note(f"from        {request.start.name}: its weights, shape and tokenizer")
         text = load_text(request, run, reporter)
         config, plan = configure(request, text, device, dtype)
         for line in describe(config, plan, text, device, dtype):
             reporter.note(line)
-        session = make_session(run, config, text, device, dtype, reporter)
+        decoder = first_decoder(config, request.start)
+        session = session_class(request.start)(run, config, text, decoder, device, dtype, reporter)
         session.check_mask()
         environment = describe_environment(device, dtype)
         record = {
@@ -53,6 +58,7 @@ def start_session(request: Request, reporter: Reporter) -> Session:
             "size": plan.size,
             "reasons": plan.reasons,
             "split": text.split_rule,
+            **({"from": request.start.record()} if request.start else {}),
             "device": environment["device"],
             "dtype": environment["dtype"],
         }
@@ -72,13 +78,15 @@ def resume_session(request: Request, reporter: Reporter) -> Session:
     request.check_unchanged(config, record["size"])
     request.check_exportable(config.model)
     request.check_same_data(record["data"], text.tokenizer)
+    request.check_same_start(record.get("from"))
     device, dtype = resumed_precision(request, record, reporter)
     if request.minutes is not None:
         reporter.note(f"steps       {config.training.steps:,}, as fixed when the run was started")
     if not list_checkpoints(run.checkpoints):
         reporter.note(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
         run.forget_metrics_after(0)
-        return make_session(run, config, text, device, dtype, reporter)
+        start = find_start(record.get("from"), run.directory)
+        return session_class(start)(run, config, text, first_decoder(config, start), device, dtype, reporter)
     checkpoint = run.last_intact(reporter.note)
     model = load_model(checkpoint.directory, device, for_training=True)
     session = Session(run, config, text, model.decoder, device, dtype, reporter)
@@ -104,11 +112,13 @@ def resumed_precision(request: Request, record: dict[str, Any], reporter: Report
 def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
     """The tokens of the request: a store that is there, or one made now inside the run."""
     if request.tokens is not None:
-        text = open_tokens(request.tokens, request.tokenizer)
+        text = open_tokens(request.tokens, request.given_tokenizer)
         shutil.copytree(request.tokens, run.tokens, dirs_exist_ok=True)
         return text
     tokenizer_config, data_config = request.tokenizer_config(), request.data_config()
-    return tokenize_text(request.source, tokenizer_config, data_config, run.tokens, reporter.note, request.tokenizer)
+    return tokenize_text(
+        request.source, tokenizer_config, data_config, run.tokens, reporter.note, request.given_tokenizer
+    )
 
 
 def configure(request: Request, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> tuple[Config, Plan]:
@@ -120,7 +130,7 @@ def configure(request: Request, text: TokenizedText, device: torch.device, dtype
         lambda size: request.probed_config(size, vocab_size),
         request.training_config,
         len(text.store.split("train")),
-        size=request.size,
+        size=request.given_size,
         minutes=request.minutes,
         steps=request.steps,
         device=device,
@@ -129,12 +139,14 @@ def configure(request: Request, text: TokenizedText, device: torch.device, dtype
     return request.config(plan.size, vocab_size, plan.steps, len(text.store.split("train"))), plan
 
 
-def make_session(
-    run: Run, config: Config, text: TokenizedText, device: torch.device, dtype: torch.dtype, reporter: Reporter
-) -> Session:
-    """A session with a new model."""
-    decoder = make_decoder(config.model, config.training.seed)
-    return Session(run, config, text, decoder, device, dtype, reporter)
+def first_decoder(config: Config, start: Start | None) -> Decoder:
+    """What a run begins with: a new model, or the one that it goes on from."""
+    return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
+
+
+def session_class(start: Start | None) -> type[Session]:
+    """A new model is looked at in another way than one that has learned already."""
+    return Session if start is None else ContinuedSession
 
 
 def describe(config: Config, plan: Plan, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> list[str]:

@@ -222,3 +222,12 @@ class Session:
         }
         save_checkpoint(self.run.checkpoints, progress.step, self.decoder, self.text.tokenizer, self.optimizer, state)
         prune(self.run.checkpoints, self.config.training.keep_checkpoints)
+
+
+class ContinuedSession(Session):
+    """The first steps of a model that has learned already: what it knows of the new text is said, not judged."""
+
+    def report_start(self) -> None:
+        found = evaluate(self.objective, [self.loader.batch(0).rows(0, 4)], self.dtype).loss
+        self.reporter.note(f"before      loss {found:.2f} on the new text")
+        self.sample(self.progress)
