@@ -64,13 +64,14 @@ def show(target: Path, report: dict[str, Any]) -> None:
     size = sum(file["bytes"] for file in report["files"].values())
     nearest = min(probes, key=lambda probe: probe["logit_bound"] - probe["logit_difference"])
     greedy, same = (sum(probe[key] for probe in probes) for key in ("greedy_tokens", "greedy_same"))
+    cut = f", cut as by llama.cpp's {report['pre_tokenizer']}" if "pre_tokenizer" in report else ""
     lines = [
         f"{target}: {report['family']} ({report['architecture']}), {report['dtype']}, {size / 1e6:,.1f} MB",
         f"logits      {nearest['logit_difference']:.1e} apart at most, {nearest['logit_bound']:.1e} allowed",
         f"divergence  {max(probe['divergence'] for probe in probes):.1e} nats at most, "
         f"{report['bounds']['divergence']:.1e} allowed",
         f"greedy      {same} of {greedy} tokens are the same",
-        f"tokenizer   {tokenizer['same']} of {tokenizer['texts']} texts are the same",
+        f"tokenizer   {tokenizer['same']} of {tokenizer['texts']} texts are the same{cut}",
     ]
     if rounding:
         lines.append(
