@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,8 +27,8 @@ def gpt2_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         transformers.GPT2LMHeadModel(config).save_pretrained(directory)
-    model = json.loads(json.dumps(tokenizer.document()["model"]))
-    merges = [tuple(merge) for merge in model["merges"]]
+    model = tokenizer.document()["model"]
+    merges: Any = [tuple(merge) for merge in model["merges"]]
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END)
     transformers.GPT2Tokenizer(vocab=model["vocab"], merges=merges, **special).save_pretrained(directory)
     return directory

@@ -15,7 +15,7 @@ from foretell.text import Tokenizer, train_tokenizer
 
 TEXT = "The quick brown fox, 1234 of them, doesn't jump over the lazy dog.\n\tif x == 0: return None\n" * 30
 UNUSED = 5  # rows that no token of the tokenizer has
-SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 24, "feedforward_width": 52}
+SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 16, "feedforward_width": 52}
 ROTARY: dict[str, Any] = {
     "position": "rotary",
     "norm": "rmsnorm",

@@ -13,12 +13,14 @@ import torch
 
 from foretell.cli.main import run as run_command
 from foretell.convert.gguf import export
+from foretell.convert.gguf.architectures import choose_architecture
 from foretell.convert.gguf.export import export_gguf
 from foretell.convert.gguf.precision import PRECISIONS
 from foretell.convert.gguf.reading import read_gguf
 from foretell.convert.gguf.write import Packed, write_gguf
 from foretell.convert.report import REPORT
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
+from foretell.model.presets import SIZES, preset_config
 from foretell.runs.saved_model import LanguageModel, save_model
 from foretell.text import Tokenizer, structure, train_tokenizer
 
@@ -174,6 +176,11 @@ def changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
     return Tokenizer({**tokenizer.document(), **changes})
 
 
+@pytest.mark.parametrize("size", SIZES)
+def test_the_sizes_that_train_offers_can_leave_as_qwen3(size: str) -> None:
+    assert choose_architecture(preset_config(size, vocab_size=300)).name == "qwen3"
+
+
 SHAPES = {
     "gpt2": ({"activation": "gelu_erf"}, "gpt2 cannot express activation = 'gelu_erf' .it has 'gelu_tanh'"),
     "llama": ({"window": 7}, "llama cannot express window = 7"),
@@ -204,11 +211,17 @@ def refused_tokenizers(bpe: Tokenizer) -> dict[str, tuple[Tokenizer, str]]:
         "another split": (changed(bpe, pre_tokenizer=prefixed), "cuts text as none of llama.cpp's pre-tokenizers"),
         "a normalizer": (changed(bpe, normalizer={"type": "Lowercase"}), "changes text first .Lowercase."),
         "no end": (Tokenizer(without_end), "no end token, and llama.cpp would take token 11"),
+        "a name twice": (
+            Tokenizer(with_added(bpe, f"[PAD{bpe.vocab_size + 2}]")),
+            "2 of the model's rows have the name",
+        ),
         "white space": (Tokenizer(with_added(bpe, "[X]", lstrip=True)), "the added token '.X.' takes the white space"),
     }
 
 
-@pytest.mark.parametrize("name", ["characters", "words", "another split", "a normalizer", "no end", "white space"])
+@pytest.mark.parametrize(
+    "name", ["characters", "words", "another split", "a normalizer", "no end", "a name twice", "white space"]
+)
 def test_a_tokenizer_that_llama_cpp_lacks_is_refused(name: str, make_model, tokenizers_by_split, tmp_path) -> None:
     tokenizer, message = refused_tokenizers(tokenizers_by_split["gpt2"])[name]
     with pytest.raises(TokenizerError, match=f"^GGUF: .*{message}"):

@@ -41,7 +41,7 @@ TEXTS = (
 # product to float16 as well, beside q8_0 to 8 bits.
 BOUNDS = {"f32": 1e-5, "f16": 1e-2, "q8_0": 0.15}
 GELU_BOUND = 1e-3
-PROMPT, CONTINUATION = "The quick", 12  # tokens
+PROMPT, CONTINUATION = "The quick", 8  # tokens
 
 Open = Callable[..., Any]
 

@@ -38,7 +38,7 @@ def export_gguf(
     family = choose_architecture(model.decoder.config, family_name)
     pairs = describe_file(model, family, precision)
     tensors = pack_weights(gguf, model, family, precision)
-    written = unpacked_model(gguf, model, family, tensors)
+    written = model if precision == "f32" else unpacked_model(gguf, model, family, tensors)
     report_path = report_beside(target)
     prepare = compose if is_composed(model.tokenizer.document()) else str
     with new_files(target, report_path) as (file, report_file):

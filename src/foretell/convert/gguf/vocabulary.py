@@ -7,6 +7,7 @@ which no text becomes), 4 user-defined (added tokens that a text does become), 5
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -105,6 +106,9 @@ def token_list(document: Document, vocab_size: int) -> tuple[list[str], list[int
     for token in document["added_tokens"]:
         names[token["id"]] = token["content"]
         kinds[token["id"]] = CONTROL if token["special"] else USER_DEFINED
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:  # llama.cpp would abort
+        raise TokenizerError(f"GGUF: {count} of the model's rows have the name {name!r}; each needs one of its own")
     return names, kinds
 
 
