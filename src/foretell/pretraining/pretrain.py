@@ -42,8 +42,8 @@ def start_session(request: Request, reporter: Reporter) -> Session:
     run = Run.create(request.out)
     try:
         reporter.note(f"run         {run.directory}")
-        if request.start is not None:
-            reporter.note(f"from        {request.start.name}: its weights, shape and tokenizer")
+        for line in [] if request.start is None else request.start.notes():
+            reporter.note(line)
         text = load_text(request, run, reporter)
         config, plan = configure(request, text, device, dtype)
         for line in describe(config, plan, text, device, dtype):

@@ -53,6 +53,10 @@ class Start:
         decoder.load_state_dict(weights, assign=True)
         return decoder.train()
 
+    def notes(self) -> list[str]:
+        """What is taken from it, and what was said when it was read."""
+        return [f"from        {self.name}: its weights, shape and tokenizer", *self.model.notes]
+
     def record(self) -> dict[str, Any]:
         """What run.json says about it."""
         return {"model": self.argument, "weights_sha256": self.digest}
