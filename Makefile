@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_ARGS)
 
-.PHONY: demo test test-oracles lint primer clean
+.PHONY: demo test test-oracles lint primer chaos clean
 
 demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -24,6 +24,9 @@ lint: $(VENV)/.installed-dev
 
 primer: $(VENV)/.installed-plot  ## make the shipped model again, from its recipe
 	$(BIN)/python -m foretell.primer.make
+
+chaos: $(VENV)/.installed-dev  ## 100 real kills and 10,000 damages, in a few minutes
+	$(BIN)/python bench/chaos.py
 
 # A stamp a set of extras, so that what is installed is not installed again
 $(VENV)/.installed-%: pyproject.toml constraints.txt

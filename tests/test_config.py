@@ -98,3 +98,58 @@ def test_toml_is_read_and_bad_toml_is_named(tmp_path):
     (tmp_path / "bad.toml").write_text("[")
     with pytest.raises(ConfigError, match=r"bad\.toml"):
         read_toml(tmp_path / "bad.toml")
+
+
+# The section as the first version wrote it into run.json
+OLD_TRAINING = {
+    "steps": 200,
+    "batch_size": 16,
+    "accumulation": 1,
+    "learning_rate": 0.003,
+    "min_learning_rate": 0.1,
+    "warmup_steps": 20,
+    "schedule": "cosine",
+    "decay_fraction": 0.2,
+    "weight_decay": 0.1,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "epsilon": 1e-08,
+    "clip_norm": 1.0,
+    "evaluate_every": 20,
+    "evaluation_tokens": 8192,
+    "log_every": 2,
+    "sample_every": 40,
+    "checkpoint_every": 40,
+    "keep_checkpoints": 2,
+    "seed": 1,
+}
+
+
+def test_a_run_of_the_first_version_is_read_as_what_it_was():
+    config = make_section(TrainingConfig, OLD_TRAINING)
+    new = {key: value for key, value in config.model_dump(mode="json").items() if key not in OLD_TRAINING}
+    assert new == {
+        "optimizer": "adamw",
+        "weight_decay_by_path": {},
+        "momentum": 0.95,
+        "label_smoothing": 0.0,
+        "patience": None,
+        "sample_prompts": [],
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"optimizer": "adam"}, "training.optimizer = 'adam'"),
+        ({"label_smoothing": 1.0}, "training.label_smoothing = 1.0"),
+        ({"patience": 0}, "training.patience = 0"),
+        ({"momentum": 1}, "training.momentum = 1"),
+        ({"weight_decay_by_path": {"**.bias": -1}}, "training.weight_decay_by_path.**.bias = -1"),
+        ({"weight_decay_by_path": ["**.bias"]}, "training.weight_decay_by_path = "),
+    ],
+)
+def test_what_no_optimizer_could_do_is_refused(values, words):
+    with pytest.raises(ConfigError) as raised:
+        make_section(TrainingConfig, {"steps": 1, **values}, "training")
+    assert str(raised.value).startswith(words)

@@ -128,6 +128,13 @@ class RopeScaling(Section):
     high_frequency_factor: float = Field(4.0, gt=0)
     original_context_length: int = Field(8192, gt=0)
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        reversed_band = f"rope_scaling: high_frequency_factor {high:g} must be above low_frequency_factor {low:g}"
+        _raise_first({reversed_band: self.type == "llama3" and high <= low})
+        return self
+
 
 class ModelConfig(Section):
     """The shape of a decoder. The defaults of the choices are GPT-2's; the five sizes have none."""
@@ -240,17 +247,23 @@ class TrainingConfig(Section):
     learning_rate: float = Field(1e-3, gt=0)
     min_learning_rate: float = Field(0.1, ge=0, le=1)  # where the schedule ends, as a share of learning_rate
     warmup_steps: int = Field(50, ge=0)
-    schedule: Literal["cosine", "stable_decay", "constant"] = "cosine"
+    schedule: Literal["cosine", "linear", "stable_decay", "constant"] = "cosine"
     decay_fraction: float = Field(0.2, gt=0, le=1)  # stable_decay: the last share of the steps, falling linearly
-    weight_decay: float = Field(0.1, ge=0)
-    beta1: float = Field(0.9, ge=0, lt=1)
+    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
+    weight_decay: float = Field(0.1, ge=0)  # of what has two dimensions or more; the rest has none
+    weight_decay_by_path: dict[str, Annotated[float, Field(ge=0)]] = {}  # glob: decay; of several the last one counts
+    momentum: float = Field(0.95, ge=0, lt=1)  # muon and sgd
+    beta1: float = Field(0.9, ge=0, lt=1)  # beta1, beta2, epsilon: adamw, also for what muon leaves to it
     beta2: float = Field(0.95, ge=0, lt=1)
     epsilon: float = Field(1e-8, gt=0)
     clip_norm: float | None = Field(1.0, gt=0)
+    label_smoothing: float = Field(0.0, ge=0, lt=1)  # Szegedy et al. 2016, section 7; validation losses stay plain
+    patience: int | None = Field(None, gt=0)  # stop after so many evaluations without a better validation loss
     evaluate_every: int = Field(100, gt=0)
     evaluation_tokens: int = Field(65_536, gt=0)  # validation tokens per evaluation during training
     log_every: int = Field(10, gt=0)
     sample_every: int = Field(200, gt=0)
+    sample_prompts: tuple[str, ...] = ()  # empty: the beginning of the validation text
     checkpoint_every: int = Field(200, gt=0)
     keep_checkpoints: int = Field(2, gt=0)  # the last few; the best is always kept
     seed: int = Field(1, ge=0, lt=2**63)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -10,6 +12,8 @@ from foretell.errors import UsageError
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 DtypeName = Literal["auto", "float32", "bfloat16"]
+# How Linux states the memory of a container, in the second and the first version of control groups
+CONTAINER_LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -46,3 +50,19 @@ def multiplies_bfloat16(device: torch.device) -> bool:
         features = torch.cpu.get_capabilities()
         return any(features.get(name, False) for name in ("avx512_bf16", "amx_bf16", "bf16"))
     return False
+
+
+def memory_of(device: torch.device) -> int:
+    """Bytes of memory that the device has, used or not; for a CPU what its container allows, where that is less."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).total_memory
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([there, *(int(text) for text in map(read_limit, CONTAINER_LIMITS) if text.isdigit())])
+
+
+def read_limit(path: Path) -> str:
+    """What a container's limit says: a number of bytes, `max`, or nothing where there is none."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

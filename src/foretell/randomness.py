@@ -50,13 +50,17 @@ def random_words(keys: Tensor, count: int) -> Tensor:
     for part, part_keys in zip(words.split(rows), keys.split(rows), strict=True):
         torch.add(counters, part_keys[:, None], out=part)
         scratch = torch.empty_like(part)
-        for shift, multiplier in zip(SHIFTS, (*MULTIPLIERS, 1), strict=True):
-            torch.bitwise_right_shift(part, shift, out=scratch)
-            scratch.bitwise_and_(
-                (1 << (64 - shift)) - 1
-            )  # int64 shifts drag the sign along, SplitMix64 shifts zeros in
-            part.bitwise_xor_(scratch).mul_(signed(multiplier))
+        for shift, multiplier in zip(SHIFTS, MULTIPLIERS, strict=False):
+            xor_shifted(part, shift, scratch).mul_(signed(multiplier))
+        xor_shifted(part, SHIFTS[-1], scratch)
     return words
+
+
+def xor_shifted(words: Tensor, shift: int, scratch: Tensor) -> Tensor:
+    """words ^= words >> shift, in place."""
+    torch.bitwise_right_shift(words, shift, out=scratch)
+    scratch.bitwise_and_((1 << (64 - shift)) - 1)  # int64 shifts drag the sign along, SplitMix64 shifts zeros in
+    return words.bitwise_xor_(scratch)
 
 
 def signed(word: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+TOY = ["train", "CORPUS", "--size", "toy", "--kind", "bytes", "--steps", "1", "--out", "unmade"]
 # arguments (RUN, CORPUS and made files by name), exit code, words that the one line must contain
 TABLE = [
     # the command line itself
@@ -48,6 +49,13 @@ TABLE = [
     (["train", "CORPUS", "--minutes", "1", "--steps", "3"], 2, ["minutes", "steps"]),
     (["train", "CORPUS", "--training.learning-rate", "-1", "--steps", "1"], 2, ["learning_rate", "-1"]),
     (["train", "CORPUS", "--training.batch-size", "6", "--training.accumulation", "4", "--steps", "1"], 2, ["6", "4"]),
+    (["train", "CORPUS", "--training.optimizer", "muom", "--steps", "1"], 2, ["optimizer", "muom", "muon"]),
+    (["train", "CORPUS", "--training.patience", "0", "--steps", "1"], 2, ["patience", "0"]),
+    (["train", "CORPUS", "--training.label-smoothing", "1", "--steps", "1"], 2, ["label_smoothing", "1"]),
+    ([*TOY, "--training.weight-decay-by-path", '{"emed.**" = 0}'], 2, ["weight_decay_by_path", "emed.**"]),
+    ([*TOY, "--training.weight-decay-by-path", '{"embed.**" = -1}'], 2, ["weight_decay_by_path", "-1"]),
+    ([*TOY, "--sample-prompt", "x" * 200], 2, ["sample prompt", "200"]),
+    ([*TOY, "--sample-prompt", ""], 2, ["sample prompt", "0 tokens"]),
     (["train", "CORPUS", "--checkpoint-every", "0", "--steps", "1"], 2, ["checkpoint_every", "0"]),
     (["train", "CORPUS", "--kind", "bpee", "--steps", "1"], 2, ["bpee", "bpe"]),
     (["train", "CORPUS", "--config", "missing.toml"], 2, ["missing.toml"]),
@@ -103,6 +111,12 @@ TABLE = [
     (["info", "oddconfig"], 1, ["wdith", "width"]),
     (["info", "misshaped"], 1, ["feedforward", "shape"]),
     (["info", "othertokenizer"], 1, ["tokenizer", "tokens"]),
+    # runs
+    (["runs", "nonesuch"], 1, ["nonesuch"]),
+    (["runs", "RUN", "nonesuch"], 1, ["nonesuch"]),
+    (["runs", "CORPUS"], 1, ["CORPUS"]),
+    (["runs", *["RUN"] * 9], 2, ["9", "8"]),
+    (["runs", "RUN", "--png", "no/such/folder.png"], 1, ["no/such/folder.png"]),
     # other layouts
     (["convert", "RUN", "out"], 2, ["--to"]),
     (["convert", "RUN", "out", "--to", "onnx"], 2, ["onnx", "huggingface"]),

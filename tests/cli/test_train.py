@@ -26,6 +26,8 @@ METRICS = [
     "gradient_norm",
     "tokens_per_second",
     "seconds",
+    "matrix_rate_share",
+    "peak_memory_bytes",
 ]
 
 
@@ -47,6 +49,76 @@ def test_a_run_holds_everything_that_the_design_names(trained):
     assert list(lines[0]) == METRICS
     assert lines[-1]["step"] == 12
     assert lines[-1]["loss"] < lines[0]["loss"]
+
+
+def test_memory_is_measured_always_and_the_matrix_rate_only_where_training_takes_its_time(trained):
+    lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert all(line["peak_memory_bytes"] > 2**20 for line in lines)
+    assert {line["matrix_rate_share"] for line in lines} == {None}
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "sgd"])
+def test_another_optimizer_is_resumed_to_the_bit_too(foretell, corpus, optimizer):
+    options = [*TOY, "--kind", "bytes", "--steps", "4", "--checkpoint-every", "2", "--training.optimizer", optimizer]
+    options += ["--training.weight-decay-by-path", '{"embed.**" = 0.0}', "--training.schedule", "linear"]
+    assert foretell("train", corpus, *options, "--out", "whole").code == 0
+    assert foretell("train", corpus, *options, "--out", "cut").code == 0
+    remove_tree(Path("cut/checkpoints/step-000004"))
+    assert foretell("train", "--out", "cut", "--resume", "auto").code == 0
+    for file in ("model", "optimizer"):
+        whole, cut = (load_file(f"{name}/checkpoints/step-000004/{file}.safetensors") for name in ("whole", "cut"))
+        assert whole.keys() == cut.keys()
+        assert all((whole[path] == cut[path]).all() for path in whole)
+
+
+# A learning rate so large that nothing becomes better after the first steps
+WORSE = ["--steps", "60", "--training.evaluate-every", "2", "--training.patience", "3", "--checkpoint-every", "1000"]
+WORSE += ["--training.learning-rate", "3", "--training.warmup-steps", "0"]
+
+
+def test_training_stops_when_patience_is_lost_and_the_best_model_is_the_runs(foretell, corpus):
+    outcome = foretell("train", corpus, *TOY, "--kind", "bytes", *WORSE, "--out", "x")
+    assert outcome.code == 0
+    lines = [json.loads(line) for line in Path("x/metrics.jsonl").read_text().splitlines()]
+    losses = {line["step"]: line["validation_loss"] for line in lines if line["validation_loss"] is not None}
+    best, last = min(losses, key=lambda step: losses[step]), max(losses)
+    assert last == best + 6 < 60
+    assert f"after step {last} of 60: no validation loss below {losses[best]:.3f} in 3 evaluations" in outcome.err
+    assert f"best        step {best}: validation loss {losses[best]:.3f}" in outcome.out
+    kept = sorted(path.name for path in Path("x/checkpoints").iterdir())
+    assert {f"step-{best:06d}", f"step-{last:06d}"} <= set(kept)
+    before = Path("x/metrics.jsonl").read_text()
+    again = foretell("train", "--out", "x", "--resume", "auto")  # it has nothing left to do, and says why
+    assert (again.code, Path("x/metrics.jsonl").read_text()) == (0, before)
+    assert f"after step {last} of 60" in again.err
+
+
+def test_a_resumed_run_loses_patience_where_the_uninterrupted_one_does(foretell, corpus):
+    for name in ("whole", "cut"):
+        foretell("train", corpus, *TOY, "--kind", "bytes", *WORSE, "--training.keep-checkpoints", "9", "--out", name)
+    *_, last = sorted(Path("cut/checkpoints").iterdir())
+    remove_tree(last)
+    foretell("train", "--out", "cut", "--resume", "auto")
+    assert losses_of("cut") == losses_of("whole")
+
+
+def test_patience_without_text_to_judge_by_is_refused(foretell, corpus):
+    outcome = foretell("train", corpus, *QUICK, "--training.patience", "2", "--data.validation-fraction", "0")
+    assert outcome.code == 2
+    assert "data.validation_fraction" in outcome.last_line
+
+
+def test_prompts_of_ones_own_are_continued_as_it_learns(foretell, corpus):
+    prompts = ["--sample-prompt", "The cat", "--sample-prompt", "A dog\n"]
+    outcome = foretell("train", corpus, *QUICK, *prompts, "--out", "x")
+    assert outcome.code == 0
+    assert "The cat" in outcome.err
+    assert "A dog⏎" in outcome.err
+    first, second = Path("x/samples/step-000003.txt").read_text().split(f"\n\n{'-' * 40}\n\n")
+    assert first.startswith("The cat")
+    assert second.startswith("A dog\n")
+    assert foretell("train", "--out", "x", "--resume", "auto").code == 0
+    assert foretell("train", "--out", "x", "--resume", "auto", "--sample-prompt", "Other").code == 2
 
 
 def test_training_says_what_it_chose_and_how_validation_was_split(foretell, corpus):
@@ -214,6 +286,22 @@ def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_go_on(corpu
     assert process.returncode == code
     assert err.splitlines()[-1].endswith("foretell train --out x --resume auto")
     assert len(list((tmp_path / "x" / "checkpoints").glob("step-*"))) == 1
+
+
+def test_a_training_that_is_killed_goes_on_and_ends_as_the_one_that_was_not(foretell, corpus, tmp_path):
+    options = [*TOY, "--kind", "bytes", "--steps", "60", "--checkpoint-every", "7", "--model.dropout", "0.1"]
+    assert foretell("train", corpus, *options, "--out", "whole").code == 0
+    command = [sys.executable, "-m", "foretell", "train", corpus, *options, "--out", "x"]
+    process = subprocess.Popen(command, cwd=tmp_path, text=True, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    wait_for(tmp_path / "x" / "metrics.jsonl", process)
+    process.kill()
+    process.wait()
+    outcome = foretell("train", "--out", "x", "--resume", "auto")
+    assert outcome.code == 0, outcome.err
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        whole, killed = (Path(run, "checkpoints/step-000060", name).read_bytes() for run in ("whole", "x"))
+        assert whole == killed
+    assert losses_of("whole") == losses_of("x")
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:

@@ -12,7 +12,8 @@ import torch
 
 from foretell.data.batch import Batch
 from foretell.data.loader import Loader, document_numbers, iter_evaluation_batches
-from foretell.data.shards import TokenStore, TokenStream, TokenWriter, write_index
+from foretell.data.shard_writer import TokenWriter, write_index
+from foretell.data.shards import TokenStore, TokenStream
 from foretell.errors import DataError
 
 MakeStream = Callable[..., TokenStream]

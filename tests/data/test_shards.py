@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretell.data.shards import TokenStore, TokenWriter, write_index
+from foretell.data.shard_writer import TokenWriter, write_index
+from foretell.data.shards import TokenStore
 from foretell.errors import DataError, OutputError, UsageError
 
 DOCUMENTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11, 12], [13, 14]]

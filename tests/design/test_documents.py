@@ -33,7 +33,7 @@ def commands(document: Path) -> list[list[str]]:
 
 def shortened(command: list[str]) -> list[str]:
     """A training command without what makes it long."""
-    if command[1] != "train" or "auto" in command:
+    if command[1] != "train" or "auto" in command or "--show-batch" in command:
         return command
     kept = list(command)
     for option in ("--minutes", "--size", "--steps"):

@@ -13,8 +13,10 @@ OPTIONS = {
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         "--from",
-        *("--checkpoint-every", "--text-field", "--set", "--exportable", "--device", "--dtype"),
+        *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
+        *("--report", "--show-batch", "--json"),
     },
+    "runs": {"--png", "--json"},
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
         *("--seed", "--slide", "--receipt", "--json", "--device", "--dtype"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,28 @@ def test_calls_are_numbered_and_gradients_are_saved(gpt2: Decoder, ids: Tensor, 
     assert sorted(values) == ["grad:trunk.norm#0", "grad:trunk.norm#1", "trunk.norm#0", "trunk.norm#1"]
     assert torch.equal(values["trunk.norm#1"], trace.calls("trunk.norm")[1])
     assert values["grad:trunk.norm#0"].shape == (2, 12, 8)
+
+
+def test_a_pipe_stays_a_pipe_and_a_link_a_link(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
+    with Trace(gpt2, "head") as trace:
+        gpt2(ids)
+    pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
+    os.mkfifo(pipe)
+    with pytest.raises(OutputError, match="device or a pipe"):
+        trace.save(pipe)
+    assert pipe.is_fifo()
+    link.symlink_to(file)
+    trace.save(link)
+    assert link.is_symlink()
+    assert torch.equal(read(file)[0]["head"], trace["head"])
+
+
+def test_a_trace_may_be_read_by_whoever_may_read_other_files(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
+    with Trace(gpt2, "head") as trace:
+        gpt2(ids)
+    trace.save(tmp_path / "values.safetensors")
+    (tmp_path / "other").touch()
+    assert (tmp_path / "values.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
 def test_a_file_that_cannot_be_written_is_one_error_and_leaves_nothing(

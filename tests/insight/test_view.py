@@ -32,6 +32,15 @@ def test_attention_weights_are_numbers_and_shades_beside_their_tokens(traced):
     assert "<script" not in html
 
 
+def test_a_row_of_a_batch_is_that_row(make_decoder):
+    decoder = make_decoder("gpt2")
+    with torch.no_grad(), Trace(decoder, "trunk.norm.**") as trace:
+        decoder(torch.tensor([[1, 2, 3], [4, 5, 6]]))
+    for name in ("trunk.norm", "trunk.norm.variance"):
+        expected = trace[name][1].squeeze(-1).double().numpy()
+        assert (trace.view(name, row=1).values == expected).all()
+
+
 @pytest.mark.parametrize(
     ("address", "shape", "dimensions"),
     [

@@ -12,7 +12,8 @@ import pytest
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_document_batch
 from foretell.data.loader import Loader
-from foretell.data.shards import TokenStore, TokenWriter, write_index
+from foretell.data.shard_writer import TokenWriter, write_index
+from foretell.data.shards import TokenStore
 from foretell.model.init import make_decoder
 from foretell.training.objective import Objective
 

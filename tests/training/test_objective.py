@@ -96,3 +96,27 @@ def test_an_evaluation_of_several_batches_weighs_every_target_alike(
     assert in_parts.loss == pytest.approx(together.loss)
     assert in_parts.tokens == together.tokens
     assert objective.training
+
+
+# --- label smoothing -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("logits_at_once", [14 * 7, 10**6], ids=["chunks", "at once"])
+def test_smoothed_targets_leave_a_share_for_every_token(
+    logits_at_once: int, make_objective: MakeObjective, batch: Batch
+) -> None:
+    decoder = make_objective().decoder
+    logprobs = decoder(batch.ids, FreshContext(batch.ids, batch.positions, batch.segments)).log_softmax(-1)
+    one_hot = F.one_hot(batch.targets, 14)
+    expected = -((0.7 * one_hot + 0.3 / 14) * logprobs).sum(-1)
+    loss = Objective(decoder, logits_at_once, label_smoothing=0.3).train()
+    torch.testing.assert_close(loss.token_losses(batch), expected)
+    assert "smoothed_cross_entropy" in loss(batch).parts
+
+
+def test_what_is_evaluated_is_never_smoothed(make_objective: MakeObjective, batch: Batch) -> None:
+    plain = make_objective()
+    smoothed = Objective(plain.decoder, label_smoothing=0.3).train()
+    assert not torch.equal(smoothed(batch).sum, plain(batch).sum)
+    assert evaluate(smoothed, [batch]) == evaluate(plain, [batch])
+    assert "cross_entropy" in smoothed.eval()(batch).parts

@@ -1,15 +1,19 @@
-"""AdamW: which weights decay, and that it is AdamW."""
+"""Which weights decay, which optimizer moves which, and that each is what it is called."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from foretell.config import TrainingConfig
+from foretell.data.batch import Batch
+from foretell.errors import ConfigError
 from foretell.training.objective import Objective
-from foretell.training.optimizer import make_optimizer, set_learning_rate
+from foretell.training.optimizer import OPTIMIZERS, make_optimizer, set_learning_rate
+from foretell.training.step import training_step
 
 MakeObjective = Callable[..., Objective]
 Settings = Callable[..., TrainingConfig]
@@ -28,6 +32,40 @@ def test_matrices_and_embeddings_decay_and_biases_and_norms_do_not(
     assert len(decaying["params"]) + len(staying["params"]) == len(list(decoder.parameters()))
 
 
+def decays(make_objective: MakeObjective, config: TrainingConfig) -> dict[str, float]:
+    """The weight decay of every weight, by its path."""
+    decoder = make_objective(tie_embeddings=False).decoder
+    groups = make_optimizer(decoder, config).param_groups
+    return {
+        path: next(group["weight_decay"] for group in groups if any(one is weight for one in group["params"]))
+        for path, weight in decoder.named_parameters()
+    }
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_glob_gives_its_weights_their_decay_and_the_last_one_counts(
+    optimizer: str, make_objective: MakeObjective, settings: Settings
+) -> None:
+    by_path = {"embed.**": 0.0, "trunk.blocks.1.**": 0.02, "**.query.weight": 0.5, "**.norm.bias": 0.25}
+    found = decays(make_objective, settings(optimizer=optimizer, weight_decay=0.3, weight_decay_by_path=by_path))
+    assert found["embed.token.weight"] == 0
+    assert found["trunk.blocks.0.attention.query.weight"] == 0.5
+    assert found["trunk.blocks.1.attention.query.weight"] == 0.5
+    assert found["trunk.blocks.1.attention.key.weight"] == 0.02
+    assert found["trunk.blocks.1.attention.key.bias"] == 0.02
+    assert found["trunk.blocks.0.attention.key.weight"] == 0.3
+    assert found["trunk.blocks.0.attention.key.bias"] == 0
+    assert found["trunk.norm.bias"] == 0.25
+    assert found["head.weight"] == 0.3
+
+
+def test_a_glob_that_no_weight_matches_is_refused_with_those_near_it(
+    make_objective: MakeObjective, settings: Settings
+) -> None:
+    with pytest.raises(ConfigError, match=r"no weight is named 'embed.tokn.weight'; near it: embed.token.weight"):
+        make_optimizer(make_objective().decoder, settings(weight_decay_by_path={"embed.tokn.weight": 0.1}))
+
+
 def test_frozen_weights_are_left_out(make_objective: MakeObjective, settings: Settings) -> None:
     decoder = make_objective().decoder
     decoder.embed.requires_grad_(False)
@@ -35,10 +73,56 @@ def test_frozen_weights_are_left_out(make_objective: MakeObjective, settings: Se
     assert not any(one is decoder.embed.token.weight for group in groups for one in group["params"])
 
 
-def test_a_learning_rate_is_set_for_all_groups(make_objective: MakeObjective, settings: Settings) -> None:
-    optimizer = make_optimizer(make_objective(), settings())
+@pytest.mark.parametrize(("name", "groups"), [("adamw", 2), ("muon", 3), ("sgd", 2)])
+def test_a_learning_rate_is_set_for_all_groups(
+    name: str, groups: int, make_objective: MakeObjective, settings: Settings
+) -> None:
+    optimizer = make_optimizer(make_objective().decoder, settings(optimizer=name))
     set_learning_rate(optimizer, 0.125)
-    assert [group["lr"] for group in optimizer.param_groups] == [0.125, 0.125]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.125] * groups
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_a_learning_rate_of_0_moves_no_weight(
+    name: str, make_objective: MakeObjective, settings: Settings, batch: Batch
+) -> None:
+    """Also those of the parts of a composite, which take it from the groups that they share with it."""
+    objective = make_objective()
+    before = copy.deepcopy(objective.state_dict())
+    config = settings(optimizer=name)
+    optimizer = make_optimizer(objective.decoder, config)
+    for learning_rate, moves in ((0.0, False), (0.01, True)):
+        set_learning_rate(optimizer, learning_rate)
+        training_step(objective, optimizer, batch, 0, config)
+        for path, weight in objective.state_dict().items():
+            assert torch.equal(weight, before[path]) != moves, path
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_muon_moves_the_matrices_of_the_trunk_and_adamw_all_else(
+    tied: bool, make_objective: MakeObjective, settings: Settings, batch: Batch
+) -> None:
+    objective = make_objective(tie_embeddings=tied)
+    config = settings(optimizer="muon")
+    optimizer = make_optimizer(objective.decoder, config)
+    training_step(objective, optimizer, batch, 0, config)
+    for path, weight in objective.decoder.named_parameters():
+        is_matrix = path.startswith("trunk.") and path.endswith(".weight") and "norm" not in path
+        assert set(optimizer.state[weight]) == ({"momentum"} if is_matrix else {"step", "exp_avg", "exp_avg_sq"}), path
+
+
+def test_gradient_descent_is_the_formula_and_its_decay_is_not_remembered(settings: Settings) -> None:
+    layer = torch.nn.Linear(1, 1, bias=False).double()
+    torch.nn.init.constant_(layer.weight, 2.0)
+    config = settings(optimizer="sgd", learning_rate=0.1, weight_decay=0.5, momentum=0.8)
+    optimizer = make_optimizer(layer, config)
+    weight, velocity = 2.0, 0.0
+    for gradient in [3.0, -1.0, 0.5]:
+        layer.weight.grad = torch.full_like(layer.weight, gradient)
+        optimizer.step()
+        velocity = 0.8 * velocity + gradient
+        weight = weight * (1 - 0.1 * 0.5) - 0.1 * velocity
+        assert layer.weight.item() == pytest.approx(weight, rel=1e-12)
 
 
 def test_a_step_is_the_formula(settings: Settings) -> None:

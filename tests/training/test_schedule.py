@@ -14,6 +14,7 @@ Settings = Callable[..., TrainingConfig]
 # 10 steps of warm-up, then 100 down to a tenth; stable_decay falls in the last 24 of those
 CORNERS = {
     "cosine": [(10, 1.0), (35, 0.1 + 0.9 * (0.5 + 0.5**1.5)), (60, 0.55), (110, 0.1)],
+    "linear": [(10, 1.0), (35, 0.775), (60, 0.55), (110, 0.1)],
     "stable_decay": [(10, 1.0), (60, 1.0), (86, 1.0), (98, 0.55), (110, 0.1)],
     "constant": [(10, 1.0), (60, 1.0), (110, 1.0)],
 }

@@ -25,7 +25,7 @@ from foretell.typesetting.expression import (
     row,
     script,
 )
-from foretell.typesetting.html import mathml, page
+from foretell.typesetting.html import fragment, mathml, page
 from foretell.typesetting.latex import latex
 from foretell.typesetting.notebook import Shown
 from foretell.typesetting.text import document_text, expression_lines
@@ -46,6 +46,20 @@ EXPRESSIONS = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+def test_a_token_of_several_spaces_is_shown_with_all_of_them():
+    label = "'   '"
+    table, heat = Table(["token"], [[label]]), HeatMap(np.eye(1), [label], [label])
+    html = fragment(Section("", [table, heat]))
+    assert len(re.findall(r"<t[hd][^>]*white-space:pre[^>]*>&#x27;   &#x27;<", html)) == 3
+    assert "&#x27;\xa0\xa0\xa0&#x27;" in mathml(Matrix(np.eye(1), row_labels=[label]))
+
+
+def test_a_table_has_room_between_its_cells_and_scrolls_by_itself_without_any_style_sheet():
+    for part in (Table(["a", "b"], [["1", "2"]]), HeatMap(np.eye(2), ["a", "b"], ["a", "b"])):
+        html = fragment(Section("", [part]))
+        assert '<div style="overflow-x:auto"><table cellpadding="4"' in html
 
 
 def test_a_fraction_has_its_bar_on_the_line_of_the_equals_sign() -> None:

@@ -9,8 +9,9 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import Flag, Json
 from foretell.cli.terminal import note, print_json, results
-from foretell.errors import LessonError, OutputError, UsageError
+from foretell.errors import LessonError, UsageError
 from foretell.lessons.catalog import ENTRIES, Entry, find_lesson
+from foretell.runs.files import check_target, write_text
 
 if TYPE_CHECKING:
     from foretell.lessons.classes import Choices
@@ -42,6 +43,8 @@ def lesson(
     if name is None and not check:
         list_lessons(json)
         return
+    if html is not None:
+        check_target(html)
     note("one moment: everything is computed anew")
     from foretell.lessons.classes import Choices, make_lesson
 
@@ -103,10 +106,7 @@ def write_page(entry: Entry, made: Lesson, path: Path) -> None:
     """One file with all in it."""
     from foretell.typesetting.html import page
 
-    try:
-        path.write_text(page(entry.title, made.document()), encoding="utf-8")
-    except OSError as error:
-        raise OutputError(f"{path}: the page cannot be written there: {error.strerror}") from error
+    write_text(check_target(path), page(entry.title, made.document()))
     note(f"{path}: open it in a browser")
 
 

@@ -37,6 +37,7 @@ VERBS = {  # verb: (group, what it does, where it is)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
     "lesson": (LEARN, "How a decoder works, every number shown.", "foretell.cli.lesson:lesson"),
     "train": (LEARN, "Train a decoder on text.", "foretell.cli.train:train"),
+    "runs": (LEARN, "What was trained here, and how runs compare.", "foretell.cli.runs:runs"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
     "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
@@ -100,6 +101,8 @@ def run(arguments: list[str]) -> int:
         # Whoever read the output has gone; pointing stdout elsewhere keeps Python from complaining when it exits
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except MemoryError:
+        return fail("out of memory; give less text at once, or a smaller model", 1)
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
     return 0

@@ -66,7 +66,7 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     import torch
 
     from foretell.insight.trace import Trace
-    from foretell.insight.trace_file import check_target
+    from foretell.runs.files import check_target
     from foretell.runs.reading import encode_some
 
     check_target(out)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import shlex
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, parse_settings
+from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, parse_settings
 from foretell.cli.data import DataArgument, describe_data, text_source
 from foretell.cli.terminal import note, results
-from foretell.errors import ConfigError
+from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from foretell.pretraining.session import Session
@@ -36,6 +37,15 @@ def train(
     seed: Annotated[int | None, Parameter(help="Everything random follows from it.")] = None,
     checkpoint_every: Annotated[int | None, Parameter(help="Steps between checkpoints.")] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    sample_prompt: Annotated[
+        list[str] | None, Parameter(negative="", help="A text to continue as it learns; can be given again.")
+    ] = None,
+    report: Annotated[
+        list[Literal["tensorboard"]] | None,
+        Parameter(negative="", help="Write OUT/tensorboard too."),
+    ] = None,
+    show_batch: Annotated[int | None, Parameter(help="Train nothing: the batch of this step of run OUT.")] = None,
+    json: Json = False,
     settings: Annotated[
         list[str] | None,
         Parameter(
@@ -53,17 +63,28 @@ def train(
     Size, steps and vocabulary are chosen from the data and the machine where you leave them out, and said.
     Sections of the configuration: model, tokenizer, data, training.
     """
+    if show_batch is not None:
+        others = (data, size, minutes, steps, config, start, tokenizer, kind, seed, checkpoint_every, text_field)
+        check_alone(*others, sample_prompt, report, settings, resume == "auto" or None)
+        from foretell.cli.batch_display import show_step
+
+        return show_step(show_batch, out, device, dtype, json)
+    if json:
+        raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
     out = out or default_out(data, resume == "auto")
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
     from foretell.cli.training_display import make_reporter
     from foretell.convert.load import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
+    from foretell.pretraining.reporter import Reporters
     from foretell.pretraining.request import Request
     from foretell.pretraining.start import load_start
+    from foretell.pretraining.tensorboard import TensorBoardReporter
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
     options |= {"tokenizer.kind": kind, "data.text_field": text_field}
+    options |= {"training.sample_prompts": tuple(sample_prompt) if sample_prompt else None}
     overrides = merge(config, settings or [], options)
     store = token_store(data)
     request = Request(
@@ -80,9 +101,18 @@ def train(
         device=device,
         dtype=dtype,
     )
-    with make_reporter() as reporter:
+    with ExitStack() as stack:
+        chosen = [make_reporter(), *([TensorBoardReporter(out)] if report else [])]
+        reporter = Reporters([stack.enter_context(one) for one in chosen])
         session = pretrain(request, reporter, resume=resume == "auto")
     finish(session)
+    return None
+
+
+def check_alone(*others: Any) -> None:
+    """Refuse what --show-batch would ignore."""
+    if any(other not in (None, ()) for other in others):
+        raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
 
 
 def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:

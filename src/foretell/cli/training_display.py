@@ -36,6 +36,11 @@ class PlainReporter(Reporter):
     def note(self, text: str) -> None:
         self.console.print(text, style="dim")
 
+    def tokenizing(self, done: int, total: int, seconds: float) -> None:
+        if time.monotonic() - self._printed > PLAIN_SECONDS and seconds > PLAIN_SECONDS:
+            self._printed = time.monotonic()
+            self.console.print(describe_tokenizing(done, total, seconds), style="dim")
+
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         left = self.clock.update(metrics["step"], steps)
         is_due = time.monotonic() - self._printed > PLAIN_SECONDS or metrics["step"] == steps
@@ -68,12 +73,17 @@ class LiveReporter(PlainReporter):
             self.console.print(describe(metrics, steps, left))
         self.show_progress(metrics, steps, left)
 
+    def tokenizing(self, done: int, total: int, seconds: float) -> None:
+        bar = ProgressBar(total=total, completed=done, complete_style="cyan")
+        if self.console.is_terminal:
+            self.live.update(Group(bar, Text(describe_tokenizing(done, total, seconds), style="dim")))
+
     def show_progress(self, metrics: dict[str, Any], steps: int, left: str) -> None:
         """The bar and the newest numbers under it."""
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_row(ProgressBar(total=steps, completed=metrics["step"], complete_style="cyan"))
         if self.console.is_terminal:
-            self.live.update(Group(bar, describe(metrics, steps, left)))
+            self.live.update(Group(bar, describe(metrics, steps, left), describe_gauges(metrics)))
 
 
 class Remaining:
@@ -108,6 +118,20 @@ def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
     if metrics["tokens_per_second"]:
         line.append(f"  {metrics['tokens_per_second']:,.0f} tokens/s", style="not bold")
     return line.append(f"  {left}" if left else "", style="not bold dim")
+
+
+def describe_gauges(metrics: dict[str, Any]) -> Text:
+    """What else to keep an eye on, in one line of at most 80 columns."""
+    parts = [f"learning rate {metrics['learning_rate']:.2g}", f"gradient {metrics['gradient_norm']:.2f}"]
+    if metrics["matrix_rate_share"] is not None:
+        parts.append(f"{metrics['matrix_rate_share']:.0%} of the matrix rate")
+    return Text("  ".join([*parts, f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB"]), style="dim")
+
+
+def describe_tokenizing(done: int, total: int, seconds: float) -> str:
+    """How much of the text is tokenised, how fast, and how long the rest takes."""
+    left = clock(seconds / max(1, done) * (total - done))
+    return f"tokenizing  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {done / 1e6 / seconds:.1f} MB/s  {left} left"
 
 
 def sample_text(step: int, prompt: str, continuation: str) -> Text:

@@ -60,6 +60,14 @@ def find_model(argument: str) -> Path:
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
 
 
+def find_run(argument: str) -> Run:
+    """The run that a path or a name in ./runs means."""
+    for path in (Path(argument), RUNS / argument):
+        if is_run(path):
+            return Run(path)
+    raise CheckpointError(f"no run '{argument}': no such path, no run of that name{_suggest(argument, shipped=())}")
+
+
 def find_tokenizer(argument: str) -> Tokenizer:
     """The tokenizer of a model, or one that lies alone: a tokenizer.json, or vocab.json and merges.txt in a folder."""
     path = Path(argument)
@@ -75,10 +83,10 @@ def say(line: str) -> None:
     print(line, file=sys.stderr)
 
 
-def _suggest(name: str) -> str:
+def _suggest(name: str, shipped: tuple[str, ...] = SHIPPED) -> str:
     runs = [path.name for path in RUNS.iterdir() if is_run(path)] if _exists(RUNS) else []
-    near = did_you_mean(name.removeprefix("runs/"), [*runs, *SHIPPED])
-    return near or f"; there is {', '.join([*sorted(runs), *SHIPPED])}"
+    near = did_you_mean(name.removeprefix("runs/"), [*runs, *shipped])
+    return near or f"; there is {', '.join([*sorted(runs), *shipped]) or 'none in ./runs'}"
 
 
 def _exists(path: Path) -> bool:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from foretell.data.large import LARGE, LargeDocument, has_crlf, is_clean
 from foretell.errors import DataError, UsageError, did_you_mean
 
 # What a folder is searched for; a file named by itself is read whatever its suffix.
@@ -41,6 +42,18 @@ class Document:
 
     text: str
     source: str
+
+    @property
+    def utf8_bytes(self) -> int:
+        """The length of the text in UTF-8."""
+        return len(self.text.encode("utf-8"))
+
+    def pieces(self) -> Iterator[str]:
+        """The text in parts; here it is in memory, and there is one."""
+        yield self.text
+
+
+AnyDocument = Document | LargeDocument
 
 
 @dataclass
@@ -85,13 +98,14 @@ def read_documents(
     *,
     text_field: str | None = None,
     say: Callable[[str], None] = _say_on_stderr,
-) -> Iterator[Document]:
+) -> Iterator[AnyDocument]:
     """The documents of files, folders (recursively, in sorted order) and `-` (standard input), in the order given.
 
     A `.jsonl` file holds one document a line, a `.json` file a list of them (strings, or objects with the field
     `text`), `.csv` and `.tsv` one a row (column `text`, or the only column); `text_field` names another field.
-    Every other file is one document. Line ends become LF, a byte order mark is dropped, documents of nothing but
-    whitespace and files reached twice are skipped: each is said through `say`, one line a kind.
+    Every other file is one document, from LARGE bytes on one that is read in pieces and never held. Line ends
+    become LF, a byte order mark is dropped, documents of nothing but whitespace and files reached twice are
+    skipped: each is said through `say`, one line a kind.
 
     Raises UsageError for no or an empty path and DataError for whatever is missing, empty, unreadable, binary, not
     UTF-8 or malformed, with the line. Missing paths and fruitless folders are found by the call itself, before the
@@ -109,7 +123,7 @@ def read_documents(
 
 def _iter_documents(
     inputs: list[_Input], text_field: str | None, notes: _Notes, say: Callable[[str], None]
-) -> Iterator[Document]:
+) -> Iterator[AnyDocument]:
     found_any = False
     try:
         for source in inputs:
@@ -122,7 +136,10 @@ def _iter_documents(
         raise DataError(f"{inputs[0]}: holds no text, and neither does any file beside it; give files with text")
 
 
-def _iter_documents_of(source: _Input, text_field: str | None, notes: _Notes) -> Iterator[Document]:
+def _iter_documents_of(source: _Input, text_field: str | None, notes: _Notes) -> Iterator[AnyDocument]:
+    if source.path is not None and _is_large(source):
+        yield _large_document(source, source.path, notes)
+        return
     found_any = False
     for where, text in _iter_records(source, text_field, notes):
         if not text.strip():
@@ -135,6 +152,32 @@ def _iter_documents_of(source: _Input, text_field: str | None, notes: _Notes) ->
         notes.add("file without text skipped", str(source))
     elif not found_any:
         raise DataError(f"{source}: holds no text (empty, or nothing but whitespace); give a file with text")
+
+
+def _is_large(source: _Input) -> bool:
+    """Is this one text that should not be held as a whole?"""
+    with _reading(str(source)):
+        return source.suffix not in RECORD_SUFFIXES and source.path is not None and source.path.stat().st_size >= LARGE
+
+
+def _large_document(source: _Input, path: Path, notes: _Notes) -> LargeDocument:
+    """Read a file once, in pieces, so that everything that `_iter_lines` would say of it is said first."""
+    with _reading(str(source)):
+        status = path.stat()
+        with path.open("rb") as file:
+            start = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+    if start:
+        notes.add("byte order mark dropped", str(source))
+    document = LargeDocument(path, str(source), start, status.st_size, status.st_mtime_ns)
+    if not is_clean(path):
+        with _opened(source) as file:  # the first fault is an error that names its line
+            for _ in _iter_lines(file, str(source), _Notes()):
+                pass
+    if not any(piece.strip() for piece in document.pieces()):
+        raise DataError(f"{source}: holds no text (empty, or nothing but whitespace); give a file with text")
+    if has_crlf(path):
+        notes.add("CRLF line ends read as LF", str(source))
+    return document
 
 
 def _encodable(text: str, where: str) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice
-from typing import Literal
+from typing import Literal, get_args
 
-from foretell.data.sources import Document
+from foretell.data.large import LargeDocument
+from foretell.data.sources import AnyDocument, Document
 from foretell.errors import UsageError
 
 Part = Literal["train", "validation"]
@@ -19,8 +20,8 @@ LARGEST_FRACTION = 0.5
 
 
 def split_documents(
-    documents: Iterable[Document], fraction: float = 0.1, seed: int = 0
-) -> Iterator[tuple[Part, Document]]:
+    documents: Iterable[AnyDocument], fraction: float = 0.1, seed: int = 0
+) -> Iterator[tuple[Part, AnyDocument]]:
     """Each document, or the two pieces of it, with the part it belongs to, in the documents' order.
 
     Fewer than 20 documents: the last `fraction` of each one's characters is held out, cut after the line break nearest
@@ -45,7 +46,7 @@ def describe_split(documents: int, fraction: float = 0.1, seed: int = 0) -> str:
     return f"validation is one whole document in every {_group_size(fraction)}, chosen by seed {seed}"
 
 
-def _split(documents: Iterator[Document], fraction: float, seed: int) -> Iterator[tuple[Part, Document]]:
+def _split(documents: Iterator[AnyDocument], fraction: float, seed: int) -> Iterator[tuple[Part, AnyDocument]]:
     if fraction == 0:
         yield from (("train", document) for document in documents)
         return
@@ -57,7 +58,10 @@ def _split(documents: Iterator[Document], fraction: float, seed: int) -> Iterato
         yield from _draw(chain(first, documents), _group_size(fraction), seed)
 
 
-def _cut(document: Document, fraction: float) -> Iterator[tuple[Part, Document]]:
+def _cut(document: AnyDocument, fraction: float) -> Iterator[tuple[Part, AnyDocument]]:
+    if isinstance(document, LargeDocument):  # by bytes, so that it need not be read
+        yield from zip(get_args(Part), document.cut(fraction, CUT_SLACK), strict=True)
+        return
     text, at = document.text, _cut_position(document.text, fraction)
     if text[:at]:
         yield "train", Document(text[:at], document.source)
@@ -79,7 +83,7 @@ def _cut_position(text: str, fraction: float) -> int:
     return min(near, key=lambda position: abs(position - target), default=target)
 
 
-def _draw(documents: Iterable[Document], group_size: int, seed: int) -> Iterator[tuple[Part, Document]]:
+def _draw(documents: Iterable[AnyDocument], group_size: int, seed: int) -> Iterator[tuple[Part, AnyDocument]]:
     chosen = -1
     for index, document in enumerate(documents):
         group, position = divmod(index, group_size)

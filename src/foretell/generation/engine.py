@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from foretell.errors import ContextLengthError, UsageError
+from foretell.generation.packing import packed_weights
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.cache import Cache
@@ -34,6 +35,18 @@ def generate(
 
 
 def _generate(
+    decoder: Decoder,
+    sequences: list[Sequence],
+    sampler: Sampler,
+    max_tokens: int | None,
+    end_id: int | None,
+    slide: bool,
+) -> Iterator[tuple[Sequence, int]]:
+    with packed_weights(decoder, max_tokens):
+        yield from _continue(decoder, sequences, sampler, max_tokens, end_id, slide)
+
+
+def _continue(
     decoder: Decoder,
     sequences: list[Sequence],
     sampler: Sampler,

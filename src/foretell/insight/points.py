@@ -14,7 +14,7 @@ from foretell.insight.derive import Formula
 from foretell.insight.explicit_core import ExplicitStages
 from foretell.model.attention import Attention
 from foretell.model.decoder import Decoder
-from foretell.model.norm import RMSNorm
+from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.position import NoRotation, RotaryPosition
 from foretell.runs.saved_model import LanguageModel
 
@@ -25,7 +25,7 @@ PARTS: dict[type[nn.Module], tuple[str, ...]] = {
     NoRotation: (),
     RotaryPosition: ("cosine", "sine"),
 }
-NORMS: dict[type[nn.Module], dict[str, Formula]] = {nn.LayerNorm: derive.LAYER_NORM, RMSNorm: derive.RMS_NORM}
+NORMS: dict[type[nn.Module], dict[str, Formula]] = {LayerNorm: derive.LAYER_NORM, RMSNorm: derive.RMS_NORM}
 
 
 class Place(Enum):

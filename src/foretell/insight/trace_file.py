@@ -10,9 +10,8 @@ from typing import Protocol
 
 from torch import Tensor
 
-from foretell.errors import OutputError
 from foretell.insight.budget import Budget
-from foretell.runs.files import TEMPORARY
+from foretell.runs.files import TEMPORARY, check_target
 from foretell.runs.saved_model import save_tensors
 
 FORMAT = "foretell.trace/1"
@@ -30,7 +29,7 @@ class Recorded(Protocol):
 
 def save_values(recorded: Recorded, path: Path, budget: Budget, metadata: Mapping[str, str]) -> list[str]:
     """Write every value, and which of them are derived; returns the keys. The file appears whole or not at all."""
-    check_target(path)
+    path = check_target(path)
     tensors: dict[str, Tensor] = {}
     derived: list[str] = []
     for name in recorded.names():
@@ -46,14 +45,6 @@ def save_values(recorded: Recorded, path: Path, budget: Budget, metadata: Mappin
     finally:
         temporary.unlink(missing_ok=True)
     return list(tensors)
-
-
-def check_target(path: Path) -> None:
-    """Refuse a place where no file can be, which is worth knowing before the model runs."""
-    if not path.parent.is_dir():
-        raise OutputError(f"could not write {path}: there is no folder {path.parent}")
-    if path.is_dir():
-        raise OutputError(f"could not write {path}: it is a folder; give the name of a file")
 
 
 def keyed(name: str, values: list[Tensor]) -> dict[str, Tensor]:

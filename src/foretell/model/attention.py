@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from foretell.config import ModelConfig
 from foretell.model.cache import Context
 from foretell.model.dropout import make_dropout
+from foretell.model.linear import Linear
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
 from foretell.model.position import ROTATIONS, Rotation
+from foretell.model.short_attention import short_causal_attention, suits
 
 
 class Attention(nn.Module):
@@ -27,13 +29,13 @@ class Attention(nn.Module):
         D, E = config.width, config.head_width
         H, G = config.num_heads, config.num_kv_heads
         self.layer, self.window, self.head_width = layer, config.windows[layer], E
-        self.query = nn.Linear(D, H * E, bias=config.bias.attention)
-        self.key = nn.Linear(D, G * E, bias=config.bias.attention)
-        self.value = nn.Linear(D, G * E, bias=config.bias.attention)
+        self.query = Linear(D, H * E, bias=config.bias.attention)
+        self.key = Linear(D, G * E, bias=config.bias.attention)
+        self.value = Linear(D, G * E, bias=config.bias.attention)
         self.query_norm, self.key_norm = make_head_norm(config), make_head_norm(config)
         self.rotate = ROTATIONS[config.position == "rotary"][1]
         self.core = CORES[config.dropout.attention > 0](config)
-        output = nn.Linear(H * E, D, bias=config.bias.attention_output)
+        output = Linear(H * E, D, bias=config.bias.attention_output)
         self.output = output if config.attention_output else nn.Identity()
 
     def forward(self, x: Tensor, context: Context, rotation: Rotation | None) -> Tensor:
@@ -58,6 +60,8 @@ class FusedCore(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         is_causal = mask.is_plain_causal
+        if is_causal and suits(query):
+            return short_causal_attention(query, key, value)
         allowed = None if is_causal or mask.is_open else mask.allowed  # (B or 1, 1, T, S)
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=allowed, is_causal=is_causal, enable_gqa=self.is_grouped

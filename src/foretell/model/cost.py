@@ -9,7 +9,15 @@ from foretell.model.decoder import Decoder
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """Parameters of a decoder, a tied head counted once; no weight is made for it."""
+    """Parameters of a decoder, a tied head counted once; no weight is made for it, and only two of the layers.
+
+    What one layer more adds is the same for each: only their windows differ, which have no parameters.
+    """
+    shallow = [_count(config.replaced(num_layers=layers, window=None)) for layers in (1, 2)]
+    return shallow[0] + (config.num_layers - 1) * (shallow[1] - shallow[0])
+
+
+def _count(config: ModelConfig) -> int:
     with torch.device("meta"):
         return sum(parameter.numel() for parameter in Decoder(config).parameters())
 

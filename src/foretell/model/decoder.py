@@ -10,6 +10,7 @@ from foretell.config import ModelConfig
 from foretell.errors import ContextLengthError
 from foretell.model.cache import Context, FreshContext
 from foretell.model.dropout import bind_dropout, make_dropout
+from foretell.model.linear import Linear, Product
 from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import Transformer
 
@@ -48,13 +49,19 @@ EMBEDDINGS = {True: TokenAndPositionEmbedding, False: TokenEmbedding}  # by: are
 class TiedHead(nn.Module):
     """The unembedding that reads the token embedding's weight (Press and Wolf 2017), and so has no key of its own."""
 
+    product: Product = staticmethod(F.linear)
+
     def __init__(self, token: nn.Embedding, bias: bool):
         super().__init__()
         self.tied = (token,)  # in a tuple, where the module tree does not see it a second time
         self.bias = nn.Parameter(torch.zeros(token.num_embeddings)) if bias else None
 
+    @property
+    def weight(self) -> Tensor:
+        return self.tied[0].weight
+
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.tied[0].weight, self.bias)  # (..., V)
+        return self.product(x, self.weight, self.bias)  # (..., V)
 
 
 class Decoder(nn.Module):
@@ -82,7 +89,7 @@ class Decoder(nn.Module):
         """The layer that turns the stream into one score for each token of the vocabulary."""
         if config.tie_embeddings:
             return TiedHead(self.embed.token, config.bias.head)
-        return nn.Linear(config.width, config.vocab_size, bias=config.bias.head)
+        return Linear(config.width, config.vocab_size, bias=config.bias.head)
 
     def check_length(self, length: int) -> None:
         """Refuse more tokens than the model was made for."""

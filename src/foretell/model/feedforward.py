@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
+from foretell.model.linear import Linear
 
 
 class SquaredRelu(nn.Module):
@@ -29,9 +30,9 @@ class MLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.up = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.up = Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
         self.activation = ACTIVATIONS[config.activation]()
-        self.down = nn.Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
+        self.down = Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
@@ -42,10 +43,10 @@ class GatedMLP(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.gate = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
-        self.up = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.gate = Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.up = Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
         self.activation = ACTIVATIONS[config.activation]()
-        self.down = nn.Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
+        self.down = Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.gate(x)) * self.up(x))  # (B, T, D) -> (B, T, F) -> (B, T, D)

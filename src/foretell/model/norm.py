@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
+
+
+class LayerNorm(nn.LayerNorm):
+    """Subtract the mean, divide by the standard deviation, scale, shift (Ba, Kiros, Hinton 2016)."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return for_products(super().forward(input))
 
 
 class RMSNorm(nn.RMSNorm):
@@ -15,12 +23,18 @@ class RMSNorm(nn.RMSNorm):
     """
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
+        return for_products(F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps))
+
+
+def for_products(x: Tensor) -> Tensor:
+    """x in the precision that autocast gives to products: cast here once, not by each layer that reads it."""
+    device = x.device.type
+    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
 
 
 def make_layer_norm(width: int, epsilon: float, bias: bool) -> nn.Module:
-    """Ba, Kiros, Hinton 2016: subtract the mean, divide by the standard deviation, scale, shift."""
-    return nn.LayerNorm(width, eps=epsilon, bias=bias)
+    """With mean and variance (GPT)."""
+    return LayerNorm(width, eps=epsilon, bias=bias)
 
 
 def make_rms_norm(width: int, epsilon: float, bias: bool) -> nn.Module:

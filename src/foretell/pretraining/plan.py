@@ -84,7 +84,9 @@ def choose_dropout(epochs: float) -> dict[str, float]:
 def probe_speed(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> float:
     """Training tokens per second of this shape on this machine, measured for PROBE_SECONDS on random tokens."""
     objective = Objective(make_decoder(config, seed=0).to(device)).train()
-    optimizer = make_optimizer(objective, training)
+    # Decay takes no time, and its globs may name layers that only the size chosen later has
+    training = training.model_copy(update={"weight_decay_by_path": {}})
+    optimizer = make_optimizer(objective.decoder, training, dtype)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
     batch = make_batch(tokens).to(device)
     training_step(objective, optimizer, batch, 0, training, dtype)  # the first one warms up

@@ -2,26 +2,36 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
-from foretell.config import DataConfig, TokenizerConfig
-from foretell.data.shards import SplitRecord, TokenStore, TokenWriter, write_index
-from foretell.data.sources import Document
+from foretell.config import Config, DataConfig, TokenizerConfig
+from foretell.data.loader import Loader
+from foretell.data.shard_format import SplitRecord
+from foretell.data.shard_writer import TokenWriter, write_index
+from foretell.data.shards import TokenStore
+from foretell.data.sources import AnyDocument
 from foretell.data.split import describe_split, split_documents
 from foretell.errors import DataError
+from foretell.pretraining.reporter import Reporter
+from foretell.runs.files import sync
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
+from foretell.text.pieces import AFTER_WORD, iter_pieces
 
 TOKENIZER = "tokenizer.json"
 BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the words it follows
 COUNTED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds whose size is a choice
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
+SAMPLE_BYTES = 2**25  # of text for a vocabulary; more changes it little and takes longer
+SMALLEST_RATED = 10**6  # bytes of text for which a rate is said
 BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
 
-Source = Callable[[], Iterable[Document]]  # texts that can be read more than once
+Source = Callable[[], Iterable[AnyDocument]]  # texts that can be read more than once
 
 
 @dataclass(frozen=True)
@@ -38,18 +48,50 @@ def tokenize_text(
     tokenizer_config: TokenizerConfig,
     data_config: DataConfig,
     directory: Path,
-    say: Callable[[str], None],
+    reporter: Reporter,
     tokenizer: Tokenizer | None = None,
 ) -> TokenizedText:
-    """Write the ids of all documents into `directory`. Without a tokenizer, one is made from the training part."""
+    """Write the ids of all documents into `directory`. Without a tokenizer, one is made from the training part.
+
+    Memory stays bounded however long the text is, as long as no single record of a table or list is.
+    """
     if tokenizer is None:
-        tokenizer = make_tokenizer(source, tokenizer_config, data_config, say)
-    records, documents = write_splits(source, tokenizer, data_config, directory)
+        tokenizer = make_tokenizer(source, tokenizer_config, data_config, reporter.note)
+    speed = Speed(sum(document.utf8_bytes for document in source()), reporter)
+    records, documents = write_splits(source, tokenizer, data_config, directory, speed)
+    speed.finish()
     tokenizer.save(directory / TOKENIZER)
+    sync(directory / TOKENIZER)  # the index, which makes it a store, must not be there before it
     rule = describe_split(documents, data_config.validation_fraction)
     write_index(directory, tokenizer.fingerprint, tokenizer.vocab_size, records, {"split_rule": rule})
     store = TokenStore.open(directory, tokenizer.fingerprint)
     return TokenizedText(tokenizer, store, rule)
+
+
+class Speed:
+    """How much of a text is tokenised, and how fast."""
+
+    def __init__(self, total: int, reporter: Reporter):
+        self.total, self.reporter = total, reporter
+        self.done = 0
+        self.started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.started
+
+    def watch(self, pieces: Iterable[str]) -> Iterator[str]:
+        """The same pieces; each counts as done when the next one is asked for."""
+        for piece in pieces:
+            yield piece
+            self.done += len(piece.encode("utf-8"))
+            self.reporter.tokenizing(self.done, self.total, self.seconds)
+
+    def finish(self) -> None:
+        """Say the rate, where there was enough text to measure one."""
+        if self.total >= SMALLEST_RATED:
+            rate = self.total / 1e6 / self.seconds
+            self.reporter.note(f"tokenized   {self.total / 1e6:,.1f} MB in {self.seconds:.1f} s, {rate:.1f} MB/s")
 
 
 def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> TokenizedText:
@@ -57,6 +99,17 @@ def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> Tokenize
     tokenizer = tokenizer or load_tokenizer(directory / TOKENIZER)
     store = TokenStore.open(directory, tokenizer.fingerprint)
     return TokenizedText(tokenizer, store, str(store.extra.get("split_rule", "as in the token store")))
+
+
+def make_loader(text: TokenizedText, config: Config) -> Loader:
+    """The batches of a run: the same for whoever trains on them and whoever looks at them later."""
+    return Loader(
+        text.store.split("train"),
+        config.model.context_length,
+        config.training.batch_size,
+        config.training.seed,
+        document_mask=config.data.document_mask,
+    )
 
 
 def make_tokenizer(
@@ -69,15 +122,32 @@ def make_tokenizer(
     def texts() -> Iterator[str]:
         for part, document in split_documents(source(), data_config.validation_fraction):
             if part == "train" or whole:
-                yield document.text
+                yield from document.pieces()
 
-    vocab_size = config.vocab_size
-    if config.kind in COUNTED and vocab_size is None:
-        size = sum(len(text.encode()) for text in texts())
-        vocab_size = vocabulary_for(size)
-        say(f"vocabulary  at most {vocab_size:,} {COUNTED[config.kind]}, for {size:,} bytes of training text")
+    vocab_size, sample = config.vocab_size, texts()
+    if config.kind in COUNTED:
+        size = sum(len(text.encode("utf-8")) for text in texts())
+        if vocab_size is None:
+            vocab_size = vocabulary_for(size)
+            say(f"vocabulary  at most {vocab_size:,} {COUNTED[config.kind]}, for {size:,} bytes of training text")
+        if size > SAMPLE_BYTES:
+            say(f"vocabulary  learned from {SAMPLE_BYTES / 1e6:,.0f} of {size / 1e6:,.0f} MB, evenly spread over them")
+        sample = spread_sample(texts(), size)
     split = {"split": config.split or BPE_SPLIT} if config.kind == "bpe" or config.split else {}
-    return train_tokenizer(config.kind, texts(), vocab_size=vocab_size, **split)
+    return train_tokenizer(config.kind, sample, vocab_size=vocab_size, **split)
+
+
+def spread_sample(texts: Iterable[str], size: int) -> Iterator[str]:
+    """About SAMPLE_BYTES of the `size` bytes, in short pieces that are evenly spread; all of a text that is shorter."""
+    seen = taken = 0
+    if size <= SAMPLE_BYTES:
+        yield from texts
+        return
+    for piece in chain.from_iterable(iter_pieces(text, AFTER_WORD) for text in texts):
+        if taken * size <= seen * SAMPLE_BYTES:
+            yield piece
+            taken += len(piece.encode("utf-8"))
+        seen += len(piece.encode("utf-8"))
 
 
 def vocabulary_for(text_bytes: int) -> int:
@@ -87,10 +157,10 @@ def vocabulary_for(text_bytes: int) -> int:
 
 
 def write_splits(
-    source: Source, tokenizer: Tokenizer, config: DataConfig, directory: Path
+    source: Source, tokenizer: Tokenizer, config: DataConfig, directory: Path, speed: Speed
 ) -> tuple[dict[str, SplitRecord], int]:
     """Encode every document into its split, each ended by the end token; returns the records and the documents read."""
-    end = [] if tokenizer.end_id is None else [tokenizer.end_id]
+    end = np.array([] if tokenizer.end_id is None else [tokenizer.end_id], dtype=np.int32)
     sources: set[str] = set()
     with (
         TokenWriter(directory, "train", tokenizer.vocab_size) as train,
@@ -99,8 +169,8 @@ def write_splits(
         writers = {"train": train, "validation": validation}
         for part, document in split_documents(source(), config.validation_fraction):
             sources.add(document.source)
-            ids = np.concatenate([tokenizer.encode_long(document.text), np.array(end, dtype=np.int64)])
-            writers[part].add_document(ids, len(document.text.encode()))
+            ids = tokenizer.encode_stream(speed.watch(document.pieces()))
+            writers[part].add_pieces(chain(ids, [end]), document.utf8_bytes)
     if not train.record.tokens:
         raise DataError("the data holds no text; give a file with some")
     return {name: writer.record for name, writer in writers.items()}, len(sources)

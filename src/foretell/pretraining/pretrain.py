@@ -10,12 +10,14 @@ from typing import Any
 
 import torch
 
-from foretell.config import Config, make_section
+from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.data.loader import check_enough_tokens
 from foretell.device import choose_device, choose_training_dtype
 from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
+from foretell.pretraining.failures import memory_errors_explained
+from foretell.pretraining.memory import check_batch_fits, check_disk_fits, check_model_fits
 from foretell.pretraining.plan import Plan, plan_run
 from foretell.pretraining.prepare import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.reporter import Reporter
@@ -23,15 +25,21 @@ from foretell.pretraining.request import Request
 from foretell.pretraining.session import ContinuedSession, Session
 from foretell.pretraining.start import Start, find_start
 from foretell.runs.checkpoint import list_checkpoints
-from foretell.runs.run import Run, is_run
+from foretell.runs.files import sync
+from foretell.runs.lock import held
+from foretell.runs.run import Run, is_run, is_unfinished
 from foretell.runs.saved_model import load_model
 
 
 def pretrain(request: Request, reporter: Reporter, *, resume: bool = False) -> Session:
     """Train as requested; with `resume`, go on with the run where it exists."""
-    prepare = resume_session if resume and is_run(request.out) else start_session
-    session = prepare(request, reporter)
-    session.go()
+    with held(request.out), memory_errors_explained():
+        if resume and is_unfinished(request.out):
+            Run.clear_unfinished(request.out, request.described)
+            reporter.note(f"starting    {request.out} again: it was interrupted before its first step")
+        prepare = resume_session if resume and is_run(request.out) else start_session
+        session = prepare(request, reporter)
+        session.go()
     return session
 
 
@@ -39,13 +47,16 @@ def start_session(request: Request, reporter: Reporter) -> Session:
     """A new run directory with the tokens in it, and a new model; nothing is left behind where that fails."""
     device = choose_device(request.device)
     dtype = choose_training_dtype(request.dtype, device)
-    run = Run.create(request.out)
+    if request.size is not None:  # before any text is read; the vocabulary can only add to it
+        check_model_fits(request.model_config(request.size, vocab_size=1), device)
+    run = Run.create(request.out, request.described)
     try:
         reporter.note(f"run         {run.directory}")
         for line in [] if request.start is None else request.start.notes():
             reporter.note(line)
         text = load_text(request, run, reporter)
         config, plan = configure(request, text, device, dtype)
+        check_disk_fits(config, run.directory)
         for line in describe(config, plan, text, device, dtype):
             reporter.note(line)
         decoder = first_decoder(config, request.start)
@@ -75,11 +86,15 @@ def resume_session(request: Request, reporter: Reporter) -> Session:
     record = run.record()
     config = make_section(Config, record["config"], str(run.directory))
     text = open_tokens(run.tokens)
+    text.store.verify()  # a changed id would be learned without a word
     request.check_unchanged(config, record["size"])
     request.check_exportable(config.model)
     request.check_same_data(record["data"], text.tokenizer)
     request.check_same_start(record.get("from"))
     device, dtype = resumed_precision(request, record, reporter)
+    config = resumed_accumulation(request, run, config, reporter)
+    note_other_machine(run, describe_environment(device, dtype), reporter)
+    run.clear_leftovers()
     if request.minutes is not None:
         reporter.note(f"steps       {config.training.steps:,}, as fixed when the run was started")
     if not list_checkpoints(run.checkpoints):
@@ -109,16 +124,42 @@ def resumed_precision(request: Request, record: dict[str, Any], reporter: Report
     return device, dtype
 
 
+def resumed_accumulation(request: Request, run: Run, config: Config, reporter: Reporter) -> Config:
+    """The configuration with the accumulation that is now asked for, which decides about memory and not the result."""
+    wanted = request.section("training").get("accumulation", config.training.accumulation)
+    training = make_section(TrainingConfig, {**config.training.model_dump(), "accumulation": wanted}, "training")
+    if training.accumulation == config.training.accumulation:
+        return config
+    reporter.note(
+        f"accumulation {training.accumulation}, not {config.training.accumulation} as before: the result will "
+        "differ in the last digits"
+    )
+    changed = config.model_copy(update={"training": training})
+    record = run.record()
+    record["config"]["training"]["accumulation"] = training.accumulation
+    run.replace_record(record)
+    return changed
+
+
+def note_other_machine(run: Run, now: dict[str, Any], reporter: Reporter) -> None:
+    """Say where the run goes on under circumstances that change the last digits."""
+    before = run.environment()
+    changed = [name for name in ("processor", "threads", "torch") if before.get(name, now[name]) != now[name]]
+    if changed:
+        seen = ", ".join(f"{name} {now[name]}, not {before[name]}" for name in changed)
+        reporter.note(f"machine     {seen} as before: the result may differ in the last digits")
+
+
 def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
     """The tokens of the request: a store that is there, or one made now inside the run."""
     if request.tokens is not None:
         text = open_tokens(request.tokens, request.given_tokenizer)
         shutil.copytree(request.tokens, run.tokens, dirs_exist_ok=True)
+        for path in run.tokens.iterdir():
+            sync(path)
         return text
     tokenizer_config, data_config = request.tokenizer_config(), request.data_config()
-    return tokenize_text(
-        request.source, tokenizer_config, data_config, run.tokens, reporter.note, request.given_tokenizer
-    )
+    return tokenize_text(request.source, tokenizer_config, data_config, run.tokens, reporter, request.given_tokenizer)
 
 
 def configure(request: Request, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> tuple[Config, Plan]:
@@ -126,9 +167,20 @@ def configure(request: Request, text: TokenizedText, device: torch.device, dtype
     vocab_size = text.tokenizer.vocab_size
     smallest = request.model_config(request.size or "toy", vocab_size)
     check_enough_tokens(len(text.store.split("train")), smallest.context_length)
+
+    def model(size: str) -> ModelConfig:
+        config = request.probed_config(size, vocab_size)
+        check_model_fits(config, device)
+        return config
+
+    def training(size: str, model: ModelConfig, steps: int) -> TrainingConfig:
+        config = request.training_config(size, model, steps)
+        check_batch_fits(model, config, device)
+        return config
+
     plan = plan_run(
-        lambda size: request.probed_config(size, vocab_size),
-        request.training_config,
+        model,
+        training,
         len(text.store.split("train")),
         size=request.given_size,
         minutes=request.minutes,
@@ -136,7 +188,10 @@ def configure(request: Request, text: TokenizedText, device: torch.device, dtype
         device=device,
         dtype=dtype,
     )
-    return request.config(plan.size, vocab_size, plan.steps, len(text.store.split("train"))), plan
+    config = request.config(plan.size, vocab_size, plan.steps, len(text.store.split("train")))
+    check_model_fits(config.model, device)
+    check_batch_fits(config.model, config.training, device)
+    return config, plan
 
 
 def first_decoder(config: Config, start: Start | None) -> Decoder:

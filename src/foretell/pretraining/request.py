@@ -26,6 +26,7 @@ from foretell.pretraining.start import Start
 from foretell.text import Tokenizer
 
 SECTIONS = tuple(Config.model_fields)
+RESUMABLE = {("training", "accumulation")}  # decides how much memory a step takes, not what it does
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Request:
             old = getattr(config, name)
             new = make_section(type(old), {**old.model_dump(), **self.section(name)}, name)
             for key in type(old).model_fields:
-                if getattr(new, key) != getattr(old, key):
+                if getattr(new, key) != getattr(old, key) and (name, key) not in RESUMABLE:
                     raise ConfigError(self._changed(f"{name}.{key}", getattr(old, key), getattr(new, key)))
 
     def check_same_data(self, data: list[str], tokenizer: Tokenizer) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from foretell.convert.load import load
 from foretell.data.corpora import embedded_corpus
-from foretell.data.sources import Document, read_documents
+from foretell.data.sources import AnyDocument, read_documents
 from foretell.device import DeviceName, DtypeName
 from foretell.pretraining.prepare import Source
 from foretell.pretraining.pretrain import pretrain
@@ -73,7 +73,7 @@ def make_source(
             said.add(text)
             say(text)
 
-    def documents() -> Iterable[Document]:
+    def documents() -> Iterable[AnyDocument]:
         return read_documents(list(paths), text_field=text_field, say=say_once)
 
     if "-" in map(str, paths):

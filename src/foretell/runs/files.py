@@ -14,6 +14,7 @@ from typing import Any
 from foretell.errors import CheckpointError, OutputError
 
 TEMPORARY = ".tmp-"
+REPLACED = ".replaced"  # after the name of a directory that is being replaced
 
 
 @contextlib.contextmanager
@@ -31,7 +32,6 @@ def new_directory(final: Path) -> Iterator[Path]:
             sync(path)
         sync(temporary)
         replace_directory(temporary, final)
-        sync(final.parent)
     except OSError as error:
         raise OutputError(f"could not write {final}: {error.strerror or error}") from error
     finally:
@@ -66,10 +66,13 @@ def new_files(*finals: Path) -> Iterator[tuple[Path, ...]]:
 
 
 def replace_directory(new: Path, final: Path) -> None:
-    """Give `new` the name `final`; what had it before goes only then, and comes back where that fails."""
-    old = new.with_name(f"{new.name}-old")
-    shutil.rmtree(old, ignore_errors=True)
+    """Give `new` the name `final`; what had it before goes only then, and comes back where that fails.
+
+    A process that is killed in between leaves the old one, whole, under its name and REPLACED.
+    """
+    old = replaced_name(final)
     if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
     try:
         new.rename(final)
@@ -77,7 +80,49 @@ def replace_directory(new: Path, final: Path) -> None:
         if old.exists():
             old.rename(final)
         raise
+    sync(final.parent)  # the new name has to last before the old content goes
     shutil.rmtree(old, ignore_errors=True)
+
+
+def replaced_name(final: Path) -> Path:
+    """Where a directory lies while another takes its name."""
+    return final.with_name(f"{final.name}{REPLACED}")
+
+
+def remove_directory(directory: Path) -> None:
+    """Delete a directory; a process that is killed meanwhile leaves no half of it under its name."""
+    leaving = directory.with_name(f"{TEMPORARY}{directory.name}-leaving")
+    shutil.rmtree(leaving, ignore_errors=True)
+    try:
+        directory.rename(leaving)
+    except OSError as error:
+        raise OutputError(f"could not remove {directory}: {error.strerror or error}") from error
+    shutil.rmtree(leaving, ignore_errors=True)
+
+
+def is_temporary(path: Path) -> bool:
+    """Is this what interrupted writing leaves?"""
+    return path.name.startswith(TEMPORARY)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete what interrupted writing left under temporary names."""
+    for leftover in folder.glob(f"{TEMPORARY}*"):
+        if leftover.is_dir():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            leftover.unlink(missing_ok=True)
+
+
+def check_target(path: Path) -> Path:
+    """The file that is to be written, links followed; refused where none can be, which is worth knowing early."""
+    if not path.parent.is_dir():
+        raise OutputError(f"could not write {path}: there is no folder {path.parent}")
+    if path.is_dir():
+        raise OutputError(f"could not write {path}: it is a folder; give the name of a file")
+    if path.exists() and not path.is_file():  # a rename would put a file in the place of a device or a pipe
+        raise OutputError(f"could not write {path}: it is a device or a pipe; give the name of a file")
+    return path.resolve()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -95,7 +140,12 @@ def write_text(path: Path, text: str) -> None:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a file by a value as indented JSON."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, to_json(value))
+
+
+def to_json(value: Any) -> str:
+    """A value as the text of a JSON file of ours."""
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_json(path: Path) -> dict[str, Any]:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
-from foretell.runs.files import read_json, write_json, write_text
+from foretell.runs.files import is_temporary, read_json, remove_leftovers, sync, write_json, write_text
 
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
+PREPARING = "preparing.json"  # there until the run is one; says from what it is being made
+# What of the metrics depends on the machine and not on the training
+MEASURED = ("seconds", "tokens_per_second", "matrix_rate_share", "peak_memory_bytes")
+RESUMABLE = {"accumulation"}  # what of the training's settings a resumed run may change
 
 
 class Run:
@@ -29,18 +35,47 @@ class Run:
         return self.directory.name
 
     @classmethod
-    def create(cls, directory: Path) -> Run:
-        """Make the directories of a new run; one that exists is refused."""
-        if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-            advice = "go on with it by --resume auto" if is_run(directory) else "it is no run: remove it"
-            raise OutputError(f"{directory} exists; {advice}, or give another --out")
+    def create(cls, directory: Path, data: list[str] | None = None) -> Run:
+        """Make the directories of a new run; one that exists is refused. It is a run once its record is written."""
+        if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
+            raise OutputError(f"{directory} exists; {cls._advice(directory)}, or give another --out")
         run = cls(directory)
         try:
+            directory.mkdir(parents=True, exist_ok=True)
+            remove_leftovers(directory)
+            write_json(directory / PREPARING, {"data": data or []})  # first, so that a killed process leaves no riddle
             for path in (run.checkpoints, run.samples, run.tokens):
-                path.mkdir(parents=True, exist_ok=True)
+                path.mkdir(exist_ok=True)
+            sync(directory.parent)
         except OSError as error:
             raise OutputError(f"cannot create {directory}: {error.strerror}; give another --out") from None
         return run
+
+    @staticmethod
+    def _advice(directory: Path) -> str:
+        """What to do about a directory that is there already."""
+        if is_run(directory):
+            return "go on with it by --resume auto"
+        if is_unfinished(directory):
+            return "it was interrupted before its first step: start it again by --resume auto"
+        return "it is no run: remove it"
+
+    @classmethod
+    def clear_unfinished(cls, directory: Path, data: list[str]) -> None:
+        """Empty a directory whose run was killed before it was one, so that it can be made again from the same data."""
+        before = read_json(directory / PREPARING).get("data")
+        if before != data:
+            named = ", ".join(map(str, before)) if isinstance(before, list) else str(before)
+            raise OutputError(
+                f"{directory} was interrupted while it was made from {named}; give the same data again, or another "
+                "--out"
+            )
+        run = cls(directory)
+        for path in (run.checkpoints, run.samples, run.tokens):
+            shutil.rmtree(path, ignore_errors=True)
+        remove_leftovers(directory)
+        for name in (ENVIRONMENT, PREPARING):  # the marker last
+            (directory / name).unlink(missing_ok=True)
 
     @classmethod
     def open(cls, directory: Path) -> Run:
@@ -51,8 +86,39 @@ class Run:
 
     def write_record(self, record: dict[str, Any], environment: dict[str, Any]) -> None:
         """Store what the run was made of: the resolved configuration, data and reasons; and where it ran."""
-        write_json(self.directory / RUN, record)
         write_json(self.directory / ENVIRONMENT, environment)
+        write_json(self.directory / RUN, record)
+        (self.directory / PREPARING).unlink(missing_ok=True)
+
+    def replace_record(self, record: dict[str, Any]) -> None:
+        """Store a changed record of a run that goes on."""
+        write_json(self.directory / RUN, record)
+
+    def environment(self) -> dict[str, Any]:
+        """Where the run was started; empty where that is not known any more."""
+        path = self.directory / ENVIRONMENT
+        return read_json(path) if path.is_file() else {}
+
+    def configuration_digest(self) -> str:
+        """A hash of the configuration, so that a checkpoint can tell whether it is the one it was trained with.
+
+        Without what may change while the result stays the same but for rounding.
+        """
+        config = self.record()["config"]
+        training = {key: value for key, value in config.get("training", {}).items() if key not in RESUMABLE}
+        canonical = json.dumps({**config, "training": training}, sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:16]
+
+    def check_present(self) -> None:
+        """Refuse to go on where the directory was removed meanwhile: writing would make one that is no run."""
+        if not self.directory.is_dir():
+            raise OutputError(f"{self.directory} is gone: it was removed, or its disk is no longer there")
+
+    def clear_leftovers(self) -> None:
+        """Delete what a killed process left: files under temporary names, and the mark of a run that was being made."""
+        (self.directory / PREPARING).unlink(missing_ok=True)
+        for folder in (self.directory, self.samples, self.checkpoints):
+            remove_leftovers(folder)
 
     def record(self) -> dict[str, Any]:
         """What `write_record` stored."""
@@ -64,6 +130,7 @@ class Run:
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
+        self.check_present()
         try:
             with (self.directory / METRICS).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(metrics) + "\n")
@@ -89,7 +156,8 @@ class Run:
 
     def write_sample(self, step: int, text: str) -> None:
         """Keep a text that the model wrote at a step."""
-        self.samples.mkdir(exist_ok=True)
+        self.check_present()
+        make_folder(self.samples)
         write_text(self.samples / f"step-{step:06d}.txt", text)
 
     def best(self) -> Checkpoint:
@@ -123,6 +191,19 @@ class Run:
         if not checkpoints:
             raise CheckpointError(f"{self.directory} has no checkpoint yet")
         return checkpoints
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder where it is missing."""
+    try:
+        path.mkdir(exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"could not create {path}: {error.strerror or error}") from error
+
+
+def is_unfinished(path: Path) -> bool:
+    """Was a run being made in this directory when its process was killed?"""
+    return os.path.isfile(path / PREPARING) and not is_run(path)  # noqa: PTH113 - as in is_run
 
 
 def is_run(path: Path) -> bool:

@@ -125,7 +125,10 @@ def check_weights(expected: Mapping[str, tuple], found: Mapping[str, tuple], pat
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
     """Write tensors as safetensors; a full disk or a missing right is an `OutputError`."""
     try:
+        path.touch()
+        mode = path.stat().st_mode
         save_file(tensors, path, metadata=metadata)
+        path.chmod(mode)  # which the library takes from all but the owner
     except (OSError, SafetensorError) as error:
         raise OutputError(f"could not write {path}: {error}") from error
 

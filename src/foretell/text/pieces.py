@@ -10,7 +10,7 @@ be cut anywhere. For any other tokenizer nothing is known, and the text stays wh
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from foretell.text.backend import Document
@@ -73,6 +73,16 @@ def _crosses(token: dict[str, Any], cut: re.Pattern[str]) -> bool:
     beside = token["lstrip"] or token["rstrip"] or token["single_word"]
     inside = cut.search(token["content"], 1)
     return beside or (inside is not None and inside.start() < len(token["content"]))
+
+
+def iter_stream_pieces(texts: Iterable[str], cut: re.Pattern[str] | None, size: int = PIECE_SIZE) -> Iterator[str]:
+    """The same pieces as of the joined texts, or others that are as safe, while only a few are in memory."""
+    rest = ""
+    for text in texts:
+        *pieces, rest = [*iter_pieces(rest + text, cut, size)] or [""]
+        yield from pieces
+    if rest:
+        yield rest
 
 
 def iter_pieces(text: str, cut: re.Pattern[str] | None, size: int = PIECE_SIZE) -> Iterator[str]:

@@ -28,7 +28,7 @@ from foretell.text.coverage import (
     refuse_unknown_words,
     symbols_of,
 )
-from foretell.text.pieces import iter_pieces, safe_cut
+from foretell.text.pieces import iter_pieces, iter_stream_pieces, safe_cut
 from foretell.text.stream import StreamDecoder, make_stream
 
 _GROUP_SIZE = 1_000_000  # characters encoded at a time: the library keeps about 100 bytes a token until a group is done
@@ -126,6 +126,10 @@ class Tokenizer:
         """
         refuse_surrogates(text)  # here, so that the position in the message counts from the text's own beginning
         return np.concatenate([np.empty(0, np.int32), *self._iter_encoded(iter_pieces(text, self._cut))])
+
+    def encode_stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """The ids of one text that comes in parts, int32, as `encode` gives them for the whole; raises as it does."""
+        return self._iter_encoded(iter_stream_pieces(texts, self._cut))
 
     def _iter_encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         for group in _groups(texts):

@@ -17,6 +17,8 @@ class Progress:
     gradient_norm: float | None = None
     learning_rate: float | None = None
     validation_loss: float | None = None
+    best_validation_loss: float | None = None  # of the evaluations that were due
+    evaluations_since_best: int = 0
 
 
 @dataclass(frozen=True)

@@ -31,19 +31,30 @@ class Loss:
 
 
 class Objective(nn.Module):
-    """Cross entropy of the next token. The head runs in chunks: B * T * V logits never stand in memory at once."""
+    """Cross entropy of the next token. The head runs in chunks: B * T * V logits never stand in memory at once.
 
-    def __init__(self, decoder: Decoder, logits_at_once: int = LOGITS_AT_ONCE):
+    With `label_smoothing` s, training aims at 1 - s for the target and s / V more for every token (Szegedy et al. 2016,
+    section 7). In evaluation mode the loss is always the plain one, so that it says the same of every run.
+    """
+
+    def __init__(self, decoder: Decoder, logits_at_once: int = LOGITS_AT_ONCE, label_smoothing: float = 0.0):
         super().__init__()
         self.decoder = decoder
         self.logits_at_once = logits_at_once
+        self.label_smoothing = label_smoothing
+
+    @property
+    def smoothing(self) -> float:
+        """How much the targets of this mode are smoothed."""
+        return self.label_smoothing if self.training else 0.0
 
     def forward(self, batch: Batch) -> Loss:
         total = (self.token_losses(batch) * batch.weights).sum()
-        return Loss(total, batch.weights.sum(), {"cross_entropy": total.detach()})
+        name = "smoothed_cross_entropy" if self.smoothing else "cross_entropy"
+        return Loss(total, batch.weights.sum(), {name: total.detach()})
 
     def token_losses(self, batch: Batch) -> Tensor:
-        """-log P(target) at every position, (B, T) in float32 or better, whatever its weight."""
+        """-log P(target), smoothed in training, at every position, (B, T) in float32 or better, whatever its weight."""
         context = FreshContext(batch.ids, batch.positions, batch.segments)
         hidden = self.decoder.hidden(batch.ids, context).flatten(0, 1)  # (B*T, D)
         chunks = math.ceil(len(hidden) * self.decoder.config.vocab_size / self.logits_at_once)
@@ -55,7 +66,7 @@ class Objective(nn.Module):
         return torch.cat(losses).view_as(batch.targets)  # (B, T)
 
     def chunk_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(N, D) and (N,) to -log P(target), (N,)."""
+        """(N, D) and (N,) to the losses of the targets, (N,)."""
         logits = self.decoder.head(hidden)
         precise = torch.promote_types(logits.dtype, torch.float32)
-        return F.cross_entropy(logits.to(precise), targets, reduction="none")
+        return F.cross_entropy(logits.to(precise), targets, reduction="none", label_smoothing=self.smoothing)

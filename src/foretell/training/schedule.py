@@ -22,6 +22,11 @@ def cosine(progress: float, config: TrainingConfig) -> float:
     return 0.5 * (1 + math.cos(math.pi * progress))
 
 
+def linear(progress: float, config: TrainingConfig) -> float:
+    """A straight line from 1 to 0."""
+    return 1 - progress
+
+
 def stable_decay(progress: float, config: TrainingConfig) -> float:
     """1, then a straight line to 0 over the last share of the steps (warm-up, stable, decay: Hu et al. 2024)."""
     return min(1.0, (1 - progress) / config.decay_fraction)
@@ -34,6 +39,7 @@ def constant(progress: float, config: TrainingConfig) -> float:
 
 SCHEDULES: dict[str, Callable[[float, TrainingConfig], float]] = {
     "cosine": cosine,
+    "linear": linear,
     "stable_decay": stable_decay,
     "constant": constant,
 }

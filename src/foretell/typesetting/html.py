@@ -28,6 +28,7 @@ MAX_NUMBERS, MAX_CELLS = 16, 32  # rows and columns of a matrix and of a heat ma
 
 # Brackets are drawn: where no font for mathematics is installed, browsers do not stretch those of <mo>
 BRACKETS = "border:solid currentColor;border-width:0 1.5px;border-radius:7px;padding:0 0.35em;margin:0 0.15em"
+HARD_SPACE = "\N{NO-BREAK SPACE}"  # several in a row stay several
 STRUT = '<mspace width="0" height="0.8em" depth="0.25em"/>'  # labels and numbers stand on the same lines
 
 
@@ -98,7 +99,7 @@ def _matrix(matrix: Matrix) -> str:
     if not matrix.row_labels:
         return f"<mrow>{body}</mrow>"
     labels = "".join(
-        f'<mtr><mtd style="text-align:right">{STRUT}<mtext>{escape(label)}</mtext></mtd></mtr>'
+        f'<mtr><mtd style="text-align:right">{STRUT}<mtext>{escape(label).replace(" ", HARD_SPACE)}</mtext></mtd></mtr>'
         for label in _shortened(matrix.row_labels, MAX_NUMBERS)
     )
     return f"<mrow><mtable>{labels}</mtable>{body}</mrow>"
@@ -146,7 +147,7 @@ def _formula(formula: Formula, level: int) -> str:
 
 def _table(table: Table, level: int) -> str:
     sides = ["right" if numeric else "left" for numeric in numeric_columns(table)]
-    return f"<table>{_line('th', table.header, sides)}{''.join(_line('td', row, sides) for row in table.rows)}</table>"
+    return _framed("", _line("th", table.header, sides) + "".join(_line("td", row, sides) for row in table.rows))
 
 
 def _line(tag: str, cells: Sequence[str], sides: list[str]) -> str:
@@ -154,7 +155,7 @@ def _line(tag: str, cells: Sequence[str], sides: list[str]) -> str:
     return (
         "<tr>"
         + "".join(
-            f'<{tag}{scope} style="text-align:{side}">{escape(cell)}</{tag}>'
+            f'<{tag}{scope} style="text-align:{side};white-space:pre-wrap">{escape(cell)}</{tag}>'
             for cell, side in zip(cells, sides, strict=True)
         )
         + "</tr>"
@@ -163,15 +164,28 @@ def _line(tag: str, cells: Sequence[str], sides: list[str]) -> str:
 
 def _heat_map(heat_map: HeatMap, level: int) -> str:
     columns = _shortened(heat_map.column_labels)
-    header = "<tr><th></th>" + "".join(f'<th scope="col">{escape(label)}</th>' for label in columns) + "</tr>"
+    header = "<tr><th></th>" + "".join(_heat_label("col", label) for label in columns) + "</tr>"
     rows = []
     for label, values in zip(heat_map.row_labels[:MAX_CELLS], heat_map.values, strict=False):
         cells = "".join(_heat_cell(value) for value in _shortened(values.tolist()))
-        rows.append(f'<tr><th scope="row">{escape(label)}</th>{cells}</tr>')
+        rows.append(f"<tr>{_heat_label('row', label)}{cells}</tr>")
     left_out = len(heat_map.row_labels) - len(rows)
     more = f"<p>{left_out} more rows are left out.</p>" if left_out > 0 else ""
     caption = f"<caption>{escape(heat_map.caption)}</caption>" if heat_map.caption else ""
-    return f'<table style="border-collapse:collapse;font-size:0.8em">{caption}{header}{"".join(rows)}</table>{more}'
+    style = ' style="border-collapse:collapse;font-size:0.8em"'
+    return _framed(style, f"{caption}{header}{''.join(rows)}") + more
+
+
+def _framed(style: str, content: str) -> str:
+    """A table that scrolls by itself where it is wider than the page.
+
+    Where no style sheet gives its cells room, as in a notebook's export, the attribute does.
+    """
+    return f'<div style="overflow-x:auto"><table cellpadding="4"{style}>{content}</table></div>'
+
+
+def _heat_label(scope: str, label: str) -> str:
+    return f'<th scope="{scope}" style="white-space:pre">{escape(label)}</th>'
 
 
 def _heat_cell(value: float | str) -> str:

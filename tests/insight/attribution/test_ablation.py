@@ -98,7 +98,8 @@ def test_addresses_are_names_or_globs_with_heads_behind_them(make_model: MakeMod
         (f"{CORE}[0", "is no address"),
         (f"{CORE}[x]", "is no address"),
         ("", "is no address"),
-        ("trunk.norm.variance", "nothing here is named"),
+        ("trunk.norm.variance", "trunk.norm.variance is computed beside the pass, .* leave out trunk.norm instead"),
+        ("**.core.weights", "leave out trunk.blocks.0.attention.core instead"),
     ],
 )
 def test_an_address_that_names_nothing_is_refused(make_model: MakeModel, text: str, address, words) -> None:

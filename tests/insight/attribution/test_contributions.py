@@ -14,7 +14,9 @@ from foretell.errors import TokenizerError, UsageError
 from foretell.insight.attribution.contributions import SUM_BOUND, Contributions, contributions
 from foretell.insight.attribution.frozen_norm import FREEZERS, FrozenNorm
 from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace
+from foretell.model.norm import LayerNorm
 from foretell.runs.saved_model import LanguageModel
 
 MakeModel = Callable[..., LanguageModel]
@@ -74,13 +76,13 @@ def test_a_part_that_is_forgotten_would_be_noticed(make_model: MakeModel, text: 
 
 
 def test_a_norm_that_does_not_centre_would_be_noticed(make_model: MakeModel, text: str, monkeypatch) -> None:
-    freeze = FREEZERS[torch.nn.LayerNorm]
+    freeze = FREEZERS[LayerNorm]
 
     def without_centring(*arguments: Any) -> FrozenNorm:
         norm = freeze(*arguments)
         return FrozenNorm(norm.scale, False, norm.shift)
 
-    monkeypatch.setitem(FREEZERS, torch.nn.LayerNorm, without_centring)
+    monkeypatch.setitem(FREEZERS, LayerNorm, without_centring)
     model = make_model("gpt2")
     assert excess(model, contributions(model, text, 5), -1) > 1
 
@@ -110,8 +112,19 @@ def test_a_contribution_is_what_the_logit_loses_where_nothing_else_comes_in_betw
     assert found.logit - without == pytest.approx(value, abs=1e-12)
 
 
+@pytest.mark.parametrize("head", range(4))
+def test_a_heads_contribution_is_what_the_logit_loses_without_that_head(make_model: MakeModel, text, head: int) -> None:
+    model = make_model("llama", torch.float64, norm="none", feedforward="none")
+    core = "trunk.blocks.1.attention.core"
+    found = contributions(model, text, 3)
+    with torch.no_grad(), Trace(model, replace={core: without_heads(head)}):
+        without = float(make_prediction(model, text).logits()[3])
+    value = next(part.value for part in found.parts if part.name == f"{core}[{head}]")
+    assert found.logit - without == pytest.approx(value, abs=1e-12)
+
+
 def test_against_another_token_every_number_is_a_difference(make_model: MakeModel, text: str) -> None:
-    model = make_model("gpt2", torch.float64)
+    model = make_model("gpt2", torch.float64, bias={"head": True})
     first, second = contributions(model, text, "b"), contributions(model, text, "e")
     both = contributions(model, text, "b", against="e")
     assert both.logit == pytest.approx(first.logit - second.logit)

@@ -86,3 +86,5 @@ def test_a_head_is_shown_as_shades() -> None:
     assert [line.count("██") for line in shades] == [1] * 5
     with pytest.raises(UsageError, match="no head 1 in layer 0; there are layers 0 to 0, heads 0 to 0"):
         patterns.head(0, 1)
+    with pytest.raises(UsageError, match="no layer 1; the layers are 0 to 0"):
+        patterns.layer(1)

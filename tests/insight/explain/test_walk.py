@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -12,6 +13,7 @@ import foretell
 from foretell.config import ModelConfig, make_section
 from foretell.errors import UsageError
 from foretell.inference.distribution import next_tokens, score
+from foretell.insight.explain.matrices import head_matrices
 from foretell.insight.explain.walk import walk
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
@@ -37,6 +39,39 @@ def test_the_losses_are_those_of_score(config, make_model):
     logprobs = [token.logprob for token in expected.tokens if token.logprob is not None]
     assert [-loss for loss in found.losses] == pytest.approx(logprobs, rel=1e-4)
     assert found.loss == pytest.approx(-expected.logprob / 7)
+
+
+def test_sizes_are_the_lengths_of_the_last_vectors(config, make_model):
+    model = make_model(config)
+    with torch.no_grad(), Trace(model, "**") as trace:
+        model.decoder(torch.tensor([model.tokenizer.encode(TEXT)]))
+
+    def length(name):
+        return pytest.approx(float(trace[name][0, -1].norm()), rel=1e-5)
+
+    found = walk(model, TEXT)
+    for layer, before in zip(found.layers, ("embed", "trunk.blocks.0"), strict=True):
+        block = f"trunk.blocks.{layer.layer}"
+        assert layer.stream == length(before)
+        assert layer.attention == length(f"{block}.attention")
+        assert layer.feedforward is None or layer.feedforward == length(f"{block}.feedforward")
+    assert found.stream == length("trunk.blocks.1")
+
+
+def matrix_of(part):
+    """What a formula says in the end."""
+    return part.expression.items[-1].values
+
+
+def test_the_matrices_of_a_head_are_its_own(config, make_model):
+    recording = walk(make_model(config), TEXT).recording
+    core, shared = "trunk.blocks.1.attention.core", config.num_heads // config.num_kv_heads
+    for head in range(config.num_heads):
+        shown = [matrix_of(part) for part in head_matrices(recording, core, head)]
+        heads = {"query": head, "key": head // shared, "value": head // shared, "masked": head, "weights": head}
+        expected = [recording.array(f"{core}.{name}")[place] for name, place in heads.items()]
+        for ours, theirs in zip(shown, [*expected, recording.array(core)[head]], strict=True):
+            np.testing.assert_array_equal(ours, theirs)
 
 
 def test_each_head_is_said_to_look_where_its_largest_weight_is(make_model):
@@ -72,6 +107,14 @@ def test_small_models_are_shown_whole_and_larger_ones_are_not(make_model):
     large = walk(make_model("gpt2", width=16), TEXT)
     assert "values" not in large.to_json()
     assert "softmax" not in str(large)
+
+
+def test_what_becomes_of_the_stream_has_primes_and_a_norm_behind_reads_the_sum(make_model):
+    assert "X″ = 'a'" in "".join(str(walk(make_model("gpt2"), TEXT)).split("\n"))
+    after = str(walk(make_model("gpt1"), TEXT))
+    assert "norm(X′) = " in after
+    assert "norm(X″) = " in after
+    assert "^(" not in after
 
 
 def test_one_token_has_no_loss(make_model):

@@ -71,8 +71,24 @@ def test_the_lens_before_the_last_layer_says_something_else(make_model):
     assert not np.allclose(lens.probabilities[0], lens.probabilities[-1])
 
 
-def test_a_logit_is_the_product_of_what_the_head_reads_and_a_row(config, make_model):
-    seen = collect(make_model(config), TEXT)
+def test_word_and_position_add_up_to_the_embedding(make_model):
+    for name in ("gpt2", "toy that answers"):
+        seen = collect(make_model(name), TEXT)
+        np.testing.assert_allclose(seen.words + seen.positions, seen.streams[0], rtol=0, atol=1e-6)
+
+
+def test_queries_and_keys_are_those_of_each_head(config, make_model):
+    model = make_model(config)
+    seen = collect(model, TEXT)
+    for layer in range(config.num_layers):
+        for name, found in (("query", seen.queries), ("key", seen.keys)):
+            assert (found[layer] == traced(model, f"trunk.blocks.{layer}.attention.core.{name}").numpy()).all()
+
+
+def test_a_logit_is_the_product_of_what_the_head_reads_and_a_row_and_a_bias(config, make_model):
+    bias = {**config.bias.model_dump(), "head": True}
+    seen = collect(make_model(config, bias=bias), TEXT)
+    assert seen.row_biases.all()
     likeliest = int(seen.lens.ids[-1, -1, 0])
     place = seen.row_ids.index(likeliest)
     product = seen.streams[-1][-1] @ seen.rows[place] + seen.row_biases[place]

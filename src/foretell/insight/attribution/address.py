@@ -12,7 +12,7 @@ from foretell.errors import UsageError
 from foretell.insight.points import Point, make_catalog
 from foretell.insight.replacement import Change
 from foretell.model.decoder import Decoder
-from foretell.paths import select
+from foretell.paths import matches, select
 
 ADDRESS = re.compile(r"(?P<glob>[^\[\]]+)(?:\[(?P<index>\d+|\*)\])?")
 HEADED = ("core", "query", "key", "value")  # a core and what goes into it are (B, H or G, T, E)
@@ -52,16 +52,26 @@ def find_targets(decoder: Decoder, address: str) -> list[Target]:
     found = ADDRESS.fullmatch(address)
     if found is None:
         raise UsageError(f"'{address}' is no address; write a name or glob, and [0] or [*] behind it for heads")
-    names = select(found["glob"], replaceable(decoder))
+    names = select(found["glob"], replaceable(decoder, found["glob"]))
     if found["index"] is None:
         return [Target(name) for name in names]
     return [Target(name, head) for name in names for head in _heads(decoder, name, found["index"])]
 
 
-def replaceable(decoder: Decoder) -> list[str]:
-    """The names of what modules hand out, all of which a pass can be made to go on without."""
+def replaceable(decoder: Decoder, glob: str) -> list[str]:
+    """The names of what modules hand out, all of which a pass can be made to go on without.
+
+    A glob that matches only what is computed beside the pass is a `UsageError`.
+    """
     entries = make_catalog(decoder).entries
-    return [name for name, entry in entries.items() if isinstance(entry, Point)]
+    names = [name for name, entry in entries.items() if isinstance(entry, Point)]
+    matched = [name for name in entries if matches(glob, name)]
+    if matched and not any(name in names for name in matched):
+        first = matched[0]
+        raise UsageError(
+            f"{first} is computed beside the pass, which does not read it; leave out {first.rpartition('.')[0]} instead"
+        )
+    return names
 
 
 def _heads(decoder: Decoder, name: str, index: str) -> range:

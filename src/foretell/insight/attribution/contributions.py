@@ -26,6 +26,7 @@ from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted, signed
 from foretell.model.decoder import TiedHead
+from foretell.model.linear import Linear
 from foretell.paths import matches
 from foretell.runs.saved_model import LanguageModel
 from foretell.typesetting.document import Paragraph, Section, Table
@@ -140,8 +141,8 @@ def _readout(head: nn.Module, token: int, against: int | None) -> tuple[Tensor, 
 
 
 HEADS: dict[type[nn.Module], Callable[[Any], tuple[Tensor, Tensor | None]]] = {  # the head's weight (V, D) and bias
-    nn.Linear: lambda head: (head.weight, head.bias),
-    TiedHead: lambda head: (head.tied[0].weight, head.bias),
+    Linear: lambda head: (head.weight, head.bias),
+    TiedHead: lambda head: (head.weight, head.bias),
 }
 
 

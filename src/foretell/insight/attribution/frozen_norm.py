@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.insight.trace import Trace
-from foretell.model.norm import RMSNorm
+from foretell.model.norm import LayerNorm, RMSNorm
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ def freeze(decoder: nn.Module, path: str, trace: Trace, at: int) -> FrozenNorm:
     return FREEZERS[type(norm)](norm, path, trace, at)
 
 
-def _freeze_layer_norm(norm: nn.LayerNorm, path: str, trace: Trace, at: int) -> FrozenNorm:
+def _freeze_layer_norm(norm: LayerNorm, path: str, trace: Trace, at: int) -> FrozenNorm:
     variance = trace[f"{path}.variance"][0, at].double()
     shift = None if norm.bias is None else norm.bias.detach().double()
     return FrozenNorm(norm.weight.detach().double() / torch.sqrt(variance + norm.eps), True, shift)
@@ -47,7 +47,7 @@ def _freeze_rms_norm(norm: RMSNorm, path: str, trace: Trace, at: int) -> FrozenN
 
 
 FREEZERS: dict[type[nn.Module], Callable[..., FrozenNorm]] = {
-    nn.LayerNorm: _freeze_layer_norm,
+    LayerNorm: _freeze_layer_norm,
     RMSNorm: _freeze_rms_norm,
     nn.Identity: lambda norm, path, trace, at: FrozenNorm(1.0, False, None),
 }

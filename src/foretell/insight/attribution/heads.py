@@ -85,7 +85,10 @@ class HeadPatterns(Shown):
         return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
 
     def layer(self, layer: int) -> LayerPatterns:
-        """The heads of one layer."""
+        """The heads of one layer; a `UsageError` where there is none of that number."""
+        layers = len(self.weights)
+        if not 0 <= layer < layers:
+            raise UsageError(f"there is no layer {layer}; the layers are 0 to {layers - 1}")
         return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
 
     def document(self) -> Section:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from foretell.insight.attribution.frozen_norm import freeze
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
+from foretell.model.linear import Linear
 from foretell.model.transformer import AddUpdate, ReplaceByUpdate
 
 # What a dissection needs to have been recorded; of these, a model has what it has
@@ -120,6 +121,6 @@ PLACEMENTS: dict[str, Callable[[Dissection, str], None]] = {
 }
 WeightAndBias = tuple[Tensor, Tensor | None]
 OUTPUTS: dict[type[nn.Module], Callable[..., WeightAndBias]] = {  # what takes the heads (H * E) into the stream (D)
-    nn.Linear: lambda output, size, device: (output.weight.detach().double(), output.bias),
+    Linear: lambda output, size, device: (output.weight.detach().double(), output.bias),
     nn.Identity: lambda output, size, device: (torch.eye(size, dtype=torch.float64, device=device), None),
 }

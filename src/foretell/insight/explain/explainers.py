@@ -37,7 +37,8 @@ from foretell.model.attention import Attention, ExplicitCore, FusedCore
 from foretell.model.decoder import TiedHead, TokenAndPositionEmbedding, TokenEmbedding
 from foretell.model.dropout import Dropout
 from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
-from foretell.model.norm import RMSNorm
+from foretell.model.linear import Linear
+from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.transformer import AddUpdate, ReplaceByUpdate, Transformer
 
 Explainer = Callable[[Recording, Place], Working]
@@ -64,9 +65,9 @@ DOWN: dict[str, Explainer] = {"mlp": explain_linear, "gated": explain_gated}
 BY_MODULE: dict[type[nn.Module], Explainer] = {
     nn.Embedding: explain_token_vector,
     TokenAndPositionEmbedding: explain_embedding,
-    nn.Linear: explain_linear,
+    Linear: explain_linear,
     TiedHead: explain_tied_head,
-    nn.LayerNorm: explain_layer_norm,
+    LayerNorm: explain_layer_norm,
     RMSNorm: explain_rms_norm,
     nn.Identity: explain_identity,
     Dropout: explain_identity,

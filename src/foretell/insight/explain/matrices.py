@@ -25,12 +25,12 @@ def layer_matrices(recording: Recording, layer: int) -> Section:
     for head in range(config.num_heads):
         parts += head_matrices(recording, f"{block}.attention.core", head)
     parts.append(shown(recording, f"{block}.attention", Symbol("U"), "what attention hands out, all heads together"))
-    parts += after_sublayer(recording, f"{block}.attention", script("X", "", "'"), "U")
+    parts += after_sublayer(recording, f"{block}.attention", "X′", "U")
     if config.feedforward != "none":
         if config.norm_placement == "pre":
-            parts += after_norm(recording, f"{block}.feedforward_norm", "X'")
+            parts += after_norm(recording, f"{block}.feedforward_norm", "X′")
         parts.append(shown(recording, f"{block}.feedforward", Symbol("F"), "what the feed-forward layer hands out"))
-        parts += after_sublayer(recording, f"{block}.feedforward", script("X", "", "''"), "F")
+        parts += after_sublayer(recording, f"{block}.feedforward", "X″", "F")
     return Section(f"Layer {layer}", parts)
 
 
@@ -83,11 +83,11 @@ def after_norm(recording: Recording, name: str, read: str) -> list[Part]:
     return [shown(recording, name, Call("norm", Symbol(read)), "")]
 
 
-def after_sublayer(recording: Recording, part: str, stream: Expression, update: str) -> list[Part]:
+def after_sublayer(recording: Recording, part: str, stream: str, update: str) -> list[Part]:
     """The stream after an update, and what a norm behind it makes of it."""
-    added = shown(recording, f"{part}_residual", stream, f"the stream after {update}")
+    added = shown(recording, f"{part}_residual", Symbol(stream), f"the stream after {update}")
     behind = recording.config.norm_placement == "post"
-    return [added, *(after_norm(recording, f"{part}_norm", "X") if behind else [])]
+    return [added, *(after_norm(recording, f"{part}_norm", stream) if behind else [])]
 
 
 def shown(recording: Recording, name: str, symbol: Expression, note: str) -> Formula:

@@ -21,7 +21,7 @@ def explain_angle(recording: Recording, place: Place) -> Working:
     angle = position * step
     name, wave = {"cosine": ("cos", math.cos), "sine": ("sin", math.sin)}[place.name.rpartition(".")[2]]
     value = wave(angle)
-    trained = row(script(Number(config.rope_theta, 0), "", f"(-{2 * pair}/{config.head_width})"))
+    trained = row(script(Number(config.rope_theta, 0), "", f"-{2 * pair}/{config.head_width}"))
     steps = [
         Equation(
             row(Symbol("frequency"), "=", *trained.items, *scaling_words(recording), "=", number(step)),
@@ -55,9 +55,11 @@ def explain_value_input(recording: Recording, place: Place) -> Working:
     """The value that the core gets: the head's part of the projection."""
     head, position, element = place.index
     source = place.name.replace(".core.value", ".value")
-    place_in_row = (position, head * recording.config.head_width + element)
+    width = recording.config.head_width
+    place_in_row = (position, head * width + element)
     value = float(recording.array(source)[place_in_row])
-    remark = Remark(f"Head {head} has elements {element} of its own; this one is {address_of(source, *place_in_row)}.")
+    own = f"elements {head * width} to {(head + 1) * width - 1} of the projection"
+    remark = Remark(f"Key head {head} has {own}; this one is {address_of(source, *place_in_row)}.")
     return Working([remark, Equation(row(Symbol("v"), "=", number(value)), value)], value, 0.0)
 
 

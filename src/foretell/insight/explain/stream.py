@@ -38,7 +38,7 @@ def explain_wave(recording: Recording, place: Place) -> Working:
     pair = element - element % 2
     angle = position / 10_000 ** (pair / width)
     name, wave = (("sin", math.sin), ("cos", math.cos))[element % 2]
-    power = script(Number(10_000), "", f"({pair}/{width})")
+    power = script(Number(10_000), "", f"{pair}/{width}")
     equation = row(Call(name, Fraction(Number(position), power)), "=", Call(name, number(angle)), "=")
     note = f"element {element} is a {'sine' if name == 'sin' else 'cosine'}; it and its partner are pair {pair // 2}"
     return Working([Equation(row(*equation.items, number(wave(angle))), wave(angle), note)], wave(angle), 1 + angle)

@@ -10,8 +10,7 @@ from foretell.errors import OutputError
 from foretell.insight.page.assets import assemble
 from foretell.insight.page.collect import Pass, collect
 from foretell.insight.page.fit import DEFAULT_BYTES, Contents, choose, in_megabytes
-from foretell.insight.trace_file import check_target
-from foretell.runs.files import write_text
+from foretell.runs.files import check_target, write_text
 from foretell.runs.saved_model import LanguageModel
 
 FORMAT = "foretell.page/1"
@@ -42,8 +41,7 @@ def write_page(model: LanguageModel, text: str, path: str | Path, budget_bytes: 
     Raises UsageError for an empty text, ContextLengthError for one that is too long, OutputError where nothing can be
     written, where the model computes no finite numbers, or where `budget_bytes` is too little for any page.
     """
-    target = Path(path)
-    check_target(target)
+    target = check_target(Path(path))
     seen = collect(model, text)
     contents, document = make_page(seen, budget_bytes)
     write_text(target, document)

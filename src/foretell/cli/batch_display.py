@@ -1,0 +1,101 @@
+"""A batch as a person reads it: every token with the loss that it cost below it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.text import Text
+
+from foretell.cli.score import SURPRISE
+from foretell.cli.terminal import open_model, print_json, results
+from foretell.convert.load import find_run
+from foretell.device import DeviceName, DtypeName
+from foretell.errors import UsageError
+from foretell.pretraining.replay import Replay, ReplayedRow, ReplayedToken, replay
+from foretell.runs.run import is_run
+
+WIDTH = 80
+NO_LOSS = "-"
+
+
+def show_step(step: int, out: Path | None, device: DeviceName, dtype: DtypeName, json: bool) -> None:
+    """The batch of a step, with the losses of the run's best checkpoint or of the one that is named."""
+    if out is None:
+        raise UsageError("--show-batch needs the run: --out runs/x, or --out runs/x@last for another than the best")
+    name, at, _ = str(out).rpartition("@")
+    run = find_run(str(out) if not at or is_run(out) else name)
+    model = open_model(str(out), device, dtype)
+    found = replay(run, step, model)
+    print_json(found.to_json()) if json else show_batch(found)
+
+
+def show_batch(found: Replay) -> None:
+    """All rows; losses in nats, coloured by surprise as in `foretell score`."""
+    console = results()
+    for number, row in enumerate(found.rows):
+        last = row.start + len(row.tokens) - 1
+        mean = "no targets" if row.loss is None else f"loss {row.loss:.3f}"
+        console.print(f"row {number}: tokens {row.start:,} to {last:,} of the training text, {mean}", style="bold")
+        show_row(console, row)
+        console.print()
+    logged = "" if found.logged_loss is None else f"; {found.logged_loss:.3f} in training, with the weights of then"
+    console.print(f"step {found.step:,}: loss {found.loss:.3f}{logged}")
+
+
+def show_row(console: Console, row: ReplayedRow) -> None:
+    """The tokens in lines of two: what they say, and what they cost."""
+    document = row.tokens[0].document
+    for line in lines_of(row.tokens):
+        if line[0].document != document:
+            document = line[0].document
+            console.print("-- another document, which sees nothing of what was before", style="dim")
+        above, below = Text(), Text()
+        for token in line:
+            width = cell_width(token)
+            said = visible(token.text)
+            above.append(said, style=style_of(token)).append(" " * (width - cell_len(said)))
+            below.append(f"{cost(token):<{width}}", style="dim")
+        above.rstrip()
+        below.rstrip()
+        console.print(above)
+        console.print(below)
+
+
+def lines_of(tokens: list[ReplayedToken]) -> Iterator[list[ReplayedToken]]:
+    """As many tokens as fit a line; a document begins a new one."""
+    line: list[ReplayedToken] = []
+    for token in tokens:
+        is_full = sum(map(cell_width, line)) + cell_width(token) > WIDTH
+        if line and (is_full or token.document != line[-1].document):
+            yield line
+            line = []
+        line.append(token)
+    yield line
+
+
+def visible(text: str) -> str:
+    """A token on one line: spaces and line ends can be seen."""
+    shown = text.replace("\n", "⏎").replace(" ", "·")
+    return "".join(letter if letter.isprintable() else "�" for letter in shown)[: WIDTH - 1]
+
+
+def cost(token: ReplayedToken) -> str:
+    """The loss in nats, or that there is none."""
+    return NO_LOSS if token.loss is None else f"{token.loss:.2f}"
+
+
+def cell_width(token: ReplayedToken) -> int:
+    """Columns for a token and its loss, with one between neighbours."""
+    return max(cell_len(visible(token.text)), len(cost(token))) + 1
+
+
+def style_of(token: ReplayedToken) -> str:
+    """The colour of the surprise in bits."""
+    if token.loss is None:
+        return "dim"
+    bits = token.loss / math.log(2)
+    return next(style for limit, style in SURPRISE if bits < limit or limit == math.inf)

@@ -1,0 +1,237 @@
+"""Writing a token store: nothing has its name before it is whole, and the index comes last."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import numpy as np
+
+from foretell.data.shard_format import (
+    DOCUMENT_DTYPE,
+    FORMAT,
+    INDEX,
+    SPLIT_NAME,
+    ShardRecord,
+    SplitRecord,
+    documents_name,
+    npy_header,
+    sha256,
+    shard_name,
+    token_dtype,
+)
+from foretell.errors import DataError, OutputError, UsageError
+
+
+class TokenWriter:
+    """Writes one split; the files get their names when the `with` block ends well, and are removed when it does not.
+
+        with TokenWriter(folder, "train", vocab_size) as writer:
+            writer.add_document(ids, text_bytes)
+        write_index(folder, fingerprint, vocab_size, {"train": writer.record})
+
+    Memory: 8 bytes a document, and a piece of one. Raises UsageError for a name or size that makes no sense and
+    OutputError where the folder holds a store already or cannot be written (disk full, no permission).
+    """
+
+    def __init__(self, directory: str | Path, split_name: str, vocab_size: int, shard_tokens: int = 2**26):
+        if not SPLIT_NAME.fullmatch(split_name):
+            raise UsageError(f"split name {split_name!r}: use small letters, digits and _, a letter first")
+        if not 1 <= vocab_size <= 2**32 or shard_tokens < 1:
+            raise UsageError(f"vocab_size {vocab_size}, shard_tokens {shard_tokens}: give 1 to 2**32, and 1 or more")
+        self.directory = Path(directory)
+        self.split_name = split_name
+        self.vocab_size = vocab_size
+        self.shard_tokens = shard_tokens
+        self.dtype = token_dtype(vocab_size)
+        self._starts = array("q")
+        self._tokens = 0
+        self._text_bytes = 0
+        self._shards: list[ShardRecord] = []
+        self._file: BinaryIO | None = None
+        self._file_tokens = 0
+        self._record: SplitRecord | None = None
+        _make_store_directory(self.directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if kind is not None:
+            self.discard()
+            return
+        try:
+            self._finish()
+        except BaseException:
+            self.discard()
+            raise
+
+    @property
+    def record(self) -> SplitRecord:
+        """What `write_index` needs; there once the `with` block has ended."""
+        if self._record is None:
+            raise UsageError(f"split {self.split_name!r} is not written yet: its record exists after the with block")
+        return self._record
+
+    def add_document(self, ids: np.ndarray, text_bytes: int) -> None:
+        """Append one document: `ids` (tokens,) of any integer type, `text_bytes` the length of its text in UTF-8.
+
+        A document without ids counts its bytes and no more, so that starts always increase.
+        Raises DataError for an id outside the vocabulary.
+        """
+        self.add_pieces([ids], text_bytes)
+
+    def add_pieces(self, pieces: Iterable[np.ndarray], text_bytes: int) -> None:
+        """Append one document whose ids come in pieces, each written as it comes; else as `add_document`."""
+        assert self._record is None, "the split is finished"
+        self._text_bytes += text_bytes
+        start = self._tokens
+        for piece in pieces:
+            ids = self._checked(piece)
+            if len(ids) and self._tokens == start:
+                self._starts.append(start)
+            self._tokens += len(ids)
+            while len(ids):
+                ids = ids[self._append(ids) :]
+
+    def discard(self) -> None:
+        """Remove everything written under temporary names."""
+        if self._file is not None:
+            # Closing writes what is buffered, which fails on a full disk once more; these bytes are not wanted.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            self._file = None
+        for name in (*self._names(), documents_name(self.split_name)):
+            _temporary(self.directory / name).unlink(missing_ok=True)
+
+    def _checked(self, ids: np.ndarray) -> np.ndarray:
+        ids = np.asarray(ids)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise UsageError(f"ids of shape {ids.shape} and type {ids.dtype}: give a row of integers")
+        # Before the cast: 65,536 would quietly become 0.
+        if ids.size and not 0 <= (worst := ids.min() if ids.min() < 0 else ids.max()) < self.vocab_size:
+            raise DataError(
+                f"{self.directory}: token id {worst} in document {len(self._starts)} of {self.split_name!r} is outside "
+                f"the vocabulary of {self.vocab_size:,}; use the tokenizer that this vocabulary size belongs to"
+            )
+        return ids.astype(self.dtype)
+
+    def _append(self, ids: np.ndarray) -> int:
+        """Write as many ids as the shard still takes, and say how many."""
+        path = _temporary(self.directory / shard_name(self.split_name, len(self._shards)))
+        with _writing(path):
+            if self._file is None:
+                self._file = path.open("wb")
+                self._file.write(npy_header(self.dtype, 0))
+            count = min(len(ids), self.shard_tokens - self._file_tokens)
+            self._file.write(ids[:count].data)
+        self._file_tokens += count
+        if self._file_tokens == self.shard_tokens:
+            self._finish_shard()
+        return count
+
+    def _finish_shard(self) -> None:
+        name = shard_name(self.split_name, len(self._shards))
+        path = _temporary(self.directory / name)
+        assert self._file is not None
+        with _writing(path):
+            self._file.seek(0)
+            self._file.write(npy_header(self.dtype, self._file_tokens))
+            _sync(self._file)
+            self._file.close()
+            self._shards.append(ShardRecord(name, self._file_tokens, sha256(path)))
+        self._file, self._file_tokens = None, 0
+
+    def _finish(self) -> None:
+        if self._file is not None:
+            self._finish_shard()
+        name = documents_name(self.split_name)
+        path = _temporary(self.directory / name)
+        with _writing(path), path.open("wb") as file:
+            starts = np.array(self._starts, dtype=DOCUMENT_DTYPE)
+            file.write(npy_header(DOCUMENT_DTYPE, len(starts)) + starts.tobytes())
+            _sync(file)
+        with _writing(self.directory):
+            digest = sha256(path)
+            for finished in (*(shard.file for shard in self._shards), name):
+                _temporary(self.directory / finished).replace(self.directory / finished)
+            _sync_directory(self.directory)
+        self._record = SplitRecord(self._tokens, len(self._starts), self._text_bytes, digest, tuple(self._shards))
+
+    def _names(self) -> Iterator[str]:
+        """Every shard begun so far."""
+        return (shard_name(self.split_name, number) for number in range(len(self._shards) + 1))
+
+
+def write_index(
+    directory: str | Path,
+    tokenizer_fingerprint: str,
+    vocab_size: int,
+    splits: Mapping[str, SplitRecord],
+    extra: Mapping[str, Any] | None = None,
+) -> None:
+    """Make the written splits a store, in one step: before it there is none, after it the whole one.
+
+    `extra` is kept under that key for whoever reads the store (any JSON). Raises OutputError.
+    """
+    path = Path(directory) / INDEX
+    index = {
+        "format": FORMAT,
+        "tokenizer": tokenizer_fingerprint,
+        "vocab_size": vocab_size,
+        "dtype": token_dtype(vocab_size).name,
+        "splits": {name: asdict(record) for name, record in splits.items()},
+        "extra": dict(extra or {}),
+    }
+    content = json.dumps(index, indent=1, ensure_ascii=False).encode("utf-8")
+    with _writing(path):
+        try:
+            with _temporary(path).open("wb") as file:
+                file.write(content)
+                _sync(file)
+            _temporary(path).replace(path)
+        finally:
+            _temporary(path).unlink(missing_ok=True)
+        _sync_directory(path.parent)
+
+
+def _make_store_directory(directory: Path) -> None:
+    with _writing(directory):
+        directory.mkdir(parents=True, exist_ok=True)
+        if (directory / INDEX).exists():
+            raise OutputError(f"{directory}: holds a token store already; remove it or choose another folder")
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror}); make room or choose another folder"
+        ) from error
+
+
+def _temporary(path: Path) -> Path:
+    return path.with_name(path.name + ".partial")
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_directory(directory: Path) -> None:
+    """Make renames durable, where the system lets a folder be opened (Windows does not)."""
+    if os.name == "posix":
+        descriptor = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,89 @@
+"""What a run is and how far it has come, without its weights."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from foretell.config import Config, make_section
+from foretell.errors import CheckpointError
+from foretell.model.cost import count_parameters
+from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
+from foretell.runs.run import METRICS, RUN, Run, is_run
+
+DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run. Losses are in nats a token; `changed` is when it last wrote, in seconds since 1970.
+
+    `best_validation_loss` is that of the checkpoint which the run's name means. A run that is training right now is
+    unfinished like one that was interrupted: `changed` tells them apart.
+    """
+
+    name: str
+    directory: str
+    size: str
+    parameters: int
+    data: list[str]
+    step: int
+    steps: int
+    tokens: int
+    best_step: int | None
+    best_validation_loss: float | None
+    state: str
+    changed: float
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def summarize(run: Run) -> Summary:
+    """Read a run's record, metrics and the notes of its checkpoints; what is damaged there is a `CheckpointError`."""
+    record, metrics, checkpoints = run.record(), run.metrics(), list_checkpoints(run.checkpoints)
+    config = make_section(Config, record["config"], str(run.directory / RUN))
+    step = max([line["step"] for line in metrics[-1:]] + [one.step for one in checkpoints[-1:]], default=0)
+    best = min(checkpoints, key=validation_loss, default=None)
+    loss = float("inf") if best is None else validation_loss(best)
+    return Summary(
+        name=run.name,
+        directory=str(run.directory),
+        size=str(record["size"]),
+        parameters=count_parameters(config.model),
+        data=list(record["data"]),
+        step=step,
+        steps=config.training.steps,
+        tokens=int(metrics[-1].get("tokens", 0)) if metrics else 0,
+        best_step=best.step if best and loss != float("inf") else None,
+        best_validation_loss=None if loss == float("inf") else loss,
+        state=state_of(checkpoints, config),
+        changed=last_change(run),
+    )
+
+
+def state_of(checkpoints: list[Checkpoint], config: Config) -> str:
+    """Has the last checkpoint all steps, or all the patience that there was?"""
+    if not checkpoints:
+        return UNFINISHED
+    if checkpoints[-1].step >= config.training.steps:
+        return DONE
+    progress = checkpoints[-1].training().get("progress", {})
+    patience = config.training.patience
+    has_stopped = patience is not None and progress.get("evaluations_since_best", 0) >= patience
+    return STOPPED_EARLY if has_stopped else UNFINISHED
+
+
+def last_change(run: Run) -> float:
+    """When a metric or a checkpoint was last written, or the record if there is neither."""
+    paths = [run.directory / METRICS, run.checkpoints, run.directory / RUN]
+    return max(path.stat().st_mtime for path in paths if path.exists())
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """The runs that lie in a folder, by name."""
+    try:
+        return [Run(path) for path in sorted(folder.iterdir()) if is_run(path)]
+    except OSError as error:
+        raise CheckpointError(f"cannot list {folder}: {error.strerror}") from None

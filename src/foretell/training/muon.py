@@ -1,0 +1,87 @@
+"""Muon (Jordan et al. 2024): momentum whose matrices are made orthogonal before they become a step.
+
+A gradient's matrix has a few large singular values and many small ones, so that a plain step moves little but a few
+directions. Muon sets all of them to about 1, by a polynomial of the matrix that needs products only.
+
+An orthogonal R x C matrix has entries of root mean square 1 / sqrt(max(R, C)). The update is scaled by 0.2 sqrt(max(R,
+C)), which gives each entry the size that it has under AdamW (Liu et al. 2025, section 2.2): so one learning rate and
+one weight decay suit both, and the rates that were found for AdamW stay good. Jordan's own factor, sqrt(max(1, R/C)),
+would want a learning rate of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steep at 0, where most singular values are
+ITERATIONS = 5
+SMALLEST_NORM = 1e-7
+UPDATE_SIZE = 0.2  # root mean square of AdamW's updates, as observed by Liu et al. 2025
+ELEMENTS_AT_ONCE = 2**20  # of matrices stacked for one product; larger ones gain nothing by company
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon for matrices (R, C), with Nesterov momentum and decoupled weight decay.
+
+    `dtype` is the precision of the products, and no other than that of the training's own: without instructions for
+    bfloat16 its products are emulated. Measured on one core with AVX2 alone, 16 matrices of 128 x 128: float32 16 ms,
+    bfloat16 310 ms; with AVX512-BF16 13 and 6.5 ms, and 11 ms where they are not stacked.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], learning_rate: float, momentum: float, dtype: torch.dtype):
+        super().__init__(groups, {"lr": learning_rate, "momentum": momentum, "weight_decay": 0.0, "dtype": dtype})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update every matrix that has a gradient."""
+        for group in self.param_groups:
+            for matrices in iter_stacks([one for one in group["params"] if one.grad is not None]):
+                self.update(matrices, group)
+
+    def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
+        """One step of some matrices of the same shape."""
+        directions = torch.stack([advance(one, self.state[one], group["momentum"]) for one in matrices])
+        steps = orthogonalize(directions, group["dtype"])  # (N, R, C)
+        size = UPDATE_SIZE * max(matrices[0].shape) ** 0.5
+        for matrix, step in zip(matrices, steps, strict=True):
+            matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(step, alpha=-group["lr"] * size)
+
+
+def iter_stacks(matrices: list[Tensor]) -> Iterator[list[Tensor]]:
+    """The matrices by shape, as many together as ELEMENTS_AT_ONCE allows."""
+    by_shape: dict[torch.Size, list[Tensor]] = {}
+    for matrix in matrices:
+        by_shape.setdefault(matrix.shape, []).append(matrix)
+    for shape, alike in by_shape.items():
+        count = max(1, ELEMENTS_AT_ONCE // shape.numel())
+        for first in range(0, len(alike), count):
+            yield alike[first : first + count]
+
+
+def advance(matrix: Tensor, state: dict[str, Tensor], momentum: float) -> Tensor:
+    """Bring the momentum up to date; returns where it will be one gradient like this later (Nesterov)."""
+    gradient = matrix.grad
+    assert gradient is not None, "only matrices that have one are updated"
+    if "momentum" not in state:
+        state["momentum"] = torch.zeros_like(gradient)
+    mean = state["momentum"].lerp_(gradient, 1 - momentum)
+    return gradient.lerp(mean, momentum)
+
+
+def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:
+    """U S V' to about U V' for matrices (N, R, C): singular values between 0.68 and 1.14, if not tiny beside the norm.
+
+    A Newton-Schulz iteration: odd polynomials of a matrix are polynomials of its singular values.
+    """
+    a, b, c = COEFFICIENTS
+    is_tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices / matrices.norm(dim=(-2, -1), keepdim=True).clamp(min=SMALLEST_NORM)  # no singular value is above 1
+    x = (x.mT if is_tall else x).to(dtype).contiguous()  # the products X X' are as small as they can be
+    for _ in range(ITERATIONS):
+        gram = torch.bmm(x, x.mT)
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if is_tall else x

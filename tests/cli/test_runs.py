@@ -1,0 +1,149 @@
+"""`foretell runs`: lists, curves side by side, and what was set differently."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+QUICK = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
+QUICK += ["--kind", "bytes", "--steps", "3", "--training.evaluate-every", "1"]
+
+
+@pytest.fixture(scope="module")
+def two(corpus, tmp_path_factory) -> Path:
+    """A folder with two runs that differ in one setting."""
+    from foretell.cli.main import run
+
+    folder = tmp_path_factory.mktemp("two") / "runs"
+    for name, optimizer in (("first", "adamw"), ("second", "muon")):
+        options = [*QUICK, "--training.optimizer", optimizer, "--out", str(folder / name)]
+        assert run(["train", str(corpus), *options]) == 0
+    return folder
+
+
+@pytest.fixture
+def here(two, foretell, tmp_path) -> Path:
+    """The two as ./runs."""
+    shutil.copytree(two, tmp_path / "runs")
+    return tmp_path / "runs"
+
+
+def test_all_runs_here_are_listed_in_eighty_columns(foretell, here):
+    outcome = foretell("runs")
+    assert outcome.code == 0
+    header, first, second = outcome.out.splitlines()
+    assert header.split() == ["run", "size", "weights", "steps", "tokens", "loss", "state", "changed"]
+    assert first.split()[:2] == ["first", "toy"]
+    assert second.split()[0] == "second"
+    assert "done" in first
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
+
+
+def test_a_list_says_what_the_run_itself_says(foretell, here):
+    listed = {one["name"]: one for one in foretell("runs", "--json").json["runs"]}
+    assert list(listed) == ["first", "second"]
+    lines = [json.loads(line) for line in (here / "first" / "metrics.jsonl").read_text().splitlines()]
+    best = min(line["validation_loss"] for line in lines)
+    expected = {"size": "toy", "step": 3, "steps": 3, "tokens": 3 * 4 * 32, "state": "done"}
+    assert listed["first"] == listed["first"] | expected | {"best_validation_loss": best}
+    assert listed["first"]["parameters"] == foretell("info", "first", "--json").json["parameters"]
+
+
+def test_runs_are_compared_by_curves_and_by_what_differs(foretell, here):
+    outcome = foretell("runs", "first", here / "second")
+    assert outcome.code == 0
+    assert "validation loss" in outcome.out
+    assert [line.split()[-4:] for line in outcome.out.splitlines() if line.startswith("training.")] == [
+        ["●", "adamw", "○", "muon"]
+    ]
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
+    assert "\x1b" not in outcome.out
+    told = foretell("runs", "first", "second", "--json").json
+    assert told["differences"] == {"training.optimizer": ["adamw", "muon"]}
+
+
+def test_losses_of_unlike_tokens_are_said_not_to_compare(foretell, here, corpus):
+    assert "do not compare" not in foretell("runs", "first", "second").out
+    other = ["characters" if option == "bytes" else option for option in QUICK]
+    assert foretell("train", corpus, *other, "--out", "runs/third").code == 0
+    assert "these losses do not compare" in foretell("runs", "first", "third").out
+
+
+def test_a_run_differs_in_nothing_from_itself(foretell, here):
+    assert "all settings are the same" in foretell("runs", "first", "first").out
+
+
+def test_one_run_is_shown_with_its_curve(foretell, here):
+    outcome = foretell("runs", "first")
+    assert outcome.code == 0
+    assert "●" in outcome.out
+    assert "differs" not in outcome.out
+
+
+def test_another_folder_of_runs_can_be_listed(foretell, here):
+    here.rename("elsewhere")
+    assert [one["name"] for one in foretell("runs", "elsewhere", "--json").json["runs"]] == ["first", "second"]
+
+
+def test_the_picture_is_a_png(foretell, here):
+    assert foretell("runs", "first", "second", "--png", "both.png").code == 0
+    assert Path("both.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_a_picture_is_refused_with_what_to_install(foretell, here, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    outcome = foretell("runs", "first", "second", "--png", "both.png")
+    assert outcome.code == 2
+    assert "pip install 'foretell[plot]'" in outcome.last_line
+    assert outcome.out == ""
+
+
+def test_a_damaged_run_is_named_and_the_others_are_listed(foretell, here):
+    (here / "first" / "run.json").write_text("{")
+    outcome = foretell("runs", "--json")
+    assert outcome.code == 0
+    assert [one["name"] for one in outcome.json["runs"]] == ["second"]
+    assert "left out: runs/first/run.json is not readable JSON" in outcome.err
+
+
+def test_a_run_that_lacks_steps_is_unfinished(foretell, here):
+    record = json.loads((here / "first" / "run.json").read_text())
+    record["config"]["training"]["steps"] = 30
+    (here / "first" / "run.json").write_text(json.dumps(record))
+    assert [one["state"] for one in foretell("runs", "--json").json["runs"]] == ["unfinished", "done"]
+    assert "3/30" in foretell("runs").out
+
+
+def test_a_run_that_lost_patience_stopped_early(foretell, corpus):
+    options = ["--steps", "40", "--training.patience", "1", "--training.learning-rate", "3", "--out", "runs/x"]
+    foretell("train", corpus, *QUICK[:-4], *options, "--training.warmup-steps", "0", "--training.evaluate-every", "1")
+    assert [one["state"] for one in foretell("runs", "--json").json["runs"]] == ["stopped early"]
+
+
+def test_a_run_of_an_older_version_is_listed_and_compared(foretell, here):
+    """Its record knows nothing of the settings that came later: it has what was the rule then."""
+    record = json.loads((here / "first" / "run.json").read_text())
+    for key in ("optimizer", "weight_decay_by_path", "momentum", "label_smoothing", "patience", "sample_prompts"):
+        del record["config"]["training"][key]
+    (here / "first" / "run.json").write_text(json.dumps(record))
+    told = foretell("runs", "first", "second", "--json").json
+    assert told["differences"] == {"training.optimizer": ["adamw", "muon"]}
+    assert foretell("train", "--out", "runs/first", "--resume", "auto").code == 0
+
+
+def test_where_nothing_was_trained_there_is_nothing_to_list(foretell):
+    outcome = foretell("runs")
+    assert (outcome.code, outcome.out) == (0, "")
+    assert "foretell train DATA makes one" in outcome.err
+    assert foretell("runs", "--json").json == {"runs": [], "differences": {}}
+
+
+def test_a_long_name_keeps_its_end(foretell, here):
+    (here / "first").rename(here / "a-very-long-name-that-ends-in-seed-1")
+    outcome = foretell("runs", "a-very-long-name-that-ends-in-seed-1", "second")
+    assert "…nds-in-seed-1 " in outcome.out
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())

@@ -1,0 +1,340 @@
+"""What can go wrong around a training: one line that says what is safe and how to go on, and nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.device import memory_of, read_limit
+from foretell.errors import CheckpointError, ConfigError, DataError, ForetellError, OutputError, TrainingError
+from foretell.model.decoder import Decoder
+from foretell.model.presets import PRESETS, preset_config
+from foretell.pretraining import memory, samples
+from foretell.pretraining.failures import is_out_of_memory, next_divisor
+from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.reporter import Reporter
+from foretell.pretraining.session import Session
+from foretell.runs.checkpoint import Checkpoint, list_checkpoints
+from foretell.runs.lock import held
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def run(uninterrupted: Path, tmp_path: Path) -> Path:
+    """The run after two steps of four."""
+    out = tmp_path / "run"
+    shutil.copytree(uninterrupted, out)
+    shutil.rmtree(out / "checkpoints" / "step-000004")
+    return out
+
+
+def failure(call: Callable[[], object]) -> ForetellError:
+    """The one line that something ends with."""
+    with pytest.raises(ForetellError) as raised:
+        call()
+    assert "\n" not in str(raised.value)
+    return raised.value
+
+
+def at_step(monkeypatch: pytest.MonkeyPatch, step: int, happen: Callable[[Session], None]) -> None:
+    """Let something happen before a step's line of metrics is written."""
+    log = Session.log
+
+    def happening(self: Session, progress: Any) -> None:
+        if progress.step == step:
+            happen(self)
+        log(self, progress)
+
+    monkeypatch.setattr(Session, "log", happening)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [MemoryError, torch.OutOfMemoryError, RuntimeError])
+def test_out_of_memory_is_a_line_with_what_to_lower_and_the_last_checkpoint_stays(
+    kind: type[Exception], tiny: Any, run: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: Session) -> None:
+        raise kind("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes.")
+
+    with monkeypatch.context() as patch:
+        at_step(patch, 3, full)
+        error = failure(lambda: tiny.train(run))
+    assert isinstance(error, TrainingError)
+    assert "out of memory after step 3, the checkpoint of step 2 is good" in str(error)
+    assert str(error).endswith(f"--out {run} --resume auto --training.accumulation 4")
+    tiny.train(run)
+    assert tiny.final_state(run) == tiny.final_state(uninterrupted)
+
+
+def test_an_error_that_has_nothing_to_do_with_memory_is_not_called_so(
+    tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(_: Session) -> None:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    at_step(monkeypatch, 3, broken)
+    with pytest.raises(RuntimeError, match="mat1"):
+        tiny.train(run)
+
+
+def test_memory_that_the_system_refuses_is_noticed(tiny: Any, run: Path) -> None:
+    def train_in_little() -> None:
+        def shrink(_: Session) -> None:
+            pages = int(Path("/proc/self/statm").read_text().split()[0])
+            limit = pages * resource.getpagesize() + 2**24
+            resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+            torch.empty(2**28)
+
+        with pytest.MonkeyPatch.context() as patch:
+            at_step(patch, 3, shrink)
+            tiny.train(run)
+
+    if not Path("/proc/self/statm").exists():
+        pytest.skip("only Linux says how much memory a process has")
+    assert tiny.in_a_process(train_in_little) == tiny.REFUSED
+    assert [one.step for one in list_checkpoints(run / "checkpoints")] == [2]
+
+
+def test_the_accumulation_of_a_run_may_change_when_it_goes_on_and_that_is_said(tiny: Any, run: Path) -> None:
+    said = tiny.train(run, accumulation=4)
+    assert any("accumulation 4, not 2 as before" in line for line in said)
+    assert json.loads((run / "run.json").read_text())["config"]["training"]["accumulation"] == 4
+    assert [one.step for one in list_checkpoints(run / "checkpoints")] == [2, 4]
+
+
+@pytest.mark.parametrize(("number", "above", "divisor"), [(32, 1, 2), (12, 4, 12), (7, 1, 7), (4, 2, 4)])
+def test_a_batch_is_cut_into_twice_as_many_equal_parts(number: int, above: int, divisor: int) -> None:
+    assert next_divisor(number, above) == divisor
+
+
+def test_what_torch_says_of_a_full_gpu_is_recognised() -> None:
+    assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert not is_out_of_memory(ValueError("out of memory"))
+
+
+# --- too large -------------------------------------------------------------------------------------------------------
+
+
+def test_a_shape_that_no_machine_holds_is_refused_before_anything_is_made(tiny: Any, tmp_path: Path) -> None:
+    request = tiny.request(tmp_path / "x")
+    object.__setattr__(request, "size", "gpt3-175b")
+    object.__setattr__(request, "overrides", {"training": {"steps": 1}})
+
+    error = failure(lambda: pretrain(request, Reporter()))
+    assert "173,986,713,600 parameters need 2.8 TB for weights, gradients and optimizer" in str(error)
+    assert "take a smaller --size" in str(error)
+    assert not (tmp_path / "x").exists()
+
+
+@pytest.mark.parametrize("layers", [2, 96, 2**14])
+def test_the_parameters_of_very_many_layers_are_counted_without_making_them(layers: int) -> None:
+    config = preset_config("tiny", vocab_size=100)
+    one, two = (memory.count_parameters(config.replaced(num_layers=count)) for count in (1, 2))
+    assert memory.count_parameters(config.replaced(num_layers=layers)) == one + (layers - 1) * (two - one)
+
+
+@pytest.mark.parametrize("name", ["toy", "gpt2", "gpt3-small"])
+def test_the_parameters_counted_are_those_of_the_model(name: str) -> None:
+
+    config = make_section(ModelConfig, {"vocab_size": 50, **PRESETS[name]})
+    with torch.device("meta"):
+        made = sum(parameter.numel() for parameter in Decoder(config).parameters())
+    assert memory.count_parameters(config) == made
+
+
+def test_a_batch_that_no_machine_holds_is_refused(tiny: Any, tmp_path: Path) -> None:
+    error = failure(lambda: tiny.train(tmp_path / "x", batch_size=10**12))
+    assert "raise --training.accumulation" in str(error)
+    assert not (tmp_path / "x").exists()
+
+
+def test_checkpoints_that_do_not_fit_the_disk_are_refused_at_the_start(tiny: Any, tmp_path: Path) -> None:
+    error = failure(lambda: tiny.train(tmp_path / "x", keep_checkpoints=10**12))
+    assert "lower --training.keep-checkpoints" in str(error)
+    assert not (tmp_path / "x").exists()
+
+
+def test_what_fits_is_not_refused() -> None:
+    config = preset_config("base", vocab_size=1000)
+    memory.check_model_fits(config, CPU)
+    memory.check_batch_fits(config, TrainingConfig(steps=1), CPU)
+
+
+def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "memory.max").write_text("1000000\n")
+    monkeypatch.setattr("foretell.device.CONTAINER_LIMITS", (tmp_path / "memory.max", tmp_path / "missing"))
+    assert memory_of(CPU) == 1_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory_of(CPU) > 2**28
+    assert read_limit(tmp_path / "missing") == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(7, "7 bytes"), (1500, "1.5 kB"), (25.3e9, "25.3 GB"), (7.9e24, "7,900 ZB")]
+)
+def test_sizes_are_written_as_people_read_them(number: int, text: str) -> None:
+    assert memory.size(number) == text
+
+
+# --- disk ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_directory_that_vanishes_ends_training_with_a_line_and_is_not_made_again(
+    tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_step(monkeypatch, 3, lambda session: shutil.rmtree(session.run.directory))
+    error = failure(lambda: tiny.train(run))
+    assert f"{run} is gone" in str(error)
+    assert "nothing is left to go on from" in str(error)
+    assert not run.exists()
+
+
+def test_only_the_checkpoints_vanishing_is_no_reason_to_stop(
+    tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at_step(monkeypatch, 3, lambda session: shutil.rmtree(session.run.checkpoints, True))
+    tiny.train(run)
+    assert [one.step for one in list_checkpoints(run / "checkpoints")] == [4]
+
+
+def test_a_disk_that_takes_no_more_leaves_the_old_checkpoint_and_no_half_one(tiny: Any, run: Path) -> None:
+    """The system's own refusal, in the middle of a file."""
+
+    def train_with_small_files() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+        tiny.train(run)
+
+    assert tiny.in_a_process(train_with_small_files) == tiny.REFUSED
+    assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-000002"]
+    list_checkpoints(run / "checkpoints")[0].verify()
+
+
+def test_a_full_disk_says_which_checkpoint_is_good_and_how_to_go_on(
+    tiny: Any, run: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(28, os.strerror(28))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("foretell.runs.saved_model.save_file", refuse)
+        error = failure(lambda: tiny.train(run))
+    assert "No space left on device" in str(error)
+    assert "the checkpoint of step 2 is good; go on with: foretell train --out" in str(error)
+    tiny.train(run)
+    assert tiny.final_state(run) == tiny.final_state(uninterrupted)
+
+
+# --- what goes on and what does not ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def in_use(run: Path) -> Iterator[Path]:
+    """A run in which another process trains."""
+
+    code = (
+        f"import fcntl, os, sys; fcntl.flock(os.open({str(run)!r}, os.O_RDONLY), fcntl.LOCK_EX); "
+        "print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield run
+        process.kill()
+
+
+def test_two_processes_never_train_in_one_directory(tiny: Any, in_use: Path) -> None:
+    error = failure(lambda: tiny.train(in_use))
+    assert isinstance(error, OutputError)
+    assert "another process is training in" in str(error)
+
+
+def test_a_directory_is_free_again_afterwards(tiny: Any, run: Path) -> None:
+    tiny.train(run)
+    with held(run):
+        pass
+
+
+def test_a_changed_configuration_is_noticed(tiny: Any, run: Path) -> None:
+    record = json.loads((run / "run.json").read_text())
+    record["config"]["training"]["learning_rate"] *= 2
+    (run / "run.json").write_text(json.dumps(record))
+    error = failure(lambda: tiny.train(run))
+    assert isinstance(error, CheckpointError)
+    assert "run.json is not the configuration" in str(error)
+
+
+def test_a_checkpoint_from_before_configurations_were_noted_still_goes_on(
+    tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    training = Checkpoint.training
+    without = {"configuration"}
+    monkeypatch.setattr(
+        Checkpoint, "training", lambda self: {k: v for k, v in training(self).items() if k not in without}
+    )
+    tiny.train(run)
+    assert list_checkpoints(run / "checkpoints")[-1].step == 4
+
+
+def test_a_changed_token_is_noticed(tiny: Any, run: Path) -> None:
+    shard = run / "tokens" / "train-00000.npy"
+    content = bytearray(shard.read_bytes())
+    content[-2] ^= 1
+    shard.write_bytes(content)
+    error = failure(lambda: tiny.train(run))
+    assert isinstance(error, DataError)
+    assert str(shard) in str(error)
+
+
+def test_another_machine_is_said(tiny: Any, run: Path) -> None:
+    environment = json.loads((run / "environment.json").read_text())
+    (run / "environment.json").write_text(json.dumps({**environment, "threads": 64}))
+    assert any(f"threads {torch.get_num_threads()}, not 64" in line for line in tiny.train(run))
+
+
+def test_a_run_whose_environment_is_lost_goes_on(tiny: Any, run: Path) -> None:
+    (run / "environment.json").unlink()
+    tiny.train(run)
+    assert list_checkpoints(run / "checkpoints")[-1].step == 4
+
+
+def test_an_interrupted_preparation_is_not_taken_for_one_of_other_data(tiny: Any, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    out.mkdir()
+    (out / "preparing.json").write_text('{"data": ["dogs.txt"]}')
+    error = failure(lambda: tiny.train(out))
+    assert "was made from dogs.txt; give the same data again" in str(error)
+
+
+def test_weights_that_are_not_finite_are_never_saved(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @torch.no_grad()
+    def spoil(session: Session) -> None:
+        session.decoder.get_parameter("trunk.norm.weight")[0] = float("inf")
+
+    monkeypatch.setattr(samples, "SAMPLE_TOKENS", 0)
+    monkeypatch.setattr(Session, "validate", lambda self, progress: None)  # which would notice it before
+    at_step(monkeypatch, 4, spoil)
+    error = failure(lambda: tiny.train(run))
+    assert "step 4: 'trunk.norm.weight' is not finite; not saved" in str(error)
+    assert [one.step for one in list_checkpoints(run / "checkpoints")] == [2]
+
+
+def test_reversed_bands_of_a_rope_scaling_are_refused() -> None:
+    scaling = {"type": "llama3", "factor": 8.0, "low_frequency_factor": 4.0, "high_frequency_factor": 4.0}
+    with pytest.raises(ConfigError, match="high_frequency_factor 4 must be above low_frequency_factor 4"):
+        preset_config("tiny", vocab_size=10, rope_scaling=scaling)
+    preset_config("tiny", vocab_size=10, rope_scaling={**scaling, "type": "linear"})
