@@ -4,7 +4,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_ARGS)
 
-.PHONY: demo test lint primer chaos clean
+.PHONY: demo test test-oracles lint primer chaos clean
 
 demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -14,6 +14,9 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 	$(BIN)/ruff check --quiet
 	$(BIN)/pyrefly check --summary=none
 	$(BIN)/pytest
+
+test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## what llama.cpp, built from source, makes of our files
+	$(BIN)/pytest -m oracles -rs
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format

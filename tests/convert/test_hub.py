@@ -188,6 +188,24 @@ def test_a_model_on_the_hub_is_loaded_and_asked_like_any_other(server, capfd):
     assert run(["tokenize", "hub:cats/tiny", "The", "--json"]) == 0
 
 
+KINDS = ("gpt2", "openai-gpt", "llama", "mistral", "qwen2", "qwen3")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_every_family_is_loaded_from_the_cache_and_writes(kind, server, directory_of, capfd):
+    there = directory_of(kind)
+    server.repositories["they/model"] = {path.name: path.read_bytes() for path in there.iterdir()}
+    assert run(["generate", "hub:they/model", "ab", "--max-tokens", "4", "--temperature", "0", "--json"]) == 0
+    captured = capfd.readouterr()
+    cached = fetch_model("they/model", print)
+    links = [path for path in cached.iterdir() if path.is_symlink()]
+    assert {path.resolve().parent.name for path in links} == {"blobs"}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {path.name for path in links}
+    assert "downloading model.safetensors of they/model" in captured.err
+    assert run(["generate", str(there), "ab", "--max-tokens", "4", "--temperature", "0", "--json"]) == 0
+    assert json.loads(captured.out) == json.loads(capfd.readouterr().out)
+
+
 def test_a_tokenizer_comes_without_the_weights_and_is_no_model_offline(server, said, monkeypatch, tmp_path):
     assert find_tokenizer("hub:cats/tiny").end_ids == (256,)
     assert server.downloads() == ["tokenizer.json", "generation_config.json", "config.json"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Training in a document is cut short here: what is tested is that the command is right
-SHORT = ["--size", "toy", "--steps", "2", "--training.batch-size", "2"]
+SHORT = ["--steps", "2", "--training.batch-size", "2"]
+SMALL = ["--size", "toy"]
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
 
 
@@ -38,22 +40,27 @@ def shortened(command: list[str]) -> list[str]:
         if option in kept:
             place = kept.index(option)
             del kept[place : place + 2]
-    return kept + SHORT
+    return kept + SHORT + ([] if "--from" in command else SMALL)
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch, gpt2_directory) -> Path:
+    """Where a document's reader stands: a folder with a text, my.txt, and a GPT-2, gpt2."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
+    shutil.copytree(gpt2_directory, tmp_path / "gpt2")
+    return tmp_path
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_command_runs(document, tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
+def test_every_command_runs(document, place, capfd):
     for command in commands(document):
         assert command[0] == "foretell", command
         assert run(shortened(command)[1:]) == 0, (command, capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_python_example_runs(document, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
+def test_every_python_example_runs(document, place, capsys):
     for body in blocks(document, "python"):
         exec(compile(body, str(document), "exec"), {"__name__": "example"})
 

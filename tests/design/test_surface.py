@@ -12,6 +12,7 @@ OPTIONS = {
     "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--break", "--json"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
+        "--from",
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
         *("--report", "--show-batch", "--json"),
     },

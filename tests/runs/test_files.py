@@ -10,7 +10,7 @@ import pytest
 
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs import files
-from foretell.runs.files import new_directory, read_json, write_json, write_text
+from foretell.runs.files import new_directory, new_files, read_json, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -125,3 +125,23 @@ def test_a_folder_replaces_the_one_before_only_when_its_block_ends_well(tmp_path
             assert not final.exists() or (final / "a").read_text() == "old"
     assert (final / "a").read_text() == "new"
     assert names(tmp_path) == ["x"]
+
+
+def test_files_get_their_names_together_at_the_end(tmp_path: Path):
+    with new_files(tmp_path / "new" / "a", tmp_path / "new" / "b") as paths:
+        for path in paths:
+            path.write_text(path.name)
+        assert not (tmp_path / "new" / "a").exists()
+    assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {"a": "a", "b": "b"}
+
+
+def test_where_one_of_several_files_fails_none_is_left(tmp_path: Path):
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "mine").write_text("precious")
+    with pytest.raises(OutputError, match="could not write"), new_files(tmp_path / "a", tmp_path / "b") as paths:
+        for path in paths:
+            path.write_text("x")
+    with pytest.raises(ValueError, match="ours"), new_files(tmp_path / "a") as (path,):
+        path.write_text("x")
+        raise ValueError("ours")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["b", "mine"]

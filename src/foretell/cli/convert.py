@@ -1,4 +1,4 @@
-"""`foretell convert SOURCE TARGET --to huggingface`: a model in another program's layout."""
+"""`foretell convert SOURCE TARGET --to huggingface|gguf`: a model in another program's layout."""
 
 from __future__ import annotations
 
@@ -13,17 +13,21 @@ from foretell.cli.terminal import note, open_model, print_json, results
 
 def convert(
     source: ModelArgument,
-    target: Annotated[Path, Parameter(help="The new directory.")],
+    target: Annotated[Path, Parameter(help="The new directory, or the new file.")],
     /,
     *,
-    to: Annotated[Literal["huggingface"], Parameter(help="The layout: huggingface.", show_choices=False)],
+    to: Annotated[
+        Literal["huggingface", "gguf"], Parameter(help="The layout: huggingface or gguf.", show_choices=False)
+    ],
     family: Annotated[
         str | None,
-        Parameter(help="gpt2, openai-gpt, llama, mistral, qwen2 or qwen3; default: the first that fits."),
+        Parameter(
+            help="gpt2, openai-gpt, llama, mistral, qwen2 or qwen3 (gguf: gpt2, llama, qwen3); default: what fits."
+        ),
     ] = None,
     dtype: Annotated[
-        Literal["float32", "float16", "bfloat16"] | None,
-        Parameter(help="float32, float16 or bfloat16; default: as in SOURCE.", show_choices=False),
+        str | None,
+        Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -31,17 +35,21 @@ def convert(
 
     What was written is read again by other means and compared; export-report.json beside it says how near it came.
     """
-    from foretell.convert.export import DTYPES, EXPORTERS, check_target
+    from foretell.convert.export import EXPORTERS
     from foretell.convert.families import find_family
     from foretell.convert.huggingface import stored_dtype
     from foretell.convert.load import find_model
+    from foretell.convert.report import check_target
 
+    exporter = EXPORTERS[to]
     check_target(target)
     if family is not None:
-        find_family(family)
+        find_family(family, exporter.families)
+    if dtype is not None:
+        exporter.check_precision(to, dtype)
     model = open_model(source, "cpu", "float32")
-    precision = DTYPES[dtype] if dtype else stored_dtype(find_model(source))
-    report = EXPORTERS[to](model, target, precision, family)
+    chosen = dtype or exporter.defaults[stored_dtype(find_model(source))]
+    report = exporter.export(model, target, exporter.precisions[chosen], family)
     for line in report["notes"]:
         note(line)
     if json:
@@ -56,13 +64,14 @@ def show(target: Path, report: dict[str, Any]) -> None:
     size = sum(file["bytes"] for file in report["files"].values())
     nearest = min(probes, key=lambda probe: probe["logit_bound"] - probe["logit_difference"])
     greedy, same = (sum(probe[key] for probe in probes) for key in ("greedy_tokens", "greedy_same"))
+    cut = f", cut as by llama.cpp's {report['pre_tokenizer']}" if "pre_tokenizer" in report else ""
     lines = [
         f"{target}: {report['family']} ({report['architecture']}), {report['dtype']}, {size / 1e6:,.1f} MB",
         f"logits      {nearest['logit_difference']:.1e} apart at most, {nearest['logit_bound']:.1e} allowed",
         f"divergence  {max(probe['divergence'] for probe in probes):.1e} nats at most, "
         f"{report['bounds']['divergence']:.1e} allowed",
         f"greedy      {same} of {greedy} tokens are the same",
-        f"tokenizer   {tokenizer['same']} of {tokenizer['texts']} texts are the same",
+        f"tokenizer   {tokenizer['same']} of {tokenizer['texts']} texts are the same{cut}",
     ]
     if rounding:
         lines.append(

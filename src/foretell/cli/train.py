@@ -29,6 +29,9 @@ def train(
     out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None,
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto goes on with a run that exists.")] = "never",
     config: Annotated[Path | None, Parameter(help="A TOML file with the sections below.")] = None,
+    start: Annotated[
+        str | None, Parameter(name="--from", help="Go on from this MODEL: its weights, shape and tokenizer.")
+    ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
     kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
     seed: Annotated[int | None, Parameter(help="Everything random follows from it.")] = None,
@@ -61,7 +64,7 @@ def train(
     Sections of the configuration: model, tokenizer, data, training.
     """
     if show_batch is not None:
-        others = (data, size, minutes, steps, config, tokenizer, kind, seed, checkpoint_every, text_field)
+        others = (data, size, minutes, steps, config, start, tokenizer, kind, seed, checkpoint_every, text_field)
         check_alone(*others, sample_prompt, report, settings, resume == "auto" or None)
         from foretell.cli.batch_display import show_step
 
@@ -76,6 +79,7 @@ def train(
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.reporter import Reporters
     from foretell.pretraining.request import Request
+    from foretell.pretraining.start import load_start
     from foretell.pretraining.tensorboard import TensorBoardReporter
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
@@ -92,6 +96,7 @@ def train(
         overrides=overrides,
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=store,
+        start=load_start(start) if start else None,
         exportable=exportable,
         device=device,
         dtype=dtype,

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from foretell.convert.families import choose_family
+from foretell.convert.families import FAMILIES, Families, choose_family
+from foretell.convert.gguf.architectures import ARCHITECTURES
+from foretell.convert.gguf.export import export_gguf
+from foretell.convert.gguf.precision import PRECISIONS
 from foretell.convert.huggingface import write_huggingface
-from foretell.convert.proof import divergence, logits_of, make_probes, prove
-from foretell.errors import OutputError
+from foretell.convert.proof import prove, rounding
+from foretell.convert.read_again import read_directory
+from foretell.convert.report import FORMAT, REPORT, check_target, describe_files
+from foretell.errors import OutputError, UsageError
 from foretell.model.init import empty_decoder
-from foretell.runs.files import new_directory, sha256, write_json
+from foretell.runs.files import new_directory, write_json
 from foretell.runs.saved_model import LanguageModel
 
-REPORT, FORMAT = "export-report.json", 1
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -41,25 +45,39 @@ def export_huggingface(
             "family": family.name,
             "architecture": family.architecture,
             "dtype": str(dtype).removeprefix("torch."),
-            **prove(directory, written),
+            **prove(read_directory(directory), written),
             "rounding": rounding(model, written) if dtype != torch.float32 else None,
             "notes": notes(family.tokenizer_class),
-            "files": {
-                path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)}
-                for path in sorted(directory.iterdir())
-            },
+            "files": describe_files(directory.iterdir()),
         }
         write_json(directory / REPORT, report)
     return report
 
 
-EXPORTERS: dict[str, Callable[..., dict[str, Any]]] = {"huggingface": export_huggingface}
+@dataclass(frozen=True)
+class Exporter:
+    """A layout to write: the words for its precisions, and which one is for weights that are stored so."""
+
+    export: Callable[..., dict[str, Any]]
+    precisions: Mapping[str, Any]
+    defaults: Mapping[torch.dtype, str]
+    families: Families
+
+    def check_precision(self, layout: str, name: str) -> None:
+        """Refuse a precision that the layout does not have."""
+        if name not in self.precisions:
+            raise UsageError(f"--to {layout} writes {', '.join(self.precisions)}, not {name}")
 
 
-def check_target(target: Path) -> None:
-    """Refuse to write over anything."""
-    if target.is_symlink() or target.exists():
-        raise OutputError(f"{target} exists; give another TARGET")
+EXPORTERS: dict[str, Exporter] = {
+    "huggingface": Exporter(export_huggingface, DTYPES, {dtype: name for name, dtype in DTYPES.items()}, FAMILIES),
+    "gguf": Exporter(
+        export_gguf,
+        {name: name for name in PRECISIONS},
+        {torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "f32"},
+        ARCHITECTURES,
+    ),
+}
 
 
 def notes(tokenizer_class: str | None) -> list[str]:
@@ -84,14 +102,3 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     decoder = empty_decoder(model.decoder.config)
     decoder.load_state_dict({path: weight.float() for path, weight in weights.items()}, assign=True)
     return LanguageModel(decoder.eval(), model.tokenizer, model.name)
-
-
-def rounding(model: LanguageModel, written: LanguageModel) -> dict[str, float]:
-    """What the smaller precision alone has changed, on the same probes."""
-    pairs = [
-        (logits_of(model.decoder, probe.ids), logits_of(written.decoder, probe.ids)) for probe in make_probes(model)
-    ]
-    return {
-        "logit_change": max(float(np.abs(before - after).max()) for before, after in pairs),
-        "divergence": max(divergence(before, after) for before, after in pairs),
-    }

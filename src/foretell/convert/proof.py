@@ -1,16 +1,13 @@
 """The proof of an export: what was written is read again by other means, and must say what the model says.
 
-The reader shares neither the model's code nor the reader of safetensors: the `safetensors` library's own, the forward
-pass of the textbook in NumPy, and the `tokenizers` library.
+The reader shares neither the model's code nor the reader of its files: the library of the layout, the forward pass of
+the textbook in NumPy, and the `tokenizers` library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
-from importlib.metadata import version
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,9 +15,6 @@ import tokenizers
 import torch
 
 from foretell.config import ModelConfig, SamplingConfig
-from foretell.convert.directory import WEIGHTS
-from foretell.convert.huggingface import read_config
-from foretell.convert.layout import iter_ours
 from foretell.errors import OutputError, TokenizerError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
@@ -30,7 +24,6 @@ from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer
 from foretell.textbook.arrays import Matrix
 from foretell.textbook.family.decoder import decoder_forward
-from foretell.textbook.family.saved import load_weights
 
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
@@ -41,6 +34,16 @@ TEXTS = (
 PROMPT, CONTINUATION, SPREAD = 16, 8, 24  # tokens
 ABSOLUTE, RELATIVE = 1e-4, 1e-5  # float32: of a logit, and of the largest logit where that allows more
 DIVERGENCE = 1e-6  # nats
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a reader that shares nothing with the writer found: weights by module path, in float32."""
+
+    config: ModelConfig
+    weights: Mapping[str, Matrix]
+    tokenizer: tokenizers.Tokenizer
+    reader: str  # its name and versions
 
 
 @dataclass(frozen=True)
@@ -80,21 +83,22 @@ class Finding:
         return None
 
 
-def prove(directory: Path, model: LanguageModel) -> dict[str, Any]:
-    """Read a directory again and compare; the report, or an `OutputError` that says which bound was missed."""
-    probes = make_probes(model)
-    config, weights = read_again(directory)
+def prove(reading: Reading, model: LanguageModel, prepare: Callable[[str], str] = str) -> dict[str, Any]:
+    """Compare a reading with the model; the report, or an `OutputError` that says which bound was missed.
+
+    `prepare` is what has to be done to a text before the reader's tokenizer gets it.
+    """
     findings = [
-        compare(probe, logits_of(model.decoder, probe.ids), decoder_forward(config, weights, probe.ids))
-        for probe in probes
+        compare(probe, logits_of(model.decoder, probe.ids), decoder_forward(reading.config, reading.weights, probe.ids))
+        for probe in make_probes(model)
     ]
-    checked = check_tokenizer(directory, model.tokenizer)
+    checked = check_tokenizer(reading.tokenizer, model.tokenizer, prepare)
     problem = next((problem for problem in map(Finding.problem, findings) if problem), None)
     if problem or checked["same"] < checked["texts"]:
         found = problem or f"the tokenizer reads {checked['different']!r} differently"
         raise OutputError(f"what was written does not say what the model says: {found}; nothing was kept")
     return {
-        "reader": f"safetensors {version('safetensors')}, tokenizers {version('tokenizers')}, the textbook in NumPy",
+        "reader": reading.reader,
         "bounds": {"logit": ABSOLUTE, "logit_relative": RELATIVE, "divergence": DIVERGENCE},
         "probes": [asdict(finding) for finding in findings],
         "tokenizer": checked,
@@ -134,22 +138,6 @@ def make_probe(model: LanguageModel, text: str | None, ids: list[int]) -> Probe:
     return Probe(text, prompt, drawn)
 
 
-def read_again(directory: Path) -> tuple[ModelConfig, dict[str, Matrix]]:
-    """Configuration and weights by module path, in float32, from what is on disk."""
-    family, config, _ = read_config(directory)
-    arrays: dict[str, Matrix] = {}
-    for file in sorted(directory.glob("*.safetensors")):
-        arrays |= load_weights(file)
-    if not arrays:
-        raise OutputError(f"{directory} has no {WEIGHTS}")
-    ours = iter_ours(family, config, partial(_as_tensor, arrays))
-    return config, {path: tensor.numpy() for path, tensor in ours}
-
-
-def _as_tensor(arrays: dict[str, Matrix], name: str) -> torch.Tensor:
-    return torch.from_numpy(arrays[name])
-
-
 @torch.inference_mode()
 def logits_of(decoder: Decoder, ids: Sequence[int]) -> Matrix:
     """The model's own logits (T, V)."""
@@ -185,14 +173,24 @@ def log_softmax(logits: Matrix) -> Matrix:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def check_tokenizer(directory: Path, ours: Tokenizer) -> dict[str, Any]:
+def check_tokenizer(theirs: tokenizers.Tokenizer, ours: Tokenizer, prepare: Callable[[str], str]) -> dict[str, Any]:
     """Do both write and read the probe texts alike?"""
-    theirs = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
     texts = probe_texts(ours)
     different = [
         text
         for text in texts
-        if (ids := ours.encode(text)) != theirs.encode(text, add_special_tokens=False).ids
+        if (ids := ours.encode(text)) != theirs.encode(prepare(text), add_special_tokens=False).ids
         or theirs.decode(ids, skip_special_tokens=False) != ours.decode(ids)
     ]
     return {"texts": len(texts), "same": len(texts) - len(different), "different": different}
+
+
+def rounding(model: LanguageModel, written: LanguageModel) -> dict[str, float]:
+    """What the smaller precision alone has changed, on the same probes."""
+    pairs = [
+        (logits_of(model.decoder, probe.ids), logits_of(written.decoder, probe.ids)) for probe in make_probes(model)
+    ]
+    return {
+        "logit_change": max(float(np.abs(before - after).max()) for before, after in pairs),
+        "divergence": max(divergence(before, after) for before, after in pairs),
+    }

@@ -28,6 +28,7 @@ DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
 # size: (learning rate, tokens a step), found by trial on small corpora; larger models want smaller rates, larger steps
 RECIPES = {"toy": (3e-3, 1024), "tiny": (2e-3, 2048), "small": (1.5e-3, 4096), "medium": (1e-3, 8192)}
 LARGE_RECIPE = (6e-4, 16_384)
+CONTINUED_SHARE = 0.1  # of a new model's learning rate, for one that has learned already
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,19 @@ def plan_run(
     tokens_per_step = settings.batch_size * config.context_length
     steps, reason = choose_steps(train_tokens, tokens_per_step, budget, rate, fixed_time=minutes is not None)
     return Plan(size, steps, rate, [*reasons, reason])
+
+
+def nearest_size(config: ModelConfig) -> str:
+    """The size whose number of parameters is nearest, with the same vocabulary."""
+    parameters = count_parameters(config)
+    others = {name: count_parameters(preset_config(name, vocab_size=config.vocab_size)) for name in SIZES}
+    return min(others, key=lambda one: abs(np.log(others[one] / parameters)))
+
+
+def continued_defaults(config: ModelConfig, steps: int) -> dict[str, Any]:
+    """What `train` sets where a model goes on that has learned already."""
+    defaults = training_defaults(nearest_size(config), config, steps)
+    return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
 
 
 def training_defaults(size: str, config: ModelConfig, steps: int) -> dict[str, Any]:

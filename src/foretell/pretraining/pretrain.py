@@ -14,6 +14,7 @@ from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.data.loader import check_enough_tokens
 from foretell.device import choose_device, choose_training_dtype
 from foretell.model.cost import count_parameters
+from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.pretraining.failures import memory_errors_explained
 from foretell.pretraining.memory import check_batch_fits, check_disk_fits, check_model_fits
@@ -21,7 +22,8 @@ from foretell.pretraining.plan import Plan, plan_run
 from foretell.pretraining.prepare import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
-from foretell.pretraining.session import Session
+from foretell.pretraining.session import ContinuedSession, Session
+from foretell.pretraining.start import Start, find_start
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.files import sync
 from foretell.runs.lock import held
@@ -50,12 +52,15 @@ def start_session(request: Request, reporter: Reporter) -> Session:
     run = Run.create(request.out, request.described)
     try:
         reporter.note(f"run         {run.directory}")
+        for line in [] if request.start is None else request.start.notes():
+            reporter.note(line)
         text = load_text(request, run, reporter)
         config, plan = configure(request, text, device, dtype)
         check_disk_fits(config, run.directory)
         for line in describe(config, plan, text, device, dtype):
             reporter.note(line)
-        session = make_session(run, config, text, device, dtype, reporter)
+        decoder = first_decoder(config, request.start)
+        session = session_class(request.start)(run, config, text, decoder, device, dtype, reporter)
         session.check_mask()
         environment = describe_environment(device, dtype)
         record = {
@@ -64,6 +69,7 @@ def start_session(request: Request, reporter: Reporter) -> Session:
             "size": plan.size,
             "reasons": plan.reasons,
             "split": text.split_rule,
+            **({"from": request.start.record()} if request.start else {}),
             "device": environment["device"],
             "dtype": environment["dtype"],
         }
@@ -84,6 +90,7 @@ def resume_session(request: Request, reporter: Reporter) -> Session:
     request.check_unchanged(config, record["size"])
     request.check_exportable(config.model)
     request.check_same_data(record["data"], text.tokenizer)
+    request.check_same_start(record.get("from"))
     device, dtype = resumed_precision(request, record, reporter)
     config = resumed_accumulation(request, run, config, reporter)
     note_other_machine(run, describe_environment(device, dtype), reporter)
@@ -93,7 +100,8 @@ def resume_session(request: Request, reporter: Reporter) -> Session:
     if not list_checkpoints(run.checkpoints):
         reporter.note(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
         run.forget_metrics_after(0)
-        return make_session(run, config, text, device, dtype, reporter)
+        start = find_start(record.get("from"), run.directory)
+        return session_class(start)(run, config, text, first_decoder(config, start), device, dtype, reporter)
     checkpoint = run.last_intact(reporter.note)
     model = load_model(checkpoint.directory, device, for_training=True)
     session = Session(run, config, text, model.decoder, device, dtype, reporter)
@@ -145,13 +153,13 @@ def note_other_machine(run: Run, now: dict[str, Any], reporter: Reporter) -> Non
 def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
     """The tokens of the request: a store that is there, or one made now inside the run."""
     if request.tokens is not None:
-        text = open_tokens(request.tokens, request.tokenizer)
+        text = open_tokens(request.tokens, request.given_tokenizer)
         shutil.copytree(request.tokens, run.tokens, dirs_exist_ok=True)
         for path in run.tokens.iterdir():
             sync(path)
         return text
     tokenizer_config, data_config = request.tokenizer_config(), request.data_config()
-    return tokenize_text(request.source, tokenizer_config, data_config, run.tokens, reporter, request.tokenizer)
+    return tokenize_text(request.source, tokenizer_config, data_config, run.tokens, reporter, request.given_tokenizer)
 
 
 def configure(request: Request, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> tuple[Config, Plan]:
@@ -174,7 +182,7 @@ def configure(request: Request, text: TokenizedText, device: torch.device, dtype
         model,
         training,
         len(text.store.split("train")),
-        size=request.size,
+        size=request.given_size,
         minutes=request.minutes,
         steps=request.steps,
         device=device,
@@ -186,12 +194,14 @@ def configure(request: Request, text: TokenizedText, device: torch.device, dtype
     return config, plan
 
 
-def make_session(
-    run: Run, config: Config, text: TokenizedText, device: torch.device, dtype: torch.dtype, reporter: Reporter
-) -> Session:
-    """A session with a new model."""
-    decoder = make_decoder(config.model, config.training.seed)
-    return Session(run, config, text, decoder, device, dtype, reporter)
+def first_decoder(config: Config, start: Start | None) -> Decoder:
+    """What a run begins with: a new model, or the one that it goes on from."""
+    return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
+
+
+def session_class(start: Start | None) -> type[Session]:
+    """A new model is looked at in another way than one that has learned already."""
+    return Session if start is None else ContinuedSession
 
 
 def describe(config: Config, plan: Plan, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> list[str]:

@@ -20,8 +20,9 @@ from foretell.convert.families import check_expressible, find_family
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
-from foretell.pretraining.plan import choose_dropout, training_defaults
+from foretell.pretraining.plan import choose_dropout, continued_defaults, training_defaults
 from foretell.pretraining.prepare import Source
+from foretell.pretraining.start import Start
 from foretell.text import Tokenizer
 
 SECTIONS = tuple(Config.model_fields)
@@ -40,6 +41,7 @@ class Request:
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None
     tokens: Path | None = None  # a token store to use instead of the source
+    start: Start | None = None  # a model to go on from: its weights, shape and tokenizer
     exportable: str | None = None  # the family that the model must be able to leave as
     device: DeviceName = "auto"
     dtype: DtypeName = "auto"
@@ -63,12 +65,38 @@ class Request:
                 check_known(key, tuple(section.model_fields), f"key in {name}:")
         if self.size is not None or self.exportable is not None:
             self.check_exportable(self.model_config(self.size or "tiny", vocab_size=1))
+        if self.start is not None:
+            self._check_start()
         if self.tokenizer is not None and self.section("tokenizer"):
             raise ConfigError("a tokenizer is given, so there is none to make; leave out tokenizer settings (--kind)")
         if self.tokens is not None and (self.section("tokenizer") or "validation_fraction" in self.section("data")):
             raise ConfigError(
                 "the data are tokens, made and split already; leave out tokenizer and validation settings"
             )
+
+    def _check_start(self) -> None:
+        """A model to go on from has its own shape and tokenizer."""
+        if self.size is not None:
+            raise ConfigError("--from takes the size of its model; leave out --size")
+        if self.tokenizer is not None or self.section("tokenizer"):
+            raise ConfigError(
+                "--from takes the tokenizer of its model; leave out --tokenizer, --kind and their settings"
+            )
+        others = [key for key in self.section("model") if key != "dropout"]
+        if others:
+            raise ConfigError(
+                f"--from takes the shape of its model; leave out model.{others[0]}, only dropout can change"
+            )
+
+    @property
+    def given_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that is to be used, where none is to be made."""
+        return self.tokenizer if self.start is None else self.start.tokenizer
+
+    @property
+    def given_size(self) -> str | None:
+        """What the size is called, where none is to be chosen."""
+        return self.size if self.start is None else self.start.name
 
     @property
     def steps(self) -> int | None:
@@ -92,6 +120,8 @@ class Request:
     def model_config(self, size: str, vocab_size: int) -> ModelConfig:
         """The shape: the size's, changed by what the user set; the vocabulary is the tokenizer's."""
         chosen = self.section("model")
+        if self.start is not None:
+            return make_section(ModelConfig, {**self.start.config.model_dump(), **chosen}, "model")
         base = preset(size)
         if "width" in chosen or "num_heads" in chosen:  # what would follow from them follows from the new ones
             base.pop("head_width", None)
@@ -114,7 +144,8 @@ class Request:
 
     def training_config(self, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
         """How to train: defaults for the size and the steps, changed by what the user set."""
-        values = {**training_defaults(size, model, steps), **self.section("training"), "steps": steps}
+        defaults = training_defaults(size, model, steps) if self.start is None else continued_defaults(model, steps)
+        values = {**defaults, **self.section("training"), "steps": steps}
         return make_section(TrainingConfig, values, "training")
 
     def config(self, size: str, vocab_size: int, steps: int, train_tokens: int) -> Config:
@@ -142,8 +173,14 @@ class Request:
         """Refuse data or a tokenizer that a run was not started with; saying nothing about them is fine."""
         if self.described not in ([], data):
             raise ConfigError(self._changed("data", ", ".join(data), ", ".join(self.described)))
-        if self.tokenizer is not None and self.tokenizer.fingerprint != tokenizer.fingerprint:
-            raise ConfigError(self._changed("tokenizer", tokenizer.fingerprint, self.tokenizer.fingerprint))
+        given = self.given_tokenizer
+        if given is not None and given.fingerprint != tokenizer.fingerprint:
+            raise ConfigError(self._changed("tokenizer", tokenizer.fingerprint, given.fingerprint))
+
+    def check_same_start(self, record: dict[str, Any] | None) -> None:
+        """Refuse another model to go on from than a run was started with; saying nothing about it is fine."""
+        if self.start is not None and (record is None or record["weights_sha256"] != self.start.digest):
+            raise ConfigError(self._changed("from", record and record["model"], self.start.argument))
 
     def _changed(self, what: str, old: Any, new: Any) -> str:
         return (

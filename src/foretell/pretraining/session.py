@@ -256,3 +256,12 @@ class Session:
                     f"step {progress.step}: '{path}' is not finite; not saved, the checkpoint before is good. "
                     "Try a lower --training.learning-rate"
                 )
+
+
+class ContinuedSession(Session):
+    """The first steps of a model that has learned already: what it knows of the new text is said, not judged."""
+
+    def report_start(self) -> None:
+        found = evaluate(self.objective, [self.loader.batch(0).rows(0, 4)], self.dtype).loss
+        self.reporter.note(f"before      loss {found:.2f} on the new text")
+        self.sample(self.progress)

@@ -15,6 +15,7 @@ from foretell.pretraining.prepare import Source
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
+from foretell.pretraining.start import load_start
 from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer
 
@@ -27,6 +28,7 @@ def train(
     minutes: float | None = None,
     resume: bool = False,
     tokenizer: Tokenizer | None = None,
+    start: str | Path | None = None,
     device: DeviceName = "auto",
     dtype: DtypeName = "auto",
     reporter: Reporter | None = None,
@@ -35,7 +37,8 @@ def train(
     """Train on files or folders (None: the language reference inside Python) and return the best model of the run.
 
     `sections` are parts of the configuration: `training={"steps": 500}, model={"width": 256}`. What is left out is
-    chosen from the data and the machine; a `reporter` hears what and why. Errors are those of `foretell.errors`.
+    chosen from the data and the machine; a `reporter` hears what and why. `start` is a model to go on from, with its
+    shape and tokenizer. Errors are those of `foretell.errors`.
     """
     paths = [data] if isinstance(data, str | Path) else list(data or [])
     request = Request(
@@ -46,6 +49,7 @@ def train(
         minutes=minutes,
         overrides=sections,
         tokenizer=tokenizer,
+        start=load_start(start) if start is not None else None,
         device=device,
         dtype=dtype,
     )

@@ -38,6 +38,33 @@ def new_directory(final: Path) -> Iterator[Path]:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def new_files(*finals: Path) -> Iterator[tuple[Path, ...]]:
+    """Temporary paths, one for each of these in one folder; the files get their names when the block ends well.
+
+    Where it does not, none of them is left.
+    """
+    folder = finals[0].parent
+    temporary = folder / f"{TEMPORARY}{finals[0].name}-{os.getpid()}"
+    done: list[Path] = []
+    try:
+        shutil.rmtree(temporary, ignore_errors=True)
+        temporary.mkdir(parents=True)
+        paths = tuple(temporary / final.name for final in finals)
+        yield paths
+        for path, final in zip(paths, finals, strict=True):
+            sync(path)
+            path.rename(final)
+            done.append(final)
+        sync(folder)
+    except OSError as error:
+        for final in done:
+            final.unlink(missing_ok=True)
+        raise OutputError(f"could not write {finals[0]}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
 def replace_directory(new: Path, final: Path) -> None:
     """Give `new` the name `final`; what had it before goes only then, and comes back where that fails.
 

@@ -1,0 +1,76 @@
+"""Models of every architecture that GGUF and we share, with odd shapes and tokenizers of both splits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from foretell.config import ModelConfig, make_section
+from foretell.model.init import make_decoder
+from foretell.runs.saved_model import LanguageModel
+from foretell.text import Tokenizer, train_tokenizer
+
+TEXT = "The quick brown fox, 1234 of them, doesn't jump over the lazy dog.\n\tif x == 0: return None\n" * 30
+UNUSED = 5  # rows that no token of the tokenizer has
+SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 16, "feedforward_width": 52}
+ROTARY: dict[str, Any] = {
+    "position": "rotary",
+    "norm": "rmsnorm",
+    "feedforward": "gated",
+    "activation": "silu",
+    "bias": False,
+    "num_kv_heads": 2,
+    "tie_embeddings": False,
+}
+QWEN3: dict[str, Any] = {**ROTARY, "qk_norm": True}
+BIASES = {"attention": True, "attention_output": True, "feedforward": True, "norm": False}
+LINEAR = {"type": "linear", "factor": 2.5}
+LLAMA3 = {"type": "llama3", "factor": 4.0, "original_context_length": 16, "low_frequency_factor": 1.0}
+# name -> (architecture, shape)
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "gpt2": ("gpt2", {}),
+    "gpt2 with a head of its own": ("gpt2", {"tie_embeddings": False, "norm_epsilon": 1e-3, "num_heads": 1}),
+    "llama": ("llama", ROTARY),
+    "llama, tied, own head width": ("llama", {**ROTARY, "tie_embeddings": True, "head_width": 12, "num_kv_heads": 1}),
+    "llama with biases": ("llama", {**ROTARY, "bias": BIASES, "num_kv_heads": 4}),
+    "llama, linear rope": ("llama", {**ROTARY, "rope_scaling": LINEAR, "rope_theta": 300.0}),
+    "llama 3": ("llama", {**ROTARY, "rope_scaling": LLAMA3, "rope_theta": 500.0}),
+    "qwen3": ("qwen3", {**QWEN3, "norm_epsilon": 1e-3}),
+    "qwen3, tied, linear rope": ("qwen3", {**QWEN3, "tie_embeddings": True, "rope_scaling": LINEAR, "head_width": 24}),
+}
+
+MakeModel = Callable[..., LanguageModel]
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest) -> str:
+    """A test that takes this runs once for every case."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def tokenizers_by_split() -> dict[str, Tokenizer]:
+    """Byte-level BPE with both ways of cutting text, and bytes alone."""
+    made = {split: train_tokenizer("bpe", [TEXT], vocab_size=320, split=split) for split in ("gpt2", "qwen2")}
+    return {**made, "bytes": train_tokenizer("bytes", ["a"])}
+
+
+@pytest.fixture(scope="session")
+def make_model(tokenizers_by_split: dict[str, Tokenizer]) -> MakeModel:
+    """`make_model("llama")`: a case with strong random weights; `tokenizer` and fields of the shape can be changed."""
+
+    def make(case: str, tokenizer: Tokenizer | None = None, **changes: Any) -> LanguageModel:
+        architecture, shape = CASES[case]
+        chosen = tokenizer or tokenizers_by_split["gpt2" if architecture == "gpt2" else "qwen2"]
+        sizes = {**SHAPE, "vocab_size": chosen.vocab_size + UNUSED, **shape, **changes}
+        decoder = make_decoder(make_section(ModelConfig, sizes), seed=1)
+        with torch.no_grad(), torch.random.fork_rng():
+            torch.manual_seed(0)
+            for parameter in decoder.parameters():
+                parameter.add_(0.2 * torch.randn_like(parameter))
+        return LanguageModel(decoder.eval(), chosen)
+
+    return make
