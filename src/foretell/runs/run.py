@@ -10,6 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from pydantic_core import to_jsonable_python
+
+from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
 from foretell.runs.files import is_temporary, read_json, remove_leftovers, sync, write_json, write_text
@@ -102,10 +105,17 @@ class Run:
     def configuration_digest(self) -> str:
         """A hash of the configuration, so that a checkpoint can tell whether it is the one it was trained with.
 
-        Without what may change while the result stays the same but for rounding.
+        Without what may change while the result stays the same but for rounding, and without settings at their
+        defaults: those that came with a later version are what was the rule before.
         """
         config = self.record()["config"]
-        training = {key: value for key, value in config.get("training", {}).items() if key not in RESUMABLE}
+        fields = TrainingConfig.model_fields.items()
+        defaults = to_jsonable_python({key: field.default for key, field in fields if not field.is_required()})
+        training = {
+            key: value
+            for key, value in config.get("training", {}).items()
+            if key not in RESUMABLE and not (key in defaults and value == defaults[key])
+        }
         canonical = json.dumps({**config, "training": training}, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
