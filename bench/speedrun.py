@@ -150,7 +150,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps({"benchmark": "speedrun", "target": TARGET, **about, "runs": runs}))
         return
-    print(f"{heading(about)}\n{parameters:,} parameters, to reach: {TARGET}")
+    print(f"{heading(about['machine'], about['versions'])}\n{parameters:,} parameters, to reach: {TARGET}")
     for one in runs:
         reached = "not reached" if one["minutes_to_target"] is None else f"{one['minutes_to_target']:.1f} minutes"
         print(f"seed {one['seed']}: {reached}, best {one['best']:.4f}")
