@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import nan
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ def test_what_is_within_the_bounds_is_no_problem() -> None:
         ({"greedy_same": 2, "text": None}, "on tokens from all over the vocabulary"),
     ],
 )
-def test_every_bound_that_is_missed_is_a_problem(missed: dict[str, float], message: str) -> None:
+def test_every_bound_that_is_missed_is_a_problem(missed: dict[str, Any], message: str) -> None:
     problem = replace(FINE, **missed).problem()
     assert problem is not None
     assert message in problem
