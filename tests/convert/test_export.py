@@ -23,6 +23,9 @@ from foretell.errors import ConfigError, OutputError
 from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.runs.saved_model import LanguageModel
+from foretell.text import Tokenizer
+from foretell.text.documents import special_token
+from foretell.text.structure import with_ends, with_start
 
 SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 9, "vocab_size": 31}
 LLAMA: dict[str, Any] = {
@@ -80,13 +83,29 @@ def test_a_large_model_is_written_in_several_files(model: LanguageModel, tmp_pat
     for directory, shard_bytes in ((one, 10**9), (several, 5000)):
         directory.mkdir()
         write_huggingface(directory, model, find_family("qwen3"), torch.float32, shard_bytes)
-    assert len(list(several.glob("model-*-of-*.safetensors"))) > 2
+    files = {path.name: load_file(path).values() for path in several.glob("*.safetensors")}
+    assert len(files) > 2
+    assert sorted(files) == [f"model-{n:05}-of-{len(files):05}.safetensors" for n in range(1, len(files) + 1)]
+    assert all(len(tensors) == 1 or sum(one.nbytes for one in tensors) <= 5000 for tensors in files.values())
     assert not (several / "model.safetensors").exists()
     ids = torch.arange(9)[None]
     expected = load_huggingface(one).decoder(ids)
     assert torch.equal(load_huggingface(several).decoder(ids), expected)
     theirs = AutoModelForCausalLM.from_pretrained(several).eval()
     torch.testing.assert_close(theirs(ids).logits, expected, rtol=0, atol=1e-4)
+
+
+def test_all_tokens_that_end_a_text_and_the_one_that_starts_it_go_along(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    document, size = tokenizer.document(), tokenizer.vocab_size
+    document["added_tokens"] += [special_token("<s>", size), special_token("<|eot|>", size + 1)]
+    chatty = Tokenizer(with_ends(with_start(document, "<s>"), ["<|endoftext|>", "<|eot|>"]))
+    decoder = make_decoder(shape(**LLAMA, vocab_size=size + 2), seed=1).eval()
+    export_huggingface(LanguageModel(decoder, chatty), tmp_path / "out")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out").generation_config
+    assert tuple(theirs.eos_token_id) == chatty.end_ids == (chatty.end_id, size + 1)
+    assert (theirs.bos_token_id,) == chatty.start_ids == (size,)
+    back = load_huggingface(tmp_path / "out").tokenizer
+    assert (back.end_ids, back.start_ids) == (chatty.end_ids, chatty.start_ids)
 
 
 def spoil_weights(directory: Path) -> None:

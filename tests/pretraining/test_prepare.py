@@ -12,6 +12,10 @@ from foretell.data.sources import AnyDocument, read_documents
 from foretell.pretraining import prepare
 from foretell.pretraining.prepare import spread_sample, tokenize_text
 from foretell.pretraining.reporter import Reporter
+from foretell.pretraining.samples import Samples
+from foretell.text import Tokenizer, train_tokenizer
+from foretell.text.documents import special_token
+from foretell.text.structure import with_ends, with_start
 
 TEXT = "".join(f"Line {number} tells of cats, dogs and 🐈, don't you think?\n" for number in range(2000))
 
@@ -51,6 +55,28 @@ def test_a_large_file_gives_the_tokens_that_it_would_give_whole(
     assert first.read(0, len(first)).tolist() == second.read(0, len(second)).tolist()
     assert first.bytes == second.bytes == len(TEXT.encode())
     assert second.document_starts.tolist() == [0]
+
+
+def test_every_document_stands_between_the_start_and_the_end_token(tmp_path: Path) -> None:
+    texts = {"a.txt": "the cat", "b.txt": "a dog"}
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+    plain = train_tokenizer("bytes", list(texts.values()))
+    document, start = plain.document(), plain.vocab_size
+    document["added_tokens"].append(special_token("<s>", start))
+    tokenizer = Tokenizer(with_ends(with_start(document, "<s>"), ["<|endoftext|>"]))
+
+    def source() -> list[AnyDocument]:
+        return list(read_documents([tmp_path / name for name in texts]))
+
+    data = DataConfig(validation_fraction=0)
+    text = tokenize_text(source, TokenizerConfig(), data, tmp_path / "tokens", Reporter(), tokenizer)
+    stream = text.store.split("train")
+    first, second = ([start, *one.encode(), plain.end_id] for one in texts.values())
+    assert stream.read(0, len(stream)).tolist() == first + second
+    assert stream.document_starts.tolist() == [0, len(first)]
+    sample = Samples(("the",), stream, tokenizer, context_length=8)
+    assert sample.prompts == [tokenizer.encode_input("the")] == [[start, *b"the"]]
 
 
 def test_progress_is_told_and_reaches_the_whole(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

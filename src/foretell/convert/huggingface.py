@@ -149,12 +149,13 @@ def _weights(decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
 
 def config_json(family: Family, config: ModelConfig, tokenizer: Tokenizer, dtype: torch.dtype) -> dict[str, Any]:
     """The content of config.json. Special tokens are written out: the families' own defaults are others' ids."""
+    ends = list(tokenizer.end_ids)
     return {
         "architectures": [family.architecture],
         "model_type": family.name,
         **write_settings(family, config),
         "bos_token_id": tokenizer.start_id,
-        "eos_token_id": tokenizer.end_id,
+        "eos_token_id": ends if len(ends) > 1 else tokenizer.end_id,
         "pad_token_id": None,
         "torch_dtype": str(dtype).removeprefix("torch."),
     }

@@ -65,7 +65,7 @@ def check_enough_tokens(tokens: int, context_length: int) -> None:
     if tokens < context_length + 1:
         raise DataError(
             f"the training text has {tokens} tokens, less than one context of {context_length} and the token after it; "
-            "give more text or a smaller --model.context-length"
+            "give more text, or take a model with a smaller context (of a new one: --model.context-length)"
         )
 
 

@@ -159,7 +159,11 @@ def vocabulary_for(text_bytes: int) -> int:
 def write_splits(
     source: Source, tokenizer: Tokenizer, config: DataConfig, directory: Path, speed: Speed
 ) -> tuple[dict[str, SplitRecord], int]:
-    """Encode every document into its split, each ended by the end token; returns the records and the documents read."""
+    """Encode every document into its split, between the tokenizer's start and end tokens, where it has such.
+
+    Returns the records and the number of sources.
+    """
+    start = np.array(tokenizer.start_ids, dtype=np.int32)
     end = np.array([] if tokenizer.end_id is None else [tokenizer.end_id], dtype=np.int32)
     sources: set[str] = set()
     with (
@@ -170,7 +174,7 @@ def write_splits(
         for part, document in split_documents(source(), config.validation_fraction):
             sources.add(document.source)
             ids = tokenizer.encode_stream(speed.watch(document.pieces()))
-            writers[part].add_pieces(chain(ids, [end]), document.utf8_bytes)
+            writers[part].add_pieces(chain([start], ids, [end]), document.utf8_bytes)
     if not train.record.tokens:
         raise DataError("the data holds no text; give a file with some")
     return {name: writer.record for name, writer in writers.items()}, len(sources)

@@ -42,7 +42,7 @@ class Samples:
 
     def encode(self, prompt: str) -> list[int]:
         """A prompt's ids; one that leaves no room for an answer is a `ConfigError`."""
-        ids = self.tokenizer.encode(prompt)
+        ids = self.tokenizer.encode_input(prompt)
         if not 0 < len(ids) < self.context_length:
             raise ConfigError(
                 f"the sample prompt {prompt[:30]!r} has {len(ids)} tokens; it needs between 1 and "
@@ -64,7 +64,7 @@ class Samples:
         count = min(SAMPLE_TOKENS, self.context_length - len(prompt))
         for _ in generate(decoder, [sequence], sampler, count, end_id=self.tokenizer.end_id):
             pass
-        before = self.tokenizer.decode(prompt)
+        before = self.tokenizer.decode(prompt, skip_special=True)
         whole = self.tokenizer.decode(prompt + sequence.generated, skip_special=True)
         if whole.startswith(before):  # tokens that are words get their space only from their neighbour
             return Sample(before, whole[len(before) :])
