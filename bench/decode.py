@@ -5,7 +5,8 @@
 
 Both continue the same prompt with the same weights, greedily and with cached keys and values, by their own generate
 functions, in turns; a timing includes reading the prompt. Before that their tokens are compared in float32. Without
-transformers, foretell is measured alone.
+transformers, foretell is measured alone; with llama-cpp-python, llama.cpp is there too, where one row is generated,
+from a file in float32 or float16.
 """
 
 from __future__ import annotations
@@ -112,8 +113,12 @@ def parse_arguments() -> argparse.Namespace:
 def make_programs(config: ModelConfig, dtype: torch.dtype, has_peer: bool) -> list[Program]:
     """Everyone who is here, with the same weights."""
     decoder = make_stirred_decoder(config)
-    peer = [make_transformers(decoder, dtype)] if has_peer else []
-    return [make_foretell(decoder.to(dtype)), *peer]
+    peers = [make_transformers(decoder, dtype)] if has_peer else []
+    if importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):
+        from llamacpp import make_llamacpp
+
+        peers.append(Program("llama.cpp", *make_llamacpp(decoder, dtype)))
+    return [make_foretell(decoder.to(dtype)), *peers]
 
 
 @torch.no_grad()
@@ -183,7 +188,7 @@ def make_transformers(decoder: Decoder, dtype: torch.dtype) -> Program:
 def compare_tokens(programs: list[Program], config: ModelConfig, new_tokens: int) -> dict[str, int]:
     """How many of a row's new tokens are the same in both, up to the first that is not."""
     prompts = make_prompts(1, PROMPT_LENGTH, config)
-    ours, theirs = (program.generate(prompts, new_tokens)[0] for program in programs)
+    ours, theirs = (program.generate(prompts, new_tokens)[0] for program in programs[:2])
     same = next((index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), new_tokens)
     return {"same": same, "of": new_tokens}
 
@@ -194,7 +199,8 @@ def measure(programs: list[Program], dtype: str, config: ModelConfig, plan: Plan
     for batch_size in plan.batch_sizes:
         note(f"{dtype}: generating, batch {batch_size}, {plan.rounds} rounds after a first that is not counted")
         prompts = make_prompts(batch_size, PROMPT_LENGTH, config)
-        runs = {program.name: bind_generate(program, prompts, plan.new_tokens) for program in programs}
+        able = [program for program in programs if batch_size == 1 or program.name != "llama.cpp"]
+        runs = {program.name: bind_generate(program, prompts, plan.new_tokens) for program in able}
         seconds = time_interleaved(runs, plan.rounds)
         rows += make_rows("generate", dtype, batch_size, batch_size * plan.new_tokens, seconds)
     note(f"{dtype}: reading a prompt of {PREFILL_LENGTH} tokens")

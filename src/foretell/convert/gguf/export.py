@@ -37,7 +37,7 @@ def export_gguf(
     gguf = import_gguf()
     family = choose_architecture(model.decoder.config, family_name)
     pairs = describe_file(model, family, precision)
-    tensors = pack_weights(gguf, model, family, precision)
+    tensors = pack_weights(gguf, model.decoder, family, precision)
     written = model if precision == "f32" else unpacked_model(gguf, model, family, tensors)
     report_path = report_beside(target)
     prepare = compose if is_composed(model.tokenizer.document()) else str

@@ -17,6 +17,7 @@ from foretell.convert.gguf.metadata import FREQUENCIES, frequency_divisors, writ
 from foretell.convert.gguf.precision import PRECISIONS, pack, precision_of, unpack
 from foretell.convert.gguf.vocabulary import write_vocabulary
 from foretell.convert.layout import iter_ours, iter_theirs
+from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.runs.saved_model import LanguageModel
 
@@ -31,10 +32,10 @@ class Packed:
     content: np.ndarray[Any, Any]
 
 
-def pack_weights(gguf: ModuleType, model: LanguageModel, family: Family, precision: str) -> dict[str, Packed]:
+def pack_weights(gguf: ModuleType, decoder: Decoder, family: Family, precision: str) -> dict[str, Packed]:
     """Every tensor of the file, by its name."""
-    config = model.decoder.config
-    weights = {path: weight.detach().to("cpu", torch.float32) for path, weight in model.decoder.named_parameters()}
+    config = decoder.config
+    weights = {path: weight.detach().to("cpu", torch.float32) for path, weight in decoder.named_parameters()}
     packed = {}
     for name, tensor in iter_theirs(family, config, weights):
         kind = precision_of(name, tuple(tensor.shape), precision)

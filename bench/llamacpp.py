@@ -1,0 +1,68 @@
+"""llama.cpp as a contender: the same weights from a GGUF file, through llama-cpp-python, one row at a time."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import gguf
+import llama_cpp
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretell.convert.gguf.architectures import GPT2_FILE
+from foretell.convert.gguf.metadata import write_metadata
+from foretell.convert.gguf.write import pack_weights, write_gguf
+from foretell.model.decoder import Decoder
+
+FILES = {torch.float32: "f32", torch.bfloat16: "f16"}  # 16 bits each; our files know no bfloat16
+
+
+def make_llamacpp(decoder: Decoder, dtype: torch.dtype) -> tuple[Callable, Callable]:
+    """What generates greedily from prompts (1, T), and what reads them up to the logits of the next token."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "gpt2.gguf"
+        write_file(decoder, FILES[dtype], path)
+        threads = torch.get_num_threads()
+        llama = llama_cpp.Llama(
+            str(path),
+            n_ctx=1024,
+            n_batch=512,
+            n_threads=threads,
+            n_threads_batch=threads,
+            use_mmap=False,
+            verbose=False,
+        )
+
+    def read(prompts: Tensor) -> np.ndarray[Any, Any]:
+        llama.reset()
+        llama.eval(prompts[0].tolist())
+        return last_logits(llama, decoder.config.vocab_size)
+
+    def continue_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        generated = [int(read(prompts).argmax())]
+        while len(generated) < new_tokens:
+            llama.eval(generated[-1:])
+            generated.append(int(last_logits(llama, decoder.config.vocab_size).argmax()))
+        return [generated]
+
+    return continue_all, read
+
+
+def write_file(decoder: Decoder, precision: str, path: Path) -> None:
+    """A file without a tokenizer: ids alone go in and out."""
+    pairs = {
+        "general.type": "model",
+        **write_metadata(GPT2_FILE, decoder.config),
+        "tokenizer.ggml.model": "none",
+        "gpt2.vocab_size": decoder.config.vocab_size,
+    }
+    write_gguf(gguf, path, "gpt2", pairs, pack_weights(gguf, decoder, GPT2_FILE, precision))
+
+
+def last_logits(llama: llama_cpp.Llama, vocab_size: int) -> np.ndarray[Any, Any]:
+    """Scores (V,) of what follows the last token."""
+    return np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llama.ctx, -1), shape=(vocab_size,))
