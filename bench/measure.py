@@ -113,6 +113,20 @@ def heading(machine: Mapping[str, Any], versions: Mapping[str, str | None]) -> s
     return f"{machine['cpu']} {bfloat16} bfloat16 instructions; {cores}\n{installed}"
 
 
+def matrix_rate(sizes: Sequence[int] = (1024, 2048, 4096), seconds: float = 1.0) -> float:
+    """FLOP/s of the fastest square product in bfloat16: what the machine gives at best."""
+    best = 0.0
+    for size in sizes:
+        left, right = torch.randn(2, size, size).bfloat16()
+        started, count = time.perf_counter(), 0
+        while time.perf_counter() < started + seconds:
+            one = time.perf_counter()
+            _ = left @ right
+            elapsed, count = time.perf_counter() - one, count + 1
+            best = max(best, 2 * size**3 / elapsed) if count > 1 else best  # the first is slower
+    return best
+
+
 def note(text: str) -> None:
     """A line on stderr, for all that is not a result."""
     print(text, file=sys.stderr, flush=True)

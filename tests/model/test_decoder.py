@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig, make_section
 from foretell.errors import ContextLengthError
+from foretell.lessons.smallest_decoder.printed import PROBABILITIES, WEIGHTS
 from foretell.model.attention import Attention
 from foretell.model.cache import FreshContext
 from foretell.model.decoder import Decoder
@@ -197,20 +198,6 @@ SMALLEST: dict[str, Any] = {
     "tie_embeddings": False,
     "bias": {"attention": False, "head": True},
 }
-ATTENTION_WEIGHTS = [
-    [1, 0, 0, 0, 0],
-    [0.4841, 0.5159, 0, 0, 0],
-    [0.0963, 0.0581, 0.8456, 0, 0],
-    [0.1430, 0.1026, 0.4381, 0.3163, 0],
-    [0.1608, 0.1539, 0.2520, 0.2364, 0.1969],
-]
-PROBABILITIES = [
-    [0.132031, 0.226309, 0.108338, 0.158296, 0.129722, 0.245304],
-    [0.126194, 0.179358, 0.129261, 0.182930, 0.118820, 0.263437],
-    [0.152013, 0.130360, 0.104023, 0.229152, 0.085190, 0.299262],
-    [0.146018, 0.140654, 0.113094, 0.215067, 0.094568, 0.290599],
-    [0.141297, 0.161098, 0.117462, 0.195718, 0.106899, 0.277526],
-]
 
 
 def in_order_of_seed_42(*layers: Callable[[], nn.Module]) -> list[nn.Module]:
@@ -247,7 +234,7 @@ def test_the_smallest_decoder_gives_the_printed_attention_weights(smallest: Deco
     assert isinstance(attention, Attention)
     scores = (attention.query(x) @ attention.key(x).transpose(1, 2) / 3**0.5)[0]
     weights = scores.masked_fill(~Mask(5, 5).allowed[0, 0], -torch.inf).softmax(-1)
-    torch.testing.assert_close(weights, torch.tensor(ATTENTION_WEIGHTS), rtol=0, atol=6e-5)
+    torch.testing.assert_close(weights, torch.tensor(WEIGHTS), rtol=0, atol=6e-5)
     torch.testing.assert_close(
         smallest.trunk(x, FreshContext(torch.arange(5)[None]))[0], weights @ attention.value(x)[0]
     )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from foretell.config import ModelConfig, make_section
+from foretell.lessons.smallest_decoder.printed import OUTPUT, PROBABILITIES, SCALED, STREAM, VALUES, WEIGHTS
 from foretell.textbook.arrays import Matrix
 from foretell.textbook.attention import associations, attention, attention_weights, project, unidirectional_mask
 from foretell.textbook.chain_rule import conditional_log_probability
@@ -18,49 +19,6 @@ from foretell.textbook.softmax import softmax_per_column
 
 IDS = [0, 1, 2, 3, 4]
 SENTENCE = [*IDS, 5]
-# one row a token, as printed
-STREAM = [
-    [1.5049, 0.1550, -0.8613],
-    [0.5909, -1.1096, 0.2877],
-    [0.7093, 1.9158, 2.5998],
-    [-0.1050, 1.0632, 1.9757],
-    [0.2883, 0.5985, -0.1772],
-]
-SCALED_SCORES = [
-    [-0.10, -0.05, 0.45, 0.32, 0.02],
-    [0.26, 0.33, -0.07, -0.12, -0.05],
-    [-0.36, -0.86, 1.82, 1.22, 0.34],
-    [-0.17, -0.50, 0.95, 0.63, 0.20],
-    [-0.15, -0.20, 0.30, 0.23, 0.05],
-]
-WEIGHTS = [
-    [1, 0, 0, 0, 0],
-    [0.4841, 0.5159, 0, 0, 0],
-    [0.0963, 0.0581, 0.8456, 0, 0],
-    [0.1430, 0.1026, 0.4381, 0.3163, 0],
-    [0.1608, 0.1539, 0.2520, 0.2364, 0.1969],
-]
-VALUES = [
-    [-0.1537, -0.4681, -0.5867],
-    [-0.3991, 0.3304, -0.0209],
-    [-0.6008, 0.4985, -1.2570],
-    [-0.3408, 0.5145, -0.5573],
-    [0.0575, -0.2277, -0.2618],
-]
-OUTPUT = [
-    [-0.1537, -0.4681, -0.5867],
-    [-0.2803, -0.0562, -0.2948],
-    [-0.5461, 0.3957, -1.1207],
-    [-0.4339, 0.3481, -0.8130],
-    [-0.3068, 0.1780, -0.5976],
-]
-PROBABILITIES = [
-    [0.132031, 0.226309, 0.108338, 0.158296, 0.129722, 0.245304],
-    [0.126194, 0.179358, 0.129261, 0.182930, 0.118820, 0.263437],
-    [0.152013, 0.130360, 0.104023, 0.229152, 0.085190, 0.299262],
-    [0.146018, 0.140654, 0.113094, 0.215067, 0.094568, 0.290599],
-    [0.141297, 0.161098, 0.117462, 0.195718, 0.106899, 0.277526],
-]
 
 
 def seeded_weights() -> dict[str, Matrix]:
@@ -121,7 +79,7 @@ def test_the_stream_is_word_plus_position(stream):
 def test_the_scaled_scores_are_the_printed_ones(stream, head):
     Q, K = project(head.W_q, head.b_q, stream), project(head.W_k, head.b_k, stream)
     scores = np.stack([associations(Q[:, t], K) for t in range(5)])
-    assert scores / 3**0.5 == rounds_to(SCALED_SCORES, places=2)
+    assert scores / 3**0.5 == rounds_to(SCALED, places=2)
 
 
 def test_the_weights_values_and_output_of_attention_are_the_printed_ones(stream, head):
