@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
+from foretell.model.rms_norm import rms_norm
 
 
 class LayerNorm(nn.LayerNorm):
     """Subtract the mean, divide by the standard deviation, scale, shift (Ba, Kiros, Hinton 2016)."""
 
     def forward(self, input: Tensor) -> Tensor:
-        return for_products(super().forward(input))
+        return super().forward(input).to(products_dtype(input))
 
 
 class RMSNorm(nn.RMSNorm):
-    """Divide by the root mean square, scale (Zhang and Sennrich 2019). The scale takes the input's dtype.
-
-    Without that, queries and keys in bfloat16 under autocast miss torch's fused kernel, which wants one dtype for both.
-    """
+    """Divide by the root mean square, scale (Zhang and Sennrich 2019)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return for_products(F.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps))
+        assert self.eps is not None, "make_rms_norm gives it"
+        return NORMALISE[x.device.type == "cpu"](x, self.weight, self.eps, products_dtype(x))
 
 
-def for_products(x: Tensor) -> Tensor:
-    """x in the precision that autocast gives to products: cast here once, not by each layer that reads it."""
+def by_torch(x: Tensor, scale: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
+    """RMSNorm where torch has a kernel for it."""
+    return F.rms_norm(x, scale.shape, scale.to(x.dtype), epsilon).to(dtype)
+
+
+NORMALISE: dict[bool, Callable[[Tensor, Tensor, float, torch.dtype], Tensor]] = {True: rms_norm, False: by_torch}
+
+
+def products_dtype(x: Tensor) -> torch.dtype:
+    """The precision that autocast gives to products of x: a norm casts to it once, not each layer that reads it."""
     device = x.device.type
-    return x.to(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else x
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
 
 
 def make_layer_norm(width: int, epsilon: float, bias: bool) -> nn.Module:

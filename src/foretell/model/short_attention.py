@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 MAX_LENGTH = 512
 WEIGHTS_AT_ONCE = 2**20  # elements: 2 MiB, the second-level cache of two cores
@@ -50,6 +51,8 @@ class ShortCausalAttention(torch.autograd.Function):
         return mixed
 
     @staticmethod
+    @once_differentiable  # for a second time, what forward saved on its way would count as constant
+    # pyrefly: ignore[bad-override]
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, ...]:
         (d_mixed,) = grad_outputs
         query, key, value, weights = ctx.saved_tensors
