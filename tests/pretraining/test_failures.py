@@ -12,14 +12,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.data.batch import make_batch
 from foretell.device import memory_of, read_limit
 from foretell.errors import CheckpointError, ConfigError, DataError, ForetellError, OutputError, TrainingError
 from foretell.model.decoder import Decoder
-from foretell.model.presets import PRESETS, preset_config
+from foretell.model.init import make_decoder
+from foretell.model.presets import MODERN, PRESETS, preset_config
 from foretell.pretraining import memory, samples
 from foretell.pretraining.failures import is_out_of_memory, next_divisor
 from foretell.pretraining.pretrain import pretrain
@@ -27,8 +30,10 @@ from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.session import Session
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
 from foretell.runs.lock import held
+from foretell.training.objective import Objective
 
 CPU = torch.device("cpu")
+SHAPE = {"num_layers": 2, "num_heads": 2, "width": 32, "context_length": 32, "vocab_size": 5}
 
 
 @pytest.fixture
@@ -172,6 +177,30 @@ def test_what_fits_is_not_refused() -> None:
     config = preset_config("base", vocab_size=1000)
     memory.check_model_fits(config, CPU)
     memory.check_batch_fits(config, TrainingConfig(steps=1), CPU)
+
+
+@pytest.mark.parametrize(
+    "shape", [{}, {"activation": "relu"}, {"feedforward": "none"}, MODERN, {**MODERN, "feedforward": "mlp"}]
+)
+def test_a_batch_needs_at_least_the_memory_that_is_asked_for_it(shape: dict[str, Any]) -> None:
+    config = make_section(ModelConfig, {**SHAPE, **shape})
+    objective = Objective(make_decoder(config, seed=1)).train()
+    kept = (bytes_kept(objective, rows=3) - bytes_kept(objective, rows=1)) / (2 * config.context_length)
+    assert 0.5 * kept < memory.kept_per_token(config) < kept
+
+
+def bytes_kept(objective: Objective, rows: int) -> int:
+    """What the forward pass of so many rows keeps for the backward one."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    batch = make_batch(np.zeros((rows, objective.decoder.config.context_length + 1), dtype=np.int64))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), torch.autocast("cpu"):
+        objective(batch)
+    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
 
 
 def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,8 @@ def train(
         return show_step(show_batch, out, device, dtype, json)
     if json:
         raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
+    if resume == "auto" and out is not None and not data:
+        check_there_is_a_run(out)
     out = out or default_out(data, resume == "auto")
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
@@ -113,6 +115,14 @@ def check_alone(*others: Any) -> None:
     """Refuse what --show-batch would ignore."""
     if any(other not in (None, ()) for other in others):
         raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
+
+
+def check_there_is_a_run(out: Path) -> None:
+    """Refuse to begin a run of the embedded text where the user meant to go on with one of their own."""
+    from foretell.runs.run import is_run, is_unfinished
+
+    if not is_run(out) and not is_unfinished(out):
+        raise UsageError(f"{out} holds no run to go on with; name the text too, to begin one")
 
 
 def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:

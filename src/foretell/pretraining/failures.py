@@ -11,6 +11,7 @@ from foretell.errors import OutputError, TrainingError
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import Run, is_run
 from foretell.training.actions import Progress
+from foretell.training.step import DivergedError
 
 # torch has no error class for this on every device: what it says on a CPU, on a GPU, and in its libraries
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc", "ALLOC_FAILED")
@@ -38,11 +39,15 @@ def memory_errors_explained() -> Iterator[None]:
 
 @contextmanager
 def failures_explained(run: Run, training: TrainingConfig, progress: Progress) -> Iterator[None]:
-    """Say of a full disk, a directory that is gone or a full memory what is safe, and how to go on."""
+    """Say of a full disk, a directory that is gone, a full memory or a divergence what is safe, and how to go on."""
     try:
         yield
     except OutputError as error:
         raise OutputError(f"{error}; training ended after step {progress.step:,}, {way_on(run)}") from error
+    except DivergedError as error:
+        raise DivergedError(
+            f"{error}; {what_is_saved(run)}. Start anew with a lower --training.learning-rate or --dtype float32"
+        ) from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise

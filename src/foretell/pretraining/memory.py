@@ -14,8 +14,10 @@ from foretell.model.cost import count_parameters
 
 STATE_BYTES = 16  # a parameter: weight, gradient and the two moments of AdamW, in float32
 SAVED_BYTES = 12  # in a checkpoint: weight and moments
-KEPT_PER_BLOCK = 8  # rows of width D that a block keeps for its gradient, at the very least
-KEPT_BYTES = 2  # each of them, in bfloat16
+# What a block keeps of a token for its gradient in bfloat16, at the very least: bytes times the width for attention and
+# for the feed-forward layer with its norm, and bytes times the hidden width; bench/memory.py measures all that is kept
+ATTENTION_KEEPS = 14
+FEEDFORWARD_KEEPS = {"none": (0, 0), "mlp": (6, 2), "gated": (6, 8)}
 
 
 def check_model_fits(config: ModelConfig, device: torch.device) -> None:
@@ -32,14 +34,19 @@ def check_model_fits(config: ModelConfig, device: torch.device) -> None:
 def check_batch_fits(config: ModelConfig, training: TrainingConfig, device: torch.device) -> None:
     """Refuse a batch for which the memory is surely too small, whatever else it has to hold."""
     rows = training.batch_size // training.accumulation
-    per_token = config.num_layers * config.width * KEPT_PER_BLOCK * KEPT_BYTES
-    needed = count_parameters(config) * STATE_BYTES + rows * config.context_length * per_token
+    needed = count_parameters(config) * STATE_BYTES + rows * config.context_length * kept_per_token(config)
     there = memory_of(device)
     if needed > there:
         raise ConfigError(
             f"{rows:,} rows of {config.context_length:,} tokens at once need more than {size(needed)}, and "
             f"{device.type} memory is {size(there)}; lower --training.batch-size or raise --training.accumulation"
         )
+
+
+def kept_per_token(config: ModelConfig) -> int:
+    """Bytes that the forward pass keeps for the backward one, a token, at least."""
+    outside, hidden = FEEDFORWARD_KEEPS[config.feedforward]
+    return config.num_layers * ((ATTENTION_KEEPS + outside) * config.width + hidden * config.feedforward_width)
 
 
 def check_disk_fits(config: Config, directory: Path) -> None:

@@ -34,7 +34,7 @@ def training_step(
     """Update the weights once; however many micro-batches the batch is cut into, the gradient is the same.
 
     Matrix products run in `dtype`; weights, gradients and the optimizer stay in float32. A loss or gradient that is not
-    finite is a `TrainingError` before any weight has changed.
+    finite is a `DivergedError` before any weight has changed.
     """
     count = batch.count  # of the whole batch, so that micro-batches with fewer targets weigh less
     if count == 0:
@@ -71,10 +71,11 @@ def clip_gradient(model: torch.nn.Module, limit: float | None) -> float:
     return float(torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit))
 
 
-def not_finite(loss: float, norm: float, step: int) -> TrainingError:
+class DivergedError(TrainingError):
+    """A loss or gradient is not finite."""
+
+
+def not_finite(loss: float, norm: float, step: int) -> DivergedError:
     """The error for a step that would have carried an infinity, or what is not a number, into the weights."""
     what, value = ("gradient", norm) if math.isfinite(loss) else ("loss", loss)
-    return TrainingError(
-        f"step {step + 1}: the {what} is {value}; no weight was changed and the last checkpoint is good. "
-        "Try a lower --training.learning-rate or --dtype float32"
-    )
+    return DivergedError(f"step {step + 1}: the {what} is {value}, and no weight was changed by it")
