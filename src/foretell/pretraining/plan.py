@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -25,10 +24,6 @@ FEWEST_STEPS = 50
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 PROBE_SECONDS = 2.0
 DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
-# size: (learning rate, tokens a step), found by trial on small corpora; larger models want smaller rates, larger steps
-RECIPES = {"toy": (3e-3, 1024), "tiny": (2e-3, 2048), "small": (1.5e-3, 4096), "medium": (1e-3, 8192)}
-LARGE_RECIPE = (6e-4, 16_384)
-CONTINUED_SHARE = 0.1  # of a new model's learning rate, for one that has learned already
 
 
 @dataclass(frozen=True)
@@ -125,33 +120,3 @@ def plan_run(
     tokens_per_step = settings.batch_size * config.context_length
     steps, reason = choose_steps(train_tokens, tokens_per_step, budget, rate, fixed_time=minutes is not None)
     return Plan(size, steps, rate, [*reasons, reason])
-
-
-def nearest_size(config: ModelConfig) -> str:
-    """The size whose number of parameters is nearest, with the same vocabulary."""
-    parameters = count_parameters(config)
-    others = {name: count_parameters(preset_config(name, vocab_size=config.vocab_size)) for name in SIZES}
-    return min(others, key=lambda one: abs(np.log(others[one] / parameters)))
-
-
-def continued_defaults(config: ModelConfig, steps: int) -> dict[str, Any]:
-    """What `train` sets where a model goes on that has learned already."""
-    defaults = training_defaults(nearest_size(config), config, steps)
-    return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
-
-
-def training_defaults(size: str, config: ModelConfig, steps: int) -> dict[str, Any]:
-    """What `train` sets where the user says nothing."""
-    learning_rate, tokens_per_step = RECIPES.get(size, LARGE_RECIPE)
-    return {
-        "steps": steps,
-        "batch_size": max(1, tokens_per_step // config.context_length),
-        "learning_rate": learning_rate,
-        "warmup_steps": min(100, max(1, steps // 10)),
-        # a tenth of the training's arithmetic at most, since reading costs a third of learning and ten are made
-        "evaluation_tokens": min(65_536, max(8_192, steps * tokens_per_step // 32)),
-        "log_every": max(1, min(10, steps // 100)),
-        "evaluate_every": min(250, -(-steps // 10)),
-        "sample_every": -(-steps // 5),
-        "checkpoint_every": min(500, -(-steps // 5)),
-    }

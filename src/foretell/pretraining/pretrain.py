@@ -207,7 +207,7 @@ def session_class(start: Start | None) -> type[Session]:
 def describe(config: Config, plan: Plan, text: TokenizedText, device: torch.device, dtype: torch.dtype) -> list[str]:
     """What will be trained on what, and why, in a few lines."""
     train, held_out = text.store.split("train"), text.store.split("validation")
-    model = config.model
+    model, training = config.model, config.training
     return [
         f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
         f"tokens      {len(train):,} and {len(held_out):,}, {train.bytes / max(1, len(train)):.2f} bytes each, "
@@ -216,6 +216,8 @@ def describe(config: Config, plan: Plan, text: TokenizedText, device: torch.devi
         f"model       {plan.size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
         f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
         f"dropout     {describe_dropout(config, len(train))}",
+        f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} schedule, "
+        f"{training.batch_size:,} rows a step",
         f"machine     {device.type}, {torch.get_num_threads()} threads, {str(dtype).removeprefix('torch.')} products",
     ]
 

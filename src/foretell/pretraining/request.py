@@ -20,8 +20,9 @@ from foretell.convert.families import check_expressible, find_family
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
-from foretell.pretraining.plan import choose_dropout, continued_defaults, training_defaults
+from foretell.pretraining.plan import choose_dropout
 from foretell.pretraining.prepare import Source
+from foretell.pretraining.recipe import continued_defaults, training_defaults
 from foretell.pretraining.start import Start
 from foretell.text import Tokenizer
 
@@ -144,8 +145,13 @@ class Request:
 
     def training_config(self, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
         """How to train: defaults for the size and the steps, changed by what the user set."""
-        defaults = training_defaults(size, model, steps) if self.start is None else continued_defaults(model, steps)
-        values = {**defaults, **self.section("training"), "steps": steps}
+        chosen = self.section("training")
+        optimizer = chosen.get("optimizer")
+        if self.start is None:
+            defaults = training_defaults(size, model, steps, optimizer)
+        else:
+            defaults = continued_defaults(model, steps, optimizer)
+        values = {**defaults, **chosen, "steps": steps}
         return make_section(TrainingConfig, values, "training")
 
     def config(self, size: str, vocab_size: int, steps: int, train_tokens: int) -> Config:

@@ -1,0 +1,45 @@
+"""How a size is trained where the user says nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretell.model.presets import SIZES, preset_config
+from foretell.pretraining.recipe import ADAMW, LARGE, MUON, continued_defaults, nearest_size, training_defaults
+
+
+def config(size: str):
+    return preset_config(size, vocab_size=512)
+
+
+@pytest.mark.parametrize("size", MUON)
+def test_a_size_that_was_tried_with_muon_is_trained_with_it(size):
+    defaults = training_defaults(size, config(size), 100)
+    assert (defaults["optimizer"], defaults["schedule"], defaults["min_learning_rate"]) == ("muon", "linear", 0.0)
+    assert defaults["learning_rate"] == MUON[size].learning_rate
+    assert defaults["batch_size"] * config(size).context_length == MUON[size].tokens_per_step
+
+
+@pytest.mark.parametrize("size", ADAMW)
+def test_who_chooses_adamw_gets_its_learning_rate_and_schedule(size):
+    defaults = training_defaults(size, config(size), 100, "adamw")
+    assert defaults["optimizer"] == "adamw"
+    assert defaults["learning_rate"] == ADAMW[size].learning_rate < MUON[size].learning_rate
+    assert "schedule" not in defaults
+
+
+def test_larger_sizes_were_not_tried_and_stay_with_adamw():
+    assert set(SIZES) - set(MUON) == {"base"}
+    defaults = training_defaults("base", config("base"), 100)
+    assert (defaults["optimizer"], defaults["learning_rate"]) == ("adamw", LARGE.learning_rate)
+
+
+def test_a_model_that_has_learned_goes_on_gently():
+    new, continued = training_defaults("tiny", config("tiny"), 100, "adamw"), continued_defaults(config("tiny"), 100)
+    assert continued["optimizer"] == "adamw"
+    assert continued["learning_rate"] == pytest.approx(new["learning_rate"] / 10)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_nearest_size_of_a_size_is_itself(size):
+    assert nearest_size(config(size)) == size
