@@ -22,13 +22,18 @@ def heads(dtype: torch.dtype) -> Tensor:
     return torch.randn(3, 5, 4, 8, dtype=dtype).transpose(1, 2)
 
 
+def one(dtype: torch.dtype) -> Tensor:
+    """A vector alone, (D,)."""
+    return torch.randn(8, dtype=dtype)
+
+
 def repeated(dtype: torch.dtype) -> Tensor:
     """One row many times, without memory of its own."""
     return torch.randn(1, 5, 8, dtype=dtype).expand(3, 5, 8)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-@pytest.mark.parametrize("make", [rows, heads, repeated])
+@pytest.mark.parametrize("make", [rows, heads, one, repeated])
 @pytest.mark.parametrize("at_once", [1, 40, 2**17])
 def test_value_and_gradient_are_torchs(make, dtype, at_once, monkeypatch):
     monkeypatch.setattr(module, "ELEMENTS_AT_ONCE", at_once)

@@ -34,7 +34,9 @@ class ScaleToUnit(torch.autograd.Function):
         """With n = x / r: d_scale = sum(d_y n), and d_x = (d_y scale - n mean(d_y scale n)) / r."""
         x, scale, inverse = ctx.saved_tensors
         order = memory_order(x)
-        vectors = [part.permute(order).flatten(0, -2) for part in (x, inverse, grad_outputs[0])]  # (N, D or 1)
+        vectors = [
+            part.permute(order).reshape(-1, part.shape[-1]) for part in (x, inverse, grad_outputs[0])
+        ]  # (N, D or 1)
         d_x, d_scale = torch.empty_like(vectors[0]), torch.zeros_like(scale)
         rows = max(1, ELEMENTS_AT_ONCE // x.shape[-1])
         for vector, inv, d_y, out in zip(*(part.split(rows) for part in (*vectors, d_x)), strict=True):
