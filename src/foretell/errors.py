@@ -5,7 +5,8 @@
     ├── TokenizerError            1   a tokenizer cannot be read, or a text cannot be written in its vocabulary
     ├── CheckpointError           1   a run, checkpoint or saved model is missing, damaged or belongs elsewhere
     ├── ContextLengthError        1   a text does not fit the model's context
-    ├── TrainingError             1   training cannot go on without doing harm (a loss that is not finite)
+    ├── TrainingError             1   training cannot go on without doing harm
+    │   └── DivergedError         1   a loss or gradient is not finite
     ├── OutputError               1   something cannot be written
     ├── LessonError               1   a figure of a worked example is not what comes out
     ├── UsageError                2   arguments that make no sense
@@ -45,6 +46,10 @@ class ContextLengthError(ForetellError):
 
 class TrainingError(ForetellError):
     """Training cannot go on without doing harm."""
+
+
+class DivergedError(TrainingError):
+    """A loss or gradient is not finite."""
 
 
 class OutputError(ForetellError):

@@ -92,6 +92,7 @@ TABLE = [
     (["train", "CORPUS", "--out", "CORPUS", "--steps", "1"], 1, ["exists"]),
     (["train", "CORPUS", "--out", "CORPUS/x", "--steps", "1"], 1, ["CORPUS/x", "--out"]),
     (["train", "CORPUS", "--out", "/proc/x", "--steps", "1"], 1, ["/proc/x", "--out"]),
+    (["train", "CORPUS", "--out", "NEW", "--training.optimizer", '["muon"]'], 2, ["training.optimizer"]),
     (["train", "--out", "nowhere", "--resume", "auto"], 2, ["nowhere", "no run", "name the text"]),
     (["train", "--out", "RUN", "--resume", "auto", "--training.learning-rate", "1"], 2, ["learning_rate", "--out"]),
     (["train", "--out", "RUN", "--resume", "auto", "--size", "tiny"], 2, ["size = toy", "tiny"]),

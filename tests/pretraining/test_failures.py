@@ -180,13 +180,23 @@ def test_what_fits_is_not_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "shape", [{}, {"activation": "relu"}, {"feedforward": "none"}, MODERN, {**MODERN, "feedforward": "mlp"}]
+    "shape",
+    [
+        {},
+        {"activation": "relu"},
+        {"feedforward": "none"},
+        {"norm": "none"},
+        {"num_kv_heads": 1, "head_width": 8},
+        MODERN,
+        {**MODERN, "feedforward": "mlp"},
+        {**MODERN, "num_kv_heads": 1, "qk_norm": False},
+    ],
 )
 def test_a_batch_needs_at_least_the_memory_that_is_asked_for_it(shape: dict[str, Any]) -> None:
     config = make_section(ModelConfig, {**SHAPE, **shape})
     objective = Objective(make_decoder(config, seed=1)).train()
     kept = (bytes_kept(objective, rows=3) - bytes_kept(objective, rows=1)) / (2 * config.context_length)
-    assert 0.5 * kept < memory.kept_per_token(config) < kept
+    assert 0.4 * kept < memory.kept_per_token(config) < kept
 
 
 def bytes_kept(objective: Objective, rows: int) -> int:

@@ -13,7 +13,7 @@ def config(size: str):
 
 
 @pytest.mark.parametrize("size", MUON)
-def test_a_size_that_was_tried_with_muon_is_trained_with_it(size):
+def test_sizes_up_to_medium_are_trained_with_muon(size):
     defaults = training_defaults(size, config(size), 100)
     assert (defaults["optimizer"], defaults["schedule"], defaults["min_learning_rate"]) == ("muon", "linear", 0.0)
     assert defaults["learning_rate"] == MUON[size].learning_rate
@@ -22,7 +22,7 @@ def test_a_size_that_was_tried_with_muon_is_trained_with_it(size):
 
 @pytest.mark.parametrize("size", ADAMW)
 def test_who_chooses_adamw_gets_its_learning_rate_and_schedule(size):
-    defaults = training_defaults(size, config(size), 100, "adamw")
+    defaults = training_defaults(size, config(size), 100, {"optimizer": "adamw"})
     assert defaults["optimizer"] == "adamw"
     assert defaults["learning_rate"] == ADAMW[size].learning_rate < MUON[size].learning_rate
     assert "schedule" not in defaults
@@ -35,9 +35,15 @@ def test_larger_sizes_were_not_tried_and_stay_with_adamw():
 
 
 def test_a_model_that_has_learned_goes_on_gently():
-    new, continued = training_defaults("tiny", config("tiny"), 100, "adamw"), continued_defaults(config("tiny"), 100)
+    continued = continued_defaults(config("tiny"), 100)
     assert continued["optimizer"] == "adamw"
-    assert continued["learning_rate"] == pytest.approx(new["learning_rate"] / 10)
+    assert continued["learning_rate"] == pytest.approx(ADAMW["tiny"].learning_rate / 10)
+    by_muon = continued_defaults(config("tiny"), 100, {"optimizer": "muon"})
+    assert by_muon["learning_rate"] == pytest.approx(MUON["tiny"].learning_rate / 10)
+
+
+def test_who_chooses_a_schedule_gets_it_with_its_own_end():
+    assert "min_learning_rate" not in training_defaults("tiny", config("tiny"), 100, {"schedule": "cosine"})
 
 
 @pytest.mark.parametrize("size", SIZES)

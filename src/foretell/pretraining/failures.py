@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from foretell.config import TrainingConfig
-from foretell.errors import OutputError, TrainingError
+from foretell.errors import DivergedError, OutputError, TrainingError
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import Run, is_run
 from foretell.training.actions import Progress
-from foretell.training.step import DivergedError
 
 # torch has no error class for this on every device: what it says on a CPU, on a GPU, and in its libraries
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc", "ALLOC_FAILED")
@@ -46,7 +45,7 @@ def failures_explained(run: Run, training: TrainingConfig, progress: Progress) -
         raise OutputError(f"{error}; training ended after step {progress.step:,}, {way_on(run)}") from error
     except DivergedError as error:
         raise DivergedError(
-            f"{error}; {what_is_saved(run)}. Start anew with a lower --training.learning-rate or --dtype float32"
+            f"{error}; {what_is_saved(run)}. Start anew with a lower --training.learning-rate and another --out"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):

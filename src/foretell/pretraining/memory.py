@@ -14,10 +14,11 @@ from foretell.model.cost import count_parameters
 
 STATE_BYTES = 16  # a parameter: weight, gradient and the two moments of AdamW, in float32
 SAVED_BYTES = 12  # in a checkpoint: weight and moments
-# What a block keeps of a token for its gradient in bfloat16, at the very least: bytes times the width for attention and
-# for the feed-forward layer with its norm, and bytes times the hidden width; bench/memory.py measures all that is kept
-ATTENTION_KEEPS = 14
-FEEDFORWARD_KEEPS = {"none": (0, 0), "mlp": (6, 2), "gated": (6, 8)}
+# What a block keeps of a token for its gradient in bfloat16, at the very least; bench/memory.py measures all of it
+INPUT_KEEPS = 2  # bytes times the width: what a sublayer reads
+NORM_KEEPS = 4  # bytes times the width, the stream in float32
+HEAD_KEEPS = 4  # bytes times the width of all heads of queries, and of all heads of keys (with values)
+HIDDEN_KEEPS = {"none": 0, "mlp": 2, "gated": 8}  # bytes times the hidden width
 
 
 def check_model_fits(config: ModelConfig, device: torch.device) -> None:
@@ -45,8 +46,11 @@ def check_batch_fits(config: ModelConfig, training: TrainingConfig, device: torc
 
 def kept_per_token(config: ModelConfig) -> int:
     """Bytes that the forward pass keeps for the backward one, a token, at least."""
-    outside, hidden = FEEDFORWARD_KEEPS[config.feedforward]
-    return config.num_layers * ((ATTENTION_KEEPS + outside) * config.width + hidden * config.feedforward_width)
+    norm = NORM_KEEPS if config.norm != "none" else 0
+    sublayers = 1 if config.feedforward == "none" else 2
+    heads = HEAD_KEEPS * config.head_width * (config.num_heads + config.num_kv_heads)
+    hidden = HIDDEN_KEEPS[config.feedforward] * config.feedforward_width
+    return config.num_layers * (sublayers * (INPUT_KEEPS + norm) * config.width + heads + hidden)
 
 
 def check_disk_fits(config: Config, directory: Path) -> None:

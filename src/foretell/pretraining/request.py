@@ -146,11 +146,11 @@ class Request:
     def training_config(self, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
         """How to train: defaults for the size and the steps, changed by what the user set."""
         chosen = self.section("training")
-        optimizer = chosen.get("optimizer")
+        make_section(TrainingConfig, {**chosen, "steps": steps}, "training")  # right before anything depends on it
         if self.start is None:
-            defaults = training_defaults(size, model, steps, optimizer)
+            defaults = training_defaults(size, model, steps, chosen)
         else:
-            defaults = continued_defaults(model, steps, optimizer)
+            defaults = continued_defaults(model, steps, chosen)
         values = {**defaults, **chosen, "steps": steps}
         return make_section(TrainingConfig, values, "training")
 

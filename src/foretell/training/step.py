@@ -10,7 +10,7 @@ import torch
 
 from foretell.config import TrainingConfig
 from foretell.data.batch import Batch
-from foretell.errors import TrainingError
+from foretell.errors import DivergedError, TrainingError
 from foretell.training.objective import Objective
 
 
@@ -69,10 +69,6 @@ def clip_gradient(model: torch.nn.Module, limit: float | None) -> float:
     """Scale the gradient down to norm `limit` where it is longer (Pascanu et al. 2013); returns the norm before."""
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     return float(torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit))
-
-
-class DivergedError(TrainingError):
-    """A loss or gradient is not finite."""
 
 
 def not_finite(loss: float, norm: float, step: int) -> DivergedError:
