@@ -7,8 +7,8 @@
 The text is cut as nanoGPT's data/shakespeare_char/prepare.py cuts it: characters, the last tenth held out. The loss is
 that of the whole held-out text in windows of 256 that do not overlap; to reach is 1.4697 nats, what nanoGPT's README
 gives for its run on a GPU. The clock counts training alone; looking at the held-out text stops it. The recipe is fixed
-here, before a run begins; docs/speedrun.md holds what was tried. `train --kind characters --size small` does the same, but
-for a warm-up of a hundred steps and its own way to hold text out.
+here, before a run begins; docs/speedrun.md holds what was tried. `train --kind characters --size small` does the same,
+but for a warm-up of a hundred steps and its own way to hold text out.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ directions. Muon sets all of them to about 1, by a polynomial of the matrix that
 
 An orthogonal R x C matrix has entries of root mean square 1 / sqrt(max(R, C)). The update is scaled by 0.2 sqrt(max(R,
 C)), which gives each entry the size that it has under AdamW (Liu et al. 2025, section 2.2): so one learning rate and
-one weight decay suit the weights of both. Jordan's own factor, sqrt(max(1, R/C)), would want a learning rate of its own.
+one weight decay suit the weights of both. Jordan's own factor, sqrt(max(1, R/C)), would want a rate of its own.
 """
 
 from __future__ import annotations
