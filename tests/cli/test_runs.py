@@ -20,7 +20,8 @@ def two(corpus, tmp_path_factory) -> Path:
 
     folder = tmp_path_factory.mktemp("two") / "runs"
     for name, optimizer in (("first", "adamw"), ("second", "muon")):
-        options = [*QUICK, "--training.optimizer", optimizer, "--out", str(folder / name)]
+        alike = ["--training.learning-rate", "1e-3", "--training.schedule", "cosine"]
+        options = [*QUICK, *alike, "--training.optimizer", optimizer, "--out", str(folder / name)]
         assert run(["train", str(corpus), *options]) == 0
     return folder
 
