@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from foretell.model import rms_norm as module
+from foretell.model.norm import by_torch
 from foretell.model.rms_norm import rms_norm
 
 EPSILON = 1e-6
@@ -50,8 +50,12 @@ def test_value_and_gradient_are_torchs(make, dtype, at_once, monkeypatch):
         torch.testing.assert_close(ours, torchs, rtol=TOLERANCES[dtype], atol=TOLERANCES[dtype])
 
 
-def by_torch(x: Tensor, scale: Tensor, epsilon: float, dtype: torch.dtype) -> Tensor:
-    return F.rms_norm(x, scale.shape, scale.to(x.dtype), epsilon).to(dtype)
+def test_the_gradient_is_the_same_where_backward_is_called_within_autocast():
+    x, scale = torch.randn(3, 64, requires_grad=True), torch.ones(64)
+    outside = torch.autograd.grad(rms_norm(x, scale, EPSILON, torch.float32).square().sum(), x)[0]
+    y = rms_norm(x, scale, EPSILON, torch.float32).square().sum()
+    with torch.autocast("cpu"):
+        torch.testing.assert_close(torch.autograd.grad(y, x)[0], outside, rtol=0, atol=0)
 
 
 def test_float32_comes_out_in_the_precision_of_products():

@@ -19,7 +19,15 @@ import torch
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.device import memory_of, read_limit
-from foretell.errors import CheckpointError, ConfigError, DataError, ForetellError, OutputError, TrainingError
+from foretell.errors import (
+    CheckpointError,
+    ConfigError,
+    DataError,
+    DivergedError,
+    ForetellError,
+    OutputError,
+    TrainingError,
+)
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import MODERN, PRESETS, preset_config
@@ -227,6 +235,12 @@ def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mo
 )
 def test_sizes_are_written_as_people_read_them(number: int, text: str) -> None:
     assert memory.size(number) == text
+
+
+def test_a_run_that_diverges_says_what_is_left_of_it(tiny: Any, tmp_path: Path) -> None:
+    error = failure(lambda: tiny.train(tmp_path / "x", learning_rate=1e30))
+    assert isinstance(error, DivergedError)
+    assert "no weight was changed by it; there is no checkpoint yet" in str(error)
 
 
 # --- disk ------------------------------------------------------------------------------------------------------------
