@@ -29,9 +29,9 @@ from rich.table import Table
 from foretell.config import ModelConfig
 from foretell.convert.families import choose_family
 from foretell.convert.huggingface import load_huggingface, write_huggingface
+from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import train_tokenizer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

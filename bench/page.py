@@ -26,10 +26,10 @@ from rich.console import Console
 from rich.table import Table
 
 from foretell.insight.page.write import PageReport, write_page
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.runs.saved_model import LanguageModel
 from foretell.text.train import vocabulary_tokenizer
 
 LENGTH, SEED, SHARPER = 256, 1, 8.0

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foretell.config import Config
-    from foretell.convert.load import load
     from foretell.inference.completion import generate
     from foretell.inference.distribution import next_tokens, score
     from foretell.inference.embedding import embed
     from foretell.insight.explain.explain import explain
     from foretell.insight.trace import Trace
+    from foretell.loading import load
     from foretell.model.decoder import Decoder
     from foretell.pretraining.train import train
     from foretell.text import Tokenizer
@@ -34,7 +34,7 @@ _HOMES = {
     "embed": "foretell.inference.embedding",
     "explain": "foretell.insight.explain.explain",
     "generate": "foretell.inference.completion",
-    "load": "foretell.convert.load",
+    "load": "foretell.loading",
     "next_tokens": "foretell.inference.distribution",
     "score": "foretell.inference.distribution",
     "train": "foretell.pretraining.train",

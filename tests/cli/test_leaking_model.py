@@ -7,14 +7,14 @@ import shutil
 import pytest
 import torch.nn.functional as F
 
-from foretell.model.attention import FusedCore
+from foretell.model.attention import SDPAttention
 
 
 @pytest.fixture
 def without_mask(monkeypatch):
     """Every core sees everything."""
     monkeypatch.setattr(
-        FusedCore,
+        SDPAttention,
         "forward",
         lambda core, query, key, value, mask: F.scaled_dot_product_attention(query, key, value, enable_gqa=True),
     )

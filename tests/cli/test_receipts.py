@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.convert.load import load
 from foretell.insight.receipt import Receipt
+from foretell.loading import load
 
 SETTINGS = ["--temperature", "0.9", "--top-k", "20", "--repetition-penalty", "1.1", "--min-p", "0.01"]
 WAYS = {

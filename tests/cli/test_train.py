@@ -26,7 +26,7 @@ METRICS = [
     "gradient_norm",
     "tokens_per_second",
     "seconds",
-    "matrix_rate_share",
+    "mfu",
     "peak_memory_bytes",
 ]
 
@@ -54,7 +54,7 @@ def test_a_run_holds_everything_that_the_design_names(trained):
 def test_memory_is_measured_always_and_the_matrix_rate_only_where_training_takes_its_time(trained):
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert all(line["peak_memory_bytes"] > 2**20 for line in lines)
-    assert {line["matrix_rate_share"] for line in lines} == {None}
+    assert {line["mfu"] for line in lines} == {None}
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "sgd"])

@@ -11,7 +11,7 @@ METRICS = {
     "learning_rate": 1.2345e-5,
     "gradient_norm": 1234.5678,
     "tokens_per_second": 1_234_567.8,
-    "matrix_rate_share": 0.41,
+    "mfu": 0.41,
     "peak_memory_bytes": 123 * 2**30,
 }
 
@@ -26,4 +26,4 @@ def test_the_gauges_say_what_was_measured_and_nothing_else():
     assert describe_gauges(METRICS).plain == (
         "learning rate 1.2e-05  gradient 1234.57  41% of the matrix rate  125,952 MiB"
     )
-    assert "matrix" not in describe_gauges(METRICS | {"matrix_rate_share": None}).plain
+    assert "matrix" not in describe_gauges(METRICS | {"mfu": None}).plain

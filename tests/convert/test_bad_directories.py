@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 
 from foretell.cli.main import run as run_command
 from foretell.convert.huggingface import load_huggingface
-from foretell.convert.load import load
 from foretell.convert.reader import FLOATS, read_header, read_tensor
 from foretell.errors import CheckpointError, ForetellError
+from foretell.loading import load
 
 Spoil = Callable[[Path], None]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"

@@ -20,9 +20,9 @@ from foretell.convert.export import REPORT, export_huggingface
 from foretell.convert.families import choose_family, find_family
 from foretell.convert.huggingface import load_huggingface, stored_dtype, write_huggingface
 from foretell.errors import ConfigError, OutputError
+from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer
 from foretell.text.documents import special_token
 from foretell.text.structure import with_ends, with_start

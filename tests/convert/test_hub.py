@@ -18,11 +18,11 @@ import pytest
 from foretell.cli.main import run
 from foretell.convert.hub import fetch_model, parse_name
 from foretell.convert.hub_progress import Progress, in_words
-from foretell.convert.load import find_tokenizer, load
 from foretell.errors import CheckpointError, ForetellError, UsageError
+from foretell.language_model import save_model
+from foretell.loading import find_tokenizer, load
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.runs.saved_model import save_model
 from foretell.text import train_tokenizer
 
 pytest.importorskip("huggingface_hub", reason="the extra `hub` is not installed")

@@ -12,9 +12,9 @@ import torch
 
 from foretell.convert.families import choose_family
 from foretell.convert.huggingface import write_huggingface
+from foretell.language_model import LanguageModel
 from foretell.model.init import empty_decoder
 from foretell.model.presets import preset_config
-from foretell.runs.saved_model import LanguageModel
 
 MOST = 1.3  # of the weights' size in memory
 # Ours first, then a plain way: the peak only grows, so that the second can show that the measure finds what it should

@@ -19,8 +19,8 @@ from foretell.data.batch import make_batch
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.model.cache import Cache
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
+from foretell.model.cache import KVCache
 from foretell.training.objective import Objective
 
 ABSOLUTE = 1e-4  # float32
@@ -60,7 +60,7 @@ def test_logits_are_those_of_transformers(theirs, ours: LanguageModel) -> None:
 @torch.no_grad()
 def test_cached_logits_are_those_of_transformers(theirs, ours: LanguageModel) -> None:
     ids = some_ids(ours)
-    cache = Cache(ours.decoder.config, len(ids), ids.shape[1], ours.dtype, ours.device)
+    cache = KVCache(ours.decoder.config, len(ids), ids.shape[1], ours.dtype, ours.device)
     pieces = [ids[:, :3], *ids[:, 3:].split(1, dim=1)]
     logits = torch.cat([ours.decoder(piece, cache.extend([piece.shape[1]] * len(ids))) for piece in pieces], dim=1)
     torch.testing.assert_close(logits, theirs(ids).logits, rtol=0, atol=ABSOLUTE)

@@ -33,8 +33,8 @@ from foretell.convert.transforms import Permute, Transpose
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer
 from foretell.text.documents import character_document
 

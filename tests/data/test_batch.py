@@ -15,23 +15,23 @@ def test_every_token_predicts_the_next() -> None:
     batch = make_batch(np.array([[1, 2, 3, 4], [5, 6, 7, 8]], dtype=np.uint16))
     assert batch.ids.tolist() == [[1, 2, 3], [5, 6, 7]]
     assert batch.targets.tolist() == [[2, 3, 4], [6, 7, 8]]
-    assert batch.weights.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert batch.loss_weights.tolist() == [[1, 1, 1], [1, 1, 1]]
     assert batch.ids.dtype == torch.int64
     assert batch.positions is None
-    assert batch.segments is None
+    assert batch.document_ids is None
 
 
 @pytest.mark.parametrize(("length", "weights"), [(1, [0, 0, 0]), (2, [1, 0, 0]), (4, [1, 1, 1])])
 def test_only_real_tokens_count_as_targets(length: int, weights: list[int]) -> None:
     batch = make_batch(np.array([[1, 2, 3, 4]]), [length])
-    assert batch.weights.tolist() == [weights]
+    assert batch.loss_weights.tolist() == [weights]
     assert batch.count == sum(weights)
 
 
 def test_rows_are_cut_out_of_every_tensor() -> None:
     whole = make_document_batch(np.arange(12).reshape(3, 4), np.array([[0, 0, 1, 1], [1, 2, 2, 3], [3, 3, 3, 3]]))
     part = whole.rows(1, 3)
-    for name in ("ids", "targets", "weights", "positions", "segments"):
+    for name in ("ids", "targets", "loss_weights", "positions", "document_ids"):
         assert torch.equal(getattr(part, name), getattr(whole, name)[1:])
 
 
@@ -60,14 +60,14 @@ def test_positions_restart_and_weights_stop_at_each_border(rows: list[list[int]]
     tokens = np.arange(len(rows) * len(rows[0])).reshape(len(rows), -1)
     batch = make_document_batch(tokens, np.array(rows))
     assert batch.positions is not None
-    assert batch.segments is not None
+    assert batch.document_ids is not None
     for row, numbers in enumerate(rows):
         for place in range(len(numbers) - 1):
             number, following = numbers[place], numbers[place + 1]
             first = next(p for p in range(place + 1) if numbers[p : place + 1] == [number] * (place + 1 - p))
-            assert batch.segments[row, place] == number
+            assert batch.document_ids[row, place] == number
             assert batch.positions[row, place] == place - first
-            assert batch.weights[row, place] == (number == following != PADDING)
+            assert batch.loss_weights[row, place] == (number == following != PADDING)
 
 
 def test_padding_fills_rows_up_on_the_right() -> None:

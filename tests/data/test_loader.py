@@ -117,10 +117,10 @@ def test_with_a_document_mask_a_window_knows_its_documents(make_stream: MakeStre
     plain = Loader(loader.stream, 6, 4, seed=1).batch(0)
     assert equal(batch, plain)
     document_of = np.repeat(range(4), (3, 1, 7, 9))
-    assert batch.segments is not None
-    for ids, segments, weights in zip(batch.ids, batch.segments, batch.weights, strict=True):
+    assert batch.document_ids is not None
+    for ids, document_ids, weights in zip(batch.ids, batch.document_ids, batch.loss_weights, strict=True):
         same = document_of[ids.numpy()][:, None] == document_of[ids.numpy()]
-        assert np.array_equal(same, (segments[:, None] == segments).numpy())
+        assert np.array_equal(same, (document_ids[:, None] == document_ids).numpy())
         assert weights.tolist() == (document_of[ids.numpy()] == document_of[ids.numpy() + 1]).tolist()
 
 
@@ -133,7 +133,7 @@ def test_document_numbers_count_the_documents_that_have_started(make_stream: Mak
 
 
 def counted_targets(batches: Iterator[Batch]) -> Counter[int]:
-    return Counter(token for batch in batches for token in batch.targets[batch.weights == 1].tolist())
+    return Counter(token for batch in batches for token in batch.targets[batch.loss_weights == 1].tolist())
 
 
 @pytest.mark.parametrize("batch_size", [1, 3])

@@ -93,11 +93,13 @@ def code_of(document: Path) -> str:
     return "\n".join([*(body for _, body in BLOCK.findall(text)), *re.findall(r"`[^`\n]+`", text)])
 
 
-def test_the_readme_tree_names_every_file_of_the_package():
+def test_the_readme_tree_names_every_package_and_top_level_file():
     tree = next(body for body in blocks(ROOT / "README.md", "text") if "src/foretell" in body)
-    listed = set(re.findall(r"[\w]+\.py\b", tree))
-    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "bench").glob("*.py")]
-    assert listed == {path.name for path in files if path.name != "__init__.py" or path.parent.name == "foretell"}
+    listed = set(re.findall(r"^  ([\w]+(?:\.py|/))", tree, re.MULTILINE))
+    source = ROOT / "src" / "foretell"
+    packages = {f"{path.parent.name}/" for path in source.glob("*/__init__.py")}
+    files = {path.name for path in source.glob("*.py") if not path.name.startswith("__")}
+    assert listed == packages | files
 
 
 def test_links_lead_to_files():

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.text.structure import with_start
 

@@ -14,7 +14,7 @@ from foretell.data.questions import Ending, Question, read_endings, read_questio
 from foretell.errors import DataError
 from foretell.evaluation.continuation import continuation_rows, evaluate_endings, likelihoods, share
 from foretell.evaluation.multiple_choice import evaluate_choices
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.text import train_tokenizer
 
 QUESTIONS = [

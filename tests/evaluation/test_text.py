@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.text import evaluate_texts
 from foretell.evaluation.windows import iter_windows, window_batches
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.training.objective import Objective
 
 TEXT = "The größte cat sat on the mat, and looked at the other 🐈 cats there."
@@ -74,7 +74,7 @@ def test_batches_of_windows_have_weights_for_what_counts_only():
     windows = list(iter_windows(np.arange(1, 30), 8, 4))
     (batch,) = window_batches(windows, 8)
     assert batch.count == 28
-    assert sorted(batch.targets[batch.weights > 0].tolist()) == list(range(2, 30))
+    assert sorted(batch.targets[batch.loss_weights > 0].tolist()) == list(range(2, 30))
 
 
 def test_progress_reaches_the_number_of_tokens(model):

@@ -176,7 +176,7 @@ def test_without_max_tokens_each_sequence_goes_on_until_the_context_is_full(deco
         ([1] * 17, None, {}, ContextLengthError, "the prompt has 17 tokens and the model's context is 16"),
         ([1] * 10, 7, {}, ContextLengthError, "10 tokens and 7 new ones do not fit .* at most --max-tokens 6"),
         ([], 5, {}, UsageError, "the prompt is empty"),
-        ([], 5, {"slide": True}, UsageError, "the prompt is empty"),
+        ([], 5, {"context_shift": True}, UsageError, "the prompt is empty"),
         ([1], -1, {}, UsageError, "max-tokens must be 0 or more, not -1"),
     ],
 )
@@ -205,30 +205,32 @@ LONG_PROMPTS = [[1, 2, 3], list(range(16)), list(range(20)), [4]]
 
 def test_sliding_goes_on_beyond_the_context_from_its_last_half(decoder: Decoder) -> None:
     expected = [without_cache(decoder, prompt, RANDOM, 30, sample) for sample, prompt in enumerate(LONG_PROMPTS)]
-    sequences = continued(decoder, LONG_PROMPTS, RANDOM, 30, slide=True)
+    sequences = continued(decoder, LONG_PROMPTS, RANDOM, 30, context_shift=True)
     assert [sequence.generated for sequence in sequences] == expected
     assert reasons(sequences) == ["length"] * 4
 
 
 def test_sliding_is_the_same_alone_or_beside_others(decoder: Decoder) -> None:
-    together = continuations(decoder, LONG_PROMPTS, RANDOM, 30, slide=True)
+    together = continuations(decoder, LONG_PROMPTS, RANDOM, 30, context_shift=True)
     for sample, prompt in enumerate(LONG_PROMPTS):
         alone = Sequence(prompt, sample)
-        assert [token for _, token in generate(decoder, [alone], Sampler(RANDOM), 30, slide=True)] == together[sample]
+        assert [token for _, token in generate(decoder, [alone], Sampler(RANDOM), 30, context_shift=True)] == together[
+            sample
+        ]
 
 
 def test_sequences_that_fill_the_context_at_the_same_time_all_slide(decoder: Decoder) -> None:
     prompts = [[1, 2], [3, 4], [5, 6]]
     expected = [without_cache(decoder, prompt, RANDOM, 30, sample) for sample, prompt in enumerate(prompts)]
-    assert continuations(decoder, prompts, RANDOM, 30, slide=True) == expected
+    assert continuations(decoder, prompts, RANDOM, 30, context_shift=True) == expected
 
 
 def test_a_prompt_that_just_fits_is_read_whole_with_or_without_sliding(decoder: Decoder) -> None:
     prompt = [list(range(CONTEXT))]
-    assert continuations(decoder, prompt, GREEDY, 1, slide=True) == continuations(decoder, prompt, GREEDY, None)
+    assert continuations(decoder, prompt, GREEDY, 1, context_shift=True) == continuations(decoder, prompt, GREEDY, None)
 
 
 def test_a_context_of_one_token_slides_token_by_token() -> None:
     sizes = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 1, "vocab_size": 5}
     decoder = Decoder(make_section(ModelConfig, sizes)).eval()
-    assert len(continuations(decoder, [[1, 2, 3]], GREEDY, 4, slide=True)[0]) == 4
+    assert len(continuations(decoder, [[1, 2, 3]], GREEDY, 4, context_shift=True)[0]) == 4

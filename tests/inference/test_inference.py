@@ -14,9 +14,9 @@ from foretell.inference.completion import Completer, generate
 from foretell.inference.distribution import next_tokens, score
 from foretell.inference.embedding import embed
 from foretell.insight.trace import Trace
+from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import train_tokenizer
 
 

@@ -9,9 +9,9 @@ from foretell.errors import UsageError
 from foretell.inference.completion import Completion, generate
 from foretell.inference.distribution import next_tokens, score
 from foretell.inference.embedding import embed
+from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer, vocabulary_tokenizer
 from foretell.text.structure import with_ends, with_start
 

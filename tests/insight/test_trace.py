@@ -17,7 +17,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
-from foretell.model.cache import FreshContext
+from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.training.objective import Objective
 
@@ -265,9 +265,9 @@ def test_a_name_that_was_not_selected_is_told_from_one_that_does_not_exist(gpt2:
 
 
 def test_padded_rows_of_documents_are_recorded_with_their_mask(gpt2: Decoder, ids: Tensor) -> None:
-    segments = torch.tensor([[0] * 5 + [1] * 7, [0] * 12, [0] * 3 + [1] * 6 + [-1] * 3])
+    document_ids = torch.tensor([[0] * 5 + [1] * 7, [0] * 12, [0] * 3 + [1] * 6 + [-1] * 3])
     with Trace(gpt2, "**.weights") as trace:
-        gpt2(ids, FreshContext(ids, segments=segments))
-    hidden = segments[:, None, :, None] != segments[:, None, None, :]
+        gpt2(ids, FreshKVView(ids, document_ids=document_ids))
+    hidden = document_ids[:, None, :, None] != document_ids[:, None, None, :]
     for name in trace.names():
         assert float(trace[name].masked_select(hidden).abs().max()) == 0

@@ -7,7 +7,7 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.insight.trace import Trace
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.text import train_tokenizer
 
 TEXT = "abcafig!"

@@ -10,7 +10,7 @@ import torch
 
 from foretell.lessons.aggregation import values
 from foretell.lessons.aggregation.lesson import Aggregation
-from foretell.model.attention import FusedCore
+from foretell.model.attention import SDPAttention
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ def test_a_model_whose_positions_see_later_ones_gives_another_answer_to_a_prefix
         return torch.nn.functional.scaled_dot_product_attention(query, key, value)
 
     sound = values.prefix_difference(values.make_small("learned"))
-    monkeypatch.setattr(FusedCore, "forward", without_mask)
+    monkeypatch.setattr(SDPAttention, "forward", without_mask)
     assert values.prefix_difference(values.make_small("learned")) > 1e6 * sound
 
 

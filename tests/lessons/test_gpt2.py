@@ -11,11 +11,11 @@ import pytest
 from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, UsageError
 from foretell.inference.distribution import next_tokens
+from foretell.language_model import save_model
 from foretell.lessons.gpt2 import printed
 from foretell.lessons.gpt2.lesson import Gpt2, check_context
 from foretell.lessons.report import check_lesson
 from foretell.model.init import make_decoder
-from foretell.runs.saved_model import save_model
 from foretell.text import load_tokenizer
 
 PLACE = Path("data") / "gpt2_bpe" / "tokenizer.json"

@@ -10,8 +10,8 @@ import torch
 from foretell.insight import derive
 from foretell.lessons.smallest_decoder.lesson import SmallestDecoder
 from foretell.lessons.smallest_decoder.model import LAYER, draw_weights
-from foretell.model.attention import FusedCore
-from foretell.model.cache import FreshContext
+from foretell.model.attention import SDPAttention
+from foretell.model.cache import FreshKVView
 from foretell.model.mask import Mask
 
 
@@ -42,13 +42,13 @@ def test_a_mask_one_too_wide_is_noticed(monkeypatch, failures):
         allowed = torch.ones(T, T, dtype=torch.bool).tril(1)
         return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
 
-    monkeypatch.setattr(FusedCore, "forward", one_more)
+    monkeypatch.setattr(SDPAttention, "forward", one_more)
     failed = failures(SmallestDecoder().checks())
     assert {"attention output", "next-token probabilities"} <= set(failed)
 
 
 def test_packed_texts_that_see_each_other_are_noticed(monkeypatch, failures):
-    monkeypatch.setattr(FreshContext, "mask", lambda context, window: Mask(*context.positions.shape[-1:] * 2))
+    monkeypatch.setattr(FreshKVView, "mask", lambda kv, window: Mask(*kv.positions.shape[-1:] * 2))
     assert failures(SmallestDecoder().checks()) == ["losses packed and alone"]
 
 

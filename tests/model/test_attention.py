@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
-from foretell.model.attention import ExplicitCore, FusedCore
+from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.mask import EMPTY, Mask
 
 AssertSame = Callable[[Tensor, Tensor], None]
@@ -26,7 +26,7 @@ MASKS = {
     "last queries": Mask(3, S),
     "window": Mask(T, S, window=2),
     "one query, window": Mask(1, S, window=3),
-    "segments": Mask(T, S, query_segments=SEGMENTS, key_segments=SEGMENTS),
+    "segments": Mask(T, S, query_document_ids=SEGMENTS, key_document_ids=SEGMENTS),
     "uneven rows": Mask(2, S, query_positions=torch.tensor([[4, 5], [1, 2]]), key_positions=UNEVEN_KEYS),
 }
 
@@ -61,14 +61,14 @@ def test_the_fused_core_equals_the_explicit_one(
     mask: Mask, num_kv_heads: int, dtype: torch.dtype, assert_same: AssertSame
 ) -> None:
     config, inputs = core_config(num_kv_heads), core_inputs(mask, num_kv_heads, dtype)
-    assert_same(FusedCore(config)(*inputs), ExplicitCore(config)(*inputs))
+    assert_same(SDPAttention(config)(*inputs), EagerAttention(config)(*inputs))
 
 
 def test_in_bfloat16_both_cores_are_within_its_rounding_of_the_exact_result(mask: Mask, num_kv_heads: int) -> None:
     config = core_config(num_kv_heads)
     query, key, value, _ = core_inputs(mask, num_kv_heads, torch.bfloat16)
-    exact = ExplicitCore(config)(query.double(), key.double(), value.double(), mask)
-    for core in (FusedCore(config), ExplicitCore(config)):
+    exact = EagerAttention(config)(query.double(), key.double(), value.double(), mask)
+    for core in (SDPAttention(config), EagerAttention(config)):
         # bfloat16 keeps 8 bits: scores, weights and output are each off by at most 2**-9 of values below 4
         torch.testing.assert_close(core(query, key, value, mask).double(), exact, rtol=0, atol=0.03)
 
@@ -85,13 +85,13 @@ def test_the_explicit_core_is_the_formula_pair_by_pair(mask: Mask, num_kv_heads:
                 odds = [math.exp(query[row, head, place] @ key[row, shared, s] / math.sqrt(WIDTH)) for s in seen]
                 for share, s in zip(odds, seen, strict=True):
                     expected[row, head, place] += share / sum(odds) * value[row, shared, s]
-    assert_same(ExplicitCore(core_config(num_kv_heads))(query, key, value, mask), expected)
+    assert_same(EagerAttention(core_config(num_kv_heads))(query, key, value, mask), expected)
 
 
 def test_a_core_that_forgets_the_scale_is_noticed(assert_same: AssertSame) -> None:
     query, key, value, mask = core_inputs(MASKS["causal"], 4, torch.float32)
     with pytest.raises(AssertionError, match="not close"):
         assert_same(
-            FusedCore(core_config(4))(query * 2, key, value, mask),
-            ExplicitCore(core_config(4))(query, key, value, mask),
+            SDPAttention(core_config(4))(query * 2, key, value, mask),
+            EagerAttention(core_config(4))(query, key, value, mask),
         )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.model.cache import Cache, CachedContext
+from foretell.model.cache import CachedKVView, KVCache
 from foretell.model.cost import cache_bytes_per_token
 from foretell.model.decoder import Decoder
 
@@ -27,9 +27,9 @@ def decoder(config: ModelConfig, make_decoder: MakeDecoder, request: pytest.Fixt
     return make_decoder(config, request.param)
 
 
-def new_cache(decoder: Decoder, rows: int) -> Cache:
+def new_cache(decoder: Decoder, rows: int) -> KVCache:
     config = decoder.config
-    return Cache(config, rows, config.context_length, decoder.embed.token.weight.dtype, "cpu")
+    return KVCache(config, rows, config.context_length, decoder.embed.token.weight.dtype, "cpu")
 
 
 def cached_logits(decoder: Decoder, ids: Tensor, chunk: int) -> Tensor:
@@ -78,7 +78,7 @@ def test_a_position_that_is_off_by_one_is_noticed(
     make_decoder: MakeDecoder, ids: Tensor, assert_same: AssertSame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late = property(lambda context: context.slots.add(1).clamp(max=context.cache.capacity - 1))
-    monkeypatch.setattr(CachedContext, "positions", late)
+    monkeypatch.setattr(CachedKVView, "positions", late)
     decoder = make_decoder("gpt2")
     with pytest.raises(AssertionError, match="not close"):
         assert_same(cached_logits(decoder, ids, 1), decoder(ids))
@@ -100,7 +100,7 @@ def test_uneven_rows_equal_each_alone(decoder: Decoder, ids: Tensor, assert_same
 def test_uneven_rows_that_see_their_padding_are_noticed(
     make_decoder: MakeDecoder, ids: Tensor, assert_same: AssertSame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CachedContext, "_make_mask", blind_to_padding(CachedContext._make_mask))
+    monkeypatch.setattr(CachedKVView, "_make_mask", blind_to_padding(CachedKVView._make_mask))
     decoder = make_decoder("no positions")
     rows = [ids[0, :4].tolist(), ids[1, :6].tolist()]
     with pytest.raises(AssertionError, match="not close"):
@@ -108,7 +108,7 @@ def test_uneven_rows_that_see_their_padding_are_noticed(
 
 
 def blind_to_padding(make_mask: Callable) -> Callable:
-    def make(context: CachedContext, window: int | None):
+    def make(context: CachedKVView, window: int | None):
         mask = make_mask(context, window)
         if mask.key_positions is not None:
             mask.key_positions.copy_(torch.zeros_like(mask.key_positions))
@@ -133,13 +133,13 @@ def test_rows_that_stay_go_on_as_if_the_others_had_never_been(
 
 
 def test_a_cache_takes_the_bytes_that_cost_says(config: ModelConfig) -> None:
-    cache = Cache(config, rows=3, capacity=7, dtype=torch.float32, device="cpu")
+    cache = KVCache(config, rows=3, capacity=7, dtype=torch.float32, device="cpu")
     per_slot = (cache.keys.nbytes + cache.values.nbytes) // (3 * (7 + 1))  # a slot more, for padding
     assert per_slot == cache_bytes_per_token(config, element_bytes=4)
 
 
 def test_more_tokens_than_the_cache_holds_are_refused(config: ModelConfig) -> None:
-    cache = Cache(config, rows=2, capacity=4, dtype=torch.float32, device="cpu")
+    cache = KVCache(config, rows=2, capacity=4, dtype=torch.float32, device="cpu")
     cache.extend([3, 1])
     with pytest.raises(AssertionError, match="cache"):
         cache.extend([2, 1])

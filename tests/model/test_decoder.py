@@ -14,7 +14,7 @@ from foretell.config import ModelConfig, make_section
 from foretell.errors import ContextLengthError
 from foretell.lessons.smallest_decoder.printed import PROBABILITIES, WEIGHTS
 from foretell.model.attention import Attention
-from foretell.model.cache import FreshContext
+from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.model.mask import Mask
 
@@ -152,7 +152,7 @@ def test_changing_a_copy_leaves_the_original_alone(decoder: Decoder, ids: Tensor
 def test_a_copy_counts_its_own_dropout(make_decoder: MakeDecoder, ids: Tensor) -> None:
     decoder = make_decoder("gpt2", dropout=0.3).train()
     copied = copy.deepcopy(decoder)
-    copied.draws.step = 1
+    copied.dropout_rng.step = 1
     assert not torch.equal(copied(ids), decoder(ids))
 
 
@@ -236,5 +236,5 @@ def test_the_smallest_decoder_gives_the_printed_attention_weights(smallest: Deco
     weights = scores.masked_fill(~Mask(5, 5).allowed[0, 0], -torch.inf).softmax(-1)
     torch.testing.assert_close(weights, torch.tensor(WEIGHTS), rtol=0, atol=6e-5)
     torch.testing.assert_close(
-        smallest.trunk(x, FreshContext(torch.arange(5)[None]))[0], weights @ attention.value(x)[0]
+        smallest.trunk(x, FreshKVView(torch.arange(5)[None]))[0], weights @ attention.value(x)[0]
     )

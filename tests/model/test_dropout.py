@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.model.decoder import Decoder
-from foretell.model.dropout import Dropout, DropoutDraws
+from foretell.model.dropout import Dropout, DropoutRNG
 from foretell.randomness import random_word, stream_key
 
 MakeDecoder = Callable[..., Decoder]
@@ -19,7 +19,7 @@ MakeDecoder = Callable[..., Decoder]
 
 def dropout(rate: float = 0.3, path: str = "trunk.blocks.0.residual.dropout", **draws: int) -> Dropout:
     module = Dropout(rate)
-    module.bind(DropoutDraws(**draws), path)
+    module.bind(DropoutRNG(**draws), path)
     return module
 
 
@@ -102,7 +102,7 @@ def test_nothing_is_dropped_in_evaluation() -> None:
 
 
 def training_logits(decoder: Decoder, ids: Tensor, first_row: int = 0, step: int = 0) -> Tensor:
-    decoder.draws.first_row, decoder.draws.step = first_row, step
+    decoder.dropout_rng.first_row, decoder.dropout_rng.step = first_row, step
     return decoder.train()(ids)
 
 

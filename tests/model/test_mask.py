@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.model.cache import FreshContext
+from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.model.mask import EMPTY, Mask
 
@@ -33,8 +33,8 @@ def sees(mask: Mask, row: int, query: int, key: int) -> bool:
         return False
     if mask.window is not None and query_position - key_position >= mask.window:
         return False
-    if mask.query_segments is not None and mask.key_segments is not None:
-        return bool(mask.query_segments[row, query] == mask.key_segments[row, key])
+    if mask.query_document_ids is not None and mask.key_document_ids is not None:
+        return bool(mask.query_document_ids[row, query] == mask.key_document_ids[row, key])
     return True
 
 
@@ -65,8 +65,8 @@ def masks(draw: st.DrawFn) -> tuple[Mask, int]:
         window=draw(st.none() | st.integers(1, 7)),
         query_positions=table(num_queries, 0) if has_positions else None,
         key_positions=table(num_keys, EMPTY) if has_positions else None,
-        query_segments=table(num_queries, 0) if has_segments else None,
-        key_segments=table(num_keys, 0) if has_segments else None,
+        query_document_ids=table(num_queries, 0) if has_segments else None,
+        key_document_ids=table(num_keys, 0) if has_segments else None,
     )
     return mask, rows
 
@@ -101,7 +101,7 @@ def test_a_mask_that_calls_itself_open_hides_nothing(drawn: tuple[Mask, int]) ->
         (Mask(1, 4, window=3), False, False),
         (Mask(2, 4), False, False),
         (Mask(4, 4, causal=False), False, True),
-        (Mask(4, 4, query_segments=torch.zeros(1, 4), key_segments=torch.zeros(1, 4)), False, False),
+        (Mask(4, 4, query_document_ids=torch.zeros(1, 4), key_document_ids=torch.zeros(1, 4)), False, False),
     ],
 )
 def test_the_kernel_needs_no_mask_tensor_where_the_mask_is_simple(mask: Mask, plain: bool, is_open: bool) -> None:
@@ -109,7 +109,7 @@ def test_the_kernel_needs_no_mask_tensor_where_the_mask_is_simple(mask: Mask, pl
 
 
 def test_layers_with_the_same_window_share_one_mask() -> None:
-    context = FreshContext(torch.zeros(1, 5, dtype=torch.long))
+    context = FreshKVView(torch.zeros(1, 5, dtype=torch.long))
     assert context.mask(3) is context.mask(3)
     assert context.mask(3) is not context.mask(None)
 

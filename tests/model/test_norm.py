@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.model import rms_norm as module
+from foretell.model.kernels import rms_norm as module
+from foretell.model.kernels.rms_norm import rms_norm
 from foretell.model.norm import by_torch
-from foretell.model.rms_norm import rms_norm
 
 EPSILON = 1e-6
 TOLERANCES = {torch.float64: 1e-13, torch.float32: 2e-6, torch.bfloat16: 2e-2}

@@ -7,10 +7,11 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
-from foretell.model import attention, short_attention
-from foretell.model.attention import ExplicitCore, FusedCore
+from foretell.model import attention
+from foretell.model.attention import EagerAttention, SDPAttention
+from foretell.model.kernels import short_attention
+from foretell.model.kernels.short_attention import short_causal_attention
 from foretell.model.mask import Mask
-from foretell.model.short_attention import short_causal_attention
 
 B, H, T, E = 3, 4, 7, 6
 
@@ -39,7 +40,7 @@ def test_it_equals_the_explicit_core_with_its_gradients(
     num_kv_heads: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(short_attention, "WEIGHTS_AT_ONCE", rows_at_once * H * T * T)
-    explicit = ExplicitCore(config(num_kv_heads))
+    explicit = EagerAttention(config(num_kv_heads))
     expected = outcome(lambda *heads: explicit(*heads, Mask(T, T)), inputs(num_kv_heads))
     for found, wanted in zip(outcome(short_causal_attention, inputs(num_kv_heads)), expected, strict=True):
         torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
@@ -64,7 +65,7 @@ def test_the_core_uses_it_for_training_in_bfloat16_and_for_nothing_else(monkeypa
         return short_causal_attention(query, key, value)
 
     monkeypatch.setattr(attention, "short_causal_attention", noticed)
-    core = FusedCore(config(H))
+    core = SDPAttention(config(H))
     for dtype in (torch.float32, torch.bfloat16):
         core(*inputs(dtype=dtype), Mask(T, T))
         core(*inputs(dtype=dtype), Mask(T, T, window=2))

@@ -18,13 +18,13 @@ from typing import Any, ClassVar, NoReturn
 
 import pytest
 
+from foretell import language_model
 from foretell.data.sources import Document
 from foretell.errors import ForetellError
 from foretell.pretraining import session
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
-from foretell.runs import saved_model
 from foretell.runs.run import MEASURED
 
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
@@ -143,7 +143,7 @@ class Faults:
 WRITES = ("save_file", "write_text")
 OPERATIONS: list[tuple[Any, str]] = [
     *((os, name) for name in ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir")),
-    *((io, "open"), (saved_model, "save_file"), (Path, "write_text")),
+    *((io, "open"), (language_model, "save_file"), (Path, "write_text")),
 ]
 
 

@@ -283,7 +283,7 @@ def test_a_full_disk_says_which_checkpoint_is_good_and_how_to_go_on(
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr("foretell.runs.saved_model.save_file", refuse)
+        patch.setattr("foretell.language_model.save_file", refuse)
         error = failure(lambda: tiny.train(run))
     assert "No space left on device" in str(error)
     assert "the checkpoint of step 2 is good; go on with: foretell train --out" in str(error)

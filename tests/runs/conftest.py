@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 import torch
 
+from foretell import language_model
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
-from foretell.runs import saved_model
 from foretell.runs.checkpoint import Checkpoint, save_checkpoint
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.training.objective import Objective
@@ -106,7 +106,10 @@ class Faults:
         return counted
 
 
-WRITES = [(os, name) for name in ("mkdir", "fsync", "rename", "replace")] + [(io, "open"), (saved_model, "save_file")]
+WRITES = [(os, name) for name in ("mkdir", "fsync", "rename", "replace")] + [
+    (io, "open"),
+    (language_model, "save_file"),
+]
 REMOVALS = [(os, name) for name in ("unlink", "rmdir")]
 
 

@@ -14,9 +14,9 @@ import torch
 
 from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, OutputError
+from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints, prune
-from foretell.runs.saved_model import load_model
 from foretell.training.optimizer import make_optimizer
 
 Save = Callable[..., Checkpoint]

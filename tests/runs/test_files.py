@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from foretell import files
 from foretell.errors import CheckpointError, OutputError
-from foretell.runs import files
-from foretell.runs.files import new_directory, new_files, read_json, write_json, write_text
+from foretell.files import new_directory, new_files, read_json, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:

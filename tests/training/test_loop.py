@@ -18,10 +18,10 @@ from foretell.data.loader import Loader
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
+from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint, save_checkpoint
-from foretell.runs.saved_model import load_model
 from foretell.text import train_tokenizer
 from foretell.training.actions import Action, Progress
 from foretell.training.loop import train
@@ -123,7 +123,7 @@ def forget_step(training: Training) -> None:
 
 
 def forget_dropout(training: Training) -> None:
-    training.objective.decoder.draws.seed = 7
+    training.objective.decoder.dropout_rng.seed = 7
     training.config = training.config.model_copy(update={"seed": 7})
 
 

@@ -26,17 +26,17 @@ def test_the_share_is_the_models_arithmetic_over_the_measured_rate(
 ) -> None:
     monkeypatch.setattr(meter, "matrix_rate", lambda device, dtype: 1e9)
     expected = 1000 * training_flops_per_token(watched.config) / 1e9
-    assert watched.matrix_rate_share(1000.0, seconds=11.0) == pytest.approx(expected, abs=1e-4)
+    assert watched.mfu(1000.0, seconds=11.0) == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_rate_is_measured_once_and_never_for_a_short_run(watched: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[torch.dtype] = []
     monkeypatch.setattr(meter, "matrix_rate", lambda device, dtype: measured.append(dtype) or 1e9)
-    assert watched.matrix_rate_share(1000.0, seconds=9.0) is None
-    assert watched.matrix_rate_share(None, seconds=90.0) is None
+    assert watched.mfu(1000.0, seconds=9.0) is None
+    assert watched.mfu(None, seconds=90.0) is None
     assert measured == []
     for _ in range(3):
-        watched.matrix_rate_share(1000.0, seconds=11.0)
+        watched.mfu(1000.0, seconds=11.0)
     assert measured == [torch.float32]
 
 

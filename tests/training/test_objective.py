@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 from foretell.data.batch import Batch
 from foretell.evaluation.perplexity import evaluate
-from foretell.model.cache import FreshContext
+from foretell.model.cache import FreshKVView
 from foretell.training.objective import Objective
 
 MakeObjective = Callable[..., Objective]
@@ -29,11 +29,11 @@ def gradients(objective: Objective, batch: Batch) -> dict[str, torch.Tensor]:
 
 def test_the_loss_is_the_cross_entropy_of_the_targets_that_count(make_objective: MakeObjective, batch: Batch) -> None:
     objective = make_objective()
-    logits = objective.decoder(batch.ids, FreshContext(batch.ids, batch.positions, batch.segments))
-    expected = F.cross_entropy(logits[batch.weights == 1], batch.targets[batch.weights == 1], reduction="sum")
+    logits = objective.decoder(batch.ids, FreshKVView(batch.ids, batch.positions, batch.document_ids))
+    expected = F.cross_entropy(logits[batch.loss_weights == 1], batch.targets[batch.loss_weights == 1], reduction="sum")
     loss = objective(batch)
     torch.testing.assert_close(loss.sum, expected)
-    assert loss.count == batch.weights.sum()
+    assert loss.count == batch.loss_weights.sum()
     assert loss.mean == pytest.approx(float(expected.detach()) / batch.count)
     assert torch.equal(loss.parts["cross_entropy"], loss.sum.detach())
 
@@ -63,7 +63,7 @@ def test_chunks_are_no_larger_than_asked_for(make_objective: MakeObjective, batc
 def test_targets_of_weight_0_move_neither_the_loss_nor_the_gradient(
     make_objective: MakeObjective, batch: Batch
 ) -> None:
-    other = dataclasses.replace(batch, targets=torch.where(batch.weights == 1, batch.targets, 5))
+    other = dataclasses.replace(batch, targets=torch.where(batch.loss_weights == 1, batch.targets, 5))
     assert not torch.equal(other.targets, batch.targets)
     objective = make_objective()
     assert torch.equal(objective(batch).sum, objective(other).sum)
@@ -72,7 +72,7 @@ def test_targets_of_weight_0_move_neither_the_loss_nor_the_gradient(
 
 
 def test_a_batch_in_which_nothing_counts_has_loss_0(make_objective: MakeObjective, batch: Batch) -> None:
-    loss = make_objective()(dataclasses.replace(batch, weights=torch.zeros_like(batch.weights)))
+    loss = make_objective()(dataclasses.replace(batch, loss_weights=torch.zeros_like(batch.loss_weights)))
     assert (float(loss.sum.detach()), float(loss.count), loss.mean) == (0, 0, 0)
 
 
@@ -106,7 +106,7 @@ def test_smoothed_targets_leave_a_share_for_every_token(
     logits_at_once: int, make_objective: MakeObjective, batch: Batch
 ) -> None:
     decoder = make_objective().decoder
-    logprobs = decoder(batch.ids, FreshContext(batch.ids, batch.positions, batch.segments)).log_softmax(-1)
+    logprobs = decoder(batch.ids, FreshKVView(batch.ids, batch.positions, batch.document_ids)).log_softmax(-1)
     one_hot = F.one_hot(batch.targets, 14)
     expected = -((0.7 * one_hot + 0.3 / 14) * logprobs).sum(-1)
     loss = Objective(decoder, logits_at_once, label_smoothing=0.3).train()

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from foretell.config import ModelConfig, make_section
 from foretell.data.batch import Batch, make_batch, make_document_batch
 from foretell.errors import TrainingError
-from foretell.model.attention import FusedCore
+from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
@@ -90,7 +90,7 @@ def test_the_probe_leaves_the_model_as_it_was() -> None:
 # --- planted leaks ----------------------------------------------------------------------------------------------------
 
 
-class AlteredMask(FusedCore):
+class AlteredMask(SDPAttention):
     """A core that gets another mask than the one it is given."""
 
     def __init__(self, config: ModelConfig, alter: Callable[[Tensor, Mask], Tensor]):

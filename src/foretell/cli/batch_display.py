@@ -12,9 +12,9 @@ from rich.text import Text
 
 from foretell.cli.score import SURPRISE
 from foretell.cli.terminal import open_model, print_json, results
-from foretell.convert.load import find_run
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import UsageError
+from foretell.loading import find_run
 from foretell.pretraining.replay import Replay, ReplayedRow, ReplayedToken, replay
 from foretell.runs.run import is_run
 

@@ -77,9 +77,9 @@ def show_result(console: Console, session: Session, gzip_bits: float) -> None:
     """What was learned, what it expects next, and what it writes."""
     from foretell.cli.demo_display import title
     from foretell.cli.next import show
-    from foretell.convert.load import load
     from foretell.inference.completion import generate
     from foretell.inference.distribution import next_tokens
+    from foretell.loading import load
 
     bits = session.bits_per_byte(session.evaluate_held_out().loss)
     verdict = "it found more order there than gzip" if bits < gzip_bits else "gzip is still ahead"

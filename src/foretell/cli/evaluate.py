@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from foretell.evaluation.continuation import EndingResult
     from foretell.evaluation.multiple_choice import ChoiceResult
     from foretell.evaluation.text import TextEvaluation
-    from foretell.runs.saved_model import LanguageModel
+    from foretell.language_model import LanguageModel
 
 Task = Literal["text", "choice", "ending"]
 

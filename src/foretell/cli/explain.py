@@ -121,7 +121,7 @@ def explain(
     mode, given = choose_mode(asked, options)
     text = read_text(text)
     if html is not None:
-        from foretell.runs.files import check_target
+        from foretell.files import check_target
 
         check_target(html)
     answer = mode.answer(open_model(model, device, dtype), text, given)

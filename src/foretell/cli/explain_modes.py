@@ -10,7 +10,7 @@ from foretell.cli.terminal import note
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretell.runs.saved_model import LanguageModel
+    from foretell.language_model import LanguageModel
 
 Options = Mapping[str, Any]
 

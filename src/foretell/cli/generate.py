@@ -48,7 +48,9 @@ def generate(
         ),
     ] = None,
     seed: Annotated[int, Parameter(help="The same seed writes the same text.")] = 1,
-    slide: Annotated[bool, Flag, Parameter(help="When the context is full, go on from its tail.")] = False,
+    context_shift: Annotated[
+        bool, Flag, Parameter(name="--slide", help="When the context is full, go on from its tail.")
+    ] = False,
     receipt: Annotated[bool, Flag, Parameter(help="Then say of every token what decided it.")] = False,
     json: Json = False,
     device: Device = "auto",
@@ -77,10 +79,10 @@ def generate(
 
     stops = ["-" if one == STANDARD_INPUT else one for one in (stop or [])]
     completer = COMPLETERS[receipt](loaded, texts, sampling, stops)
-    if slide:
+    if context_shift:
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
-    limit = max_tokens if max_tokens is not None else completer.default_length(slide)
-    pieces = completer.stream(limit, slide=slide)
+    limit = max_tokens if max_tokens is not None else completer.default_length(context_shift)
+    pieces = completer.stream(limit, context_shift=context_shift)
     if json or len(texts) > 1:
         for _ in pieces:
             pass

@@ -9,7 +9,7 @@ from foretell.cli.arguments import Json, ModelArgument
 from foretell.cli.terminal import open_model, print_json, results
 
 if TYPE_CHECKING:
-    from foretell.runs.saved_model import LanguageModel
+    from foretell.language_model import LanguageModel
 
 
 def info(model: ModelArgument, /, *, json: Json = False) -> None:

@@ -10,8 +10,8 @@ from cyclopts import Parameter
 from foretell.cli.arguments import Flag, Json
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import LessonError, UsageError
+from foretell.files import check_target, write_text
 from foretell.lessons.catalog import ENTRIES, Entry, find_lesson
-from foretell.runs.files import check_target, write_text
 
 if TYPE_CHECKING:
     from foretell.lessons.classes import Choices

@@ -39,7 +39,7 @@ def next_verb(
     text = read_text(text)
     loaded = open_model(model, device, dtype)
     from foretell.inference.distribution import next_tokens
-    from foretell.runs.reading import encode_some
+    from foretell.language_model import encode_some
 
     positions = list(range(len(encode_some(loaded, text)))) if every else [-1 if at is None else at]
     found = next_tokens(loaded, text, top, positions)

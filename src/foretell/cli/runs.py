@@ -47,8 +47,8 @@ def runs(
 
 def choose(names: tuple[str, ...]) -> tuple[Path | None, list[Run]]:
     """The folder that is meant and the runs in it, or no folder and the runs that are named."""
-    from foretell.convert.load import RUNS, find_run
     from foretell.errors import UsageError
+    from foretell.loading import RUNS, find_run
     from foretell.pretraining.comparison import MARKS
     from foretell.runs.run import is_run
     from foretell.runs.summary import find_runs

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from foretell.device import DeviceName, DtypeName
-    from foretell.runs.saved_model import LanguageModel
+    from foretell.language_model import LanguageModel
 
 
 @cache
@@ -64,7 +64,7 @@ def open_model(argument: str, device: DeviceName, dtype: DtypeName) -> LanguageM
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     sys.stderr.flush()
-    from foretell.convert.load import load
+    from foretell.loading import load
 
     model = load(argument, device, dtype)
     for line in model.notes:

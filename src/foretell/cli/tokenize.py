@@ -24,7 +24,7 @@ def tokenize(
     unless --allow-special says so.
     """
     text = read_text(text)
-    from foretell.convert.load import find_tokenizer
+    from foretell.loading import find_tokenizer
 
     tokenizer = find_tokenizer(model)
     for line in tokenizer.notes:

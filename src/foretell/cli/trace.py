@@ -14,7 +14,7 @@ from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.insight.trace import Trace
-    from foretell.runs.saved_model import LanguageModel
+    from foretell.language_model import LanguageModel
 
 NAME_WIDTH = 50
 
@@ -67,9 +67,9 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     """Trace one pass and write its values."""
     import torch
 
+    from foretell.files import check_target
     from foretell.insight.trace import Trace
-    from foretell.runs.files import check_target
-    from foretell.runs.reading import encode_some
+    from foretell.language_model import encode_some
 
     check_target(out)
     ids = encode_some(loaded, text)

@@ -77,7 +77,7 @@ def train(
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
     from foretell.cli.training_display import make_reporter
-    from foretell.convert.load import find_tokenizer
+    from foretell.loading import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.reporter import Reporters
     from foretell.pretraining.request import Request

@@ -123,8 +123,8 @@ def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
 def describe_gauges(metrics: dict[str, Any]) -> Text:
     """What else to keep an eye on, in one line of at most 80 columns."""
     parts = [f"learning rate {metrics['learning_rate']:.2g}", f"gradient {metrics['gradient_norm']:.2f}"]
-    if metrics["matrix_rate_share"] is not None:
-        parts.append(f"{metrics['matrix_rate_share']:.0%} of the matrix rate")
+    if metrics["mfu"] is not None:
+        parts.append(f"{metrics['mfu']:.0%} of the matrix rate")
     return Text("  ".join([*parts, f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB"]), style="dim")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from foretell.convert.reader import StoredTensor, read_header
 from foretell.errors import CheckpointError
-from foretell.runs.files import read_json
+from foretell.files import read_json
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 READ = (".json", ".txt", ".safetensors", ".model")

@@ -19,9 +19,9 @@ from foretell.convert.proof import prove, rounding
 from foretell.convert.read_again import read_directory
 from foretell.convert.report import FORMAT, REPORT, check_target, describe_files
 from foretell.errors import OutputError, UsageError
+from foretell.files import new_directory, write_json
+from foretell.language_model import LanguageModel
 from foretell.model.init import empty_decoder
-from foretell.runs.files import new_directory, write_json
-from foretell.runs.saved_model import LanguageModel
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 

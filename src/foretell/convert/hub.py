@@ -16,7 +16,7 @@ from types import ModuleType
 
 from foretell.convert.hub_progress import Progress, Say, in_words, speaking
 from foretell.errors import CheckpointError, ForetellError, UsageError
-from foretell.runs.files import read_json
+from foretell.files import read_json
 
 PREFIX = "hub:"
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"

@@ -18,11 +18,11 @@ from foretell.convert.layout import iter_ours, iter_theirs, pairings
 from foretell.convert.reader import FLOATS, StoredTensor, read_tensor
 from foretell.convert.settings import read_settings, write_settings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
+from foretell.files import write_json
+from foretell.language_model import LanguageModel, check_vocabulary, save_tensors
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.paths import matches, starred
-from foretell.runs.files import write_json
-from foretell.runs.saved_model import LanguageModel, check_vocabulary, save_tensors
 from foretell.text import Tokenizer, load_tokenizer
 
 SHARD_BYTES = 5 * 10**9

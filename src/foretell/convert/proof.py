@@ -19,8 +19,8 @@ from foretell.errors import OutputError, TokenizerError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence as GrowingText
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer
 from foretell.textbook.arrays import Matrix
 from foretell.textbook.family.decoder import decoder_forward

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import OutputError
-from foretell.runs.files import sha256
+from foretell.files import sha256
 
 REPORT, FORMAT = "export-report.json", 1
 

@@ -17,20 +17,20 @@ PADDING = -1  # the document number of what fills up a row
 class Batch:
     """Rows of tokens and what should follow each of them; all tensors are (B, T).
 
-    weights: 1 where the target counts, 0 where it does not. positions and segments are None where every row is one
-    document that starts at position 0, so that the fused kernel needs no mask.
+    loss_weights: 1 where the target counts, 0 where it does not. positions and document_ids are None where every row
+    is one document that starts at position 0, so that the fused kernel needs no mask.
     """
 
     ids: Tensor
     targets: Tensor
-    weights: Tensor
+    loss_weights: Tensor
     positions: Tensor | None = None
-    segments: Tensor | None = None
+    document_ids: Tensor | None = None
 
     @property
     def count(self) -> float:
         """How many targets count."""
-        return float(self.weights.sum())
+        return float(self.loss_weights.sum())
 
     def rows(self, first: int, last: int) -> Batch:
         """Some of the rows."""
@@ -41,17 +41,17 @@ class Batch:
         return self._map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        optional = (None if tensor is None else change(tensor) for tensor in (self.positions, self.segments))
-        return Batch(change(self.ids), change(self.targets), change(self.weights), *optional)
+        optional = (None if tensor is None else change(tensor) for tensor in (self.positions, self.document_ids))
+        return Batch(change(self.ids), change(self.targets), change(self.loss_weights), *optional)
 
 
 def make_batch(tokens: np.ndarray, lengths: list[int] | None = None) -> Batch:
     """Rows of T+1 tokens (B, T+1): each predicts the next. Of row b only the first lengths[b] tokens are real."""
     tensor = torch.from_numpy(np.ascontiguousarray(tokens, dtype=np.int64))
-    weights = torch.ones(tensor[:, 1:].shape)
+    loss_weights = torch.ones(tensor[:, 1:].shape)
     if lengths is not None:
-        weights = (torch.arange(weights.shape[1]) + 1 < torch.tensor(lengths)[:, None]).float()
-    return Batch(tensor[:, :-1], tensor[:, 1:], weights)
+        loss_weights = (torch.arange(loss_weights.shape[1]) + 1 < torch.tensor(lengths)[:, None]).float()
+    return Batch(tensor[:, :-1], tensor[:, 1:], loss_weights)
 
 
 def make_document_batch(tokens: np.ndarray, documents: np.ndarray) -> Batch:
@@ -61,13 +61,13 @@ def make_document_batch(tokens: np.ndarray, documents: np.ndarray) -> Batch:
     """
     plain = make_batch(tokens)
     numbers = torch.from_numpy(documents)
-    segments = numbers[:, :-1]
-    weights = ((segments == numbers[:, 1:]) & (numbers[:, 1:] != PADDING)).float()
-    columns = torch.arange(segments.shape[1]).expand_as(segments)
-    is_first = torch.ones_like(segments, dtype=torch.bool)
-    is_first[:, 1:] = segments[:, 1:] != segments[:, :-1]
+    document_ids = numbers[:, :-1]
+    loss_weights = ((document_ids == numbers[:, 1:]) & (numbers[:, 1:] != PADDING)).float()
+    columns = torch.arange(document_ids.shape[1]).expand_as(document_ids)
+    is_first = torch.ones_like(document_ids, dtype=torch.bool)
+    is_first[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     starts = torch.where(is_first, columns, 0).cummax(dim=1).values
-    return Batch(plain.ids, plain.targets, weights, columns - starts, segments)
+    return Batch(plain.ids, plain.targets, loss_weights, columns - starts, document_ids)
 
 
 def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarray, list[int]]:

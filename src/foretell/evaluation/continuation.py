@@ -14,7 +14,7 @@ from foretell.data.questions import Ending
 from foretell.errors import DataError
 from foretell.evaluation.text import Progress, silent
 from foretell.evaluation.windows import TOKENS_AT_ONCE
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
 
 ROWS_AT_ONCE = 64

@@ -12,7 +12,7 @@ from typing import Any
 from foretell.data.questions import Question
 from foretell.evaluation.continuation import continuation_rows, likelihoods, share
 from foretell.evaluation.text import Progress, silent
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from foretell.data.batch import Batch
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
 from foretell.evaluation.windows import Window, iter_windows, window_batches
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
 
 Progress = Callable[[int, int], None]  # done, of how many

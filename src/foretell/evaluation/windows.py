@@ -49,4 +49,4 @@ def window_batches(windows: list[Window], context_length: int) -> Iterator[Batch
         batch = make_batch(tokens, lengths)
         columns = torch.arange(1, tokens.shape[1])
         counts = columns >= torch.tensor([[window.first] for window in group])  # (B, T)
-        yield replace(batch, weights=batch.weights * counts)
+        yield replace(batch, loss_weights=batch.loss_weights * counts)

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from foretell.errors import ContextLengthError, UsageError
-from foretell.generation.packing import packed_weights
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.model.cache import Cache
+from foretell.model.cache import KVCache
 from foretell.model.decoder import Decoder
+from foretell.model.kernels.packed_linear import packed_weights
 
 
 def generate(
@@ -22,16 +22,17 @@ def generate(
     max_tokens: int | None,
     *,
     end_id: int | None = None,
-    slide: bool = False,
+    context_shift: bool = False,
 ) -> Iterator[tuple[Sequence, int]]:
     """Continue all sequences together, yielding (sequence, id) as each token is drawn.
 
     Rows may differ in length; a row is the same alone or beside others. The end token is counted among what was
-    generated but not yielded. Setting `finish_reason` while reading along ends a sequence. With `slide`, a sequence
-    that fills the context goes on from its last half, read again. max_tokens None means: until the context is full.
+    generated but not yielded. Setting `finish_reason` while reading along ends a sequence. With `context_shift`, a
+    sequence that fills the context goes on from its last half, read again. max_tokens None means: until the context is
+    full.
     """
-    check_lengths(decoder, sequences, max_tokens, slide)
-    return _generate(decoder, sequences, sampler, max_tokens, end_id, slide)
+    check_lengths(decoder, sequences, max_tokens, context_shift)
+    return _generate(decoder, sequences, sampler, max_tokens, end_id, context_shift)
 
 
 def _generate(
@@ -40,10 +41,10 @@ def _generate(
     sampler: Sampler,
     max_tokens: int | None,
     end_id: int | None,
-    slide: bool,
+    context_shift: bool,
 ) -> Iterator[tuple[Sequence, int]]:
     with packed_weights(decoder, max_tokens):
-        yield from _continue(decoder, sequences, sampler, max_tokens, end_id, slide)
+        yield from _continue(decoder, sequences, sampler, max_tokens, end_id, context_shift)
 
 
 def _continue(
@@ -52,12 +53,12 @@ def _continue(
     sampler: Sampler,
     max_tokens: int | None,
     end_id: int | None,
-    slide: bool,
+    context_shift: bool,
 ) -> Iterator[tuple[Sequence, int]]:
     active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]
     for sequence in sequences:
         sequence.finish_reason = None if sequence in active else "length"
-    cache: Cache | None = None
+    cache: KVCache | None = None
     while active:
         if cache is None:
             cache, logits = prefill(decoder, active, max_tokens)
@@ -70,23 +71,25 @@ def _continue(
                 sequence.finish_reason = "end"
                 continue
             yield sequence, token
-            sequence.finish_reason = sequence.finish_reason or _limit_reached(decoder, sequence, max_tokens, slide)
+            sequence.finish_reason = sequence.finish_reason or _limit_reached(
+                decoder, sequence, max_tokens, context_shift
+            )
         cache = _drop_finished(active, cache)
         active = [sequence for sequence in active if sequence.finish_reason is None]
-        moved = [_slide_when_full(decoder, sequence) for sequence in active if slide]  # several may be full at once
+        moved = [_shift_when_full(decoder, sequence) for sequence in active if context_shift]
         if any(moved):
             cache = None  # positions have moved: the tails are read again
 
 
 @torch.inference_mode()
-def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None) -> tuple[Cache, Tensor]:
+def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None) -> tuple[KVCache, Tensor]:
     """Read all that the model sees of each sequence; returns the filled cache and logits (B, V) of what comes next."""
     rows = [sequence.visible for sequence in sequences]
     counts = [len(row) for row in rows]
     context_length = decoder.config.context_length
     capacity = context_length if max_tokens is None else min(context_length, max(counts) + max_tokens)
     weight = decoder.embed.token.weight
-    cache = Cache(decoder.config, len(rows), capacity, weight.dtype, weight.device)
+    cache = KVCache(decoder.config, len(rows), capacity, weight.dtype, weight.device)
     ids = torch.zeros(len(rows), max(counts), dtype=torch.long)
     for row, target in zip(rows, ids, strict=True):
         target[: len(row)] = torch.tensor(row)
@@ -96,13 +99,13 @@ def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None)
 
 
 @torch.inference_mode()
-def decode_one(decoder: Decoder, sequences: list[Sequence], cache: Cache) -> Tensor:
+def decode_one(decoder: Decoder, sequences: list[Sequence], cache: KVCache) -> Tensor:
     """Read the newest token of each sequence; returns logits (B, V) of what comes next."""
     ids = torch.tensor([[sequence.generated[-1]] for sequence in sequences], device=cache.keys.device)  # (B, 1)
     return decoder.head(decoder.hidden(ids, cache.extend([1] * len(sequences)))[:, -1])
 
 
-def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, slide: bool) -> None:
+def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, context_shift: bool) -> None:
     """Refuse what cannot be generated before anything is."""
     limit = decoder.config.context_length
     if max_tokens is not None and max_tokens < 0:
@@ -111,7 +114,7 @@ def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int |
         length = len(sequence.prompt)
         if length == 0:
             raise UsageError("the prompt is empty; give at least one token to continue from")
-        if slide:
+        if context_shift:
             sequence.window_start = 0 if length <= limit else length - max(1, limit // 2)
         elif length > limit:
             raise ContextLengthError(
@@ -125,21 +128,21 @@ def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int |
             )
 
 
-def _limit_reached(decoder: Decoder, sequence: Sequence, max_tokens: int | None, slide: bool):
+def _limit_reached(decoder: Decoder, sequence: Sequence, max_tokens: int | None, context_shift: bool):
     if max_tokens is not None and len(sequence.generated) >= max_tokens:
         return "length"
     is_full = len(sequence.visible) > decoder.config.context_length
-    return "context" if is_full and not slide else None
+    return "context" if is_full and not context_shift else None
 
 
-def _drop_finished(active: list[Sequence], cache: Cache) -> Cache:
+def _drop_finished(active: list[Sequence], cache: KVCache) -> KVCache:
     kept = [row for row, sequence in enumerate(active) if sequence.finish_reason is None]
     if len(kept) < len(active):
         cache.keep_rows(kept)
     return cache
 
 
-def _slide_when_full(decoder: Decoder, sequence: Sequence) -> bool:
+def _shift_when_full(decoder: Decoder, sequence: Sequence) -> bool:
     limit = decoder.config.context_length
     if len(sequence.visible) <= limit:
         return False

@@ -13,7 +13,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Sequence
 from foretell.insight.receipt import Receipt
 from foretell.insight.recording import RecordingSampler
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.text import StopStrings
 
 DEFAULT_TOKENS = 200
@@ -44,7 +44,7 @@ def generate(
     max_tokens: int | None = 100,
     *,
     stop: list[str] | None = None,
-    slide: bool = False,
+    context_shift: bool = False,
     receipts: bool = False,
     **sampling: Any,
 ) -> list[Completion]:
@@ -55,7 +55,7 @@ def generate(
     """
     prompts = [prompts] if isinstance(prompts, str) else prompts
     completer = COMPLETERS[receipts](model, prompts, make_section(SamplingConfig, sampling), stop or [])
-    for _ in completer.stream(max_tokens, slide=slide):
+    for _ in completer.stream(max_tokens, context_shift=context_shift):
         pass
     return completer.completions()
 
@@ -84,9 +84,11 @@ class Completer:
         self.stops = [StopStrings(stop) for _ in prompts]
         self.texts = [""] * len(prompts)
 
-    def stream(self, max_tokens: int | None, *, slide: bool = False) -> Iterator[tuple[int, str]]:
+    def stream(self, max_tokens: int | None, *, context_shift: bool = False) -> Iterator[tuple[int, str]]:
         """(prompt number, new text) until every continuation has ended; what does not fit is refused at once."""
-        return self._read(generate_ids(self.model.decoder, self.sequences, self.sampler, max_tokens, slide=slide))
+        return self._read(
+            generate_ids(self.model.decoder, self.sequences, self.sampler, max_tokens, context_shift=context_shift)
+        )
 
     def _read(self, tokens: Iterator[tuple[Sequence, int]]) -> Iterator[tuple[int, str]]:
         numbers = {id(sequence): number for number, sequence in enumerate(self.sequences)}
@@ -101,9 +103,9 @@ class Completer:
         for number in range(len(self.prompts)):
             yield from self._grow(number, self._flush(number))
 
-    def default_length(self, slide: bool) -> int:
+    def default_length(self, context_shift: bool) -> int:
         """How many tokens to write where nobody said: DEFAULT_TOKENS, or what fits after the longest prompt."""
-        if slide:
+        if context_shift:
             return DEFAULT_TOKENS
         longest = max(len(sequence.prompt) for sequence in self.sequences)
         context_length = self.model.decoder.config.context_length

@@ -9,8 +9,7 @@ from typing import Any
 import torch
 
 from foretell.errors import UsageError
-from foretell.runs.reading import TokenProbability, check_position, encode_some, likeliest
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel, TokenProbability, check_position, encode_some, likeliest
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from foretell.runs.reading import encode_some
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel, encode_some
 
 Pooling = Literal["last", "mean"]
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {

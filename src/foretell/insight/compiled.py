@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.model.cache import CachedContext
+from foretell.model.cache import CachedKVView
 
 Call = tuple[tuple[Any, ...], Tensor]  # the inputs of a call, and what came out
 
@@ -48,7 +48,7 @@ def _difference(module: nn.Module, call: Call | None) -> str:
     if call is None:
         return "it was not called"
     inputs, output = call
-    if any(isinstance(one, CachedContext) for one in inputs):
+    if any(isinstance(one, CachedKVView) for one in inputs):
         return "no difference was measured, since the cache has moved on"
     largest = float((module(*inputs) - output).abs().max())
     return f"its compiled output differs by at most {largest:.2g}"

@@ -13,7 +13,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.mask import Mask
 
 
-class ExplicitStages(nn.Module):
+class StagedAttention(nn.Module):
     """softmax(Q K' / sqrt(E)) V, every step the output of a module of its name.
 
     It stands in for another core, whose dropout of the weights it keeps, where that has one.
@@ -39,7 +39,7 @@ def explicit_cores(decoder: Decoder, paths: list[str]) -> Generator[None]:
     replaced = {path: decoder.get_submodule(path) for path in paths}
     try:
         for path, core in replaced.items():
-            decoder.set_submodule(path, ExplicitStages(core))
+            decoder.set_submodule(path, StagedAttention(core))
         yield
     finally:
         for path, core in replaced.items():

@@ -11,12 +11,12 @@ from torch import nn
 
 from foretell.insight import derive
 from foretell.insight.derive import Formula
-from foretell.insight.explicit_core import ExplicitStages
+from foretell.insight.explicit_core import StagedAttention
+from foretell.language_model import LanguageModel
 from foretell.model.attention import Attention
 from foretell.model.decoder import Decoder
 from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.position import NoRotation, RotaryPosition
-from foretell.runs.saved_model import LanguageModel
 
 CORE_INPUTS = ("query", "key", "value", "mask")
 # Modules whose output is no tensor: the names of the tensors that it is made of
@@ -119,7 +119,7 @@ def _norm_values(path: str, module: nn.Module) -> Iterator[Derived]:
 def _core_values(path: str, core: nn.Module) -> Iterator[Point | Derived]:
     inputs = {name: Point(f"{path}.{name}", path, Place.INPUT, index) for index, name in enumerate(CORE_INPUTS)}
     yield from (point for name, point in inputs.items() if name != "mask")
-    if isinstance(core, ExplicitStages):  # its stages are modules, which hand them out
+    if isinstance(core, StagedAttention):  # its stages are modules, which hand them out
         return
     for name, (formula, needs) in derive.ATTENTION.items():
         yield Derived(f"{path}.{name}", formula, tuple(inputs[need] for need in needs))

@@ -24,10 +24,10 @@ from foretell.insight.replacement import Replacement, replace_value
 from foretell.insight.trace_file import save_values
 from foretell.insight.values import Values
 from foretell.insight.view import View, make_view
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.paths import select as select_names
 from foretell.paths import suggest
-from foretell.runs.saved_model import LanguageModel
 
 GRADIENT = "grad:"
 

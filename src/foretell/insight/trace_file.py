@@ -10,9 +10,9 @@ from typing import Protocol
 
 from torch import Tensor
 
+from foretell.files import TEMPORARY, check_target
 from foretell.insight.budget import Budget
-from foretell.runs.files import TEMPORARY, check_target
-from foretell.runs.saved_model import save_tensors
+from foretell.language_model import save_tensors
 
 FORMAT = "foretell.trace/1"
 

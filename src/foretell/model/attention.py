@@ -9,13 +9,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.model.cache import Context
+from foretell.model.cache import KVView
 from foretell.model.dropout import make_dropout
+from foretell.model.kernels.short_attention import short_causal_attention, suits
 from foretell.model.linear import Linear
 from foretell.model.mask import Mask
 from foretell.model.norm import make_head_norm
 from foretell.model.position import ROTATIONS, Rotation
-from foretell.model.short_attention import short_causal_attention, suits
 
 
 class Attention(nn.Module):
@@ -38,20 +38,20 @@ class Attention(nn.Module):
         output = Linear(H * E, D, bias=config.bias.attention_output)
         self.output = output if config.attention_output else nn.Identity()
 
-    def forward(self, x: Tensor, context: Context, rotation: Rotation | None) -> Tensor:
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
         query = self.query_norm(self.split_heads(self.query(x)))  # (B, H, T, E)
         key = self.key_norm(self.split_heads(self.key(x)))  # (B, G, T, E)
         value = self.split_heads(self.value(x))  # (B, G, T, E)
         query, key = self.rotate(query, rotation), self.rotate(key, rotation)
-        key, value = context.extend(self.layer, key, value)  # (B, G, S, E)
-        mixed = self.core(query, key, value, context.mask(self.window))  # (B, H, T, E)
+        key, value = kv.extend(self.layer, key, value)  # (B, G, S, E)
+        mixed = self.core(query, key, value, kv.mask(self.window))  # (B, H, T, E)
         return self.output(mixed.transpose(1, 2).flatten(2))  # (B, T, D)
 
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # (B, H or G, T, E)
 
 
-class FusedCore(nn.Module):
+class SDPAttention(nn.Module):
     """softmax(Q K' / sqrt(E)) V without ever holding the weights (Dao et al. 2022, FlashAttention)."""
 
     def __init__(self, config: ModelConfig):
@@ -68,7 +68,7 @@ class FusedCore(nn.Module):
         )  # (B, H, T, E)
 
 
-class ExplicitCore(nn.Module):
+class EagerAttention(nn.Module):
     """The same in four steps, for when the weights themselves are dropped out, looked at or replaced."""
 
     def __init__(self, config: ModelConfig):
@@ -86,4 +86,7 @@ class ExplicitCore(nn.Module):
         return self.dropout(scores.softmax(dim=-1)) @ value  # (B, H, T, E)
 
 
-CORES: dict[bool, type[nn.Module]] = {False: FusedCore, True: ExplicitCore}  # by: are attention weights dropped out?
+CORES: dict[bool, type[nn.Module]] = {
+    False: SDPAttention,
+    True: EagerAttention,
+}

@@ -16,17 +16,17 @@ from foretell.config import ModelConfig
 from foretell.model.mask import EMPTY, Mask
 
 
-class FreshContext:
+class FreshKVView:
     """A pass over whole rows: training, scoring, tracing.
 
-    positions (B or 1, T) and segments (B, T) default to 0..T-1 and one document a row.
+    positions (B or 1, T) and document_ids (B, T) default to 0..T-1 and one document a row.
     """
 
-    def __init__(self, ids: Tensor, positions: Tensor | None = None, segments: Tensor | None = None):
+    def __init__(self, ids: Tensor, positions: Tensor | None = None, document_ids: Tensor | None = None):
         _, T = ids.shape
         self.positions = torch.arange(T, device=ids.device)[None] if positions is None else positions  # (B or 1, T)
         # Inside one document positions only count up, so the order in the row decides what comes before what
-        self._mask = Mask(T, T, query_segments=segments, key_segments=segments, device=ids.device)
+        self._mask = Mask(T, T, query_document_ids=document_ids, key_document_ids=document_ids, device=ids.device)
         self._windowed: dict[int | None, Mask] = {}
 
     def mask(self, window: int | None) -> Mask:
@@ -38,7 +38,7 @@ class FreshContext:
         return key, value
 
 
-class Cache:
+class KVCache:
     """Keys and values of every layer, for rows that grow at their own pace.
 
     Slot s of a row holds its position s, so rows need no padding on the left: a shorter row has fewer slots filled.
@@ -52,12 +52,12 @@ class Cache:
         self.lengths = [0] * rows  # tokens that each row holds
         self.capacity = capacity
 
-    def extend(self, counts: list[int]) -> CachedContext:
-        """Make room for `counts[b]` new tokens in row b, and return the context of the pass that brings them."""
-        context = CachedContext(self, list(self.lengths), counts)
+    def extend(self, counts: list[int]) -> CachedKVView:
+        """Make room for `counts[b]` new tokens in row b, and return the view of the pass that brings them."""
+        view = CachedKVView(self, list(self.lengths), counts)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         assert max(self.lengths) <= self.capacity, "the engine asks for a cache that holds what it generates"
-        return context
+        return view
 
     def keep_rows(self, rows: list[int]) -> None:
         """Drop all other rows, in place of which the kept ones move up."""
@@ -65,10 +65,10 @@ class Cache:
         self.lengths = [self.lengths[row] for row in rows]
 
 
-class CachedContext:
+class CachedKVView:
     """One pass over new tokens (B, T) after what a cache holds; row b brings counts[b] of them, the rest is padding."""
 
-    def __init__(self, cache: Cache, starts: list[int], counts: list[int]):
+    def __init__(self, cache: KVCache, starts: list[int], counts: list[int]):
         self.cache, self.starts, self.counts = cache, starts, counts
         self.num_queries = max(counts)
         self.filled = [start + count for start, count in zip(starts, counts, strict=True)]
@@ -126,4 +126,4 @@ class CachedContext:
         )
 
 
-Context = FreshContext | CachedContext
+KVView = FreshKVView | CachedKVView

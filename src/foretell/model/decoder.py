@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.errors import ContextLengthError
-from foretell.model.cache import Context, FreshContext
+from foretell.model.cache import FreshKVView, KVView
 from foretell.model.dropout import bind_dropout, make_dropout
 from foretell.model.linear import Linear, Product
 from foretell.model.position import SinusoidalPosition
@@ -73,17 +73,17 @@ class Decoder(nn.Module):
         self.embed = EMBEDDINGS[config.position in POSITIONS](config)
         self.trunk = Transformer(config)
         self.head = self.make_head(config)
-        self.draws = bind_dropout(self)
+        self.dropout_rng = bind_dropout(self)
 
-    def forward(self, ids: Tensor, context: Context | None = None) -> Tensor:
-        """Logits (B, T, V) of the token after each of ids (B, T); `context` defaults to the row itself."""
-        return self.head(self.hidden(ids, context))
+    def forward(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
+        """Logits (B, T, V) of the token after each of ids (B, T); `kv` defaults to the row's own keys and values."""
+        return self.head(self.hidden(ids, kv))
 
-    def hidden(self, ids: Tensor, context: Context | None = None) -> Tensor:
+    def hidden(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
         """What the head reads: the stream after the last norm, (B, T, D)."""
-        context = context or FreshContext(ids)
+        kv = kv or FreshKVView(ids)
         self.check_length(ids.shape[1])
-        return self.trunk(self.embed(ids, context.positions), context)
+        return self.trunk(self.embed(ids, kv.positions), kv)
 
     def make_head(self, config: ModelConfig) -> nn.Module:
         """The layer that turns the stream into one score for each token of the vocabulary."""

@@ -14,7 +14,7 @@ HALF_RANGE = 1 << 15
 
 
 @dataclass
-class DropoutDraws:
+class DropoutRNG:
     """What the masks of one forward pass depend on; shared by all dropout modules of a model, set before each step."""
 
     seed: int = 0
@@ -29,11 +29,11 @@ class Dropout(nn.Module):
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
-        self.bind(DropoutDraws(), path="")
+        self.bind(DropoutRNG(), path="")
 
-    def bind(self, draws: DropoutDraws, path: str) -> None:
+    def bind(self, draws: DropoutRNG, path: str) -> None:
         """Take the shared counters and this module's own path, which names its stream."""
-        self.draws, self.path = draws, path
+        self.dropout_rng, self.path = draws, path
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.scaled_mask(x) if self.training else x
@@ -41,7 +41,7 @@ class Dropout(nn.Module):
     def scaled_mask(self, x: Tensor) -> Tensor:
         """0 or 1 / (1 - rate) for every element of x (B, ...), in its dtype."""
         rows, per_row = x.shape[0], x[0].numel()
-        draws = self.draws
+        draws = self.dropout_rng
         global_rows = range(draws.first_row, draws.first_row + rows * draws.row_stride, draws.row_stride)
         keys = torch.tensor(
             [signed(stream_key(draws.seed, draws.step, self.path, row)) for row in global_rows], device=x.device
@@ -57,9 +57,9 @@ def make_dropout(rate: float) -> nn.Module:
     return Dropout(rate) if rate > 0 else nn.Identity()
 
 
-def bind_dropout(model: nn.Module) -> DropoutDraws:
+def bind_dropout(model: nn.Module) -> DropoutRNG:
     """Give every dropout module of a model its path and one shared set of counters, which is returned."""
-    draws = DropoutDraws()
+    draws = DropoutRNG()
     for path, module in model.named_modules():
         if isinstance(module, Dropout):
             module.bind(draws, path)

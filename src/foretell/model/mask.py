@@ -26,8 +26,8 @@ class Mask:
     window: int | None = None
     query_positions: Tensor | None = None
     key_positions: Tensor | None = None
-    query_segments: Tensor | None = None
-    key_segments: Tensor | None = None
+    query_document_ids: Tensor | None = None
+    key_document_ids: Tensor | None = None
     device: torch.device | None = None
 
     @property
@@ -50,14 +50,14 @@ class Mask:
             allowed = allowed & (distance >= 0)
         if self.window is not None:
             allowed = allowed & (distance < self.window)
-        if self.query_segments is not None and self.key_segments is not None:
-            allowed = allowed & (self.query_segments[:, :, None] == self.key_segments[:, None, :])
+        if self.query_document_ids is not None and self.key_document_ids is not None:
+            allowed = allowed & (self.query_document_ids[:, :, None] == self.key_document_ids[:, None, :])
         return allowed[:, None]  # (B, 1, T, S)
 
     @property
     def _is_regular(self) -> bool:
         narrow = self.window is not None and self.window < self.num_keys
-        return self.query_positions is None and self.query_segments is None and not narrow
+        return self.query_positions is None and self.query_document_ids is None and not narrow
 
     def _positions(self) -> tuple[Tensor, Tensor]:
         if self.query_positions is not None and self.key_positions is not None:

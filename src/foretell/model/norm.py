@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.model.rms_norm import rms_norm
+from foretell.model.kernels.rms_norm import rms_norm
 
 
 class LayerNorm(nn.LayerNorm):

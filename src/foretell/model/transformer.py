@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.model.attention import Attention
-from foretell.model.cache import Context
+from foretell.model.cache import KVView
 from foretell.model.dropout import make_dropout
 from foretell.model.feedforward import FEEDFORWARDS
 from foretell.model.norm import make_norm
@@ -45,15 +45,15 @@ class AttentionBlock(nn.Module):
         residual = AddUpdate if config.attention_residual else ReplaceByUpdate
         self.attention_residual = residual(config.dropout.residual)
 
-    def forward(self, x: Tensor, context: Context, rotation: Rotation | None) -> Tensor:
-        return self.attention_residual(x, self.attention(self.attention_norm(x), context, rotation))
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        return self.attention_residual(x, self.attention(self.attention_norm(x), kv, rotation))
 
 
 class AttentionBlockPostNorm(AttentionBlock):
     """Attention alone, norm after the residual."""
 
-    def forward(self, x: Tensor, context: Context, rotation: Rotation | None) -> Tensor:
-        return self.attention_norm(self.attention_residual(x, self.attention(x, context, rotation)))
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        return self.attention_norm(self.attention_residual(x, self.attention(x, kv, rotation)))
 
 
 class Block(AttentionBlock):
@@ -65,16 +65,16 @@ class Block(AttentionBlock):
         self.feedforward = FEEDFORWARDS[config.feedforward](config)
         self.feedforward_residual = AddUpdate(config.dropout.residual)
 
-    def forward(self, x: Tensor, context: Context, rotation: Rotation | None) -> Tensor:
-        x = self.attention_residual(x, self.attention(self.attention_norm(x), context, rotation))
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        x = self.attention_residual(x, self.attention(self.attention_norm(x), kv, rotation))
         return self.feedforward_residual(x, self.feedforward(self.feedforward_norm(x)))
 
 
 class BlockPostNorm(Block):
     """Attention, then feed-forward, the stream normalised after each (GPT-1; Vaswani et al. 2017, section 3.1)."""
 
-    def forward(self, x: Tensor, context: Context, rotation: Rotation | None) -> Tensor:
-        x = self.attention_norm(self.attention_residual(x, self.attention(x, context, rotation)))
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        x = self.attention_norm(self.attention_residual(x, self.attention(x, kv, rotation)))
         return self.feedforward_norm(self.feedforward_residual(x, self.feedforward(x)))
 
 
@@ -96,8 +96,8 @@ class Transformer(nn.Module):
         self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.num_layers))
         self.norm = make_norm(config, config.width) if config.norm_placement == "pre" else nn.Identity()
 
-    def forward(self, x: Tensor, context: Context) -> Tensor:
-        rotation = self.rotation(context.positions, x.dtype)
+    def forward(self, x: Tensor, kv: KVView) -> Tensor:
+        rotation = self.rotation(kv.positions, x.dtype)
         for block in self.blocks:
-            x = block(x, context, rotation)  # (B, T, D)
+            x = block(x, kv, rotation)  # (B, T, D)
         return self.norm(x)

@@ -18,8 +18,8 @@ from foretell.data.shards import TokenStore
 from foretell.data.sources import AnyDocument
 from foretell.data.split import describe_split, split_documents
 from foretell.errors import DataError
+from foretell.files import sync
 from foretell.pretraining.reporter import Reporter
-from foretell.runs.files import sync
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.pieces import AFTER_WORD, iter_pieces
 

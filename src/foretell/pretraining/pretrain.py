@@ -13,6 +13,8 @@ import torch
 from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.data.loader import check_enough_tokens
 from foretell.device import choose_device, choose_training_dtype
+from foretell.files import sync
+from foretell.language_model import load_model
 from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
@@ -25,10 +27,8 @@ from foretell.pretraining.request import Request
 from foretell.pretraining.session import ContinuedSession, Session
 from foretell.pretraining.start import Start, find_start
 from foretell.runs.checkpoint import list_checkpoints
-from foretell.runs.files import sync
 from foretell.runs.lock import held
 from foretell.runs.run import Run, is_run, is_unfinished
-from foretell.runs.saved_model import load_model
 
 
 def pretrain(request: Request, reporter: Reporter, *, resume: bool = False) -> Session:

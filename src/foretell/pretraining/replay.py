@@ -11,9 +11,9 @@ from foretell.config import Config, make_section
 from foretell.data.batch import Batch
 from foretell.data.loader import Loader
 from foretell.errors import UsageError
+from foretell.language_model import LanguageModel
 from foretell.pretraining.prepare import make_loader, open_tokens
 from foretell.runs.run import RUN, Run
-from foretell.runs.saved_model import LanguageModel
 from foretell.training.objective import Objective
 
 
@@ -77,7 +77,7 @@ def replay(run: Run, step: int, model: LanguageModel) -> Replay:
     losses = torch.cat([objective.token_losses(part.to(model.device)).cpu() for part in parts])  # (B, T)
     rows = [make_row(loader, batch, losses, (step - 1) * loader.batch_size + row, model) for row in range(len(losses))]
     logged = {metrics["step"]: metrics.get("loss") for metrics in run.metrics()}
-    mean = float((losses * batch.weights).sum()) / max(batch.count, 1.0)
+    mean = float((losses * batch.loss_weights).sum()) / max(batch.count, 1.0)
     return Replay(step, mean, logged.get(step), rows)
 
 
@@ -85,7 +85,7 @@ def make_row(loader: Loader, batch: Batch, losses: torch.Tensor, window: int, mo
     """One row of a batch: its T + 1 tokens, of which all but the first are targets or were left out."""
     row = window % loader.batch_size
     ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])]
-    counted = [False, *(batch.weights[row] > 0).tolist()]
+    counted = [False, *(batch.loss_weights[row] > 0).tolist()]
     found = [0.0, *losses[row].tolist()]
     documents = documents_of(batch, row)
     tokens = [
@@ -97,8 +97,8 @@ def make_row(loader: Loader, batch: Batch, losses: torch.Tensor, window: int, mo
 
 def documents_of(batch: Batch, row: int) -> list[int | None]:
     """The number of each token's document within the row, from 0; that of the last token follows from its weight."""
-    if batch.segments is None:
+    if batch.document_ids is None:
         return [None] * (batch.ids.shape[1] + 1)
-    segments = batch.segments[row]
-    numbers = (segments - segments[0]).tolist()
-    return [*numbers, numbers[-1] + int(batch.weights[row, -1] == 0)]
+    document_ids = batch.document_ids[row]
+    numbers = (document_ids - document_ids[0]).tolist()
+    return [*numbers, numbers[-1] + int(batch.loss_weights[row, -1] == 0)]

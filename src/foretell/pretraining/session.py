@@ -211,7 +211,7 @@ class Session:
             "gradient_norm": progress.gradient_norm,
             "tokens_per_second": None if speed is None else round(speed, 1),
             "seconds": round(progress.seconds, 3),
-            "matrix_rate_share": self.meter.matrix_rate_share(speed, progress.seconds),
+            "mfu": self.meter.mfu(speed, progress.seconds),
             "peak_memory_bytes": self.meter.peak_memory_bytes(),
         }
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from foretell.config import ModelConfig
-from foretell.convert.load import load
 from foretell.errors import CheckpointError
+from foretell.language_model import LanguageModel
+from foretell.loading import load
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer
 
 

@@ -7,16 +7,16 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from foretell.convert.load import load
 from foretell.data.corpora import embedded_corpus
 from foretell.data.sources import AnyDocument, read_documents
 from foretell.device import DeviceName, DtypeName
+from foretell.language_model import LanguageModel
+from foretell.loading import load
 from foretell.pretraining.prepare import Source
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
 from foretell.pretraining.start import load_start
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer
 
 

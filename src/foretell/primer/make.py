@@ -8,11 +8,11 @@ import torch
 
 from foretell.cli.training_display import make_reporter
 from foretell.config import read_toml
-from foretell.convert.load import load
 from foretell.data.corpora import embedded_corpus
+from foretell.language_model import save_model
+from foretell.loading import load
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import Request
-from foretell.runs.saved_model import save_model
 
 HOME = Path(__file__).parent
 RUN = Path("runs/primer")

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from foretell.errors import CheckpointError
-from foretell.model.decoder import Decoder
-from foretell.runs.files import (
+from foretell.files import (
     REPLACED,
     new_directory,
     read_json,
@@ -23,7 +22,8 @@ from foretell.runs.files import (
     to_json,
     write_json,
 )
-from foretell.runs.saved_model import CONFIG, TOKENIZER, WEIGHTS, open_tensors, save_model, save_tensors
+from foretell.language_model import CONFIG, TOKENIZER, WEIGHTS, open_tensors, save_model, save_tensors
+from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
 
 OPTIMIZER, TRAINING, MANIFEST = "optimizer.safetensors", "training.json", "manifest.json"

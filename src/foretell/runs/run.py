@@ -14,13 +14,13 @@ from pydantic_core import to_jsonable_python
 
 from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, OutputError
+from foretell.files import is_temporary, read_json, remove_leftovers, sync, write_json, write_text
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
-from foretell.runs.files import is_temporary, read_json, remove_leftovers, sync, write_json, write_text
 
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
 PREPARING = "preparing.json"  # there until the run is one; says from what it is being made
 # What of the metrics depends on the machine and not on the training
-MEASURED = ("seconds", "tokens_per_second", "matrix_rate_share", "peak_memory_bytes")
+MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
 RESUMABLE = {"accumulation"}  # what of the training's settings a resumed run may change
 
 

@@ -25,7 +25,7 @@ class Meter:
         self.config, self.device, self.dtype = config, device, dtype
         self._rate: float | None = None
 
-    def matrix_rate_share(self, tokens_per_second: float | None, seconds: float) -> float | None:
+    def mfu(self, tokens_per_second: float | None, seconds: float) -> float | None:
         """The arithmetic of training, 6N + 12 L (H E) T a token, as a share of what the device could multiply.
 
         None for the first MEASURED_AFTER `seconds` of training.

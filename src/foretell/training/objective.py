@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from foretell.data.batch import Batch
-from foretell.model.cache import FreshContext
+from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 
 LOGITS_AT_ONCE = 2**24  # elements: 64 MiB in float32
@@ -49,14 +49,14 @@ class Objective(nn.Module):
         return self.label_smoothing if self.training else 0.0
 
     def forward(self, batch: Batch) -> Loss:
-        total = (self.token_losses(batch) * batch.weights).sum()
+        total = (self.token_losses(batch) * batch.loss_weights).sum()
         name = "smoothed_cross_entropy" if self.smoothing else "cross_entropy"
-        return Loss(total, batch.weights.sum(), {name: total.detach()})
+        return Loss(total, batch.loss_weights.sum(), {name: total.detach()})
 
     def token_losses(self, batch: Batch) -> Tensor:
         """-log P(target), smoothed in training, at every position, (B, T) in float32 or better, whatever its weight."""
-        context = FreshContext(batch.ids, batch.positions, batch.segments)
-        hidden = self.decoder.hidden(batch.ids, context).flatten(0, 1)  # (B*T, D)
+        kv = FreshKVView(batch.ids, batch.positions, batch.document_ids)
+        hidden = self.decoder.hidden(batch.ids, kv).flatten(0, 1)  # (B*T, D)
         chunks = math.ceil(len(hidden) * self.decoder.config.vocab_size / self.logits_at_once)
         pairs = zip(hidden.chunk(chunks), batch.targets.flatten().chunk(chunks), strict=True)
         if chunks == 1:

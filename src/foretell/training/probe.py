@@ -64,8 +64,8 @@ def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
     yield Probe("sees the future", exchange(batch, future, new_documents=True), lambda path: ~future)
     if config.windows[0] is not None:
         yield window_probe(batch, config)
-    if batch.segments is not None:
-        last = last_document(batch.segments)
+    if batch.document_ids is not None:
+        last = last_document(batch.document_ids)
         yield Probe("sees other documents, or padding", exchange(batch, ~last), lambda path: last)
 
 
@@ -96,9 +96,9 @@ def reach(path: str, config: ModelConfig) -> float:
     return sum(float("inf") if window is None else window - 1 for window in config.windows[:layers])
 
 
-def last_document(segments: Tensor) -> Tensor:
+def last_document(document_ids: Tensor) -> Tensor:
     """True in the last document of each row that is not padding, (B, T): it has all others of the row beside it."""
-    return (segments == segments.amax(1, keepdim=True)) & (segments != PADDING)
+    return (document_ids == document_ids.amax(1, keepdim=True)) & (document_ids != PADDING)
 
 
 def exchange(batch: Batch, changed: Tensor, *, new_documents: bool = False) -> Batch:
@@ -108,10 +108,10 @@ def exchange(batch: Batch, changed: Tensor, *, new_documents: bool = False) -> B
     """
     assert batch.positions is not None
     positions = torch.where(changed, batch.ids.shape[1] - 1 - batch.positions, batch.positions)
-    segments = batch.segments
-    if segments is not None and new_documents:
-        segments = torch.where(changed, segments.amax() + 1, segments)
-    return replace(batch, ids=other_tokens(batch.ids, changed), positions=positions, segments=segments)
+    document_ids = batch.document_ids
+    if document_ids is not None and new_documents:
+        document_ids = torch.where(changed, document_ids.amax() + 1, document_ids)
+    return replace(batch, ids=other_tokens(batch.ids, changed), positions=positions, document_ids=document_ids)
 
 
 def other_tokens(ids: Tensor, changed: Tensor) -> Tensor:

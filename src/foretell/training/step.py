@@ -43,7 +43,7 @@ def training_step(
         )
     total = 0.0
     for first_row, part in iter_micro_batches(batch, config.accumulation):
-        draws = objective.decoder.draws
+        draws = objective.decoder.dropout_rng
         draws.seed, draws.step, draws.first_row = config.seed, step, first_row
         with torch.autocast(part.ids.device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             loss = objective(part)

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from foretell.config import ModelConfig, make_section
+from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import Tokenizer, train_tokenizer
 
 TEXT = "The quick brown fox, 1234 of them, doesn't jump over the lazy dog.\n\tif x == 0: return None\n" * 30

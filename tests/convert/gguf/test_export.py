@@ -20,8 +20,8 @@ from foretell.convert.gguf.reading import read_gguf
 from foretell.convert.gguf.write import Packed, write_gguf
 from foretell.convert.report import REPORT
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
+from foretell.language_model import LanguageModel, save_model
 from foretell.model.presets import SIZES, preset_config
-from foretell.runs.saved_model import LanguageModel, save_model
 from foretell.text import Tokenizer, structure, train_tokenizer
 
 gguf = pytest.importorskip("gguf", reason="the extra `gguf` is not installed")

@@ -22,7 +22,7 @@ from foretell.convert.gguf.splits import SPLITS
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer, structure
 
 pytestmark = pytest.mark.oracles

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from foretell.config import ModelConfig
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import train_tokenizer
 
 TEXT = "abcadjb"

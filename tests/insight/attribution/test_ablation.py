@@ -12,7 +12,7 @@ from foretell.insight.attribution.ablation import ablate
 from foretell.insight.attribution.address import Target, find_targets
 from foretell.insight.replacement import Replacement, without_heads
 from foretell.insight.trace import Trace
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 
 MakeModel = Callable[..., LanguageModel]
 CORE = "trunk.blocks.1.attention.core"

@@ -16,8 +16,8 @@ from foretell.insight.attribution.frozen_norm import FREEZERS, FrozenNorm
 from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace
+from foretell.language_model import LanguageModel
 from foretell.model.norm import LayerNorm
-from foretell.runs.saved_model import LanguageModel
 
 MakeModel = Callable[..., LanguageModel]
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}

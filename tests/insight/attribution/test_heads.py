@@ -12,7 +12,7 @@ from foretell.errors import UsageError
 from foretell.insight.attribution.head_measures import MEASURES
 from foretell.insight.attribution.heads import HeadPatterns, head_patterns
 from foretell.insight.trace import Trace
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 
 MakeModel = Callable[..., LanguageModel]
 LENGTH = 5

@@ -10,7 +10,7 @@ import torch
 from foretell.errors import UsageError
 from foretell.insight.attribution.lens import logit_lens
 from foretell.insight.trace import Trace
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 
 MakeModel = Callable[..., LanguageModel]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from foretell.config import ModelConfig
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer, train_tokenizer
 
 ALPHABET = "abcdefghij!"

@@ -16,8 +16,8 @@ from foretell.inference.distribution import next_tokens, score
 from foretell.insight.explain.matrices import head_matrices
 from foretell.insight.explain.walk import walk
 from foretell.insight.trace import Trace
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import train_tokenizer
 
 TEXT = "abcafig!"

@@ -15,8 +15,8 @@ from torch import nn
 
 from foretell.config import ModelConfig, make_section
 from foretell.insight.page.write import write_page
+from foretell.language_model import LanguageModel, load_model
 from foretell.model.decoder import Decoder
-from foretell.runs.saved_model import LanguageModel, load_model
 from foretell.text import Tokenizer
 from foretell.text.train import train_tokenizer, vocabulary_tokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.text.train import train_tokenizer
 
 HOSTILE = [

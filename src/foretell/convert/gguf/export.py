@@ -17,8 +17,8 @@ from foretell.convert.gguf.write import Packed, describe_file, pack_weights, unp
 from foretell.convert.proof import prove, rounding
 from foretell.convert.report import FORMAT, REPORT, check_target, describe_files
 from foretell.errors import UsageError, did_you_mean
-from foretell.runs.files import new_files, write_json
-from foretell.runs.saved_model import LanguageModel
+from foretell.files import new_files, write_json
+from foretell.language_model import LanguageModel
 
 
 def export_gguf(

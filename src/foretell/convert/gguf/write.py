@@ -17,9 +17,9 @@ from foretell.convert.gguf.metadata import FREQUENCIES, frequency_divisors, writ
 from foretell.convert.gguf.precision import PRECISIONS, pack, precision_of, unpack
 from foretell.convert.gguf.vocabulary import write_vocabulary
 from foretell.convert.layout import iter_ours, iter_theirs
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
-from foretell.runs.saved_model import LanguageModel
 
 QUANTIZATION_VERSION = 2  # of ggml's blocks
 

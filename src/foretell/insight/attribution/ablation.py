@@ -18,8 +18,7 @@ from foretell.insight.attribution.address import FILLS, Target, find_targets
 from foretell.insight.attribution.prediction import Prediction, choose_token, make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import percent, quoted
-from foretell.runs.reading import TokenProbability, likeliest
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel, TokenProbability, likeliest
 from foretell.typesetting.document import Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
 

@@ -25,10 +25,10 @@ from foretell.insight.attribution.prediction import Prediction, choose_token, ma
 from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted, signed
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import TiedHead
 from foretell.model.linear import Linear
 from foretell.paths import matches
-from foretell.runs.saved_model import LanguageModel
 from foretell.typesetting.document import Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
 

@@ -17,7 +17,7 @@ from foretell.insight.attribution.head_measures import MEASURES, Measure
 from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 from foretell.typesetting.document import HeatMap, Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
 

@@ -16,8 +16,7 @@ from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.early import logits_after
 from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
-from foretell.runs.reading import TokenProbability, likeliest
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel, TokenProbability, likeliest
 from foretell.typesetting.document import Part, Section, Table
 from foretell.typesetting.notebook import Shown
 

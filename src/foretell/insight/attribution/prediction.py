@@ -9,8 +9,7 @@ from torch import Tensor
 
 from foretell.errors import UsageError
 from foretell.insight.wording import ending, quoted
-from foretell.runs.reading import check_position, encode_some
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel, check_position, encode_some
 
 
 @dataclass(frozen=True)

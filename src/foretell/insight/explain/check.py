@@ -13,8 +13,7 @@ from foretell.insight.explain.arrays import Array, to_array
 from foretell.insight.explain.recording import check_steady
 from foretell.insight.explain.steps import plain
 from foretell.insight.wording import quoted
-from foretell.runs.reading import encode_some
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel, encode_some
 from foretell.textbook.family.decoder import decoder_forward
 from foretell.textbook.softmax import softmax
 from foretell.typesetting.document import Paragraph, Section, Table

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foretell.insight.explain.explanation import Explanation, explain_value
 from foretell.insight.explain.walk import Walk, walk
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 
 
 def explain(model: LanguageModel, text: str, address: str | None = None) -> Explanation | Walk:

@@ -32,8 +32,8 @@ from foretell.insight.explain.stream import (
     explain_token_vector,
     explain_wave,
 )
-from foretell.insight.explicit_core import ExplicitStages
-from foretell.model.attention import Attention, ExplicitCore, FusedCore
+from foretell.insight.explicit_core import StagedAttention
+from foretell.model.attention import Attention, EagerAttention, SDPAttention
 from foretell.model.decoder import TiedHead, TokenAndPositionEmbedding, TokenEmbedding
 from foretell.model.dropout import Dropout
 from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
@@ -72,7 +72,7 @@ BY_MODULE: dict[type[nn.Module], Explainer] = {
     nn.Identity: explain_identity,
     Dropout: explain_identity,
     **dict.fromkeys((nn.GELU, nn.ReLU, SquaredRelu, nn.SiLU), explain_activation),
-    **dict.fromkeys((FusedCore, ExplicitCore, ExplicitStages), explain_mixture),
+    **dict.fromkeys((SDPAttention, EagerAttention, StagedAttention), explain_mixture),
     AddUpdate: explain_residual,
     ReplaceByUpdate: explain_replacement,
 }

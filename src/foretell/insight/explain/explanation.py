@@ -18,8 +18,8 @@ from foretell.insight.explain.place import Place, address_of, locate, meanings
 from foretell.insight.explain.recording import Recording, record
 from foretell.insight.explain.steps import Step, plain
 from foretell.insight.points import trace_names
+from foretell.language_model import LanguageModel
 from foretell.paths import suggest
-from foretell.runs.saved_model import LanguageModel
 from foretell.typesetting.document import Paragraph, Part, Section, Table
 from foretell.typesetting.notebook import Shown
 

@@ -14,9 +14,8 @@ from foretell.insight.explain.arrays import Array, to_array
 from foretell.insight.points import Derived
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
+from foretell.language_model import LanguageModel, encode_some
 from foretell.model.dropout import Dropout
-from foretell.runs.reading import encode_some
-from foretell.runs.saved_model import LanguageModel
 
 
 @dataclass(frozen=True, eq=False)

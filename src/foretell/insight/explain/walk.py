@@ -16,8 +16,7 @@ from foretell.insight.explain.steps import plain
 from foretell.insight.explain.walk_document import walk_document
 from foretell.insight.explain.walked import SMALL_WIDTH, LayerWalk, Sight, Walked
 from foretell.insight.points import trace_names
-from foretell.runs.reading import TokenProbability, likeliest
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel, TokenProbability, likeliest
 from foretell.typesetting.document import Section
 from foretell.typesetting.notebook import Shown
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from foretell.insight.explain.recording import Recording
-from foretell.runs.reading import TokenProbability
+from foretell.language_model import TokenProbability
 
 SMALL_WIDTH = 8  # up to here the vectors themselves are shown
 

@@ -14,9 +14,8 @@ from foretell.insight.page.lens import Lens, look_through
 from foretell.insight.page.pack import refuse_endless, steps
 from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
-from foretell.model.cache import FreshContext
-from foretell.runs.reading import encode_some
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel, encode_some
+from foretell.model.cache import FreshKVView
 from foretell.text import Tokenizer
 
 CORE = "trunk.blocks.{layer}.attention.core"
@@ -126,7 +125,7 @@ def selected_names(model: LanguageModel, places: list[Place]) -> list[str]:
 def seen_weights(trace: Trace, layer: int, batch: Tensor, window: int | None) -> np.ndarray:
     """The weights (H, N) of a layer where a query may see a key, row by row, in multiples of 0.0001."""
     name = f"{CORE.format(layer=layer)}.weights"
-    allowed = FreshContext(batch).mask(window).allowed[0, 0]  # (T, S)
+    allowed = FreshKVView(batch).mask(window).allowed[0, 0]  # (T, S)
     weights = array(trace[name][0][:, allowed])  # (H, N)
     refuse_endless(name, weights)
     return steps(weights).astype(np.uint16)

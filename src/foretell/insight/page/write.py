@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import OutputError
+from foretell.files import check_target, write_text
 from foretell.insight.page.assets import assemble
 from foretell.insight.page.collect import Pass, collect
 from foretell.insight.page.fit import DEFAULT_BYTES, Contents, choose, in_megabytes
-from foretell.runs.files import check_target, write_text
-from foretell.runs.saved_model import LanguageModel
+from foretell.language_model import LanguageModel
 
 FORMAT = "foretell.page/1"
 

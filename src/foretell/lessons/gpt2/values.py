@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import torch
 
-from foretell.convert.load import load
 from foretell.inference.completion import generate
 from foretell.inference.distribution import NextTokens, check_position, encode_some, next_tokens
+from foretell.language_model import LanguageModel
 from foretell.lessons.gpt2.printed import FOLLOWING, SENTENCE
-from foretell.runs.saved_model import LanguageModel
+from foretell.loading import load
 
 SHIPPED = "primer"
 TOP, CONTINUATION = 5, 12

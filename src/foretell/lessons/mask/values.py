@@ -13,7 +13,7 @@ from foretell.data.batch import Batch
 from foretell.errors import TrainingError
 from foretell.insight.trace import Trace
 from foretell.lessons.practice import Rows
-from foretell.model.attention import FusedCore
+from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
@@ -29,7 +29,7 @@ LEAK = "trunk.blocks.1.attention.core"
 WATCHED = ("embed", "trunk.blocks.0.attention.core", "trunk.blocks.0", LEAK, "trunk.blocks.1", "head")
 
 
-class PeekingCore(FusedCore):
+class PeekingCore(SDPAttention):
     """Attention that forgets to use its mask, as a slip of the hand would leave it."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
@@ -109,6 +109,6 @@ def masks(length: int = 4) -> dict[str, Matrix]:
     found = {
         "causal": Mask(length, length),
         "with a window of 2": Mask(length, length, window=2),
-        "with two documents": Mask(length, length, query_segments=documents, key_segments=documents),
+        "with two documents": Mask(length, length, query_document_ids=documents, key_document_ids=documents),
     }
     return {name: mask.allowed[0, 0].numpy().astype(int) for name, mask in found.items()}

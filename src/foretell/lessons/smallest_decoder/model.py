@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig, make_section
+from foretell.language_model import LanguageModel
 from foretell.lessons.smallest_decoder import printed
 from foretell.model.decoder import Decoder
-from foretell.runs.saved_model import LanguageModel
 from foretell.text import vocabulary_tokenizer
 
 WIDTH, CONTEXT = 3, 5

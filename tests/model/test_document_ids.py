@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from foretell.data.batch import PADDING, Batch, make_batch, make_document_batch, pad
-from foretell.model.cache import FreshContext
+from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 
 MakeDecoder = Callable[..., Decoder]
@@ -27,7 +27,7 @@ def packed_batch() -> Batch:
 
 
 def logits_of(decoder: Decoder, batch: Batch) -> Tensor:
-    return decoder(batch.ids, FreshContext(batch.ids, batch.positions, batch.segments))
+    return decoder(batch.ids, FreshKVView(batch.ids, batch.positions, batch.document_ids))
 
 
 def packed_logits(decoder: Decoder) -> list[Tensor]:
@@ -50,17 +50,17 @@ def test_documents_together_equal_each_alone(decoder: Decoder, together: Callabl
         assert_same(logits, alone)
 
 
-@pytest.mark.parametrize("forgotten", ["positions", "segments"])
+@pytest.mark.parametrize("forgotten", ["positions", "document_ids"])
 def test_documents_packed_without_their_borders_are_noticed(
     forgotten: str, make_decoder: MakeDecoder, assert_same: AssertSame
 ) -> None:
     decoder, batch = make_decoder("gpt2"), packed_batch()
-    kept = {"positions": batch.positions, "segments": batch.segments, forgotten: None}
+    kept = {"positions": batch.positions, "document_ids": batch.document_ids, forgotten: None}
     with pytest.raises(AssertionError, match="not close"):
-        assert_same(decoder(batch.ids, FreshContext(batch.ids, **kept))[0, 5:10], separate_logits(decoder)[2])
+        assert_same(decoder(batch.ids, FreshKVView(batch.ids, **kept))[0, 5:10], separate_logits(decoder)[2])
 
 
 def test_padding_between_and_behind_documents_gives_numbers(decoder: Decoder) -> None:
     ids = torch.tensor([[1, 2, 0, 0, 3, 0]])
-    segments = torch.tensor([[0, 0, PADDING, PADDING, 1, PADDING]])
-    assert decoder(ids, FreshContext(ids, segments=segments)).isfinite().all()
+    document_ids = torch.tensor([[0, 0, PADDING, PADDING, 1, PADDING]])
+    assert decoder(ids, FreshKVView(ids, document_ids=document_ids)).isfinite().all()

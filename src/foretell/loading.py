@@ -11,9 +11,9 @@ from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
 from foretell.convert.huggingface import load_huggingface
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
+from foretell.language_model import CONFIG, MODEL_TYPE, TOKENIZER, WEIGHTS, LanguageModel, load_model
 from foretell.runs.checkpoint import MANIFEST, Checkpoint
 from foretell.runs.run import Run, is_run
-from foretell.runs.saved_model import CONFIG, MODEL_TYPE, TOKENIZER, WEIGHTS, LanguageModel, load_model
 from foretell.text import Tokenizer, load_tokenizer
 
 RUNS = Path("runs")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +13,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
-from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_mean
+from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError, did_you_mean
+from foretell.files import read_json, write_json
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
-from foretell.runs.files import read_json, write_json
 from foretell.text import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -141,3 +142,36 @@ def open_tensors(path: Path):
         raise CheckpointError(f"{path} is missing") from None
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from None
+
+
+@dataclass(frozen=True)
+class TokenProbability:
+    """One token of the vocabulary with its probability; logprob in nats."""
+
+    id: int
+    text: str
+    probability: float
+    logprob: float
+
+
+def likeliest(model: LanguageModel, logprobs: Tensor, top: int) -> list[TokenProbability]:
+    """The `top` largest of one distribution (V,), largest first."""
+    best = logprobs.topk(min(top, len(logprobs)))
+    pairs = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+    return [TokenProbability(token, model.tokenizer.text_of(token), math.exp(value), value) for token, value in pairs]
+
+
+def encode_some(model: LanguageModel, text: str) -> list[int]:
+    """What the model reads for a text, which must fit its context; an empty one needs a tokenizer's start token."""
+    ids = model.tokenizer.encode_input(text)
+    if not ids:
+        raise UsageError("the text is empty; give at least one character")
+    model.decoder.check_length(len(ids))
+    return ids
+
+
+def check_position(place: int, length: int) -> int:
+    """A position from 0, given one that may count from the end."""
+    if not -length <= place < length:
+        raise UsageError(f"position {place} is outside the text, which has {length} tokens (0 to {length - 1})")
+    return place % length

@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
-from foretell.generation import packing
 from foretell.generation.engine import generate
-from foretell.generation.packing import MIN_TOKENS, PackedProduct, packed_weights
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
+from foretell.model.kernels import packed_linear
+from foretell.model.kernels.packed_linear import MIN_TOKENS, PackedProduct, packed_weights
 from foretell.model.linear import Linear
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 64, "vocab_size": 37}
@@ -30,10 +30,10 @@ def packed(decoder: Decoder) -> list[str]:
     return [path for path, module in decoder.named_modules() if isinstance(vars(module).get("product"), PackedProduct)]
 
 
-@pytest.mark.parametrize("dtype", packing.PRECISIONS)
+@pytest.mark.parametrize("dtype", packed_linear.PRECISIONS)
 @pytest.mark.parametrize("rows", [1, 3, 64])
 def test_a_packed_product_is_the_product(dtype: torch.dtype, rows: int) -> None:
-    if not packing.PRECISIONS[dtype]():
+    if not packed_linear.PRECISIONS[dtype]():
         pytest.skip(f"this processor has no {dtype} kernel")
     layer = Linear(24, 40).to(dtype)
     x = torch.randn(1, rows, 24).to(dtype)
@@ -73,7 +73,7 @@ def test_a_few_tokens_are_not_worth_packing_for(decoder: Decoder) -> None:
 
 
 def test_there_must_be_room_for_the_copy(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "memory_of", lambda device: 1000)
+    monkeypatch.setattr(packed_linear, "memory_of", lambda device: 1000)
     with packed_weights(decoder, None):
         assert packed(decoder) == []
 
@@ -97,7 +97,7 @@ def test_the_same_tokens_are_written_with_packed_weights_and_without(
         return sequence.generated
 
     with_copies = written()
-    monkeypatch.setattr(packing, "pays", lambda decoder, max_tokens: False)
+    monkeypatch.setattr(packed_linear, "pays", lambda decoder, max_tokens: False)
     assert written() == with_copies
 
 
