@@ -14,7 +14,7 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError
 
 from foretell.cli.arguments import rewrite
-from foretell.cli.terminal import fail
+from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.errors import ForetellError, Interrupted
 
 LEARN, ASK, LOOK, MAKE = (
@@ -88,7 +88,8 @@ def run(arguments: list[str]) -> int:
     """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM."""
     try:
         app = make_app(arguments)
-        app(rewrite(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+        with library_notes_on_stderr():
+            app(rewrite(arguments), exit_on_error=False, print_error=False, result_action="return_value")
         if sys.stdout is not None:  # as it is where the shell closed it
             sys.stdout.flush()
     except ForetellError as error:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +47,29 @@ def messages() -> Console:
 def note(text: str) -> None:
     """A line on stderr."""
     messages().print(text, style="dim")
+
+
+class NoteHandler(logging.Handler):
+    """Prints what the library logs as lines on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        note(record.getMessage())
+
+
+@contextmanager
+def library_notes_on_stderr() -> Iterator[None]:
+    """Show the library's notes (its log from level INFO) while the block runs."""
+    logger, handler = logging.getLogger("foretell"), NoteHandler()
+    level, propagates = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagates
 
 
 def fail(message: str, exit_code: int) -> int:
