@@ -23,7 +23,7 @@ from torch import Tensor
 from foretell.config import ModelConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.model.init import make_decoder
-from foretell.training.objective import Objective
+from foretell.training.objective import Objective, make_objective
 
 SHAPE = {"num_layers": 6, "num_heads": 6, "width": 384, "bias": False, "vocab_size": 65}
 LENGTHS = (128, 256, 512, 1024, 2048)
@@ -38,7 +38,7 @@ def bytes_per_token(length: int, dtype: torch.dtype, rate: float, attention_rate
     """What a row of `length` tokens more keeps for its gradient, over its tokens."""
     dropout = {"embedding": rate, "residual": rate, "attention": attention_rate}
     config = make_section(ModelConfig, {**SHAPE, "context_length": length, "dropout": dropout})
-    objective = Objective(make_decoder(config, seed=1)).train()
+    objective = make_objective(make_decoder(config, seed=1), torch.device("cpu"), dtype)
     return (bytes_kept(objective, 2, length, dtype) - bytes_kept(objective, 1, length, dtype)) / length
 
 

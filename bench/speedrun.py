@@ -32,7 +32,7 @@ from foretell.model.presets import preset
 from foretell.randomness import permutation, stream_key, uniform
 from foretell.training.actions import Action, Progress
 from foretell.training.loop import train
-from foretell.training.objective import Objective
+from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
 
 TARGET = 1.4697  # nats a character: nanoGPT's README, train_shakespeare_char on a GPU
@@ -96,7 +96,7 @@ def run(text: Characters, seed: int, steps: int | None) -> dict[str, Any]:
     """Train once; minutes of training when the target was reached, and the losses on the way."""
     config = make_section(ModelConfig, {**MODEL, "vocab_size": text.vocab_size})
     settings = make_section(TrainingConfig, {**TRAINING, "seed": seed, **({"steps": steps} if steps else {})})
-    objective = Objective(make_decoder(config, seed))
+    objective = make_objective(make_decoder(config, seed), torch.device("cpu"), torch.bfloat16)
     optimizer = make_optimizer(objective.decoder, settings, torch.bfloat16)
     batches, curve = held_out(text.validation), []
 

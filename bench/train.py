@@ -47,7 +47,7 @@ from foretell.data.batch import Batch, make_batch
 from foretell.data.corpora import embedded_corpus
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import make_decoder
-from foretell.training.objective import Objective
+from foretell.training.objective import Objective, make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 
@@ -226,7 +226,8 @@ def make_foretell_run(contender: Contender, workload: Workload, batch: Batch) ->
     """Steps of foretell's own training loop."""
     config = TrainingConfig(steps=1, batch_size=workload.batch_size, beta2=0.99)
     dtype = torch.float32 if contender.mode == "float32" else torch.bfloat16
-    objective = Objective(make_decoder(workload.config(contender.dropout, contender.mode), SEED)).train()
+    decoder = make_decoder(workload.config(contender.dropout, contender.mode), SEED)
+    objective = make_objective(decoder, torch.device("cpu"), dtype)
     optimizer = make_optimizer(objective, config)
 
     def run() -> None:

@@ -16,7 +16,7 @@ from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError, did_you_mean
 from foretell.files import read_json, write_json
 from foretell.model.decoder import Decoder
-from foretell.model.init import empty_decoder
+from foretell.model.init import decoder_with_weights, empty_decoder
 from foretell.text import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
@@ -63,8 +63,8 @@ def load_model(
     tokenizer = load_tokenizer(directory / TOKENIZER)
     check_vocabulary(tokenizer, config, directory)
     check_depth(config, directory / WEIGHTS)
-    decoder = empty_decoder(config if for_training else config.replaced(dropout=0.0))
-    load_weights(decoder, directory / WEIGHTS, device, dtype)
+    config = config if for_training else config.replaced(dropout=0.0)
+    decoder = decoder_with_weights(config, load_weights(config, directory / WEIGHTS, device, dtype))
     return LanguageModel(decoder.train(for_training), tokenizer, name)
 
 
@@ -102,13 +102,15 @@ def check_depth(config: ModelConfig, path: Path) -> None:
         )
 
 
-def load_weights(decoder: Decoder, path: Path, device: torch.device | str, dtype: torch.dtype) -> None:
-    """Fill a decoder (made on the meta device) from a safetensors file, checking names and shapes first."""
+def load_weights(
+    config: ModelConfig, path: Path, device: torch.device | str, dtype: torch.dtype
+) -> dict[str, torch.Tensor]:
+    """The weights of a decoder from a safetensors file, by path; names and shapes are checked first."""
+    expected = {name: tuple(weight.shape) for name, weight in empty_decoder(config).named_parameters()}
     with open_tensors(path) as file:
         shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        check_weights({name: tuple(weight.shape) for name, weight in decoder.named_parameters()}, shapes, path)
-        weights = {name: file.get_tensor(name).to(device, dtype) for name in shapes}
-    decoder.load_state_dict(weights, assign=True)
+        check_weights(expected, shapes, path)
+        return {name: file.get_tensor(name).to(device, dtype) for name in shapes}
 
 
 def check_weights(expected: Mapping[str, tuple], found: Mapping[str, tuple], path: Path) -> None:

@@ -35,6 +35,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
+from foretell.model.init import decoder_with_weights
 from foretell.text import Tokenizer
 from foretell.text.documents import character_document
 
@@ -52,9 +53,7 @@ def checkpoint(name: str) -> Path:
 
 
 def decoder_of(config: ModelConfig, weights: Iterator[tuple[str, Tensor]]) -> Decoder:
-    decoder = Decoder(config).eval()
-    decoder.load_state_dict(dict(weights))
-    return decoder
+    return decoder_with_weights(config, dict(weights)).eval()
 
 
 # --- minGPT's -------------------------------------------------------------------------------------------------------

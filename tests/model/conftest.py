@@ -15,6 +15,7 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.model.decoder import Decoder
+from foretell.model.kernels.dispatch import Use, choose_kernels
 
 TINY: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12, "vocab_size": 11}
 LLAMA: dict[str, Any] = {
@@ -90,6 +91,7 @@ def make_decoder() -> MakeDecoder:
                 parameter.copy_(0.5 * torch.randn(parameter.shape, generator=generator, dtype=dtype))
                 if path.endswith("norm.weight"):
                     parameter.add_(1)
+        choose_kernels(decoder, Use(torch.device("cpu"), dtype, decoder.config.context_length))
         return decoder.requires_grad_(False)
 
     return make

@@ -16,6 +16,8 @@ from foretell.lessons.smallest_decoder.printed import PROBABILITIES, WEIGHTS
 from foretell.model.attention import Attention
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
+from foretell.model.init import decoder_with_weights
+from foretell.model.init import make_decoder as new_decoder
 from foretell.model.mask import Mask
 
 MakeDecoder = Callable[..., Decoder]
@@ -109,16 +111,13 @@ def deep_copied(decoder: Decoder) -> Decoder:
 
 
 def reloaded(decoder: Decoder) -> Decoder:
-    other = Decoder(decoder.config).double()
+    other = new_decoder(decoder.config, seed=2).double()
     other.load_state_dict(decoder.state_dict())
     return other
 
 
 def filled_from_meta(decoder: Decoder) -> Decoder:
-    with torch.device("meta"):
-        other = Decoder(decoder.config)
-    other.load_state_dict(decoder.state_dict(), assign=True)
-    return other
+    return decoder_with_weights(decoder.config, decoder.state_dict())
 
 
 def moved_to_float32(decoder: Decoder) -> Decoder:

@@ -6,7 +6,7 @@ from collections.abc import Generator
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.engine import generate
@@ -15,8 +15,7 @@ from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
 from foretell.model.kernels import packed_linear
-from foretell.model.kernels.packed_linear import MIN_TOKENS, PackedProduct, packed_weights
-from foretell.model.linear import Linear
+from foretell.model.kernels.packed_linear import MIN_TOKENS, PackedLinear, PackedTiedHead, PackedWeight, packed_weights
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 64, "vocab_size": 37}
 
@@ -27,7 +26,7 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
 
 
 def packed(decoder: Decoder) -> list[str]:
-    return [path for path, module in decoder.named_modules() if isinstance(vars(module).get("product"), PackedProduct)]
+    return [path for path, module in decoder.named_modules() if isinstance(module, PackedLinear | PackedTiedHead)]
 
 
 @pytest.mark.parametrize("dtype", packed_linear.PRECISIONS)
@@ -35,19 +34,19 @@ def packed(decoder: Decoder) -> list[str]:
 def test_a_packed_product_is_the_product(dtype: torch.dtype, rows: int) -> None:
     if not packed_linear.PRECISIONS[dtype]():
         pytest.skip(f"this processor has no {dtype} kernel")
-    layer = Linear(24, 40).to(dtype)
+    layer = nn.Linear(24, 40).to(dtype)
     x = torch.randn(1, rows, 24).to(dtype)
     with torch.no_grad():
-        found = PackedProduct(layer.weight)(x, layer.weight, layer.bias)
+        found = PackedWeight(layer.weight).matmul(x, layer.weight, layer.bias)
         torch.testing.assert_close(found, layer(x), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
 
 
 def test_weights_that_have_changed_since_are_not_used_from_their_packed_copy() -> None:
-    layer, x = Linear(8, 8), torch.randn(1, 8)
-    product = PackedProduct(layer.weight)
+    layer, x = nn.Linear(8, 8), torch.randn(1, 8)
+    packed_weight = PackedWeight(layer.weight)
     with torch.no_grad():
         layer.weight.zero_()
-        assert torch.equal(product(x, layer.weight, layer.bias), layer(x))
+        assert torch.equal(packed_weight.matmul(x, layer.weight, layer.bias), layer(x))
 
 
 def test_gradients_come_through_while_a_generation_runs(decoder: Decoder) -> None:
@@ -60,7 +59,7 @@ def test_all_layers_are_packed_while_a_generation_runs_and_none_afterwards(decod
     sampler = Sampler(SamplingConfig(temperature=0))
     steps = generate(decoder, [Sequence([1, 2])], sampler, MIN_TOKENS)
     next(steps)
-    every = [path for path, module in decoder.named_modules() if isinstance(module, Linear | TiedHead)]
+    every = [path for path, module in decoder.named_modules() if isinstance(module, nn.Linear | TiedHead)]
     assert packed(decoder) == every
     assert isinstance(steps, Generator)
     steps.close()
@@ -102,7 +101,7 @@ def test_the_same_tokens_are_written_with_packed_weights_and_without(
 
 
 def test_a_product_that_uses_another_weight_is_noticed() -> None:
-    layer, other = Linear(8, 8), Linear(8, 8)
+    layer, other = nn.Linear(8, 8), nn.Linear(8, 8)
     x: Tensor = torch.randn(1, 8)
     with torch.no_grad(), pytest.raises(AssertionError):
-        torch.testing.assert_close(PackedProduct(other.weight)(x, layer.weight, layer.bias), layer(x))
+        torch.testing.assert_close(PackedWeight(other.weight).matmul(x, layer.weight, layer.bias), layer(x))

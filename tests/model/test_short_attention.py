@@ -7,10 +7,9 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
-from foretell.model import attention
-from foretell.model.attention import EagerAttention, SDPAttention
+from foretell.model.attention import EagerAttention
 from foretell.model.kernels import short_attention
-from foretell.model.kernels.short_attention import short_causal_attention
+from foretell.model.kernels.short_attention import ShortAttention, short_causal_attention
 from foretell.model.mask import Mask
 
 B, H, T, E = 3, 4, 7, 6
@@ -57,17 +56,16 @@ def test_its_output_joins_heads_without_a_copy() -> None:
     assert short_causal_attention(*inputs()).transpose(1, 2).is_contiguous()
 
 
-def test_the_core_uses_it_for_training_in_bfloat16_and_for_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_core_uses_it_where_gradients_are_needed_and_the_mask_is_causal(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[torch.dtype] = []
 
     def noticed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         used.append(query.dtype)
         return short_causal_attention(query, key, value)
 
-    monkeypatch.setattr(attention, "short_causal_attention", noticed)
-    core = SDPAttention(config(H))
-    for dtype in (torch.float32, torch.bfloat16):
-        core(*inputs(dtype=dtype), Mask(T, T))
-        core(*inputs(dtype=dtype), Mask(T, T, window=2))
-        core(*[heads.detach() for heads in inputs(dtype=dtype)], Mask(T, T))
+    monkeypatch.setattr(short_attention, "short_causal_attention", noticed)
+    core = ShortAttention(config(H))
+    core(*inputs(dtype=torch.bfloat16), Mask(T, T))
+    core(*inputs(dtype=torch.bfloat16), Mask(T, T, window=2))
+    core(*[heads.detach() for heads in inputs(dtype=torch.bfloat16)], Mask(T, T))
     assert used == [torch.bfloat16]

@@ -21,7 +21,7 @@ from foretell.convert.report import FORMAT, REPORT, check_target, describe_files
 from foretell.errors import OutputError, UsageError
 from foretell.files import new_directory, write_json
 from foretell.language_model import LanguageModel
-from foretell.model.init import empty_decoder
+from foretell.model.init import decoder_with_weights
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
@@ -99,6 +99,5 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
             raise OutputError(f"'{path}' holds numbers that are not finite in {name}; give another --dtype")
     if dtype == torch.float32:
         return model
-    decoder = empty_decoder(model.decoder.config)
-    decoder.load_state_dict({path: weight.float() for path, weight in weights.items()}, assign=True)
+    decoder = decoder_with_weights(model.decoder.config, {path: weight.float() for path, weight in weights.items()})
     return LanguageModel(decoder.eval(), model.tokenizer, model.name)

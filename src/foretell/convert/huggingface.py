@@ -21,7 +21,7 @@ from foretell.errors import CheckpointError, ConfigError, did_you_mean
 from foretell.files import write_json
 from foretell.language_model import LanguageModel, check_vocabulary, save_tensors
 from foretell.model.decoder import Decoder
-from foretell.model.init import empty_decoder
+from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
 from foretell.text import Tokenizer, load_tokenizer
 
@@ -42,10 +42,9 @@ def load_huggingface(
         rows = config.vocab_size - tokenizer.vocab_size
         notes.append(f"{rows:,} of the model's {config.vocab_size:,} tokens are not in the tokenizer")
     config = config.replaced(dropout=0.0)
-    decoder = empty_decoder(config)
     read = partial(_read, tensors, dtype)
     weights = {path: tensor.to(device) for path, tensor in iter_ours(family, config, read)}
-    decoder.load_state_dict(weights, assign=True)
+    decoder = decoder_with_weights(config, weights)
     return LanguageModel(decoder.eval(), tokenizer, name, tuple(f"{directory}: {note}" for note in notes))
 
 

@@ -112,7 +112,8 @@ def _outputs(path: str, module: nn.Module) -> Iterator[Point]:
 
 def _norm_values(path: str, module: nn.Module) -> Iterator[Derived]:
     norm_input = Point(f"{path}.input", path, Place.INPUT)
-    for name, formula in NORMS.get(type(module), {}).items():
+    formulas = next((NORMS[kind] for kind in type(module).__mro__ if kind in NORMS), {})
+    for name, formula in formulas.items():
         yield Derived(f"{path}.{name}", formula, (norm_input,))
 
 

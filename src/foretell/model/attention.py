@@ -1,4 +1,4 @@
-"""Attention: every position asks a question of the positions it may see, and takes a mixture of what they offer."""
+"""Multi-head attention, and the two cores that mix values: fused, and in plain steps."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.model.cache import KVView
+from foretell.model.description import Declared, Derivation, Description
 from foretell.model.dropout import make_dropout
-from foretell.model.kernels.short_attention import short_causal_attention, suits
-from foretell.model.linear import Linear
 from foretell.model.mask import Mask
-from foretell.model.norm import make_head_norm
-from foretell.model.position import ROTATIONS, Rotation
+from foretell.model.norm import in_float32, make_head_norm
+from foretell.model.position import Rotate, Rotation, keep_heads, rotate_heads
 
 
 class Attention(nn.Module):
@@ -24,24 +23,41 @@ class Attention(nn.Module):
     Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023.
     """
 
+    description = Description(
+        values={
+            "query": Declared("B T H*E"),
+            "query_norm": Declared("B H T E", ("query",)),
+            "key": Declared("B T G*E"),
+            "key_norm": Declared("B G T E", ("key",)),
+            "value": Declared("B T G*E"),
+            "core.query": Declared("B H T E", ("query_norm",), "rotated heads"),
+            "core.key": Declared("B G S E", ("key_norm",), "rotated heads"),
+            "core.value": Declared("B G S E", ("value",), "heads"),
+            "core": Declared("B H T E", ("core.query", "core.key", "core.value")),
+            "output": Declared("B T D", ("core",)),
+        },
+        returns="output",
+    )
+
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__()
         D, E = config.width, config.head_width
         H, G = config.num_heads, config.num_kv_heads
         self.layer, self.window, self.head_width = layer, config.windows[layer], E
-        self.query = Linear(D, H * E, bias=config.bias.attention)
-        self.key = Linear(D, G * E, bias=config.bias.attention)
-        self.value = Linear(D, G * E, bias=config.bias.attention)
+        self.query = nn.Linear(D, H * E, bias=config.bias.attention)
+        self.key = nn.Linear(D, G * E, bias=config.bias.attention)
+        self.value = nn.Linear(D, G * E, bias=config.bias.attention)
         self.query_norm, self.key_norm = make_head_norm(config), make_head_norm(config)
-        self.rotate = ROTATIONS[config.position == "rotary"][1]
-        self.core = CORES[config.dropout.attention > 0](config)
-        output = Linear(H * E, D, bias=config.bias.attention_output)
+        self.rotate: Rotate = rotate_heads if config.position == "rotary" else keep_heads
+        self.core = EagerAttention(config) if config.dropout.attention > 0 else SDPAttention(config)
+        output = nn.Linear(H * E, D, bias=config.bias.attention_output)
         self.output = output if config.attention_output else nn.Identity()
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        source = kv.source(self.layer, x)  # the tokens with new keys and values; in self-attention x
         query = self.query_norm(self.split_heads(self.query(x)))  # (B, H, T, E)
-        key = self.key_norm(self.split_heads(self.key(x)))  # (B, G, T, E)
-        value = self.split_heads(self.value(x))  # (B, G, T, E)
+        key = self.key_norm(self.split_heads(self.key(source)))  # (B, G, T, E)
+        value = self.split_heads(self.value(source))  # (B, G, T, E)
         query, key = self.rotate(query, rotation), self.rotate(key, rotation)
         key, value = kv.extend(self.layer, key, value)  # (B, G, S, E)
         mixed = self.core(query, key, value, kv.mask(self.window))  # (B, H, T, E)
@@ -51,8 +67,57 @@ class Attention(nn.Module):
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # (B, H or G, T, E)
 
 
+# The steps inside a core, for those who want to see what the fused kernel never returns. All compute in float32 at
+# least: the fused kernel, too, adds up its scores in float32 when its operands are bfloat16.
+
+
+def attention_scores(query: Tensor, key: Tensor) -> Tensor:
+    """Q K': (B, H, T, E) and (B, G, S, E) to (B, H, T, S). Vaswani et al. 2017, equation 1."""
+    return in_float32(query) @ in_float32(per_query_head(key, query)).transpose(-2, -1)
+
+
+def scaled_scores(query: Tensor, key: Tensor) -> Tensor:
+    """Scores divided by sqrt(E), so that their spread does not grow with the head's width (ibid., section 3.2.1)."""
+    return attention_scores(query, key) / math.sqrt(query.shape[-1])
+
+
+def masked_scores(query: Tensor, key: Tensor, mask: Mask) -> Tensor:
+    """Scaled scores with -infinity where query t may not see key s, (B, H, T, S)."""
+    return hide(scaled_scores(query, key), mask)
+
+
+def attention_weights(query: Tensor, key: Tensor, mask: Mask) -> Tensor:
+    """The softmax over the keys: every row sums to 1, (B, H, T, S). Before any dropout."""
+    return masked_scores(query, key, mask).softmax(dim=-1)
+
+
+def hide(scores: Tensor, mask: Mask) -> Tensor:
+    """-infinity where a query may not see a key."""
+    return scores if mask.is_open else scores.masked_fill(~mask.allowed, -torch.inf)
+
+
+def per_query_head(heads: Tensor, queries: Tensor) -> Tensor:
+    """Keys or values (B, G, S, E) once for each of the H query heads, (B, H, S, E)."""
+    return heads.repeat_interleave(queries.shape[1] // heads.shape[1], dim=1)
+
+
+CORE = Description(
+    formula="attention",
+    inputs=("query", "key", "value", "mask"),
+    derived={
+        "scores": Derivation(attention_scores, ("query", "key"), "B H T S", "attention score"),
+        "scaled": Derivation(scaled_scores, ("query", "key"), "B H T S", "scaled score"),
+        "masked": Derivation(masked_scores, ("query", "key", "mask"), "B H T S", "masked score"),
+        "weights": Derivation(attention_weights, ("query", "key", "mask"), "B H T S", "attention weight"),
+    },
+    saved=("query", "key", "value", "output"),
+)
+
+
 class SDPAttention(nn.Module):
     """softmax(Q K' / sqrt(E)) V without ever holding the weights (Dao et al. 2022, FlashAttention)."""
+
+    description = CORE
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -60,33 +125,25 @@ class SDPAttention(nn.Module):
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
         is_causal = mask.is_plain_causal
-        if is_causal and suits(query):
-            return short_causal_attention(query, key, value)
-        allowed = None if is_causal or mask.is_open else mask.allowed  # (B or 1, 1, T, S)
+        allowed = None if is_causal or mask.is_open else mask.allowed  # (B or 1, 1, T or 1, S)
         return F.scaled_dot_product_attention(
             query, key, value, attn_mask=allowed, is_causal=is_causal, enable_gqa=self.is_grouped
         )  # (B, H, T, E)
 
 
 class EagerAttention(nn.Module):
-    """The same in four steps, for when the weights themselves are dropped out, looked at or replaced."""
+    """The same in plain steps, for weights that are dropped out."""
+
+    description = CORE.changed(
+        values={"dropout": Declared("B H T S", ("weights",))}, saved=(*CORE.saved, "dropout", "weights")
+    )
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.queries_per_key = config.num_heads // config.num_kv_heads
         self.dropout = make_dropout(config.dropout.attention)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
-        key = key.repeat_interleave(self.queries_per_key, dim=1)  # (B, H, S, E)
-        value = value.repeat_interleave(self.queries_per_key, dim=1)
-        query = query / math.sqrt(query.shape[-1])  # before the product: T*E divisions a head, not T*S (8% of a step)
-        scores = query @ key.transpose(-2, -1)  # (B, H, T, S)
-        if not mask.is_open:
-            scores = scores.masked_fill(~mask.allowed, -torch.inf)
+        key, value = per_query_head(key, query), per_query_head(value, query)  # (B, H, S, E)
+        query = query / math.sqrt(query.shape[-1])  # before the product: T*E divisions per head, not T*S (8% of a step)
+        scores = hide(query @ key.transpose(-2, -1), mask)  # (B, H, T, S)
         return self.dropout(scores.softmax(dim=-1)) @ value  # (B, H, T, E)
-
-
-CORES: dict[bool, type[nn.Module]] = {
-    False: SDPAttention,
-    True: EagerAttention,
-}

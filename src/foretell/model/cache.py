@@ -1,13 +1,15 @@
-"""What a forward pass can look back on: nothing but its own tokens, or the keys and values of earlier calls.
+"""Key/value views for attention, with and without a cache.
 
-Both kinds of context answer the same three questions: which positions the new tokens have, which keys they may see, and
-what a layer's keys and values are once the new ones are added. The core never knows which kind it serves.
+All views answer the same questions: which positions the new tokens have, which of their vectors become keys and values,
+which keys they may see, and what a layer's keys and values are once the new ones are added. The core never knows which
+view it serves.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -16,26 +18,51 @@ from foretell.config import ModelConfig
 from foretell.model.mask import EMPTY, Mask
 
 
-class FreshKVView:
-    """A pass over whole rows: training, scoring, tracing.
+class KVView(Protocol):
+    """What attention asks of one forward pass."""
 
-    positions (B or 1, T) and document_ids (B, T) default to 0..T-1 and one document a row.
+    @property
+    def positions(self) -> Tensor:
+        """(B or 1, T) the position of each new token."""
+        ...
+
+    def source(self, layer: int, x: Tensor) -> Tensor:
+        """The vectors (B, N, D) that a layer has to turn into new keys and values, where its queries come from x."""
+        ...
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values (B, G, S, E) of a layer, given the new ones (B, G, N, E)."""
+        ...
+
+    def mask(self, window: int | None) -> Mask:
+        """The mask of the layers with this window."""
+        ...
+
+
+class FreshKVView:
+    """A pass over whole rows without a cache: training, scoring, tracing.
+
+    positions (B or 1, T) and document_ids (B, T) default to 0..T-1 and one document per row.
     """
 
     def __init__(self, ids: Tensor, positions: Tensor | None = None, document_ids: Tensor | None = None):
         _, T = ids.shape
         self.positions = torch.arange(T, device=ids.device)[None] if positions is None else positions  # (B or 1, T)
-        # Inside one document positions only count up, so the order in the row decides what comes before what
+        # Within a document positions only increase, so the order in the row decides which token comes first
         self._mask = Mask(T, T, query_document_ids=document_ids, key_document_ids=document_ids, device=ids.device)
         self._windowed: dict[int | None, Mask] = {}
+
+    def source(self, layer: int, x: Tensor) -> Tensor:
+        """x: every token has a key and a value."""
+        return x
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The new keys and values: there are no others."""
+        return key, value
 
     def mask(self, window: int | None) -> Mask:
         """The mask of the layers with this window."""
         return self._windowed.setdefault(window, dataclasses.replace(self._mask, window=window))
-
-    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values (B, G, S, E) that a layer's queries can look at: its own."""
-        return key, value
 
 
 class KVCache:
@@ -53,20 +80,20 @@ class KVCache:
         self.capacity = capacity
 
     def extend(self, counts: list[int]) -> CachedKVView:
-        """Make room for `counts[b]` new tokens in row b, and return the view of the pass that brings them."""
+        """Make room for `counts[b]` new tokens in row b, and return the view of the pass that adds them."""
         view = CachedKVView(self, list(self.lengths), counts)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
         assert max(self.lengths) <= self.capacity, "the engine asks for a cache that holds what it generates"
         return view
 
     def keep_rows(self, rows: list[int]) -> None:
-        """Drop all other rows, in place of which the kept ones move up."""
+        """Drop all rows but these, which become rows 0, 1, ..."""
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
         self.lengths = [self.lengths[row] for row in rows]
 
 
 class CachedKVView:
-    """One pass over new tokens (B, T) after what a cache holds; row b brings counts[b] of them, the rest is padding."""
+    """One pass over new tokens (B, T) after what a cache holds; row b has counts[b] of them, the rest is padding."""
 
     def __init__(self, cache: KVCache, starts: list[int], counts: list[int]):
         self.cache, self.starts, self.counts = cache, starts, counts
@@ -89,14 +116,9 @@ class CachedKVView:
         """(B or 1, T) the position of each new token; padding gets one that exists."""
         return self.slots.clamp(max=self.cache.capacity - 1)
 
-    def mask(self, window: int | None) -> Mask:
-        """The mask of the layers with this window.
-
-        When all rows start together, padding stands behind every real token of its row, where causality hides it.
-        """
-        if window not in self._windowed:
-            self._windowed[window] = self._make_mask(window)
-        return self._windowed[window]
+    def source(self, layer: int, x: Tensor) -> Tensor:
+        """x: every new token has a key and a value."""
+        return x
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (B, G, T, E) and return all of them, (B, G, S, E)."""
@@ -110,6 +132,15 @@ class CachedKVView:
             values[rows, :, self.slots] = value.transpose(1, 2)
         return keys[:, :, : self.num_keys], values[:, :, : self.num_keys]
 
+    def mask(self, window: int | None) -> Mask:
+        """The mask of the layers with this window.
+
+        When all rows start together, the padding of a row comes after its tokens, where causality hides it.
+        """
+        if window not in self._windowed:
+            self._windowed[window] = self._make_mask(window)
+        return self._windowed[window]
+
     def _make_mask(self, window: int | None) -> Mask:
         if self.is_even:
             return Mask(self.num_queries, self.num_keys, window=window, device=self.device)
@@ -120,10 +151,39 @@ class CachedKVView:
             self.num_queries,
             self.num_keys,
             window=window,
-            # padding asks as the row's last token: with nothing in its window it would be NaN, which no mask hides
+            # padding queries as the row's last token: with an empty window its output would be NaN, which no mask hides
             query_positions=self.slots.minimum(filled - 1),
             key_positions=key_positions,
         )
 
 
-KVView = FreshKVView | CachedKVView
+class MemoryKVView:
+    """Encoder-decoder attention: keys and values come from an encoder's output, queries from the decoder.
+
+    memory (B, S, D) is projected once per layer and kept, so a view serves every step of a generation. Of row b only
+    the first lengths[b] vectors are real; None: all are. Vaswani et al. 2017, section 3.2.3.
+    """
+
+    def __init__(self, memory: Tensor, lengths: list[int] | None = None):
+        B, S, _ = memory.shape
+        self.memory = memory
+        self.positions = torch.arange(S, device=memory.device)[None]
+        self._projected: dict[int, tuple[Tensor, Tensor]] = {}
+        self._mask = Mask(1, S, causal=False, device=memory.device)
+        if lengths is not None and min(lengths) < S:
+            is_real = self.positions < torch.tensor(lengths, device=memory.device)[:, None]  # (B, S)
+            first = torch.zeros(B, 1, dtype=torch.long, device=memory.device)
+            keys = torch.where(is_real, self.positions, EMPTY)
+            self._mask = dataclasses.replace(self._mask, query_positions=first, key_positions=keys)
+
+    def source(self, layer: int, x: Tensor) -> Tensor:
+        """The memory when a layer asks for the first time, then nothing, (B, 0, D)."""
+        return self.memory[:, :0] if layer in self._projected else self.memory
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """The keys and values (B, G, S, E) of the memory, as projected by this layer's first call."""
+        return self._projected.setdefault(layer, (key, value))
+
+    def mask(self, window: int | None) -> Mask:
+        """Every query sees the whole memory but its padding; (B or 1, 1, 1, S)."""
+        return self._mask

@@ -1,4 +1,4 @@
-"""The decoder: ids in, logits out. Training, cached generation and looking inside all run this one forward."""
+"""The decoder: ids in, logits out. Training, cached generation and tracing all run this one forward."""
 
 from __future__ import annotations
 
@@ -9,14 +9,21 @@ from torch import Tensor, nn
 from foretell.config import ModelConfig
 from foretell.errors import ContextLengthError
 from foretell.model.cache import FreshKVView, KVView
-from foretell.model.dropout import bind_dropout, make_dropout
-from foretell.model.linear import Linear, Product
+from foretell.model.description import Declared, Description
+from foretell.model.dropout import DropoutHost, make_dropout
 from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import Transformer
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for every token; positions come in as rotations later, or not at all."""
+    """A vector for every token, for models whose positions are rotations or that have none."""
+
+    description = Description(
+        inputs=("ids", "positions"),
+        values={"token": Declared("B T D", ("ids",)), "dropout": Declared("B T D", ("token",))},
+        returns="token",
+        is_float32=True,
+    )
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -30,6 +37,16 @@ class TokenEmbedding(nn.Module):
 class TokenAndPositionEmbedding(TokenEmbedding):
     """A vector for every token plus one for every position."""
 
+    description = TokenEmbedding.description.changed(
+        formula="token plus position",
+        values={
+            "token": Declared("B T D", ("ids",)),
+            "position": Declared("B T D", ("positions",), "position vector"),
+            "dropout": Declared("B T D", ("token", "position"), "token plus position"),
+        },
+        returns="",
+    )
+
     def __init__(self, config: ModelConfig):
         super().__init__(config)
         self.position = POSITIONS[config.position](config)
@@ -39,21 +56,26 @@ class TokenAndPositionEmbedding(TokenEmbedding):
         return self.dropout(token + self.position(positions).to(token.dtype))  # (B, T, D)
 
 
+class PositionEmbedding(nn.Embedding):
+    """A learned vector for every position."""
+
+    description = Description(formula="position vector", inputs=("positions",), is_float32=True)
+
+
 POSITIONS = {
-    "learned": lambda config: nn.Embedding(config.context_length, config.width),
+    "learned": lambda config: PositionEmbedding(config.context_length, config.width),
     "sinusoidal": lambda config: SinusoidalPosition(config.width),
 }
-EMBEDDINGS = {True: TokenAndPositionEmbedding, False: TokenEmbedding}  # by: are position vectors added?
 
 
 class TiedHead(nn.Module):
-    """The unembedding that reads the token embedding's weight (Press and Wolf 2017), and so has no key of its own."""
+    """The unembedding that shares the token embedding's weight (Press and Wolf 2017), and so has no key of its own."""
 
-    product: Product = staticmethod(F.linear)
+    description = Description(formula="tied linear", saved=("x",))
 
     def __init__(self, token: nn.Embedding, bias: bool):
         super().__init__()
-        self.tied = (token,)  # in a tuple, where the module tree does not see it a second time
+        self.tied = (token,)  # in a tuple, so that the module tree does not contain it twice
         self.bias = nn.Parameter(torch.zeros(token.num_embeddings)) if bias else None
 
     @property
@@ -61,38 +83,48 @@ class TiedHead(nn.Module):
         return self.tied[0].weight
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.product(x, self.weight, self.bias)  # (..., V)
+        return F.linear(x, self.weight, self.bias)  # (..., V)
 
 
-class Decoder(nn.Module):
-    """A decoder of any member of the family that `ModelConfig` describes. New weights come from `initialize`."""
+class Decoder(DropoutHost):
+    """A decoder of the family that `ModelConfig` describes. `init.make_decoder` makes one with new weights."""
+
+    description = Description(
+        inputs=("ids",),
+        values={
+            "embed": Declared("B T D", ("ids",)),
+            "trunk": Declared("B T D", ("embed",)),
+            "head": Declared("B T V", ("trunk",)),
+        },
+        returns="head",
+    )
 
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
-        self.embed = EMBEDDINGS[config.position in POSITIONS](config)
+        self.embed = TokenAndPositionEmbedding(config) if config.position in POSITIONS else TokenEmbedding(config)
         self.trunk = Transformer(config)
         self.head = self.make_head(config)
-        self.dropout_rng = bind_dropout(self)
+        self.bind_dropout()
 
     def forward(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
         """Logits (B, T, V) of the token after each of ids (B, T); `kv` defaults to the row's own keys and values."""
         return self.head(self.hidden(ids, kv))
 
     def hidden(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
-        """What the head reads: the stream after the last norm, (B, T, D)."""
+        """The residual stream after the final norm, which the head reads: (B, T, D)."""
         kv = kv or FreshKVView(ids)
         self.check_length(ids.shape[1])
         return self.trunk(self.embed(ids, kv.positions), kv)
 
     def make_head(self, config: ModelConfig) -> nn.Module:
-        """The layer that turns the stream into one score for each token of the vocabulary."""
+        """The layer that turns the stream into logits."""
         if config.tie_embeddings:
             return TiedHead(self.embed.token, config.bias.head)
-        return Linear(config.width, config.vocab_size, bias=config.bias.head)
+        return nn.Linear(config.width, config.vocab_size, bias=config.bias.head)
 
     def check_length(self, length: int) -> None:
-        """Refuse more tokens than the model was made for."""
+        """Raise a `ContextLengthError` for more tokens than the context holds."""
         if length > self.config.context_length:
             limit = self.config.context_length
             raise ContextLengthError(f"{length} tokens do not fit the model's context of {limit}; give a shorter text")

@@ -7,15 +7,19 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from foretell.model.description import Description
 from foretell.randomness import random_words, signed, stream_key
 
-ELEMENTS_PER_WORD = 4  # 16 random bits an element: a rate is met to within 2**-17
+ELEMENTS_PER_WORD = 4  # 16 random bits per element: a rate is met to within 2**-17
 HALF_RANGE = 1 << 15
 
 
 @dataclass
 class DropoutRNG:
-    """What the masks of one forward pass depend on; shared by all dropout modules of a model, set before each step."""
+    """The counters that the masks of one forward pass depend on.
+
+    All dropout modules of a model share one; a training step sets it.
+    """
 
     seed: int = 0
     step: int = 0
@@ -26,14 +30,16 @@ class DropoutRNG:
 class Dropout(nn.Module):
     """Zeroes elements with probability `rate` while training and scales the rest by 1 / (1 - rate)."""
 
+    description = Description(formula="identity", saved=("inner",))
+
     def __init__(self, rate: float):
         super().__init__()
         self.rate = rate
         self.bind(DropoutRNG(), path="")
 
-    def bind(self, draws: DropoutRNG, path: str) -> None:
-        """Take the shared counters and this module's own path, which names its stream."""
-        self.dropout_rng, self.path = draws, path
+    def bind(self, dropout_rng: DropoutRNG, path: str) -> None:
+        """Take the shared counters and this module's path, which names its random stream."""
+        self.dropout_rng, self.path = dropout_rng, path
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.scaled_mask(x) if self.training else x
@@ -41,10 +47,10 @@ class Dropout(nn.Module):
     def scaled_mask(self, x: Tensor) -> Tensor:
         """0 or 1 / (1 - rate) for every element of x (B, ...), in its dtype."""
         rows, per_row = x.shape[0], x[0].numel()
-        draws = self.dropout_rng
-        global_rows = range(draws.first_row, draws.first_row + rows * draws.row_stride, draws.row_stride)
+        rng = self.dropout_rng
+        global_rows = range(rng.first_row, rng.first_row + rows * rng.row_stride, rng.row_stride)
         keys = torch.tensor(
-            [signed(stream_key(draws.seed, draws.step, self.path, row)) for row in global_rows], device=x.device
+            [signed(stream_key(rng.seed, rng.step, self.path, row)) for row in global_rows], device=x.device
         )
         words = random_words(keys, -(-per_row // ELEMENTS_PER_WORD))
         bits = words.view(torch.int16)[:, :per_row].reshape(x.shape)
@@ -53,14 +59,19 @@ class Dropout(nn.Module):
 
 
 def make_dropout(rate: float) -> nn.Module:
-    """A dropout module, or nothing at all where nothing is dropped."""
+    """A dropout module, or the identity for a rate of 0."""
     return Dropout(rate) if rate > 0 else nn.Identity()
 
 
-def bind_dropout(model: nn.Module) -> DropoutRNG:
-    """Give every dropout module of a model its path and one shared set of counters, which is returned."""
-    draws = DropoutRNG()
-    for path, module in model.named_modules():
-        if isinstance(module, Dropout):
-            module.bind(draws, path)
-    return draws
+class DropoutHost(nn.Module):
+    """Base class of whole models: holds the counters that all its dropout modules share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dropout_rng = DropoutRNG()
+
+    def bind_dropout(self) -> None:
+        """Give every dropout module its path and the shared counters; called when modules have changed."""
+        for path, module in self.named_modules():
+            if isinstance(module, Dropout):
+                module.bind(self.dropout_rng, path)

@@ -1,4 +1,4 @@
-"""What a block does to each position alone: widen, bend, narrow."""
+"""Position-wise feed-forward layers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.model.linear import Linear
+from foretell.model.description import Declared, Description
 
 
 class SquaredRelu(nn.Module):
     """max(0, x)^2 (So et al. 2021, Primer)."""
+
+    description = Description(formula="activation", saved=("inner",))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x).square()
@@ -28,11 +30,20 @@ ACTIVATIONS = {
 class MLP(nn.Module):
     """down(activation(up(x))): Vaswani et al. 2017, section 3.3."""
 
+    description = Description(
+        values={
+            "up": Declared("B T F"),
+            "activation": Declared("B T F", ("up",)),
+            "down": Declared("B T D", ("activation",)),
+        },
+        returns="down",
+    )
+
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.up = Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.up = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
         self.activation = ACTIVATIONS[config.activation]()
-        self.down = Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
+        self.down = nn.Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
@@ -41,12 +52,23 @@ class MLP(nn.Module):
 class GatedMLP(nn.Module):
     """down(activation(gate(x)) * up(x)): Shazeer 2020, GLU variants; SwiGLU with SiLU."""
 
+    description = Description(
+        values={
+            "gate": Declared("B T F"),
+            "up": Declared("B T F"),
+            "activation": Declared("B T F", ("gate",)),
+            "down": Declared("B T D", ("activation", "up"), "gated linear"),
+        },
+        returns="down",
+        saved=("activation", "up"),
+    )
+
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self.gate = Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
-        self.up = Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.gate = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.up = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
         self.activation = ACTIVATIONS[config.activation]()
-        self.down = Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
+        self.down = nn.Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.down(self.activation(self.gate(x)) * self.up(x))  # (B, T, D) -> (B, T, F) -> (B, T, D)

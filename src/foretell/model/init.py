@@ -1,9 +1,9 @@
-"""The weights that a decoder starts with."""
+"""New decoders: with initial weights, or with shapes alone."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -12,28 +12,39 @@ from torch.overrides import TorchFunctionMode
 
 from foretell.config import ModelConfig
 from foretell.model.decoder import Decoder
+from foretell.model.kernels.dispatch import Use, choose_kernels
 
 WEIGHT_STD = 0.02
 POSITION_STD = 0.01
 
 
 def make_decoder(config: ModelConfig, seed: int) -> Decoder:
-    """A decoder with new weights, a function of configuration and seed alone; torch's random state is left alone."""
+    """A decoder on the CPU with new weights, a function of configuration and seed. torch's random state is kept."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         decoder = Decoder(config)
         INITIALIZERS[config.init](decoder)
+    choose_kernels(decoder, Use(torch.device("cpu"), torch.float32, config.context_length))
     return decoder
 
 
 def empty_decoder(config: ModelConfig) -> Decoder:
-    """A decoder whose weights have shapes and no numbers (meta device), for those that come from a file."""
+    """A decoder on the meta device: its weights have shapes and no values, for weights that come from a file."""
     with torch.device("meta"), NoInitialization():
         return Decoder(config)
 
 
+def decoder_with_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Decoder:
+    """A decoder that takes over these weights, all of one dtype and device, and the kernels that suit them."""
+    decoder = empty_decoder(config)
+    decoder.load_state_dict(dict(weights), assign=True)
+    weight = decoder.embed.token.weight
+    choose_kernels(decoder, Use(weight.device, weight.dtype, config.context_length))
+    return decoder
+
+
 class NoInitialization(TorchFunctionMode):
-    """Leave new tensors as they are. Drawing numbers for those without any loads torch's compiler, for 1.5 seconds."""
+    """Skip initialisation: on the meta device it would load torch's compiler, which takes 1.5 seconds."""
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Tensor:
         kwargs = kwargs or {}
@@ -65,7 +76,7 @@ def residual_depth(path: str, config: ModelConfig) -> float:
 
 
 def keep_torch_defaults(decoder: Decoder) -> None:
-    """The initialisation that torch's modules bring along."""
+    """Keep the initialisation that torch's modules make themselves."""
 
 
 INITIALIZERS = {"gpt2": initialize_like_gpt2, "torch": keep_torch_defaults}

@@ -1,4 +1,4 @@
-"""Who may see whom: the one place that decides which keys a query attends to."""
+"""Attention masks: which keys each query may attend to. No other file decides this."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-EMPTY = -1  # the position of a key slot that holds nothing, and the segment of padding
+EMPTY = -1  # the position of a key slot that holds nothing, and the document id of padding
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,7 +16,7 @@ class Mask:
     """Query t sees key s when every stated condition holds.
 
     causal: the key does not come after the query. window: it lies fewer than `window` positions back.
-    Segments: both belong to the same document. A key whose position is EMPTY is seen by nobody.
+    Document ids: both belong to the same document. No query sees a key whose position is EMPTY.
     Without positions, the queries are the last T of S keys counted from 0; with them, they are (B, T) and (B, S).
     """
 

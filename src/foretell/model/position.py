@@ -1,20 +1,25 @@
-"""Where a token stands: learned or sinusoidal vectors added to the embedding, or a rotation of queries and keys."""
+"""Positions: learned or sinusoidal vectors added to the embedding, or a rotation of queries and keys."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig, RopeScaling
+from foretell.model.description import Description
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines of the angles, (B or 1, 1, T, E)
+Rotate = Callable[[Tensor, Any], Tensor]  # heads and their `Rotation`, or None, to heads
 
 
 class SinusoidalPosition(nn.Module):
     """PE(pos, 2i) = sin(pos / 10000^(2i/D)), PE(pos, 2i+1) = cos of the same (Vaswani et al. 2017, section 3.5)."""
+
+    description = Description(formula="sinusoid", inputs=("positions",))
 
     def __init__(self, width: int):
         super().__init__()
@@ -27,7 +32,9 @@ class SinusoidalPosition(nn.Module):
 
 
 class NoRotation(nn.Module):
-    """Queries and keys stay as they are: positions came with the embedding, or not at all."""
+    """No rotation: positions are part of the embedding, or there are none."""
+
+    description = Description(is_container=True)
 
     def forward(self, positions: Tensor, dtype: torch.dtype) -> None:
         return None
@@ -38,6 +45,10 @@ class RotaryPosition(nn.Module):
 
     Pair i is made of elements i and i + E/2, as in Llama's and Qwen's Hugging Face checkpoints.
     """
+
+    description = Description(
+        formula="rotation angle", inputs=("positions",), parts={"cosine": "B 1 T E", "sine": "B 1 T E"}
+    )
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -55,12 +66,12 @@ class RotaryPosition(nn.Module):
 
 
 def keep_heads(heads: Tensor, rotation: None) -> Tensor:
-    """Heads as they are, where positions came with the embedding."""
+    """Heads as they are, for models without rotary positions."""
     return heads
 
 
 def rotate_heads(heads: Tensor, rotation: Rotation) -> Tensor:
-    """Turn every pair of every head (B, H, T, E) by its position's angle."""
+    """Rotate every pair of every head (B, H, T, E) by the angle of its position."""
     cosine, sine = (part.to(heads.dtype) for part in rotation)
     first, second = heads.chunk(2, dim=-1)
     return heads * cosine + torch.cat((-second, first), dim=-1) * sine
@@ -72,12 +83,12 @@ def keep_frequencies(frequencies: Tensor, scaling: None) -> Tensor:
 
 
 def interpolate(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Every position moved closer by the same factor (Chen et al. 2023, position interpolation)."""
+    """All positions scaled down by one factor (Chen et al. 2023, position interpolation)."""
     return frequencies / scaling.factor
 
 
 def interpolate_low_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1: slow waves are stretched by the factor, fast ones kept, those between blended (Dubey et al. 2024)."""
+    """Llama 3.1: low frequencies divided by the factor, high ones kept, those between blended (Dubey et al. 2024)."""
     waves = scaling.original_context_length * frequencies / (2 * math.pi)  # full turns within the original context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((waves - low) / (high - low)).clamp(0, 1)
@@ -88,8 +99,4 @@ SCALINGS: dict[str | None, Callable] = {
     None: keep_frequencies,
     "linear": interpolate,
     "llama3": interpolate_low_frequencies,
-}
-ROTATIONS: dict[bool, tuple[Callable, Callable]] = {
-    True: (RotaryPosition, rotate_heads),
-    False: (lambda config: NoRotation(), keep_heads),
 }

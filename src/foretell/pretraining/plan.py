@@ -14,7 +14,7 @@ from foretell.data.batch import make_batch
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.model.presets import SIZES, preset_config
-from foretell.training.objective import Objective
+from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 
@@ -78,7 +78,7 @@ def choose_dropout(epochs: float) -> dict[str, float]:
 
 def probe_speed(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> float:
     """Training tokens per second of this shape on this machine, measured for PROBE_SECONDS on random tokens."""
-    objective = Objective(make_decoder(config, seed=0).to(device)).train()
+    objective = make_objective(make_decoder(config, seed=0), device, dtype)
     # Decay takes no time, and its globs may name layers that only the size chosen later has
     training = training.model_copy(update={"weight_decay_by_path": {}})
     optimizer = make_optimizer(objective.decoder, training, dtype)

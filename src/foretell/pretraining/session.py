@@ -24,7 +24,7 @@ from foretell.training.actions import Action, Progress
 from foretell.training.early_stopping import has_lost_patience, note_evaluation
 from foretell.training.loop import train
 from foretell.training.meter import Meter
-from foretell.training.objective import Objective
+from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.probe import check_mask
 from foretell.training.signals import StopSignal
@@ -47,7 +47,7 @@ class Session:
     ):
         self.run, self.config, self.text, self.reporter = run, config, text, reporter
         self.device, self.dtype = device, dtype
-        self.objective = Objective(decoder.to(device), label_smoothing=config.training.label_smoothing)
+        self.objective = make_objective(decoder, device, dtype, config.training.label_smoothing)
         self.optimizer = make_optimizer(decoder, config.training, dtype)
         self.loader = make_loader(text, config)
         self.held_out = text.store.split("validation")

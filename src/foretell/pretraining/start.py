@@ -13,7 +13,7 @@ from foretell.errors import CheckpointError
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.decoder import Decoder
-from foretell.model.init import empty_decoder
+from foretell.model.init import decoder_with_weights
 from foretell.text import Tokenizer
 
 
@@ -48,10 +48,8 @@ class Start:
 
     def decoder(self, config: ModelConfig) -> Decoder:
         """A decoder for training with its weights; `config` differs from its own in dropout alone."""
-        decoder = empty_decoder(config)
         weights = {path: weight.detach().clone() for path, weight in self.model.decoder.named_parameters()}
-        decoder.load_state_dict(weights, assign=True)
-        return decoder.train()
+        return decoder_with_weights(config, weights).train()
 
     def notes(self) -> list[str]:
         """What is taken from it, and what was said when it was read."""

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from foretell.data.batch import Batch
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
+from foretell.model.kernels.dispatch import Use, choose_kernels
 
 LOGITS_AT_ONCE = 2**24  # elements: 64 MiB in float32
 
@@ -28,6 +29,14 @@ class Loss:
     @property
     def mean(self) -> float:
         return float(self.sum.detach()) / max(float(self.count), 1.0)
+
+
+def make_objective(
+    decoder: Decoder, device: torch.device, dtype: torch.dtype, label_smoothing: float = 0.0
+) -> Objective:
+    """The objective of a training on a device with matrix products in `dtype`, and the kernels that suit them."""
+    choose_kernels(decoder.to(device), Use(device, dtype, decoder.config.context_length, is_training=True))
+    return Objective(decoder, label_smoothing=label_smoothing).train()
 
 
 class Objective(nn.Module):

@@ -19,7 +19,7 @@ from foretell.convert.gguf.vocabulary import write_vocabulary
 from foretell.convert.layout import iter_ours, iter_theirs
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.model.init import empty_decoder
+from foretell.model.init import decoder_with_weights
 
 QUANTIZATION_VERSION = 2  # of ggml's blocks
 
@@ -54,8 +54,7 @@ def unpacked_model(
     def read(name: str) -> torch.Tensor:
         return torch.from_numpy(np.array(unpack(gguf, packed[name].content, packed[name].precision)))
 
-    decoder = empty_decoder(model.decoder.config)
-    decoder.load_state_dict(dict(iter_ours(family, model.decoder.config, read)), assign=True)
+    decoder = decoder_with_weights(model.decoder.config, dict(iter_ours(family, model.decoder.config, read)))
     return LanguageModel(decoder.eval(), model.tokenizer, model.name)
 
 

@@ -27,7 +27,6 @@ from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted, signed
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import TiedHead
-from foretell.model.linear import Linear
 from foretell.paths import matches
 from foretell.typesetting.document import Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
@@ -141,7 +140,7 @@ def _readout(head: nn.Module, token: int, against: int | None) -> tuple[Tensor, 
 
 
 HEADS: dict[type[nn.Module], Callable[[Any], tuple[Tensor, Tensor | None]]] = {  # the head's weight (V, D) and bias
-    Linear: lambda head: (head.weight, head.bias),
+    nn.Linear: lambda head: (head.weight, head.bias),
     TiedHead: lambda head: (head.weight, head.bias),
 }
 

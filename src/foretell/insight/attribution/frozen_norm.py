@@ -31,7 +31,8 @@ class FrozenNorm:
 def freeze(decoder: nn.Module, path: str, trace: Trace, at: int) -> FrozenNorm:
     """The norm at a path with the statistics that it had at position `at` of the traced pass."""
     norm = decoder.get_submodule(path)
-    return FREEZERS[type(norm)](norm, path, trace, at)
+    kind = next(kind for kind in type(norm).__mro__ if kind in FREEZERS)
+    return FREEZERS[kind](norm, path, trace, at)
 
 
 def _freeze_layer_norm(norm: LayerNorm, path: str, trace: Trace, at: int) -> FrozenNorm:

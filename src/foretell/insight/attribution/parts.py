@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from foretell.insight.attribution.frozen_norm import freeze
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
-from foretell.model.linear import Linear
 from foretell.model.transformer import AddUpdate, ReplaceByUpdate
 
 # What a dissection needs to have been recorded; of these, a model has what it has
@@ -121,6 +120,6 @@ PLACEMENTS: dict[str, Callable[[Dissection, str], None]] = {
 }
 WeightAndBias = tuple[Tensor, Tensor | None]
 OUTPUTS: dict[type[nn.Module], Callable[..., WeightAndBias]] = {  # what takes the heads (H * E) into the stream (D)
-    Linear: lambda output, size, device: (output.weight.detach().double(), output.bias),
+    nn.Linear: lambda output, size, device: (output.weight.detach().double(), output.bias),
     nn.Identity: lambda output, size, device: (torch.eye(size, dtype=torch.float64, device=device), None),
 }

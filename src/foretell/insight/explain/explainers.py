@@ -37,7 +37,6 @@ from foretell.model.attention import Attention, EagerAttention, SDPAttention
 from foretell.model.decoder import TiedHead, TokenAndPositionEmbedding, TokenEmbedding
 from foretell.model.dropout import Dropout
 from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
-from foretell.model.linear import Linear
 from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.transformer import AddUpdate, ReplaceByUpdate, Transformer
 
@@ -65,7 +64,7 @@ DOWN: dict[str, Explainer] = {"mlp": explain_linear, "gated": explain_gated}
 BY_MODULE: dict[type[nn.Module], Explainer] = {
     nn.Embedding: explain_token_vector,
     TokenAndPositionEmbedding: explain_embedding,
-    Linear: explain_linear,
+    nn.Linear: explain_linear,
     TiedHead: explain_tied_head,
     LayerNorm: explain_layer_norm,
     RMSNorm: explain_rms_norm,

@@ -1,9 +1,9 @@
-"""Causal attention for training with bfloat16 on a CPU, where rows are short: weights are held, a few rows at a time.
+"""Causal attention over short rows, for training in bfloat16 on a CPU.
 
-torch's fused kernel is made for long rows. Up to 512 positions, plain products over so few rows that their weights stay
-in a core's cache take 0.55 of its time for forward and backward (0.35 at 128 positions; measured at 64 rows of 6 heads
-of 64 on two Zen 4 cores). They hold 2 H T bytes a token and layer for the backward. In float32, and for longer rows,
-the fused kernel is the faster one.
+torch's fused kernel is made for long rows. Up to 512 positions, plain matrix products over so few rows that their
+weights stay in a core's cache take 0.55 of its time for forward and backward (0.35 at 128 positions; measured at 64
+rows of 6 heads of 64 on two Zen 4 cores). They keep 2 H T bytes per token and layer for the backward pass. In
+float32, and for longer rows, the fused kernel is faster.
 """
 
 from __future__ import annotations
@@ -15,14 +15,20 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-MAX_LENGTH = 512
+from foretell.model.attention import SDPAttention
+from foretell.model.mask import Mask
+
+MAX_LENGTH = 512  # positions; beyond, the fused kernel is faster
 WEIGHTS_AT_ONCE = 2**20  # elements: 2 MiB, the second-level cache of two cores
 
 
-def suits(query: Tensor) -> bool:
-    """Is the short form the faster one for queries (B, H, T, E)?"""
-    is_bfloat16_on_cpu = query.dtype == torch.bfloat16 and query.device.type == "cpu"
-    return is_bfloat16_on_cpu and query.requires_grad and query.shape[2] <= MAX_LENGTH
+class ShortAttention(SDPAttention):
+    """`SDPAttention` with the kernel of this file where gradients are needed and the mask is plain causal."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        if query.requires_grad and mask.is_plain_causal:
+            return short_causal_attention(query, key, value)
+        return super().forward(query, key, value, mask)
 
 
 def short_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -34,7 +40,7 @@ def short_causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 class ShortCausalAttention(torch.autograd.Function):
-    """Forward and backward over parts of the batch; one weight (B, H, T, T) is kept between them."""
+    """Forward and backward over parts of the batch; the weights (B, H, T, T) are kept between them."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
@@ -51,7 +57,7 @@ class ShortCausalAttention(torch.autograd.Function):
         return mixed
 
     @staticmethod
-    @once_differentiable  # for a second time, what forward saved on its way would count as constant
+    @once_differentiable  # a second derivative would treat what forward saved as constant
     # pyrefly: ignore[bad-override]
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, ...]:
         (d_mixed,) = grad_outputs
@@ -71,12 +77,12 @@ class ShortCausalAttention(torch.autograd.Function):
 
 
 def parts(query: Tensor) -> list[slice]:
-    """Row ranges whose weights together stay in the cache."""
+    """Ranges of rows whose weights together fit the cache."""
     B, H, T, _ = query.shape
     size = max(1, WEIGHTS_AT_ONCE // (H * T * T))
     return [slice(first, first + size) for first in range(0, B, size)]
 
 
 def empty_heads(like: Tensor) -> Tensor:
-    """Room for (B, H, T, E), in memory (B, T, H, E): heads are side by side again without a copy."""
+    """An empty (B, H, T, E) stored as (B, T, H, E), so that merging heads needs no copy."""
     return torch.empty_like(like.transpose(1, 2), memory_format=torch.contiguous_format).transpose(1, 2)

@@ -1,0 +1,71 @@
+"""Which kernel replaces which layer: decided once, when a model is made, loaded or about to train.
+
+Each kernel subclasses the plain form it replaces and shares its weights, so paths and keys stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from foretell.model.attention import SDPAttention
+from foretell.model.kernels.rms_norm import CPURMSNorm
+from foretell.model.kernels.short_attention import MAX_LENGTH, ShortAttention
+from foretell.model.norm import RMSNorm
+from foretell.model.surgery import recast, replace
+
+
+@dataclass(frozen=True)
+class Use:
+    """What a model will be used for: on which device, in which dtype of matrix products, with rows of what length."""
+
+    device: torch.device
+    dtype: torch.dtype
+    context_length: int
+    is_training: bool = False
+
+
+@dataclass(frozen=True)
+class KernelRule:
+    """A kernel, the plain form it replaces, and the uses in which it is faster."""
+
+    plain: type[nn.Module]
+    kernel: type[nn.Module]
+    suits: Callable[[Use], bool]
+
+
+RULES = (
+    KernelRule(RMSNorm, CPURMSNorm, lambda use: use.device.type == "cpu"),
+    KernelRule(
+        SDPAttention,
+        ShortAttention,
+        lambda use: (
+            use.is_training
+            and use.device.type == "cpu"
+            and use.dtype == torch.bfloat16
+            and use.context_length <= MAX_LENGTH
+        ),
+    ),
+)
+
+
+def choose_kernels(model: nn.Module, use: Use) -> list[str]:
+    """Give every layer the fastest form for this use, the plain one where no kernel suits; returns changed paths.
+
+    Layers of other classes, such as a user's own, stay as they are.
+    """
+    paths = [path for path, module in model.named_modules() if path and type(module) in REPLACEABLE]
+    return replace(model, paths, lambda module: best_form(module, use)).paths if paths else []
+
+
+def best_form(module: nn.Module, use: Use) -> nn.Module:
+    """The layer itself, or another form of it that shares its weights."""
+    rule = REPLACEABLE[type(module)]
+    kind = rule.kernel if rule.suits(use) else rule.plain
+    return module if type(module) is kind else recast(module, kind)
+
+
+REPLACEABLE = {kind: rule for rule in RULES for kind in (rule.plain, rule.kernel)}

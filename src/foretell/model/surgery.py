@@ -1,0 +1,74 @@
+"""Surgery on a model: other modules in the place of named ones, for good or while a block runs."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeVar
+
+from torch import nn
+
+from foretell.model.dropout import DropoutHost
+from foretell.paths import select
+
+AnyModule = TypeVar("AnyModule", bound=nn.Module)
+
+
+class Surgery:
+    """What `replace` has done. As a context manager it puts the old modules back at the end of the block."""
+
+    def __init__(self, model: nn.Module, old: dict[str, nn.Module], new: dict[str, nn.Module]):
+        self.model, self.old, self.new = model, old, new
+
+    @property
+    def paths(self) -> list[str]:
+        """Where modules were replaced, in the order of the model."""
+        return list(self.old)
+
+    def undo(self) -> None:
+        """Put the old modules back. A path whose module was replaced again since then is left as it is."""
+        current = dict(self.model.named_modules())
+        for path, module in self.old.items():
+            if current.get(path) is self.new[path]:
+                self.model.set_submodule(path, module)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.undo()
+
+
+def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Module], nn.Module]) -> Surgery:
+    """Put `make(module)` in the place of every module whose path a glob matches.
+
+        replace(decoder, "**.attention.query", LowRankLinear)                      # for good
+        with replace(decoder, "trunk.blocks.3.attention.core", EagerAttention):    # put back after the block
+            ...
+
+    A new module answers under the path of the old one and is in the same mode (training or evaluation). Where `make`
+    returns the module it was given, nothing changes. A glob without a match is a `UsageError`.
+    """
+    modules = dict(model.named_modules())
+    paths = select(glob, [path for path in modules if path])
+    new = {path: make(modules[path]) for path in paths}
+    new = {path: module for path, module in new.items() if module is not modules[path]}
+    for path, module in new.items():
+        model.set_submodule(path, module.train(modules[path].training))
+    if isinstance(model, DropoutHost):
+        model.bind_dropout()
+    return Surgery(model, {path: modules[path] for path in new}, new)
+
+
+def recast(module: nn.Module, kind: type[AnyModule]) -> AnyModule:
+    """A module of another class with the same parameters, buffers, hooks and settings, all of them shared.
+
+    The classes must keep their state under the same names, as a kernel does that subclasses the plain form.
+    """
+    other = copy.copy(module)
+    other.__class__ = kind
+    assert isinstance(other, kind)
+    return other

@@ -1,0 +1,84 @@
+"""Which kernel replaces which layer, by the use a model is for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from foretell.config import ModelConfig
+from foretell.model.attention import EagerAttention, SDPAttention
+from foretell.model.init import make_decoder
+from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.model.kernels.rms_norm import CPURMSNorm
+from foretell.model.kernels.short_attention import MAX_LENGTH, ShortAttention
+from foretell.model.norm import RMSNorm
+
+SIZES = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 8, "vocab_size": 11, "norm": "rmsnorm"}
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+IDS = torch.tensor([[1, 2, 3, 4]])
+
+
+def make_model(**changes):
+    return make_decoder(ModelConfig.model_validate({**SIZES, **changes}), seed=1)
+
+
+def kinds(model: nn.Module) -> set[type[nn.Module]]:
+    return {type(module) for module in model.modules()}
+
+
+@pytest.mark.parametrize(
+    ("use", "norm", "core"),
+    [
+        (Use(CPU, torch.float32, 8), CPURMSNorm, SDPAttention),
+        (Use(CPU, torch.bfloat16, 8), CPURMSNorm, SDPAttention),
+        (Use(CPU, torch.float32, 8, is_training=True), CPURMSNorm, SDPAttention),
+        (Use(CPU, torch.bfloat16, 8, is_training=True), CPURMSNorm, ShortAttention),
+        (Use(CPU, torch.bfloat16, MAX_LENGTH + 1, is_training=True), CPURMSNorm, SDPAttention),
+        (Use(CUDA, torch.bfloat16, 8, is_training=True), RMSNorm, SDPAttention),
+        (Use(CUDA, torch.float32, 8), RMSNorm, SDPAttention),
+    ],
+)
+def test_each_use_has_its_kernels_also_after_another_use(use, norm, core):
+    model = make_model()
+    choose_kernels(model, Use(CPU, torch.bfloat16, 8, is_training=True))
+    choose_kernels(model, use)
+    assert kinds(model) & {RMSNorm, CPURMSNorm} == {norm}
+    assert kinds(model) & {SDPAttention, ShortAttention} == {core}
+
+
+def test_a_new_decoder_has_the_kernels_of_a_cpu():
+    assert RMSNorm not in kinds(make_model())
+
+
+def test_weights_keep_their_keys_and_are_shared():
+    model = make_model()
+    before = dict(model.named_parameters())
+    choose_kernels(model, Use(CUDA, torch.bfloat16, 8))
+    after = dict(model.named_parameters())
+    assert list(after) == list(before)
+    assert all(after[path] is before[path] for path in before)
+
+
+def test_what_dropout_needs_stays_in_place():
+    model = make_model(dropout={"attention": 0.5})
+    choose_kernels(model, Use(CPU, torch.bfloat16, 8, is_training=True))
+    assert EagerAttention in kinds(model)
+
+
+def test_a_layer_of_another_class_stays_as_it_is():
+    class HalfNorm(RMSNorm):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) / 2
+
+    model = make_model()
+    model.trunk.norm = HalfNorm(8, eps=1e-6)
+    choose_kernels(model, Use(CUDA, torch.float32, 8))
+    assert isinstance(model.trunk.norm, HalfNorm)
+
+
+def test_logits_are_those_of_the_plain_form():
+    model = make_model().eval()
+    fast = model(IDS)
+    choose_kernels(model, Use(CUDA, torch.float32, 8))  # the plain forms run on a CPU too
+    torch.testing.assert_close(model(IDS), fast, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,59 @@
+"""Attention whose keys and values come from an encoder's output."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.model.attention import Attention
+from foretell.model.cache import MemoryKVView
+
+B, T, S, D = 2, 3, 5, 8
+SIZES = {"num_layers": 2, "num_heads": 2, "width": D, "context_length": 8, "vocab_size": 11}
+
+
+@pytest.fixture
+def attention() -> Attention:
+    torch.manual_seed(0)
+    return Attention(ModelConfig.model_validate(SIZES), layer=1).eval()
+
+
+def as_torch(attention: Attention, x: Tensor, memory: Tensor, lengths: list[int]) -> Tensor:
+    """The same by torch's own module with copied weights."""
+    other = torch.nn.MultiheadAttention(D, 2, batch_first=True)
+    projections = (attention.query, attention.key, attention.value)
+    with torch.no_grad():
+        other.in_proj_weight.copy_(torch.cat([layer.weight for layer in projections]))
+        other.in_proj_bias.copy_(torch.cat([layer.bias for layer in projections]))
+        other.out_proj.load_state_dict(attention.output.state_dict())
+    padding = torch.arange(S) >= torch.tensor(lengths)[:, None]
+    return other(x, memory, memory, key_padding_mask=padding, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("lengths", [None, [5, 5], [5, 2]])
+def test_it_is_torchs_attention_over_the_memory(attention, lengths):
+    x, memory = torch.randn(B, T, D), torch.randn(B, S, D)
+    output = attention(x, MemoryKVView(memory, lengths), None)
+    torch.testing.assert_close(output, as_torch(attention, x, memory, lengths or [S, S]), rtol=1e-5, atol=1e-6)
+
+
+def test_the_memory_is_projected_once_and_then_kept(attention):
+    memory, calls = torch.randn(B, S, D), []
+    attention.key.register_forward_hook(lambda module, inputs, output: calls.append(output.shape[1]))
+    view = MemoryKVView(memory)
+    whole = attention(x := torch.randn(B, T, D), view, None)
+    single = torch.cat([attention(x[:, step : step + 1], view, None) for step in range(T)], dim=1)
+    assert calls == [S, 0, 0, 0]
+    torch.testing.assert_close(single, whole, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_of_the_memory_changes_nothing(attention):
+    x, memory = torch.randn(B, T, D), torch.randn(B, S, D)
+    other = memory.clone()
+    other[1, 2:] = 7.0
+    first, second = (attention(x, MemoryKVView(vectors, [5, 2]), None) for vectors in (memory, other))
+    assert torch.equal(first, second)
+    other[1, 1] = 7.0
+    assert not torch.equal(first, attention(x, MemoryKVView(other, [5, 2]), None))
