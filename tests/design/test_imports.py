@@ -19,6 +19,7 @@ LAYERS = [
     {"config", "paths", "randomness", "device"},
     {"text", "model", "textbook"},
     {"data"},
+    {"saved_model"},
     {"language_model"},
     {"generation", "runs"},
     {"insight", "training", "evaluation"},

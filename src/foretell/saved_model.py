@@ -1,0 +1,275 @@
+"""A saved model: `model.safetensors` under module paths, and a `config.json` that names the parts it is made of.
+
+A part is a piece with weights, settings or files of its own: a decoder, a tokenizer, a head, adapters, a codec of
+numbers. Each part's class knows its keys. A decoder with a tokenizer alone is written as format 1, whose config.json
+holds the decoder's configuration directly; anything else is format 2:
+
+    {"model_type": "foretell", "format": 2, "parts": {"decoder": {"kind": "decoder", ...}, "label": {"kind": ...}}}
+
+In model.safetensors the weights of the decoder have their module paths as keys, those of another part its name before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from foretell.config import ModelConfig, make_section
+from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_mean
+from foretell.files import read_json, write_json
+from foretell.model.decoder import Decoder
+from foretell.model.init import decoder_with_weights, empty_decoder
+from foretell.text import Tokenizer, load_tokenizer
+
+WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
+MODEL_TYPE = "foretell"
+FORMAT, FORMAT_WITH_PARTS = 1, 2
+DECODER, TOKENIZER = "decoder", "tokenizer"  # the parts of format 1
+
+Shape = tuple[int, ...]
+
+
+class Part(Protocol):
+    """A piece of a saved model. `register_part` makes its kind known to `load_parts`."""
+
+    kind: ClassVar[str]
+
+    def config(self) -> dict[str, Any]:
+        """What config.json says about it, as JSON values."""
+        ...
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Its weights by their path within the part."""
+        ...
+
+    def save_files(self, directory: Path) -> None:
+        """Write the files it has besides weights and configuration."""
+        ...
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
+        """The part from what `config` returned; wrong values are a `ConfigError` or `CheckpointError`."""
+        ...
+
+
+KINDS: dict[str, type[Part]] = {}
+
+
+def register_part(part: type[Part]) -> type[Part]:
+    """Class decorator: parts of this kind can be loaded from now on."""
+    assert KINDS.setdefault(part.kind, part) is part, f"two parts are of the kind '{part.kind}'"
+    return part
+
+
+@dataclass
+class StoredWeights:
+    """The tensors of an open safetensors file, each of which has to belong to a part."""
+
+    path: Path
+    file: Any
+    shapes: Mapping[str, Shape]
+    taken: set[str] = field(default_factory=set)
+
+    def check_all_taken(self) -> None:
+        """Raise a `CheckpointError` for a tensor that no part has asked for."""
+        for name in self.shapes:
+            if name not in self.taken:
+                hint = did_you_mean(name, self.taken)
+                raise CheckpointError(f"{self.path} has a weight '{name}' that the model does not{hint}")
+
+
+@dataclass(frozen=True)
+class PartSource:
+    """Where a part is loaded from: its place in a saved model, and the parts loaded before it."""
+
+    directory: Path
+    name: str
+    stored: StoredWeights
+    parts: Mapping[str, Part]
+    device: torch.device | str = "cpu"
+    dtype: torch.dtype = torch.float32
+    for_training: bool = False
+
+    def read(self, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
+        """The part's weights by path; a missing one, or one of another shape, is a `CheckpointError`."""
+        for path, shape in expected.items():
+            key = weight_key(self.name, path)
+            if key not in self.stored.shapes:
+                raise CheckpointError(f"{self.stored.path} has no weight '{key}'")
+            if self.stored.shapes[key] != shape:
+                actual = self.stored.shapes[key]
+                raise CheckpointError(
+                    f"{self.stored.path}: '{key}' has shape {actual}, the configuration asks for {shape}"
+                )
+        keys = {path: weight_key(self.name, path) for path in expected}
+        self.stored.taken.update(keys.values())
+        return {path: self.stored.file.get_tensor(key).to(self.device, self.dtype) for path, key in keys.items()}
+
+
+@register_part
+@dataclass(frozen=True)
+class DecoderPart:
+    """A decoder. Unless it is loaded for training, it comes without dropout and in evaluation mode."""
+
+    kind: ClassVar[str] = DECODER
+    decoder: Decoder
+
+    def config(self) -> dict[str, Any]:
+        return self.decoder.config.model_dump(mode="json")
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return dict(self.decoder.named_parameters())
+
+    def save_files(self, directory: Path) -> None:
+        """A decoder has no other files."""
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> DecoderPart:
+        config = make_section(ModelConfig, values)
+        check_depth(config, source.stored)
+        config = config if source.for_training else config.replaced(dropout=0.0)
+        expected = {path: tuple(weight.shape) for path, weight in empty_decoder(config).named_parameters()}
+        return cls(decoder_with_weights(config, source.read(expected)).train(source.for_training))
+
+
+@register_part
+@dataclass(frozen=True)
+class TokenizerPart:
+    """A text tokenizer, in the file tokenizer.json."""
+
+    kind: ClassVar[str] = TOKENIZER
+    tokenizer: Tokenizer
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def save_files(self, directory: Path) -> None:
+        self.tokenizer.save(directory / TOKENIZER_FILE)
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> TokenizerPart:
+        return cls(load_tokenizer(source.directory / TOKENIZER_FILE))
+
+
+def save_parts(directory: Path, parts: Mapping[str, Part], dtype: torch.dtype | None = None) -> None:
+    """Write a saved model into an existing directory, weights in `dtype` if one is given."""
+    weights = {
+        weight_key(name, path): weight.detach().to("cpu", dtype).contiguous()
+        for name, part in parts.items()
+        for path, weight in part.weights().items()
+    }
+    save_tensors(directory / WEIGHTS, weights)
+    write_json(directory / CONFIG, {"model_type": MODEL_TYPE, **describe_parts(parts)})
+    for part in parts.values():
+        part.save_files(directory)
+
+
+def describe_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
+    """What config.json says: format 1 for a decoder and a tokenizer, else format 2."""
+    if {name: part.kind for name, part in parts.items()} == {DECODER: DECODER, TOKENIZER: TOKENIZER}:
+        return {"format": FORMAT, **parts[DECODER].config()}
+    return {
+        "format": FORMAT_WITH_PARTS,
+        "parts": {name: {"kind": part.kind, **part.config()} for name, part in parts.items()},
+    }
+
+
+def load_parts(
+    directory: Path,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    *,
+    for_training: bool = False,
+) -> dict[str, Part]:
+    """Read a saved model, its parts by name in the order in which they were saved."""
+    entries = read_entries(directory)
+    parts: dict[str, Part] = {}
+    with stored_weights(directory / WEIGHTS) as stored:
+        for name, values in entries.items():
+            source = PartSource(directory, name, stored, parts, device, dtype, for_training)
+            try:
+                parts[name] = part_class(values.pop("kind", None), directory).load(values, source)
+            except ConfigError as error:
+                raise CheckpointError(f"{directory / CONFIG}: {error}") from None
+        stored.check_all_taken()
+    return parts
+
+
+def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
+    """The parts that config.json names, each with its kind and settings; another program's file is refused."""
+    path = directory / CONFIG
+    values = read_json(path)
+    model_type, version = values.pop("model_type", None), values.pop("format", None)
+    if model_type == MODEL_TYPE and version == FORMAT:
+        return {TOKENIZER: {"kind": TOKENIZER}, DECODER: {"kind": DECODER, **values}}
+    if model_type == MODEL_TYPE and version == FORMAT_WITH_PARTS:
+        entries = values.get("parts")
+        if isinstance(entries, dict) and entries and all(isinstance(entry, dict) for entry in entries.values()):
+            return entries
+        raise CheckpointError(f"{path} names no parts; it is damaged")
+    raise CheckpointError(
+        f"{path} says model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
+        f"{FORMAT} and {FORMAT_WITH_PARTS}"
+    )
+
+
+def part_class(kind: Any, directory: Path) -> type[Part]:
+    """The class of a kind of part; an unknown kind is a `CheckpointError`."""
+    if not isinstance(kind, str) or kind not in KINDS:
+        hint = did_you_mean(str(kind), KINDS) or f"; known kinds: {', '.join(sorted(KINDS))}"
+        raise CheckpointError(f"{directory / CONFIG} has a part of the unknown kind {kind!r}{hint}")
+    return KINDS[kind]
+
+
+def weight_key(part: str, path: str) -> str:
+    """The key of a weight on disk."""
+    return path if part == DECODER else f"{part}.{path}"
+
+
+def check_depth(config: ModelConfig, stored: StoredWeights) -> None:
+    """Refuse many more layers than the file has weights for, before time is spent on making them."""
+    count = len(stored.shapes)
+    if config.num_layers > count:
+        raise CheckpointError(
+            f"{stored.path} has {count} weights, too few for the configuration's {config.num_layers} layers"
+        )
+
+
+@contextmanager
+def stored_weights(path: Path) -> Iterator[StoredWeights]:
+    """An open safetensors file with the shapes of all its tensors."""
+    with open_tensors(path) as file:
+        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
+        yield StoredWeights(path, file, shapes)
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write tensors as safetensors; a full disk or a missing permission is an `OutputError`."""
+    try:
+        path.touch()
+        mode = path.stat().st_mode
+        save_file(tensors, path, metadata=metadata)
+        path.chmod(mode)  # the library lets only the owner read it
+    except (OSError, SafetensorError) as error:
+        raise OutputError(f"could not write {path}: {error}") from error
+
+
+def open_tensors(path: Path):
+    """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
+    try:
+        return safe_open(path, framework="pt")
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from None

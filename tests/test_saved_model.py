@@ -1,0 +1,206 @@
+"""Saved models with parts of any kind: what comes back, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from foretell import saved_model
+from foretell.config import ModelConfig
+from foretell.errors import CheckpointError
+from foretell.model.init import make_decoder
+from foretell.model.transformer import Transformer
+from foretell.saved_model import DecoderPart, PartSource, TokenizerPart, load_parts, register_part, save_parts
+from foretell.text import train_tokenizer
+
+SIZES = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12}
+
+
+@dataclass(frozen=True)
+class LabelHead:
+    """A linear layer on the decoder's last vector."""
+
+    kind: ClassVar[str] = "test label head"
+    labels: tuple[str, ...]
+    linear: nn.Linear
+
+    def config(self) -> dict[str, Any]:
+        return {"labels": list(self.labels)}
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return dict(self.linear.named_parameters())
+
+    def save_files(self, directory: Path) -> None:
+        pass
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> LabelHead:
+        decoder = source.parts["decoder"]
+        assert isinstance(decoder, DecoderPart)
+        linear = nn.Linear(decoder.decoder.config.width, len(values["labels"]))
+        shapes = {path: tuple(weight.shape) for path, weight in linear.named_parameters()}
+        linear.load_state_dict(source.read(shapes))
+        return cls(tuple(values["labels"]), linear)
+
+
+@dataclass(frozen=True)
+class BinCodec:
+    """Numbers as bins: settings, a file and no weights."""
+
+    kind: ClassVar[str] = "test bins"
+    edges: tuple[float, ...]
+
+    def config(self) -> dict[str, Any]:
+        return {"count": len(self.edges)}
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def save_files(self, directory: Path) -> None:
+        (directory / "bins.json").write_text(json.dumps(self.edges), encoding="utf-8")
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> BinCodec:
+        edges = json.loads((source.directory / "bins.json").read_text(encoding="utf-8"))
+        if len(edges) != values["count"]:
+            raise CheckpointError(f"{source.directory / 'bins.json'} has {len(edges)} edges, not {values['count']}")
+        return cls(tuple(edges))
+
+
+@dataclass(frozen=True)
+class TwoTrunks:
+    """An encoder and a decoder trunk under one name."""
+
+    kind: ClassVar[str] = "test two trunks"
+    settings: ModelConfig
+    trunks: nn.ModuleDict
+
+    def config(self) -> dict[str, Any]:
+        return self.settings.model_dump(mode="json")
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return dict(self.trunks.named_parameters())
+
+    def save_files(self, directory: Path) -> None:
+        pass
+
+    @classmethod
+    def make(cls, settings: ModelConfig) -> TwoTrunks:
+        return cls(settings, nn.ModuleDict({"encoder": Transformer(settings), "decoder": Transformer(settings)}))
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> TwoTrunks:
+        made = cls.make(ModelConfig.model_validate(values))
+        made.trunks.load_state_dict(source.read({path: tuple(weight.shape) for path, weight in made.weights().items()}))
+        return made
+
+
+@pytest.fixture(autouse=True)
+def known_kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(saved_model, "KINDS", dict(saved_model.KINDS))
+    for part in (LabelHead, BinCodec, TwoTrunks):
+        register_part(part)
+    yield
+
+
+@pytest.fixture
+def plain() -> dict[str, Any]:
+    tokenizer = train_tokenizer("bytes", ["a text"])
+    config = ModelConfig.model_validate({**SIZES, "vocab_size": tokenizer.vocab_size, "dropout": 0.1})
+    return {"decoder": DecoderPart(make_decoder(config, seed=1)), "tokenizer": TokenizerPart(tokenizer)}
+
+
+@pytest.fixture
+def tuned(plain: dict[str, Any], tmp_path: Path) -> Path:
+    save_parts(tmp_path, {**plain, "label": LabelHead(("no", "yes"), nn.Linear(8, 2))})
+    return tmp_path
+
+
+def test_a_decoder_with_a_tokenizer_is_format_1(plain, tmp_path):
+    save_parts(tmp_path, plain)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["format"] == 1
+    assert config["width"] == 8
+    assert "parts" not in config
+
+
+def test_a_head_comes_back_with_its_weights_and_labels(plain, tmp_path):
+    head = LabelHead(("no", "yes"), nn.Linear(8, 2))
+    save_parts(tmp_path, {**plain, "label": head})
+    parts = load_parts(tmp_path)
+    assert list(parts) == ["decoder", "tokenizer", "label"]
+    assert isinstance(loaded := parts["label"], LabelHead)
+    assert loaded.labels == head.labels
+    assert torch.equal(loaded.linear.weight, head.linear.weight)
+
+
+def test_keys_are_module_paths_with_the_part_before_all_but_the_decoders(tuned):
+    keys = set(load_file(tuned / "model.safetensors"))
+    assert {"embed.token.weight", "trunk.blocks.1.attention.query.weight", "label.weight", "label.bias"} <= keys
+
+
+def test_the_decoder_is_without_dropout_unless_it_trains(tuned):
+    for for_training in (False, True):
+        part = load_parts(tuned, for_training=for_training)["decoder"]
+        assert isinstance(part, DecoderPart)
+        assert (part.decoder.config.dropout.residual > 0) == for_training == part.decoder.training
+
+
+def test_a_codec_without_weights_and_two_trunks_come_back(tmp_path):
+    settings = ModelConfig.model_validate({**SIZES, "vocab_size": 11})
+    trunks, codec = TwoTrunks.make(settings), BinCodec((0.0, 0.5, 1.0))
+    save_parts(tmp_path, {"seq2seq": trunks, "codec": codec})
+    parts = load_parts(tmp_path)
+    assert parts["codec"] == codec
+    assert isinstance(loaded := parts["seq2seq"], TwoTrunks)
+    for path, weight in trunks.weights().items():
+        assert torch.equal(loaded.weights()[path], weight)
+    assert "seq2seq.encoder.blocks.0.attention.key.weight" in load_file(tmp_path / "model.safetensors")
+
+
+def test_saving_what_was_loaded_writes_the_same_bytes(tuned, tmp_path):
+    again = tmp_path / "again"
+    again.mkdir()
+    save_parts(again, load_parts(tuned, for_training=True))
+    for name in ("model.safetensors", "config.json", "tokenizer.json"):
+        assert (again / name).read_bytes() == (tuned / name).read_bytes()
+
+
+def change_config(directory: Path, **changes: Any) -> None:
+    path = directory / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changes}), encoding="utf-8")
+
+
+def change_weights(directory: Path, change: dict[str, Tensor | None]) -> None:
+    weights = load_file(directory / "model.safetensors") | change
+    kept = {name: weight for name, weight in weights.items() if weight is not None}
+    save_file(kept, directory / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda path: change_config(path, parts={"x": {"kind": "test bin"}}), "unknown kind 'test bin', did you mean"),
+        (lambda path: change_config(path, parts={"x": {}}), "unknown kind None; known kinds: decoder"),
+        (lambda path: change_config(path, parts=[]), "names no parts"),
+        (lambda path: change_config(path, parts={"x": 1}), "names no parts"),
+        (lambda path: change_config(path, format=3), "format 3; this version reads 'foretell', formats 1 and 2"),
+        (lambda path: change_weights(path, {"label.bias": None}), "has no weight 'label.bias'"),
+        (lambda path: change_weights(path, {"label.bias": torch.zeros(3)}), "'label.bias' has shape \\(3,\\)"),
+        (lambda path: change_weights(path, {"lable.bias": torch.zeros(2)}), "'lable.bias' .*did you mean 'label.bias'"),
+        (lambda path: change_weights(path, {"head.weight": torch.zeros(2)}), "has a weight 'head.weight'"),
+    ],
+)
+def test_damage_is_refused_in_one_line(tuned, damage, message):
+    damage(tuned)
+    with pytest.raises(CheckpointError, match=message) as error:
+        load_parts(tuned)
+    assert "\n" not in str(error.value)
