@@ -1,4 +1,4 @@
-"""Where a model runs and in which precision: what `auto` means, and a refusal where something is not there."""
+"""Device and precision: what `auto` means, and an error for a device that is missing."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from foretell.errors import UsageError
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 DtypeName = Literal["auto", "float32", "bfloat16"]
-# How Linux states the memory of a container, in the second and the first version of control groups
+# The memory limit of a Linux container, in control groups version 2 and version 1
 CONTAINER_LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 def choose_device(name: DeviceName = "auto") -> torch.device:
-    """The named device, or the best one here; a device that is missing is a `UsageError`, never replaced silently."""
+    """The named device, or the best available one; raises `UsageError` for a device that is missing."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
     if name == "auto":
-        return torch.device(next(kind for kind, is_there in available.items() if is_there))
+        return torch.device(next(kind for kind, is_available in available.items() if is_available))
     if not available[name]:
-        there = " and ".join(kind for kind, is_there in available.items() if is_there)
-        raise UsageError(f"no {name} device here; there is {there} (--device auto takes the best)")
+        names = " and ".join(kind for kind, is_available in available.items() if is_available)
+        raise UsageError(f"no {name} device is available; available: {names} (--device auto takes the best)")
     return torch.device(name)
 
 
 def choose_inference_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
-    """float32 on a CPU, where it is exact and bfloat16 is not faster for one row; bfloat16 on a GPU."""
+    """The named dtype; `auto` is float32 on a CPU, where bfloat16 is not faster for one row, and bfloat16 on a GPU."""
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return DTYPES[name]
 
 
 def choose_training_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
-    """The precision of matrix products in training: bfloat16 where the processor multiplies it faster."""
+    """The dtype of matrix products in training; `auto` is bfloat16 where the processor has instructions for it."""
     if name == "auto":
         return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
     return DTYPES[name]
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """Has the processor instructions for bfloat16 products?"""
+    """True if the processor has instructions for bfloat16 products."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
@@ -53,15 +53,15 @@ def multiplies_bfloat16(device: torch.device) -> bool:
 
 
 def memory_of(device: torch.device) -> int:
-    """Bytes of memory that the device has, used or not; for a CPU what its container allows, where that is less."""
+    """Total memory of the device in bytes; for a CPU at most the limit of its container."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).total_memory
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return min([there, *(int(text) for text in map(read_limit, CONTAINER_LIMITS) if text.isdigit())])
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([installed, *(int(text) for text in map(read_limit, CONTAINER_LIMITS) if text.isdigit())])
 
 
 def read_limit(path: Path) -> str:
-    """What a container's limit says: a number of bytes, `max`, or nothing where there is none."""
+    """The text of a container's limit: a number of bytes or `max`; empty if there is none."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:

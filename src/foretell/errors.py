@@ -1,19 +1,19 @@
-"""Everything that can go wrong for a user, each with the exit code that the command line returns.
+"""Exceptions for users, each with the exit code of the command line.
 
     ForetellError                 1   something could not be done
     ├── DataError                 1   a text, file or token store is missing, empty, unreadable or too short
     ├── TokenizerError            1   a tokenizer cannot be read, or a text cannot be written in its vocabulary
-    ├── CheckpointError           1   a run, checkpoint or saved model is missing, damaged or belongs elsewhere
+    ├── CheckpointError           1   a run, checkpoint or saved model is missing, damaged or does not fit
     ├── ContextLengthError        1   a text does not fit the model's context
-    ├── TrainingError             1   training cannot go on without doing harm
+    ├── TrainingError             1   training cannot continue
     │   └── DivergedError         1   a loss or gradient is not finite
     ├── OutputError               1   something cannot be written
-    ├── LessonError               1   a figure of a worked example is not what comes out
-    ├── UsageError                2   arguments that make no sense
+    ├── LessonError               1   a figure of a worked example is not reproduced
+    ├── UsageError                2   invalid arguments
     │   └── ConfigError           2   an unknown, missing or contradictory configuration value
-    └── Interrupted             130   Ctrl-C (SIGTERM: 143); what was to be saved has been saved
+    └── Interrupted             130   Ctrl-C (SIGTERM: 143), after saving
 
-A message is one line: what is wrong, where, and what to do about it.
+A message is one line: what is wrong, where, and what to do.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 
 class ForetellError(Exception):
-    """Base of every error that is meant for the user; `exit_code` is what the process returns."""
+    """Base class of all errors meant for users; `exit_code` is what the process returns."""
 
     exit_code = 1
 
@@ -37,7 +37,7 @@ class TokenizerError(ForetellError):
 
 
 class CheckpointError(ForetellError):
-    """A run, checkpoint or saved model is missing, damaged or belongs to something else."""
+    """A run, checkpoint or saved model is missing, damaged or does not fit."""
 
 
 class ContextLengthError(ForetellError):
@@ -45,7 +45,7 @@ class ContextLengthError(ForetellError):
 
 
 class TrainingError(ForetellError):
-    """Training cannot go on without doing harm."""
+    """Training cannot continue."""
 
 
 class DivergedError(TrainingError):
@@ -53,15 +53,15 @@ class DivergedError(TrainingError):
 
 
 class OutputError(ForetellError):
-    """Something cannot be written where it should go."""
+    """A file or folder cannot be written."""
 
 
 class LessonError(ForetellError):
-    """A figure of a worked example is not what comes out."""
+    """A figure of a worked example is not reproduced."""
 
 
 class UsageError(ForetellError):
-    """Arguments that make no sense."""
+    """Invalid arguments."""
 
     exit_code = 2
 
@@ -70,8 +70,8 @@ class ConfigError(UsageError):
     """An unknown, missing or contradictory configuration value."""
 
 
-class Interrupted(ForetellError):  # noqa: N818 - an event, not a mistake
-    """Ctrl-C or SIGTERM, after everything that was to be saved has been saved."""
+class Interrupted(ForetellError):  # noqa: N818 - an event, not an error
+    """Ctrl-C or SIGTERM, raised after saving."""
 
     def __init__(self, message: str, exit_code: int = 130):
         super().__init__(message)
@@ -79,6 +79,6 @@ class Interrupted(ForetellError):  # noqa: N818 - an event, not a mistake
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`, did you mean 'x'?` for the nearest known word, or nothing where none is near."""
+    """`, did you mean 'x'?` for the nearest known word; empty if none is near."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f", did you mean '{near[0]}'?" if near else ""

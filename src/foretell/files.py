@@ -1,4 +1,4 @@
-"""Writing so that a crash leaves either the old or the new, never a half: temporary name, fsync, rename, fsync."""
+"""Safe writing: a crash leaves the old file or the new one. Temporary name, fsync, rename, fsync."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ REPLACED = ".replaced"  # after the name of a directory that is being replaced
 
 @contextlib.contextmanager
 def new_directory(final: Path) -> Iterator[Path]:
-    """A temporary directory to fill, which becomes `final` when the block ends well and vanishes when it does not.
+    """A temporary directory to fill. It becomes `final` when the block succeeds and is removed when it fails.
 
-    A directory that has that name already stays as it is until then.
+    An existing `final` stays as it is until then.
     """
     temporary = final.with_name(f"{TEMPORARY}{final.name}-{os.getpid()}")
     try:
@@ -40,13 +40,13 @@ def new_directory(final: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def new_files(*finals: Path) -> Iterator[tuple[Path, ...]]:
-    """Temporary paths, one for each of these in one folder; the files get their names when the block ends well.
+    """Temporary paths for files in one folder; they get their final names when the block succeeds.
 
-    Where it does not, none of them is left.
+    When it fails, none of them is left.
     """
     folder = finals[0].parent
     temporary = folder / f"{TEMPORARY}{finals[0].name}-{os.getpid()}"
-    done: list[Path] = []
+    renamed: list[Path] = []
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -55,10 +55,10 @@ def new_files(*finals: Path) -> Iterator[tuple[Path, ...]]:
         for path, final in zip(paths, finals, strict=True):
             sync(path)
             path.rename(final)
-            done.append(final)
+            renamed.append(final)
         sync(folder)
     except OSError as error:
-        for final in done:
+        for final in renamed:
             final.unlink(missing_ok=True)
         raise OutputError(f"could not write {finals[0]}: {error.strerror or error}") from error
     finally:
@@ -66,9 +66,9 @@ def new_files(*finals: Path) -> Iterator[tuple[Path, ...]]:
 
 
 def replace_directory(new: Path, final: Path) -> None:
-    """Give `new` the name `final`; what had it before goes only then, and comes back where that fails.
+    """Rename `new` to `final`; an old `final` is removed after that, and restored if the renaming fails.
 
-    A process that is killed in between leaves the old one, whole, under its name and REPLACED.
+    A process killed in between leaves the old one complete, under its name with the suffix REPLACED.
     """
     old = replaced_name(final)
     if final.exists():
@@ -80,33 +80,33 @@ def replace_directory(new: Path, final: Path) -> None:
         if old.exists():
             old.rename(final)
         raise
-    sync(final.parent)  # the new name has to last before the old content goes
+    sync(final.parent)  # the new name must be on disk before the old content is deleted
     shutil.rmtree(old, ignore_errors=True)
 
 
 def replaced_name(final: Path) -> Path:
-    """Where a directory lies while another takes its name."""
+    """The path of a directory while another takes its name."""
     return final.with_name(f"{final.name}{REPLACED}")
 
 
 def remove_directory(directory: Path) -> None:
-    """Delete a directory; a process that is killed meanwhile leaves no half of it under its name."""
-    leaving = directory.with_name(f"{TEMPORARY}{directory.name}-leaving")
-    shutil.rmtree(leaving, ignore_errors=True)
+    """Delete a directory; a process killed meanwhile leaves no partial one under its name."""
+    renamed = directory.with_name(f"{TEMPORARY}{directory.name}-leaving")
+    shutil.rmtree(renamed, ignore_errors=True)
     try:
-        directory.rename(leaving)
+        directory.rename(renamed)
     except OSError as error:
         raise OutputError(f"could not remove {directory}: {error.strerror or error}") from error
-    shutil.rmtree(leaving, ignore_errors=True)
+    shutil.rmtree(renamed, ignore_errors=True)
 
 
 def is_temporary(path: Path) -> bool:
-    """Is this what interrupted writing leaves?"""
+    """True for a name that interrupted writing leaves."""
     return path.name.startswith(TEMPORARY)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Delete what interrupted writing left under temporary names."""
+    """Delete temporary files and folders left by interrupted writing."""
     for leftover in folder.glob(f"{TEMPORARY}*"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
@@ -115,18 +115,18 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def check_target(path: Path) -> Path:
-    """The file that is to be written, links followed; refused where none can be, which is worth knowing early."""
+    """The file to be written, links followed; raises `OutputError` before any work if it cannot be."""
     if not path.parent.is_dir():
         raise OutputError(f"could not write {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise OutputError(f"could not write {path}: it is a folder; give the name of a file")
-    if path.exists() and not path.is_file():  # a rename would put a file in the place of a device or a pipe
+    if path.exists() and not path.is_file():  # a rename would replace the device or pipe by a file
         raise OutputError(f"could not write {path}: it is a device or a pipe; give the name of a file")
     return path.resolve()
 
 
 def write_text(path: Path, text: str) -> None:
-    """Replace a file's content as a whole."""
+    """Replace the whole content of a file."""
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -144,12 +144,12 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """A value as the text of a JSON file of ours."""
+    """A value as indented JSON text."""
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file of ours; anything else there is a `CheckpointError`."""
+    """The object in a JSON file; raises `CheckpointError` for anything else."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -157,12 +157,12 @@ def read_json(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not readable JSON: {error}") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} holds no JSON object")
+        raise CheckpointError(f"{path} does not hold a JSON object")
     return value
 
 
 def sync(path: Path) -> None:
-    """Make sure that a file's content, or a directory's entries, are on the disk."""
+    """Flush a file's content, or a directory's entries, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

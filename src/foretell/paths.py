@@ -1,7 +1,7 @@
-"""Globs over module paths: one way to say which modules, weights or values are meant, wherever that is to be said.
+"""Globs over module paths, which select modules, weights and values everywhere.
 
-`*` stands for one segment or a part of one, `**` for any number of segments, none included:
-`trunk.blocks.*.attention` are the attentions of all blocks, `**.query` everything that is called query.
+`*` matches one segment or a part of one, `**` any number of segments, also none: `trunk.blocks.*.attention` matches
+the attention of all blocks, `**.query` everything named query.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SUGGESTIONS = 3
 
 
 def select(globs: str | Iterable[str], names: Sequence[str]) -> list[str]:
-    """The names that any of the globs matches, in the order of `names`; a glob without a match is a `UsageError`."""
+    """The names that any glob matches, in the order of `names`; raises `UsageError` for a glob without a match."""
     patterns = [globs] if isinstance(globs, str) else list(globs)
     for glob in patterns:
         if not any(matches(glob, name) for name in names):
@@ -26,19 +26,19 @@ def select(globs: str | Iterable[str], names: Sequence[str]) -> list[str]:
 
 
 def matches(glob: str, name: str) -> bool:
-    """Does the whole name match?"""
+    """True if the glob matches the whole name."""
     return _compile(glob).fullmatch(f"{name}.") is not None
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """`; near it: a, b` for the names, or globs of names, that are spelled alike."""
+    """`; near it: a, b` with the most similar names, or globs of names; empty if none is similar."""
     known = list(dict.fromkeys(form for known in names for form in _forms(known)))
     near = difflib.get_close_matches(name, known, n=SUGGESTIONS, cutoff=0.6)
     return f"; near it: {', '.join(near)}" if near else ""
 
 
 def starred(name: str) -> str:
-    """The name with every number in it replaced by `*`."""
+    """The name with every number replaced by `*`."""
     return re.sub(r"(?<=\.)\d+(?=\.|$)", "*", name)
 
 
@@ -48,7 +48,7 @@ def _forms(name: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=256)
 def _compile(glob: str) -> re.Pattern[str]:
-    """Every segment of a name ends in a dot here, the last one too, so that `**` needs no special place."""
+    """In the pattern every segment ends in a dot, also the last, so that `**` needs no special case."""
     return re.compile("".join(_segment(part) for part in glob.split(".")))
 
 

@@ -1,8 +1,8 @@
 """Random numbers that are a pure function of counters, so that a run can be resumed, split and replayed exactly.
 
-Every number drawn in foretell belongs to a *stream*, named by what it is for: (seed, step, module path, global row) for
-dropout, (seed, sample index) for sampling, (seed, epoch) for the order of the data. Inside a stream numbers are counted
-from 0. Nothing here has state: whatever is drawn beside a stream cannot move it.
+Every number belongs to a *stream*, named by its purpose: (seed, step, module path, global row) for dropout, (seed,
+sample index) for sampling, (seed, epoch) for the order of the data. Numbers in a stream are counted from 0. There is no
+state, so streams cannot affect each other.
 
 The generator is SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", OOPSLA 2014, figure
 17): its state after n draws is `key + (n + 1) * GOLDEN`, so the n-th number can be computed directly. Measured on two
@@ -20,11 +20,11 @@ GOLDEN = 0x9E3779B97F4A7C15
 MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 SHIFTS = (30, 27, 31)
 WORD = (1 << 64) - 1
-WORDS_AT_ONCE = 2**16  # half a megabyte stays in a core's cache, and small rows share the cost of a call
+WORDS_AT_ONCE = 2**16  # half a megabyte fits a core's cache, and small rows share the cost of a call
 
 
 def stream_key(*names: int | str) -> int:
-    """The 64-bit key of a stream, by hashing its name: integers and strings, in order."""
+    """The 64-bit key of a stream: a hash of its name, a sequence of integers and strings."""
     digest = hashlib.blake2b(repr(names).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
@@ -59,12 +59,12 @@ def random_words(keys: Tensor, count: int) -> Tensor:
 def xor_shifted(words: Tensor, shift: int, scratch: Tensor) -> Tensor:
     """words ^= words >> shift, in place."""
     torch.bitwise_right_shift(words, shift, out=scratch)
-    scratch.bitwise_and_((1 << (64 - shift)) - 1)  # int64 shifts drag the sign along, SplitMix64 shifts zeros in
+    scratch.bitwise_and_((1 << (64 - shift)) - 1)  # int64 shifts copy the sign, SplitMix64 shifts in zeros
     return words.bitwise_xor_(scratch)
 
 
 def signed(word: int) -> int:
-    """The same 64 bits read as a signed integer, which is what torch's int64 holds."""
+    """The same 64 bits as a signed integer, as torch's int64 holds them."""
     return word - (1 << 64) if word >> 63 else word
 
 

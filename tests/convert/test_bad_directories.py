@@ -135,7 +135,7 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "absurd width": (config_with(n_embd=3 * 2**40), "width = 3298534883328"),
     "another width": (config_with(n_embd=75), "has shape .*, the configuration asks for"),
     "absurd context": (config_with(n_positions=2**24), "'transformer.wpe.weight' has shape"),
-    "config of another type": (file_with("config.json", b"[]"), "config.json holds no JSON object"),
+    "config of another type": (file_with("config.json", b"[]"), "config.json does not hold a JSON object"),
     "config nested deeply": (file_with("config.json", b"[" * 100_000), "config.json is not readable JSON"),
     "config that is huge": (file_with("config.json", b" " * 2**24), "config.json has 16,777,216 bytes"),
     "header bomb": (file_with(WEIGHTS, (2**60).to_bytes(8, "little") + b"{}"), "its header would have 1152921504606"),

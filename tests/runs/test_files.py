@@ -31,7 +31,7 @@ def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
         (b'{"a": 1', "is not readable JSON"),
         (b"\xff\xfe", "is not readable JSON"),
         (b"[" * 100_000, "is not readable JSON"),
-        (b"[1]", "holds no JSON object"),
+        (b"[1]", "does not hold a JSON object"),
     ],
 )
 def test_what_is_no_json_object_is_one_line(content: bytes, message: str, tmp_path: Path) -> None:

@@ -1,31 +1,44 @@
-"""What a model costs: parameters, arithmetic, memory."""
+"""Cost of a model: parameters, arithmetic, memory."""
 
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
 
 from foretell.config import ModelConfig
 from foretell.model.decoder import Decoder
+from foretell.model.init import empty_decoder
+from foretell.model.structure import model_structure
 
 
 def count_parameters(config: ModelConfig) -> int:
-    """Parameters of a decoder, a tied head counted once; no weight is made for it, and only two of the layers.
+    """Number of parameters of a decoder, a tied head counted once.
 
-    What one layer more adds is the same for each: only their windows differ, which have no parameters.
+    Computed from models of one and two layers on the meta device: every further layer adds the same.
     """
-    shallow = [_count(config.replaced(num_layers=layers, window=None)) for layers in (1, 2)]
+    return extrapolated(config, lambda decoder: sum(parameter.numel() for parameter in decoder.parameters()))
+
+
+def saved_bytes_per_token(config: ModelConfig, matmul_bytes: int = 2) -> int:
+    """Bytes that a forward pass keeps for the backward pass, per token of a full context, at least.
+
+    matmul_bytes: of an element in the precision of matrix products. `model/structure.py` counts what the modules
+    declare, which is 0.5 to 1 of what a real pass keeps (tests/model/test_structure.py).
+    """
+    return extrapolated(
+        config, lambda decoder: model_structure(decoder).saved_bytes_per_token(config.context_length, matmul_bytes)
+    )
+
+
+def extrapolated(config: ModelConfig, count: Callable[[Decoder], int]) -> int:
+    """A count that grows by the same amount with every layer, from decoders of one and two layers without weights."""
+    shallow = [count(empty_decoder(config.replaced(num_layers=layers, window=None))) for layers in (1, 2)]
     return shallow[0] + (config.num_layers - 1) * (shallow[1] - shallow[0])
-
-
-def _count(config: ModelConfig) -> int:
-    with torch.device("meta"):
-        return sum(parameter.numel() for parameter in Decoder(config).parameters())
 
 
 def training_flops_per_token(config: ModelConfig) -> int:
     """6N + 12 L (H E) T: forward and backward, with attention over a full context (Chowdhery et al. 2022, appendix B).
 
-    N leaves out learned positions, which are looked up and not multiplied.
+    N is without learned positions, which are looked up and not multiplied.
     """
     looked_up = config.context_length * config.width if config.position == "learned" else 0
     matrix_parameters = count_parameters(config) - looked_up
@@ -34,5 +47,5 @@ def training_flops_per_token(config: ModelConfig) -> int:
 
 
 def cache_bytes_per_token(config: ModelConfig, element_bytes: int) -> int:
-    """Keys and values of one position in all layers."""
+    """Bytes of the keys and values of one position in all layers."""
     return 2 * config.num_layers * config.num_kv_heads * config.head_width * element_bytes

@@ -1,6 +1,6 @@
 """How a module class describes itself to those who look at a model: trace, explain, page, budget and memory plan.
 
-A class states its description beside its forward, as the class attribute `description`. `structure.py` collects the
+A class states its description next to its forward, as the class attribute `description`. `structure.py` collects the
 descriptions of all modules of a model. What a subclass does not state it inherits.
 """
 

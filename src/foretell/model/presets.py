@@ -1,7 +1,7 @@
-"""Shapes by name: the sizes that `train` offers, and the published ones.
+"""Model shapes by name: the sizes that `train` offers, and published ones.
 
 The sizes up to `base` are shaped like Qwen3 (rotary positions, RMSNorm also on queries and keys, gated feed-forward, no
-biases, tied embeddings, heads of 64 where the width allows), so that what is trained here can run elsewhere.
+biases, tied embeddings, heads of 64 where the width allows), so that they can be exported to other programs.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _gpt3(num_layers: int, num_heads: int, width: int, head_width: int) -> dict[
     return _shape(num_layers, num_heads, width, head_width=head_width, window=window, **GPT3)
 
 
-# sizes for a tokenizer of one's own: the vocabulary comes from it
+# sizes for one's own text: the vocabulary comes from the tokenizer
 SIZES: dict[str, dict[str, Any]] = {
     "toy": _shape(2, 2, 64, context_length=64, **MODERN),
     "tiny": _shape(4, 2, 128, context_length=128, **MODERN),
