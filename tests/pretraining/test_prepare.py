@@ -14,8 +14,7 @@ from foretell.pretraining.prepare import spread_sample, tokenize_text
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.samples import Samples
 from foretell.text import Tokenizer, train_tokenizer
-from foretell.text.documents import special_token
-from foretell.text.structure import with_ends, with_start
+from foretell.text.tokenizer_json import special_token, with_ends, with_start
 
 TEXT = "".join(f"Line {number} tells of cats, dogs and 🐈, don't you think?\n" for number in range(2000))
 
@@ -62,7 +61,7 @@ def test_every_document_stands_between_the_start_and_the_end_token(tmp_path: Pat
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     plain = train_tokenizer("bytes", list(texts.values()))
-    document, start = plain.document(), plain.vocab_size
+    document, start = plain.to_json(), plain.vocab_size
     document["added_tokens"].append(special_token("<s>", start))
     tokenizer = Tokenizer(with_ends(with_start(document, "<s>"), ["<|endoftext|>"]))
 

@@ -21,7 +21,7 @@ from foretell.errors import DataError
 from foretell.files import sync
 from foretell.pretraining.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
-from foretell.text.pieces import AFTER_WORD, iter_pieces
+from foretell.text.long_text import AFTER_WORD, iter_pieces
 
 TOKENIZER = "tokenizer.json"
 BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the words it follows
