@@ -54,7 +54,10 @@ def read_documents(paths: Sequence[str | Path], *, text_field: str | None = None
 
 
 class DocumentReader:
-    """`read_documents` for texts that are read several times: what an earlier reading logged is not logged again."""
+    """`read_documents` for texts that are read several times: what an earlier reading logged is not logged again.
+
+    Standard input can be read only once.
+    """
 
     def __init__(self, paths: Sequence[str | Path], *, text_field: str | None = None):
         if isinstance(paths, str | Path) or not paths or not all(str(path) for path in paths):

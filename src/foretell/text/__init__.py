@@ -11,9 +11,9 @@ backend.py              the `tokenizers` object: its failures as one line, text 
 byte_level.py           GPT-2's table between bytes and printable characters
 """
 
-from foretell.text.reading import gpt2_tokenizer, load_tokenizer
 from foretell.text.streaming import StopStrings, StreamDecoder
 from foretell.text.tokenizer import Tokenizer
+from foretell.text.tokenizer_loading import gpt2_tokenizer, load_tokenizer
 from foretell.text.tokenizer_training import train_tokenizer, vocabulary_tokenizer
 
 __all__ = [
