@@ -17,7 +17,7 @@ from foretell.data.documents import TextDocument
 from foretell.data.sources import DocumentReader, read_documents
 from foretell.errors import DataError, ForetellError, UsageError
 
-REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
+REAL_DATA = Path(os.environ.get("FORETELL_SHARED") or Path(__file__).parents[3] / "shared") / "data"
 
 
 def write(path: Path, content: str | bytes) -> Path:

@@ -1,7 +1,7 @@
 """Text to token ids and back; the only place where the two meet.
 
 tokenizer.py            Tokenizer: encode, decode, pieces, special tokens, fingerprint, save
-reading.py              read a tokenizer.json, a directory as transformers writes it, or a vocabulary and merges
+tokenizer_loading.py    read a tokenizer.json, a directory as transformers writes it, or a vocabulary and merges
 tokenizer_training.py   make a tokenizer from texts: characters, words, bytes, byte-level BPE
 streaming.py            ids to text one at a time, never showing half a character; stop strings
 long_text.py            where a long text can be cut without changing an id
