@@ -30,7 +30,7 @@ import torch
 from measure import describe_machine, describe_versions, heading, note
 from processes import begin, time_of, wait_for
 
-from foretell.data.sources import Document
+from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError
 from foretell.pretraining import session
 from foretell.pretraining.pretrain import pretrain
@@ -87,7 +87,7 @@ def train(out: Path) -> None:
     """Begin or go on with the tiny run: accumulation, dropout, bfloat16, a validation text, samples."""
     sections = {"model": SHAPE, "tokenizer": {"kind": "bytes"}, "training": TRAINING}
     request = Request(
-        lambda: [Document(TEXT, "cats.txt")],
+        lambda: [TextDocument("cats.txt", TEXT)],
         described=["cats.txt"],
         out=out,
         size="toy",

@@ -54,7 +54,7 @@ def imported_modules(path: Path) -> list[str]:
 
 
 def with_submodule(module: str, name: str) -> str:
-    """`foretell.text.load` for `from foretell.text import load`, where that is a file."""
+    """`foretell.text.tokenizer` for `from foretell.text import tokenizer`, where that is a file."""
     file = SOURCE.parent.joinpath(*module.split("."), f"{name}.py")
     return f"{module}.{name}" if file.exists() else module
 
