@@ -7,11 +7,10 @@ cached directory with a config.json has the small files too.
 
 from __future__ import annotations
 
-import glob
 import logging
 import re
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,10 +67,13 @@ def fetch(name: str, is_complete: IsComplete, *, with_weights: bool) -> Path:
     if CONFIG not in listing.sizes:
         raise CheckpointError(f"{PREFIX}{repository} has no {CONFIG}, so it is not a model that can be read")
     names = weight_files(hub, listing) if with_weights else []
-    directory = download(hub, listing, listing.commit, [*names, *small_files(listing.sizes)])
-    # by the revision's name, so that the cache records which commit it names
-    if download(hub, listing, revision, [CONFIG]) != directory:
-        raise CheckpointError(f"{PREFIX}{repository} changed during the download; try again")
+    for file in (*names, *small_files(listing.sizes)):
+        download(hub, listing, file)
+    directory = download(hub, listing, CONFIG).parent
+    with one_line_errors(hub, repository, revision):
+        # by the revision's name, so that the cache records which commit it names
+        if Path(hub.hf_hub_download(repository, CONFIG, revision=revision)).parent != directory:
+            raise CheckpointError(f"{PREFIX}{repository} changed during the download; try again")
     return directory
 
 
@@ -120,7 +122,7 @@ def list_files(hub: ModuleType, repository: str, revision: str) -> HubListing:
     """The commit of a revision and its files."""
     with one_line_errors(hub, repository, revision):
         info = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
-    sizes = {file.rfilename: file.size or 0 for file in info.siblings if "/" not in file.rfilename}
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or () if "/" not in file.rfilename}
     return HubListing(repository, info.sha, sizes)
 
 
@@ -133,7 +135,7 @@ def weight_files(hub: ModuleType, listing: HubListing) -> list[str]:
         pickled = next((file for file in sorted(listing.sizes) if file.endswith(PICKLED)), None)
         reason = "" if pickled is None else f" but {pickled}, which is a pickle and can run any code when it is opened"
         raise CheckpointError(f"{name} has no {WEIGHTS}{reason}; use a model that has it")
-    weight_map = read_json(download(hub, listing, listing.commit, [INDEX]) / INDEX).get("weight_map")
+    weight_map = read_json(download(hub, listing, INDEX)).get("weight_map")
     files = sorted({str(file) for file in weight_map.values()}) if isinstance(weight_map, dict) else []
     if not files:
         raise CheckpointError(f"{name}: {INDEX} has no weight_map from names to files")
@@ -172,43 +174,35 @@ def has_weights(directory: Path) -> bool:
 # --- downloading -----------------------------------------------------------------------------------------------------
 
 
-def download(hub: ModuleType, listing: HubListing, revision: str, names: Sequence[str]) -> Path:
-    """Download these files into the cache, except those already there; returns their directory."""
-    repository = listing.repository
+def download(hub: ModuleType, listing: HubListing, name: str) -> Path:
+    """The path of one file in the cache, downloaded if it is not there.
 
-    def missing() -> list[str]:
-        cached = {file: hub.try_to_load_from_cache(repository, file, revision=listing.commit) for file in names}
-        return [file for file, path in cached.items() if not isinstance(path, str)]
-
-    for file in missing():
-        logger.info("downloading %s of %s, %s", file, repository, format_bytes(listing.sizes[file]))
-    with one_line_errors(hub, repository, revision, missing), warnings_in_our_log():
-        directory = hub.snapshot_download(
-            repository,
-            revision=revision,
-            allow_patterns=[glob.escape(file) for file in names],
-            tqdm_class=progress_class(repository),
-        )
-    return Path(directory)
+    One at a time and not by `snapshot_download`: its threads finish their files before Ctrl-C takes effect.
+    """
+    cached = hub.try_to_load_from_cache(listing.repository, name, revision=listing.commit)
+    if isinstance(cached, str):
+        return Path(cached)
+    logger.info("downloading %s of %s, %s", name, listing.repository, format_bytes(listing.sizes[name]))
+    bar = progress_class(name)
+    with one_line_errors(hub, listing.repository, listing.commit, name), warnings_in_our_log():
+        return Path(hub.hf_hub_download(listing.repository, name, revision=listing.commit, tqdm_class=bar))
 
 
-def progress_class(repository: str) -> type:
-    """A progress bar for huggingface_hub that draws nothing and logs a line every PROGRESS_SECONDS."""
+def progress_class(name: str) -> type:
+    """A progress bar for huggingface_hub that draws nothing and logs a line about the file every PROGRESS_SECONDS."""
     from tqdm import tqdm  # which huggingface_hub requires
 
-    last = [time.monotonic()]  # shared by all bars of a download
-
     class LoggedProgress(tqdm):
-        def __init__(self, iterable: Any = None, *, total: float | None = None, unit: str = "it", **_: Any):
-            super().__init__(iterable, total=total, disable=True)
-            self.counts_bytes = unit == "B"
+        def __init__(self, *, total: float | None = None, initial: int = 0, **_: Any):
+            super().__init__(total=total, initial=initial, disable=True)
+            self.last = time.monotonic()
 
         def update(self, n: float | None = 1) -> None:
             self.n += n or 0
-            if self.counts_bytes and self.n and time.monotonic() - last[0] >= PROGRESS_SECONDS:
-                last[0] = time.monotonic()
+            if time.monotonic() - self.last >= PROGRESS_SECONDS:
+                self.last = time.monotonic()
                 whole = f" of {format_bytes(self.total)} ({self.n / self.total:.0%})" if self.total else ""
-                logger.info("%s: %s%s", repository, format_bytes(self.n), whole)
+                logger.info("%s: %s%s", name, format_bytes(self.n), whole)
 
     return LoggedProgress
 
@@ -243,10 +237,8 @@ def warnings_in_our_log() -> Generator[None]:
 
 
 @contextmanager
-def one_line_errors(
-    hub: ModuleType, repository: str, revision: str, missing: Callable[[], list[str]] = list
-) -> Generator[None]:
-    """Turn every error of the Hub into one line; `missing` lists the files that are not downloaded yet."""
+def one_line_errors(hub: ModuleType, repository: str, revision: str, file: str | None = None) -> Generator[None]:
+    """Turn every error of the Hub into one line; `file` is the one being downloaded."""
     errors = hub.errors
     name = PREFIX + repository
     try:
@@ -265,6 +257,6 @@ def one_line_errors(
         raise CheckpointError(f"{name}: the Hub answered with status {status}; {advice}") from error
     except Exception as error:  # transport errors depend on the HTTP library in use
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        if files := missing():
-            raise CheckpointError(f"{name}: {files[0]} could not be downloaded ({reason}); try again") from error
+        if file is not None:
+            raise CheckpointError(f"{name}: {file} could not be downloaded ({reason}); try again") from error
         raise UnreachableError(f"{hub.constants.ENDPOINT} cannot be reached ({reason})") from error
