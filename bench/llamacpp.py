@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.convert.gguf.architectures import GPT2_FILE
-from foretell.convert.gguf.metadata import write_metadata
-from foretell.convert.gguf.write import pack_weights, write_gguf
+from foretell.convert.gguf.architectures import GPT2_FILE, write_metadata
+from foretell.convert.gguf.writer import pack_weights, write_gguf
 from foretell.model.decoder import Decoder
 
 FILES = {torch.float32: "f32", torch.bfloat16: "f16"}  # 16 bits each; our files know no bfloat16

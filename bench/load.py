@@ -1,11 +1,11 @@
-"""How long a Hugging Face directory takes to load and how much memory, for GPT-2 124M's shape with random weights.
+"""Time and memory to load a Hugging Face directory, for GPT-2 124M's shape with random weights.
 
     python bench/load.py           every precision on disk and in memory, 5 loads each: about a minute
     python bench/load.py --quick   float32 and bfloat16 in memory, 3 loads each, from float32 on disk
 
-Every load is a process of its own, which has imported everything before the clock starts. Memory is how much
-the largest resident set has grown since then, mapped files included, when every page of the weights has been touched,
-over the weights' size.
+Each load runs in a new process, which has imported everything before the clock starts. Memory is the growth of the
+peak resident set since then, mapped files included, after every page of the weights was touched, relative to the size
+of the weights.
 """
 
 from __future__ import annotations
@@ -27,19 +27,20 @@ from rich.console import Console
 from rich.table import Table
 
 from foretell.config import ModelConfig
+from foretell.convert.export import write_huggingface
 from foretell.convert.families import choose_family
-from foretell.convert.huggingface import load_huggingface, write_huggingface
+from foretell.convert.huggingface import load_huggingface
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import train_tokenizer
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-LIMITS = {"seconds": 2.0, "memory": 1.3}  # what is to be met
+LIMITS = {"seconds": 2.0, "memory": 1.3}  # the targets
 FIGURES = ("seconds", "cpu_seconds", "memory")
 STATUS = Path("/proc/self/status")
 KIBIBYTE = 1024
-PAGE_ELEMENTS = 1024  # every page of 4,096 bytes has at least one of so many elements
+PAGE_ELEMENTS = 1024  # a stride that touches every page of 4,096 bytes
 
 
 def main() -> None:
@@ -70,7 +71,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def measure(quick: bool) -> list[dict[str, Any]]:
-    """A row for each pair of precisions."""
+    """One row per pair of precisions."""
     stored, wanted = (["float32"], ["float32", "bfloat16"]) if quick else (list(DTYPES), ["float32", "bfloat16"])
     rows = []
     with tempfile.TemporaryDirectory() as folder:
@@ -92,13 +93,13 @@ def write_model(directory: Path, config: ModelConfig, dtype: torch.dtype) -> Non
 
 
 def load_in_new_process(directory: Path, dtype: str) -> dict[str, float]:
-    """What `load_once` finds, in a process that has done nothing else."""
+    """The result of `load_once` in a new process."""
     command = [sys.executable, __file__, "--one", str(directory), dtype]
     return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def load_once(directory: Path, dtype: torch.dtype) -> dict[str, float]:
-    """Seconds to load, by the clock and of the processor, and the memory's growth over the weights' size."""
+    """Wall-clock and CPU seconds to load, and the growth of memory relative to the size of the weights."""
     before = peak_bytes()
     started, working = time.perf_counter(), time.process_time()
     model = load_huggingface(directory, dtype=dtype)
@@ -110,16 +111,16 @@ def load_once(directory: Path, dtype: torch.dtype) -> dict[str, float]:
 
 
 def peak_bytes() -> int:
-    """The largest resident set so far. Linux counts the process that started this one in `ru_maxrss`, not in VmHWM."""
+    """The peak resident set. Linux counts the parent process in `ru_maxrss`, but not in VmHWM."""
     if STATUS.exists():
-        line = next(one for one in STATUS.read_text().splitlines() if one.startswith("VmHWM"))
+        line = next(line for line in STATUS.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) * KIBIBYTE
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def make_row(on_disk: str, in_memory: str, loads: list[dict[str, float]]) -> dict[str, Any]:
-    """Figures of one pair of precisions."""
-    figures = {name: Spread.of(one[name] for one in loads) for name in FIGURES}
+    """The figures of one pair of precisions."""
+    figures = {name: Spread.of(load[name] for load in loads) for name in FIGURES}
     met = all(figures[name].median <= limit for name, limit in LIMITS.items())
     return {
         "on_disk": on_disk,
@@ -131,7 +132,7 @@ def make_row(on_disk: str, in_memory: str, loads: list[dict[str, float]]) -> dic
 
 
 def print_report(report: dict[str, Any]) -> None:
-    """The table, for people."""
+    """Print the table."""
     console = Console(highlight=False, width=80)
     console.print(heading(report["machine"], report["versions"]))
     console.print()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from importlib.resources import files
 from pathlib import Path
 
-from foretell.convert.directory import read_small_json
 from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
-from foretell.convert.huggingface import load_huggingface
+from foretell.convert.huggingface import load_huggingface, read_small_json
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.language_model import CONFIG, MODEL_TYPE, TOKENIZER, WEIGHTS, LanguageModel, load_model
@@ -54,7 +52,7 @@ def find_model(argument: str) -> Path:
     if argument in SHIPPED:
         return Path(str(files("foretell") / argument))
     if argument.startswith(PREFIX):
-        return fetch_model(argument, say)
+        return fetch_model(argument)
     if _exists(Path(argument)):
         raise CheckpointError(f"{argument} is neither a run (run.json) nor a saved model (config.json)")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
@@ -74,13 +72,8 @@ def find_tokenizer(argument: str) -> Tokenizer:
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
         return load_tokenizer(path)
     if argument.startswith(PREFIX):
-        return load_tokenizer(fetch_tokenizer(argument, say))
+        return load_tokenizer(fetch_tokenizer(argument))
     return load_tokenizer(find_model(argument))
-
-
-def say(line: str) -> None:
-    """A line on stderr."""
-    print(line, file=sys.stderr)
 
 
 def _suggest(name: str, shipped: tuple[str, ...] = SHIPPED) -> str:

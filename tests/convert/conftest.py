@@ -1,6 +1,6 @@
-"""What the tests of convert share: small random models made by transformers, of every family and odd shapes.
+"""Fixtures: small random models made by transformers, of every family and with odd shapes.
 
-New weights of standard deviation 0.02 would hide many a mistake; these are strong enough that every part shows.
+Freshly initialised weights (standard deviation 0.02) would hide mistakes; these are larger, so every part matters.
 """
 
 from __future__ import annotations
@@ -61,13 +61,13 @@ MakeTheirs = Callable[..., PreTrainedModel]
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> str:
-    """A test that takes this runs once for every case."""
+    """A test that takes this runs once per case."""
     return request.param
 
 
 @pytest.fixture(scope="session", autouse=True)
 def quiet_transformers() -> Iterator[None]:
-    """Its messages and progress bars are not what is tested."""
+    """Silence the messages and progress bars of transformers."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     yield
@@ -103,7 +103,7 @@ def make_theirs() -> MakeTheirs:
 
 @pytest.fixture(scope="session")
 def directory_of(make_theirs: MakeTheirs, tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory):
-    """`directory_of("llama")` is where transformers has saved that case, with our tokenizer; not to be changed."""
+    """`directory_of("llama")` is where transformers saved that case, with our tokenizer; don't change it."""
     made: dict[str, Path] = {}
 
     def directory(case: str) -> Path:
@@ -118,7 +118,7 @@ def directory_of(make_theirs: MakeTheirs, tokenizer: Tokenizer, tmp_path_factory
 
 @pytest.fixture(scope="session")
 def their_tokenizer() -> Callable[..., Any]:
-    """`their_tokenizer(directory)` is what transformers makes of it, by itself or as the named class."""
+    """`their_tokenizer(directory)` is the tokenizer that transformers loads, by AutoTokenizer or the named class."""
 
     def make(directory: Path, kind: str = "AutoTokenizer") -> Any:
         return getattr(transformers, kind).from_pretrained(directory)
@@ -128,7 +128,7 @@ def their_tokenizer() -> Callable[..., Any]:
 
 @pytest.fixture
 def copy_of(directory_of, tmp_path: Path):
-    """`copy_of("llama", rope_theta=5)` is a copy to spoil, with fields of its config.json changed (...: left out)."""
+    """`copy_of("llama", rope_theta=5)` is a copy to modify, with fields of its config.json changed (...: removed)."""
 
     def copy(case: str, **changes: Any) -> Path:
         target = tmp_path / "copy"

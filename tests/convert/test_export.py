@@ -1,8 +1,10 @@
-"""An export is proved or it is not there; a shape without words in a family is refused by the field's name."""
+"""An export passes the parity check or is removed; what a family cannot express is refused by name."""
 
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,15 +12,19 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 import foretell
 from foretell.cli.main import run as run_command
 from foretell.config import ModelConfig, make_section
 from foretell.convert import export
-from foretell.convert.export import REPORT, export_huggingface
+from foretell.convert.export import export_huggingface, write_huggingface
 from foretell.convert.families import choose_family, find_family
-from foretell.convert.huggingface import load_huggingface, stored_dtype, write_huggingface
+from foretell.convert.gguf.export_gguf import export_gguf
+from foretell.convert.huggingface import load_huggingface, stored_dtype
+from foretell.convert.parity import REPORT
+from foretell.convert.weights import check_weights
 from foretell.errors import ConfigError, OutputError
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
@@ -52,11 +58,13 @@ def model(tokenizer) -> LanguageModel:
     return LanguageModel(decoder.eval(), tokenizer)
 
 
-# --- the proof -------------------------------------------------------------------------------------------------------
+# --- parity ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_an_export_is_the_same_model_and_says_how_near(model: LanguageModel, dtype, tmp_path: Path) -> None:
+def test_an_export_is_the_same_model_and_its_report_gives_the_differences(
+    model: LanguageModel, dtype, tmp_path: Path
+) -> None:
     report = export_huggingface(model, tmp_path / "out", dtype)
     assert json.loads((tmp_path / "out" / REPORT).read_text()) == report
     assert report["family"] == "qwen3"
@@ -69,7 +77,7 @@ def test_an_export_is_the_same_model_and_says_how_near(model: LanguageModel, dty
 
 @torch.no_grad()
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_an_export_in_half_the_bits_is_read_alike_by_transformers(model: LanguageModel, dtype, tmp_path: Path) -> None:
+def test_transformers_reads_a_16_bit_export_the_same(model: LanguageModel, dtype, tmp_path: Path) -> None:
     export_huggingface(model, tmp_path / "out", dtype)
     ids = torch.arange(9)[None]
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()
@@ -77,24 +85,24 @@ def test_an_export_in_half_the_bits_is_read_alike_by_transformers(model: Languag
     assert load_huggingface(tmp_path / "out", dtype=dtype).dtype == dtype
 
 
-def test_a_large_model_is_written_in_several_files(model: LanguageModel, tmp_path: Path) -> None:
-    one, several = tmp_path / "one", tmp_path / "several"
-    for directory, shard_bytes in ((one, 10**9), (several, 5000)):
+def test_a_large_model_is_written_as_shards(model: LanguageModel, tmp_path: Path) -> None:
+    single, several = tmp_path / "single", tmp_path / "several"
+    for directory, shard_bytes in ((single, 10**9), (several, 5000)):
         directory.mkdir()
         write_huggingface(directory, model, find_family("qwen3"), torch.float32, shard_bytes)
     files = {path.name: load_file(path).values() for path in several.glob("*.safetensors")}
     assert len(files) > 2
     assert sorted(files) == [f"model-{n:05}-of-{len(files):05}.safetensors" for n in range(1, len(files) + 1)]
-    assert all(len(tensors) == 1 or sum(one.nbytes for one in tensors) <= 5000 for tensors in files.values())
+    assert all(len(tensors) == 1 or sum(tensor.nbytes for tensor in tensors) <= 5000 for tensors in files.values())
     assert not (several / "model.safetensors").exists()
     ids = torch.arange(9)[None]
-    expected = load_huggingface(one).decoder(ids)
+    expected = load_huggingface(single).decoder(ids)
     assert torch.equal(load_huggingface(several).decoder(ids), expected)
     theirs = AutoModelForCausalLM.from_pretrained(several).eval()
     torch.testing.assert_close(theirs(ids).logits, expected, rtol=0, atol=1e-4)
 
 
-def test_all_tokens_that_end_a_text_and_the_one_that_starts_it_go_along(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_all_start_and_end_tokens_are_exported(tokenizer: Tokenizer, tmp_path: Path) -> None:
     document, size = tokenizer.to_json(), tokenizer.vocab_size
     document["added_tokens"] += [special_token("<s>", size), special_token("<|eot|>", size + 1)]
     chatty = Tokenizer(with_ends(with_start(document, "<s>"), ["<|endoftext|>", "<|eot|>"]))
@@ -141,7 +149,7 @@ SPOILED: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("what", SPOILED)
-def test_what_does_not_say_the_same_is_refused_and_removed(
+def test_an_export_that_differs_is_refused_and_removed(
     what: str, model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoil, message = SPOILED[what]
@@ -156,7 +164,7 @@ def test_what_does_not_say_the_same_is_refused_and_removed(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numbers_beyond_float16_are_refused_by_name(model: LanguageModel, tmp_path: Path) -> None:
+def test_values_beyond_float16_are_refused_by_name(model: LanguageModel, tmp_path: Path) -> None:
     with torch.no_grad():
         dict(model.decoder.named_parameters())["trunk.blocks.0.feedforward.up.weight"][0, 0] = 1e5
     with pytest.raises(OutputError, match="trunk.blocks.0.feedforward.up.weight.*float16"):
@@ -165,13 +173,47 @@ def test_numbers_beyond_float16_are_refused_by_name(model: LanguageModel, tmp_pa
     assert [path.name for path in tmp_path.iterdir()] == ["bfloat16"]
 
 
+class ScaledNorm(nn.Module):
+    """A norm with a parameter that no family has."""
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * nn.functional.rms_norm(x, x.shape[-1:], self.weight)
+
+
+def test_a_weight_that_no_row_covers_is_refused_by_its_path(model: LanguageModel, tmp_path: Path) -> None:
+    model.decoder.trunk.blocks[1].feedforward_norm = ScaledNorm(model.decoder.config.width)
+    for export_model in (export_huggingface, export_gguf):
+        with pytest.raises(ConfigError, match="has a weight 'trunk.blocks.1.feedforward_norm.scale' that qwen3 cannot"):
+            export_model(model, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_replaced_weight_that_lacks_a_row_or_has_another_shape_is_refused_by_its_path(model: LanguageModel) -> None:
+    config, family = model.decoder.config, find_family("qwen3")
+    weights = model.decoder.state_dict()
+    with pytest.raises(ConfigError, match="lacks the weight 'trunk.norm.weight' that qwen3 needs"):
+        check_weights(family, config, {path: weights[path] for path in weights if path != "trunk.norm.weight"})
+    with pytest.raises(ConfigError, match=r"'trunk.norm.weight' has shape \(1,\), and qwen3 expresses \(16,\)"):
+        check_weights(family, config, weights | {"trunk.norm.weight": torch.ones(1)})
+    check_weights(family, config, weights)
+
+
+def test_loading_does_not_import_the_textbook() -> None:
+    code = "import sys, foretell.loading; sys.exit(any(name.startswith('foretell.textbook') for name in sys.modules))"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
 def test_nothing_is_overwritten(model: LanguageModel, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with pytest.raises(OutputError, match="out exists; give another TARGET"):
         export_huggingface(model, tmp_path / "out")
 
 
-def test_the_primer_leaves_and_comes_back_the_same(their_tokenizer, tmp_path: Path) -> None:
+def test_the_primer_survives_a_round_trip(their_tokenizer, tmp_path: Path) -> None:
     primer, text = foretell.load("primer", "cpu"), "def f(x):\n\treturn x**2  # Ελληνικά, 漢字, 🙂"
     export_huggingface(primer, tmp_path / "out", torch.bfloat16)
     back = foretell.load(tmp_path / "out", "cpu")
@@ -183,7 +225,7 @@ def test_the_primer_leaves_and_comes_back_the_same(their_tokenizer, tmp_path: Pa
     assert theirs.decode(ids) == text
 
 
-def test_weights_can_be_read_by_whoever_can_read_the_rest(model: LanguageModel, tmp_path: Path) -> None:
+def test_weights_have_the_same_permissions_as_the_other_files(model: LanguageModel, tmp_path: Path) -> None:
     export_huggingface(model, tmp_path / "out")
     assert len({path.stat().st_mode for path in (tmp_path / "out").iterdir()}) == 1
 
@@ -195,7 +237,7 @@ def test_the_verb_prints_the_report(directory_of, monkeypatch: pytest.MonkeyPatc
     captured = capfd.readouterr()
     assert json.loads(captured.out) == {"path": "out", **json.loads((tmp_path / "out" / REPORT).read_text())}
     assert "7 of the model's 37 tokens are not in the tokenizer" in captured.err
-    assert "transformers 5 makes a Qwen2Tokenizer" in captured.err
+    assert "transformers 5 builds its own Qwen2Tokenizer" in captured.err
     assert run_command([*source, "again", "--to", "huggingface"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("again: qwen2 (Qwen2ForCausalLM), float32, ")
@@ -206,12 +248,12 @@ def test_the_verb_prints_the_report(directory_of, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_sizes_that_train_offers_can_leave_as_qwen3(size: str) -> None:
+def test_the_sizes_of_train_can_be_exported_as_qwen3(size: str) -> None:
     assert choose_family(preset_config(size, vocab_size=300)).name == "qwen3"
 
 
 @pytest.mark.parametrize("size", [name for name in PRESETS if name.startswith("gpt2")])
-def test_gpt2_can_leave_as_gpt2(size: str) -> None:
+def test_gpt2_sizes_can_be_exported_as_gpt2(size: str) -> None:
     assert choose_family(preset_config(size)).name == "gpt2"
 
 
@@ -224,15 +266,15 @@ FITTING = {
 
 
 @pytest.mark.parametrize("family", FITTING)
-def test_the_family_is_the_first_that_fits(family: str) -> None:
+def test_the_first_family_that_fits_is_chosen(family: str) -> None:
     assert choose_family(shape(**FITTING[family])).name == family
 
 
-def test_dropout_and_initialisation_have_no_say() -> None:
+def test_dropout_and_initialisation_do_not_affect_the_family() -> None:
     assert choose_family(shape(dropout=0.3, init="torch")).name == "gpt2"
 
 
-# what a family cannot express, and the field that is named
+# a configuration that a family cannot express, and the message
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "rotary": ("gpt2", {"position": "rotary"}, "position = 'rotary' (it has 'learned')"),
     "grouped heads": ("gpt2", {"num_kv_heads": 1}, "num_kv_heads = 1 (it has 2)"),
@@ -260,7 +302,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("why", REFUSED)
-def test_what_a_family_cannot_express_is_refused_by_the_fields_name(why: str) -> None:
+def test_a_configuration_that_a_family_cannot_express_is_refused_by_field(why: str) -> None:
     family, changes, words = REFUSED[why]
     with pytest.raises(ConfigError) as raised:
         choose_family(shape(**changes), family)
@@ -268,7 +310,7 @@ def test_what_a_family_cannot_express_is_refused_by_the_fields_name(why: str) ->
     assert words in str(raised.value)
 
 
-def test_a_model_that_no_family_expresses_is_refused_with_the_nearest() -> None:
+def test_a_model_that_no_family_can_express_is_refused_with_the_nearest_family() -> None:
     with pytest.raises(ConfigError, match="no family can express this model; gpt2 cannot express window = "):
         choose_family(shape(window=(None, 4)))
 

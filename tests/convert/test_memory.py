@@ -1,4 +1,4 @@
-"""Loading takes little more memory than the weights need in the precision that was asked for."""
+"""Peak memory of loading is close to the size of the weights in the requested precision."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from foretell.convert.export import write_huggingface
 from foretell.convert.families import choose_family
-from foretell.convert.huggingface import write_huggingface
 from foretell.language_model import LanguageModel
 from foretell.model.init import empty_decoder
 from foretell.model.presets import preset_config
 
 MOST = 1.3  # of the weights' size in memory
-# Ours first, then a plain way: the peak only grows, so that the second can show that the measure finds what it should
+# Ours first, then a plain load: the peak only grows, so the second shows that the measurement works
 SCRIPT = """
 import gc, json, sys
 from pathlib import Path
@@ -26,7 +26,7 @@ from safetensors.torch import load_file
 from foretell.convert.huggingface import load_huggingface
 
 def peak():
-    line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith("VmHWM"))
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024
 
 directory, dtype = Path(sys.argv[1]), getattr(torch, sys.argv[2])
@@ -43,8 +43,8 @@ print(json.dumps({"ours": ours, "plain": (peak() - before) / size}))
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the peak is read where Linux tells it")
-def test_memory_stays_near_the_size_of_the_weights(tokenizer, tmp_path: Path) -> None:
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs the peak memory that Linux reports")
+def test_peak_memory_is_close_to_the_size_of_the_weights(tokenizer, tmp_path: Path) -> None:
     sizes = {"num_layers": 9, "num_heads": 8, "width": 640, "vocab_size": 9_000, "context_length": 64}
     decoder = empty_decoder(preset_config("gpt2", **sizes))
     zeros = {name: torch.zeros(weight.shape) for name, weight in decoder.named_parameters()}
@@ -52,6 +52,6 @@ def test_memory_stays_near_the_size_of_the_weights(tokenizer, tmp_path: Path) ->
     model = LanguageModel(decoder, tokenizer)
     write_huggingface(tmp_path, model, choose_family(model.decoder.config), torch.float32)
     command = [sys.executable, "-c", SCRIPT, str(tmp_path), "bfloat16"]
-    found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    assert found["ours"] < MOST
-    assert found["plain"] > 2 * MOST
+    peaks = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert peaks["ours"] < MOST
+    assert peaks["plain"] > 2 * MOST

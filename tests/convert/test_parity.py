@@ -1,4 +1,4 @@
-"""A checkpoint of transformers is the same here: logits, cached or not, greedy text, loss; and so on the way back."""
+"""Parity with transformers in both directions: logits with and without a cache, greedy text, loss, tokens, weights."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM
 
 import foretell
 from foretell.config import SamplingConfig
+from foretell.convert.config_json import differences
+from foretell.convert.export import write_huggingface
 from foretell.convert.family import Family
-from foretell.convert.huggingface import load_huggingface, read_config, write_huggingface
-from foretell.convert.settings import differences
+from foretell.convert.huggingface import load_huggingface, read_config
 from foretell.data.batch import make_batch
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
@@ -50,15 +51,15 @@ def family(case, directory_of) -> Family:
 
 
 @torch.no_grad()
-def test_logits_are_those_of_transformers(theirs, ours: LanguageModel) -> None:
+def test_logits_equal_those_of_transformers(theirs, ours: LanguageModel) -> None:
     ids = some_ids(ours)
     expected = theirs(ids).logits
-    assert expected.std() > 0.5, "logits that are all alike would equal anything"
+    assert expected.std() > 0.5, "nearly constant logits would equal anything"
     torch.testing.assert_close(ours.decoder(ids), expected, rtol=0, atol=ABSOLUTE)
 
 
 @torch.no_grad()
-def test_cached_logits_are_those_of_transformers(theirs, ours: LanguageModel) -> None:
+def test_cached_logits_equal_those_of_transformers(theirs, ours: LanguageModel) -> None:
     ids = some_ids(ours)
     cache = KVCache(ours.decoder.config, len(ids), ids.shape[1], ours.dtype, ours.device)
     pieces = [ids[:, :3], *ids[:, 3:].split(1, dim=1)]
@@ -67,7 +68,7 @@ def test_cached_logits_are_those_of_transformers(theirs, ours: LanguageModel) ->
 
 
 @torch.no_grad()
-def test_greedy_text_is_that_of_transformers(theirs, ours: LanguageModel) -> None:
+def test_greedy_text_equals_that_of_transformers(theirs, ours: LanguageModel) -> None:
     prompt = [1, 2, 3]
     count = ours.decoder.config.context_length - len(prompt)
     sequence = Sequence(prompt)
@@ -77,14 +78,16 @@ def test_greedy_text_is_that_of_transformers(theirs, ours: LanguageModel) -> Non
 
 
 @torch.no_grad()
-def test_the_loss_is_that_of_transformers(theirs, ours: LanguageModel) -> None:
+def test_the_loss_equals_that_of_transformers(theirs, ours: LanguageModel) -> None:
     ids = some_ids(ours)
     loss = Objective(ours.decoder)(make_batch(ids.numpy()))
     torch.testing.assert_close(loss.sum / loss.count, theirs(ids, labels=ids).loss, rtol=0, atol=ABSOLUTE)
 
 
 @torch.no_grad()
-def test_what_is_written_gives_transformers_our_logits(family: Family, ours: LanguageModel, tmp_path: Path) -> None:
+def test_transformers_computes_our_logits_from_written_files(
+    family: Family, ours: LanguageModel, tmp_path: Path
+) -> None:
     write_huggingface(tmp_path, ours, family, torch.float32)
     ids = some_ids(ours)
     theirs, loading = AutoModelForCausalLM.from_pretrained(tmp_path, output_loading_info=True)
@@ -92,7 +95,7 @@ def test_what_is_written_gives_transformers_our_logits(family: Family, ours: Lan
     torch.testing.assert_close(theirs.eval()(ids).logits, ours.decoder(ids), rtol=0, atol=ABSOLUTE)
 
 
-def test_what_is_written_gives_transformers_our_tokens(
+def test_transformers_reads_our_tokens_from_written_files(
     family: Family, ours: LanguageModel, their_tokenizer, tmp_path: Path
 ) -> None:
     write_huggingface(tmp_path, ours, family, torch.float32)
@@ -103,7 +106,7 @@ def test_what_is_written_gives_transformers_our_tokens(
     assert theirs.eos_token_id == ours.tokenizer.end_id
 
 
-def test_there_and_back_are_the_same_bits(
+def test_reading_and_writing_is_bit_identical(
     case, family: Family, ours: LanguageModel, directory_of, tmp_path: Path
 ) -> None:
     write_huggingface(tmp_path, ours, family, torch.float32)
@@ -115,11 +118,11 @@ def test_there_and_back_are_the_same_bits(
     ):
         assert path == name
         assert torch.equal(weight, other), path
-    written, original = (load_file(one / "model.safetensors") for one in (tmp_path, directory_of(case)))
+    written, original = (load_file(folder / "model.safetensors") for folder in (tmp_path, directory_of(case)))
     assert written.keys() == original.keys()
     assert all(torch.equal(written[name], original[name]) for name in written)
 
 
-def test_the_family_that_made_it_can_express_it(case, directory_of) -> None:
+def test_a_family_can_express_its_own_models(case, directory_of) -> None:
     family, config, _ = read_config(directory_of(case))
     assert differences(config, family) == {}

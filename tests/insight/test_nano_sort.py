@@ -17,10 +17,9 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.convert.family import Family
-from foretell.convert.gpt2 import GPT2
-from foretell.convert.layout import iter_ours
-from foretell.convert.transforms import Transpose
+from foretell.convert.family import Family, Transpose
+from foretell.convert.gpt import GPT2
+from foretell.convert.weights import iter_ours
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 

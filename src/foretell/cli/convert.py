@@ -38,7 +38,7 @@ def convert(
     from foretell.convert.export import EXPORTERS
     from foretell.convert.families import find_family
     from foretell.convert.huggingface import stored_dtype
-    from foretell.convert.report import check_target
+    from foretell.convert.parity import check_target
     from foretell.loading import find_model
 
     exporter = EXPORTERS[to]

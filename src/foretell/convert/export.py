@@ -1,28 +1,37 @@
-"""Write a model in another program's layout, prove that it is the same model, and leave nothing where it is not."""
+"""Write a model as a Hugging Face directory and check its parity; also the table of export formats."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import tokenizers
 import torch
+from torch import Tensor
 
+from foretell.config import ModelConfig
+from foretell.convert.config_json import write_settings
 from foretell.convert.families import FAMILIES, Families, choose_family
+from foretell.convert.family import Family
 from foretell.convert.gguf.architectures import ARCHITECTURES
-from foretell.convert.gguf.export import export_gguf
-from foretell.convert.gguf.precision import PRECISIONS
-from foretell.convert.huggingface import write_huggingface
-from foretell.convert.proof import prove, rounding
-from foretell.convert.read_again import read_directory
-from foretell.convert.report import FORMAT, REPORT, check_target, describe_files
+from foretell.convert.gguf.export_gguf import export_gguf
+from foretell.convert.gguf.writer import PRECISIONS
+from foretell.convert.huggingface import CONFIG, INDEX, WEIGHTS, read_config
+from foretell.convert.parity import FORMAT, REPORT, ReadBack, check_parity, check_target, describe_files, rounding
+from foretell.convert.weights import check_weights, iter_ours, iter_theirs
 from foretell.errors import OutputError, UsageError
 from foretell.files import new_directory, write_json
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, save_tensors
+from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
+from foretell.text import Tokenizer
+from foretell.textbook.arrays import Matrix
+from foretell.textbook.family.saved import load_weights
 
+SHARD_BYTES = 5 * 10**9
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -31,11 +40,13 @@ def export_huggingface(
 ) -> dict[str, Any]:
     """Write a float32 model on the CPU as a new Hugging Face directory; returns the content of its report.
 
-    Without a name, the family is the first that can express the model. A shape that none can express is a
-    `ConfigError`, a missed bound an `OutputError`; both leave nothing behind.
+    Without a name, the first family that can express the model is chosen. A configuration or a weight that the family
+    cannot express is a `ConfigError`, a missed bound an `OutputError`; both leave nothing behind.
     """
     check_target(target)
-    family = choose_family(model.decoder.config, family_name)
+    config = model.decoder.config
+    family = choose_family(config, family_name)
+    check_weights(family, config, model.decoder.state_dict())
     written = rounded(model, dtype)
     with new_directory(target) as directory:
         write_huggingface(directory, written, family, dtype)
@@ -45,7 +56,7 @@ def export_huggingface(
             "family": family.name,
             "architecture": family.architecture,
             "dtype": str(dtype).removeprefix("torch."),
-            **prove(read_directory(directory), written),
+            **check_parity(read_back(directory), written),
             "rounding": rounding(model, written) if dtype != torch.float32 else None,
             "notes": notes(family.tokenizer_class),
             "files": describe_files(directory.iterdir()),
@@ -54,19 +65,136 @@ def export_huggingface(
     return report
 
 
+def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
+    """The model with its weights rounded as they will be on disk, in float32; overflow is an `OutputError`."""
+    weights = {path: weight.detach().to(dtype) for path, weight in model.decoder.named_parameters()}
+    for path, weight in weights.items():
+        if not weight.isfinite().all():
+            name = str(dtype).removeprefix("torch.")
+            raise OutputError(f"'{path}' holds values that are not finite in {name}; give another --dtype")
+    if dtype == torch.float32:
+        return model
+    decoder = decoder_with_weights(model.decoder.config, {path: weight.float() for path, weight in weights.items()})
+    return LanguageModel(decoder.eval(), model.tokenizer, model.name)
+
+
+def notes(tokenizer_class: str | None) -> list[str]:
+    """What a user of the directory should know."""
+    if tokenizer_class is None:
+        return []
+    return [
+        f"transformers 5 builds its own {tokenizer_class} and ignores the tokenizer in this directory; "
+        "PreTrainedTokenizerFast.from_pretrained reads it"
+    ]
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_huggingface(
+    directory: Path, model: LanguageModel, family: Family, dtype: torch.dtype, shard_bytes: int = SHARD_BYTES
+) -> None:
+    """Write a model's files into an existing directory. The family must be able to express it (`choose_family`)."""
+    config = model.decoder.config
+    write_weights(directory, iter_theirs(family, config, _weights(model.decoder, dtype)), shard_bytes)
+    write_json(directory / CONFIG, config_json(family, config, model.tokenizer, dtype))
+    write_tokenizer(directory, model.tokenizer, config)
+    for path in directory.glob("*.safetensors"):  # the library makes them readable by their owner only
+        path.chmod((directory / CONFIG).stat().st_mode)
+
+
+def _weights(decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
+    return {path: weight.detach().to("cpu", dtype) for path, weight in decoder.named_parameters()}
+
+
+def config_json(family: Family, config: ModelConfig, tokenizer: Tokenizer, dtype: torch.dtype) -> dict[str, Any]:
+    """The content of config.json. Special tokens are explicit, since the families' defaults are ids of other models."""
+    ends = list(tokenizer.end_ids)
+    return {
+        "architectures": [family.architecture],
+        "model_type": family.name,
+        **write_settings(family, config),
+        "bos_token_id": tokenizer.start_id,
+        "eos_token_id": ends if len(ends) > 1 else tokenizer.end_id,
+        "pad_token_id": None,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+    }
+
+
+def write_weights(directory: Path, tensors: Iterator[tuple[str, Tensor]], shard_bytes: int) -> None:
+    """One safetensors file, or several with an index if it would be larger than `shard_bytes`."""
+    shards = split_into_shards(dict(tensors), shard_bytes)
+    metadata = {"format": "pt"}  # transformers refuses a file without it
+    if len(shards) == 1:
+        save_tensors(directory / WEIGHTS, shards[0], metadata)
+        return
+    weight_map: dict[str, str] = {}
+    for index, shard in enumerate(shards, start=1):
+        name = f"model-{index:05}-of-{len(shards):05}.safetensors"
+        save_tensors(directory / name, shard, metadata)
+        weight_map |= dict.fromkeys(shard, name)
+    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
+    write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+
+
+def split_into_shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[dict[str, Tensor]]:
+    """The tensors in order, in groups of at most `shard_bytes`; a larger tensor has a group of its own."""
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if shards[-1] and size + tensor.nbytes > shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor
+        size += tensor.nbytes
+    return shards
+
+
+def write_tokenizer(directory: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
+    """tokenizer.json, and tokenizer_config.json, from which transformers builds the same tokenizer."""
+    tokenizer.save(directory / "tokenizer.json")
+    special = {"bos_token": tokenizer.start_id, "eos_token": tokenizer.end_id}
+    named = {name: tokenizer.piece(token_id) for name, token_id in special.items() if token_id is not None}
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.context_length}
+    write_json(directory / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False, **named})
+
+
+# --- reading back ----------------------------------------------------------------------------------------------------
+
+
+def read_back(directory: Path) -> ReadBack:
+    """Configuration, weights and tokenizer from disk, by libraries that did not write them."""
+    family, config, _ = read_config(directory)
+    arrays: dict[str, Matrix] = {}
+    for file in sorted(directory.glob("*.safetensors")):
+        arrays |= load_weights(file)
+    if not arrays:
+        raise OutputError(f"{directory} has no {WEIGHTS}")
+    ours = iter_ours(family, config, lambda name: torch.from_numpy(arrays[name]))
+    return ReadBack(
+        config,
+        {path: tensor.numpy() for path, tensor in ours},
+        tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")),
+        f"safetensors {version('safetensors')}, tokenizers {version('tokenizers')}, the textbook in NumPy",
+    )
+
+
+# --- the formats -----------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class Exporter:
-    """A layout to write: the words for its precisions, and which one is for weights that are stored so."""
+    """An export format: its precisions by name, and the default for weights stored in each dtype."""
 
     export: Callable[..., dict[str, Any]]
     precisions: Mapping[str, Any]
     defaults: Mapping[torch.dtype, str]
     families: Families
 
-    def check_precision(self, layout: str, name: str) -> None:
-        """Refuse a precision that the layout does not have."""
+    def check_precision(self, format_name: str, name: str) -> None:
+        """Raise `UsageError` for a precision that the format does not have."""
         if name not in self.precisions:
-            raise UsageError(f"--to {layout} writes {', '.join(self.precisions)}, not {name}")
+            raise UsageError(f"--to {format_name} writes {', '.join(self.precisions)}, not {name}")
 
 
 EXPORTERS: dict[str, Exporter] = {
@@ -78,26 +206,3 @@ EXPORTERS: dict[str, Exporter] = {
         ARCHITECTURES,
     ),
 }
-
-
-def notes(tokenizer_class: str | None) -> list[str]:
-    """What whoever loads the directory should know."""
-    if tokenizer_class is None:
-        return []
-    return [
-        f"transformers 5 makes a {tokenizer_class} of whatever tokenizer lies here; "
-        "PreTrainedTokenizerFast.from_pretrained takes the one that does"
-    ]
-
-
-def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
-    """The model with its weights as they will be on disk, in float32; numbers that become infinite are refused."""
-    weights = {path: weight.detach().to(dtype) for path, weight in model.decoder.named_parameters()}
-    for path, weight in weights.items():
-        if not weight.isfinite().all():
-            name = str(dtype).removeprefix("torch.")
-            raise OutputError(f"'{path}' holds numbers that are not finite in {name}; give another --dtype")
-    if dtype == torch.float32:
-        return model
-    decoder = decoder_with_weights(model.decoder.config, {path: weight.float() for path, weight in weights.items()})
-    return LanguageModel(decoder.eval(), model.tokenizer, model.name)

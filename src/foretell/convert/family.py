@@ -1,22 +1,93 @@
-"""What the table of a family says: how its config.json and its weights are named, and what they are here."""
+"""The table of a model family: the names of its config.json fields and its weights, and how each maps to ours.
+
+A weight can differ in three declared ways, each a `Transform` that works in both directions: `Split`, `Transpose` and
+`Permute`. A transform maps tensors in our format (one, or several that are fused in theirs) to tensors in theirs. The
+last dimension of our matrices is the input dimension; biases are vectors and pass through the same transforms.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
-from foretell.convert.transforms import Transform
+import torch
+from torch import Tensor
 
-REQUIRED = ...  # the default of a field that must be there
+REQUIRED = ...  # the default of a field that must be present
+Shape = tuple[int, ...]
+
+
+class Transform(Protocol):
+    """A declared difference between two weight formats."""
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        """Shapes in their format, for tensors of these shapes in ours."""
+        ...
+
+    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Convert from our format to theirs."""
+        ...
+
+    def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
+        """Convert from their format to ours; `shapes` are those of the result."""
+        ...
+
+
+@dataclass(frozen=True)
+class Split:
+    """Several of our matrices are one of theirs, concatenated along the outputs: GPT-2's fused query, key and value."""
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
+
+    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [torch.cat(tensors)]
+
+    def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
+        return list(tensors[0].split([shape[0] for shape in shapes]))
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Their matrices are (inputs, outputs), ours (outputs, inputs): GPT-2's Conv1D."""
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return [shape[::-1] for shape in shapes]
+
+    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [tensor.T if tensor.dim() == 2 else tensor for tensor in tensors]
+
+    def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
+        return self.to_theirs(tensors)
+
+
+@dataclass(frozen=True)
+class Permute:
+    """They rotate pairs (2i, 2i+1) of each head, we rotate (i, i + E/2): the format of Llama's original release."""
+
+    head_width: int
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return list(shapes)
+
+    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
+        return [self._regrouped(tensor, (-1, 2, self.head_width // 2)) for tensor in tensors]
+
+    def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
+        return [self._regrouped(tensor, (-1, self.head_width // 2, 2)) for tensor in tensors]
+
+    @staticmethod
+    def _regrouped(tensor: Tensor, sizes: Shape) -> Tensor:
+        return tensor.unflatten(0, sizes).transpose(1, 2).flatten(0, 2)
 
 
 @dataclass(frozen=True)
 class Field:
-    """A single value of a config.json and the fields of `ModelConfig` that it sets, dotted where they are nested.
+    """A value of a config.json and the fields of `ModelConfig` that it sets (dotted where nested).
 
-    default: what transformers takes where the field is absent. words: their word for each value of ours; where they
-    have several for one, the first is written.
+    default: the value that transformers uses if the field is absent. words: their word -> our word; if several of
+    theirs map to one of ours, the first is written.
     """
 
     ours: tuple[str, ...]
@@ -26,7 +97,7 @@ class Field:
 
 @dataclass(frozen=True)
 class Row:
-    """A module of theirs and the one of ours (or several), `*` for the layer; transforms apply to what was read."""
+    """A module path in their format and ours (one or several), `*` for the layer. Transforms apply in reading order."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -35,57 +106,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Family:
-    """Everything that is particular to one `model_type` of Hugging Face's."""
+    """Everything specific to one `model_type` of Hugging Face."""
 
     name: str  # the model_type
     architecture: str
-    prefix: str  # of every name but the head's; files of the bare trunk lack it
+    prefix: str  # of every weight except the head; missing in files that hold only the trunk
     rows: tuple[Row, ...]
     fields: Mapping[str, Field]
-    shared: Mapping[str, Any]  # fields of ModelConfig that are the same in the whole family
-    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # their field: the values that we can express
-    noted: Mapping[str, str] = field(
-        default_factory=dict
-    )  # their field: why it makes no difference, said when it is on
-    harmless: frozenset[str] = frozenset()  # their fields that have no say in the logits
-    buffers: tuple[str, ...] = ()  # globs of names in files that are no weights
-    is_rotary: bool = False  # rope_theta, rope_scaling, rope_parameters are understood
-    tokenizer_class: str | None = None  # what transformers makes of any tokenizer beside it, whatever the files say
-    splits_width: bool = False  # transformers refuses a width that is no multiple of the heads
-
-
-def same(names: Mapping[str, str], prefix: str, block: str) -> tuple[Row, ...]:
-    """Rows without transforms for the modules of a block."""
-    return tuple(Row(f"{prefix}{theirs}", (f"{block}{ours}",)) for theirs, ours in names.items())
+    shared: Mapping[str, Any]  # fields of ModelConfig that have the same value in the whole family
+    fixed: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # their field -> the values we can express
+    noted: Mapping[str, str] = field(default_factory=dict)  # their field -> why ignoring it is safe; noted when set
+    harmless: frozenset[str] = frozenset()  # their fields that do not affect the logits
+    buffers: tuple[str, ...] = ()  # globs of names in the files that are not weights
+    is_rotary: bool = False  # rope_theta, rope_scaling and rope_parameters are understood
+    tokenizer_class: str | None = None  # the class transformers builds for this family, ignoring the tokenizer files
+    splits_width: bool = False  # transformers requires the width to be a multiple of the number of heads
 
 
 def names(text: str) -> frozenset[str]:
     """The words of a text."""
     return frozenset(text.split())
-
-
-# What every config.json may hold without a say in the logits
-HARMLESS = names(
-    """architectures model_type transformers_version _name_or_path torch_dtype dtype use_cache initializer_range
-    bos_token_id eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id tokenizer_class prefix
-    output_attentions output_hidden_states output_scores return_dict return_dict_in_generate chunk_size_feed_forward
-    id2label label2id problem_type task_specific_params finetuning_task gradient_checkpointing torchscript is_decoder
-    attn_implementation _attn_implementation _attn_implementation_internal _attn_implementation_autoset
-    do_sample max_length min_length temperature top_k top_p typical_p repetition_penalty length_penalty early_stopping
-    num_beams num_beam_groups diversity_penalty num_return_sequences no_repeat_ngram_size bad_words_ids
-    encoder_no_repeat_ngram_size exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
-    forced_bos_token_id forced_eos_token_id remove_invalid_values tf_legacy_loss"""
-)
-ROPE = names("rope_theta rope_scaling rope_parameters")  # read by rope.py, where the family is rotary
-# What would change the logits of any family: absent, or one of these values
-FIXED: Mapping[str, tuple[Any, ...]] = {
-    "is_encoder_decoder": (False, None),
-    "add_cross_attention": (False, None),
-    "pruned_heads": (None, {}),
-    "quantization_config": (None,),
-    "attn_logit_softcapping": (None,),
-    "final_logit_softcapping": (None,),
-    "partial_rotary_factor": (1.0, None),
-    "position_embedding_type": ("absolute", "rope", None),
-}
-NOTED: Mapping[str, str] = {"auto_map": "code of its own is never run"}

@@ -1,96 +1,113 @@
-"""Models on the Hugging Face Hub: `hub:owner/name[@revision]` becomes a local directory.
+"""Models on the Hugging Face Hub: download `hub:owner/name[@revision]` and return its local directory.
 
-The extra `hub` (huggingface_hub) downloads into its own cache, so that HF_HOME, HF_ENDPOINT, HF_TOKEN and
-HF_HUB_OFFLINE mean what they mean elsewhere. Only the files that a model is read from are asked for; config.json is
-the last of them, so that a directory that has it has the small files too.
+The extra `hub` (huggingface_hub) downloads into its own cache, so HF_HOME, HF_ENDPOINT, HF_TOKEN and HF_HUB_OFFLINE
+have their usual meaning. Only the files that a model is read from are requested. config.json comes last, so that a
+cached directory with a config.json has the small files too.
 """
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from foretell.convert.hub_progress import Progress, Say, in_words, speaking
 from foretell.errors import CheckpointError, ForetellError, UsageError
 from foretell.files import read_json
+
+logger = logging.getLogger(__name__)
 
 PREFIX = "hub:"
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 TOKENIZER, PAIR = "tokenizer.json", ("vocab.json", "merges.txt")
-BESIDE = (
+OPTIONAL = (
     *("generation_config.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"),
     "chat_template.jinja",
 )
 PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 REVISION = re.compile(r"\w[\w./-]*")
+PROGRESS_SECONDS = 2.0
 
-Fetch = Callable[[str], Path]  # a file's name to where it is now
-Download = Callable[[str, dict[str, int], Fetch], Path]
+IsComplete = Callable[[Path], bool]
 
 
-def fetch_model(name: str, say: Say) -> Path:
-    """The directory of a model on the Hub, `owner/name` or `owner/name@revision`, downloaded where it is not cached.
+def fetch_model(name: str) -> Path:
+    """The directory of a model on the Hub, `owner/name` or `owner/name@revision`, downloaded unless it is cached.
 
-    `say` gets a line for what is downloaded, and how far it is. Offline (HF_HUB_OFFLINE, or no Hub within reach) what
-    was downloaded before is used, and said. Raises UsageError for a name that is none, CheckpointError for whatever
-    cannot be had: no such repository or revision, no right to it, no safetensors in it, a broken download.
+    Downloads and their progress are logged. Offline (HF_HUB_OFFLINE, or the Hub cannot be reached) a complete earlier
+    download is used. Raises UsageError for an invalid name, CheckpointError if the model cannot be fetched: an unknown
+    repository or revision, no access, no safetensors, a broken download.
     """
-    return fetch(name, say, download, has_weights)
+    return fetch(name, has_weights, with_weights=True)
 
 
-def fetch_tokenizer(name: str, say: Say) -> Path:
-    """The directory of a model's tokenizer alone, without its weights; otherwise as `fetch_model`."""
-    return fetch(name, say, download_small, lambda directory: True)
+def fetch_tokenizer(name: str) -> Path:
+    """The directory of a model's tokenizer, without the weights; otherwise as `fetch_model`."""
+    return fetch(name, lambda directory: True, with_weights=False)
 
 
-def fetch(name: str, say: Say, get: Download, is_complete: Callable[[Path], bool]) -> Path:
-    """The directory that `get` fills from the Hub, or the one in the cache, if it `is_complete`, when offline."""
+def fetch(name: str, is_complete: IsComplete, *, with_weights: bool) -> Path:
+    """The directory of the downloaded files, or the cached one when offline, if it `is_complete`."""
     repository, revision = parse_name(name.removeprefix(PREFIX))
     hub = import_hub()
     if hub.is_offline_mode():
         return find_cached(hub, repository, revision, is_complete, "HF_HUB_OFFLINE is set")
     try:
-        commit, sizes = list_files(hub, repository, revision)
+        listing = list_files(hub, repository, revision)
     except UnreachableError as error:
         directory = find_cached(hub, repository, revision, is_complete, str(error))
-        say(f"{error}: what was downloaded before is used")
+        logger.warning("%s: using the earlier download", error)
         return directory
-    directory = get(repository, sizes, partial(fetch_file, hub, repository, commit, sizes, say))
-    with failures(hub, repository, revision):
-        # By the revision's name, which writes down in the cache which commit it stands for
+    if CONFIG not in listing.sizes:
+        raise CheckpointError(f"{PREFIX}{repository} has no {CONFIG}, so it is not a model that can be read")
+    names = weight_files(hub, listing) if with_weights else []
+    for file in (*names, *small_files(listing.sizes)):
+        download(hub, listing, file)
+    directory = download(hub, listing, CONFIG).parent
+    with one_line_errors(hub, repository, revision):
+        # by the revision's name, so that the cache records which commit it names
         if Path(hub.hf_hub_download(repository, CONFIG, revision=revision)).parent != directory:
-            raise CheckpointError(f"{PREFIX}{repository} has changed while it was downloaded; try again")
+            raise CheckpointError(f"{PREFIX}{repository} changed during the download; try again")
     return directory
 
 
 class UnreachableError(CheckpointError):
-    """The Hub gave no answer."""
+    """The Hub did not answer."""
+
+
+@dataclass(frozen=True)
+class HubListing:
+    """A repository at a commit, with the size in bytes of each file in its top folder."""
+
+    repository: str
+    commit: str
+    sizes: dict[str, int]
 
 
 def parse_name(name: str) -> tuple[str, str]:
-    """Repository and revision; `main` where none is named."""
+    """Repository and revision; `main` if the name has none."""
     repository, at, revision = name.partition("@")
     if not NAME.fullmatch(repository) or ".." in repository or "--" in repository:
         raise UsageError(
-            f"'{PREFIX}{name}' names no model on the Hub; write {PREFIX}owner/name or {PREFIX}owner/name@revision"
+            f"'{PREFIX}{name}' is not a model on the Hub; write {PREFIX}owner/name or {PREFIX}owner/name@revision"
         )
     if at and (not REVISION.fullmatch(revision) or ".." in revision):
-        raise UsageError(f"'{revision}' is no revision; write a branch, a tag or a commit after @")
+        raise UsageError(f"'{revision}' is not a revision; write a branch, a tag or a commit after @")
     return repository, revision or "main"
 
 
 def import_hub() -> ModuleType:
-    """The package huggingface_hub, which not everyone needs."""
+    """The optional package huggingface_hub; a `CheckpointError` says how to install it."""
     try:
         import huggingface_hub
         import huggingface_hub.constants
         import huggingface_hub.errors
-        import huggingface_hub.hf_api
     except ImportError:
         raise CheckpointError(
             f"{PREFIX} needs the extra 'hub': pip install 'foretell[hub]', or give a directory with the model's files"
@@ -98,77 +115,46 @@ def import_hub() -> ModuleType:
     return huggingface_hub
 
 
-def list_files(hub: ModuleType, repository: str, revision: str) -> tuple[str, dict[str, int]]:
-    """The commit of a revision, and the size of each file in the repository's top folder."""
-    with failures(hub, repository, revision):
-        api = hub.HfApi()
-        commit = api.repo_info(repository, revision=revision).sha
-        entries = api.list_repo_tree(repository, revision=commit)
-        return commit, {entry.path: entry.size for entry in entries if isinstance(entry, hub.hf_api.RepoFile)}
+# --- which files -----------------------------------------------------------------------------------------------------
 
 
-def download(repository: str, sizes: dict[str, int], fetch: Fetch) -> Path:
-    """Every file that a model is read from."""
-    refuse_unreadable(repository, sizes)
-    for name in weight_files(repository, sizes, fetch):
-        fetch(name)
-    return download_small(repository, sizes, fetch)
+def list_files(hub: ModuleType, repository: str, revision: str) -> HubListing:
+    """The commit of a revision and its files."""
+    with one_line_errors(hub, repository, revision):
+        info = hub.HfApi().model_info(repository, revision=revision, files_metadata=True)
+    sizes = {file.rfilename: file.size or 0 for file in info.siblings or () if "/" not in file.rfilename}
+    return HubListing(repository, info.sha, sizes)
 
 
-def download_small(repository: str, sizes: dict[str, int], fetch: Fetch) -> Path:
-    """The tokenizer's files and the others beside the weights, config.json last."""
-    if CONFIG not in sizes:
-        raise CheckpointError(f"{PREFIX}{repository} has no {CONFIG}, so it is no model that can be read")
-    for name in small_files(sizes):
-        fetch(name)
-    return fetch(CONFIG).parent
-
-
-def fetch_file(hub: ModuleType, repository: str, commit: str, sizes: dict[str, int], say: Say, name: str) -> Path:
-    """One file, from the cache or the Hub."""
-    cached = hub.try_to_load_from_cache(repository, name, revision=commit)
-    if isinstance(cached, str):
-        return Path(cached)
-    say(f"downloading {name} of {repository}, {in_words(sizes[name])}")
-    with failures(hub, repository, commit, name), speaking(say):
-        bar = partial(Progress, name, say)
-        return Path(hub.hf_hub_download(repository, name, revision=commit, tqdm_class=bar))
+def weight_files(hub: ModuleType, listing: HubListing) -> list[str]:
+    """The one file of weights, or those that the index lists; a repository without safetensors is refused."""
+    name = f"{PREFIX}{listing.repository}"
+    if WEIGHTS in listing.sizes:
+        return [WEIGHTS]
+    if INDEX not in listing.sizes:
+        pickled = next((file for file in sorted(listing.sizes) if file.endswith(PICKLED)), None)
+        reason = "" if pickled is None else f" but {pickled}, which is a pickle and can run any code when it is opened"
+        raise CheckpointError(f"{name} has no {WEIGHTS}{reason}; use a model that has it")
+    weight_map = read_json(download(hub, listing, INDEX)).get("weight_map")
+    files = sorted({str(file) for file in weight_map.values()}) if isinstance(weight_map, dict) else []
+    if not files:
+        raise CheckpointError(f"{name}: {INDEX} has no weight_map from names to files")
+    for file in files:
+        if file not in listing.sizes or not file.endswith(".safetensors"):
+            raise CheckpointError(f"{name}: {INDEX} names '{file[:80]}', which the repository does not have")
+    return files
 
 
 def small_files(sizes: dict[str, int]) -> list[str]:
-    """The tokenizer's files and the others that are read, as far as the repository has them."""
+    """The tokenizer's files and the optional ones, as far as the repository has them."""
     tokenizer = (TOKENIZER,) if TOKENIZER in sizes else PAIR
-    return [name for name in (*tokenizer, *BESIDE) if name in sizes]
+    return [name for name in (*tokenizer, *OPTIONAL) if name in sizes]
 
 
-def weight_files(repository: str, sizes: dict[str, int], fetch: Fetch) -> list[str]:
-    """The one file of weights, or those that the index lists."""
-    if WEIGHTS in sizes:
-        return [WEIGHTS]
-    places = read_json(fetch(INDEX)).get("weight_map")
-    names = sorted({str(name) for name in places.values()}) if isinstance(places, dict) else []
-    if not names:
-        raise CheckpointError(f"{PREFIX}{repository}: {INDEX} has no weight_map from names to files")
-    for name in names:
-        if name not in sizes or "/" in name or not name.endswith(".safetensors"):
-            raise CheckpointError(
-                f"{PREFIX}{repository}: {INDEX} names '{name[:80]}', which the repository does not have"
-            )
-    return names
-
-
-def refuse_unreadable(repository: str, sizes: dict[str, int]) -> None:
-    """Refuse a repository that has no model for us, before anything is downloaded."""
-    if WEIGHTS not in sizes and INDEX not in sizes:
-        pickled = next((name for name in sorted(sizes) if name.endswith(PICKLED)), None)
-        reason = "" if pickled is None else f" but {pickled}, which is a pickle and can run any code when it is opened"
-        raise CheckpointError(f"{PREFIX}{repository} has no {WEIGHTS}{reason}; find one that has")
-
-
-def find_cached(hub: ModuleType, repository: str, revision: str, is_complete: Callable[[Path], bool], why: str) -> Path:
-    """The directory of what was downloaded before, if it is complete; `why` nothing is downloaded now."""
-    found = hub.try_to_load_from_cache(repository, CONFIG, revision=revision)
-    directory = Path(found).parent if isinstance(found, str) else None
+def find_cached(hub: ModuleType, repository: str, revision: str, is_complete: IsComplete, why: str) -> Path:
+    """The directory of a complete earlier download; `why` nothing can be downloaded now."""
+    config = hub.try_to_load_from_cache(repository, CONFIG, revision=revision)
+    directory = Path(config).parent if isinstance(config, str) else None
     if directory is None or not is_complete(directory):
         at = "" if revision == "main" else f"@{revision}"
         raise CheckpointError(
@@ -178,16 +164,81 @@ def find_cached(hub: ModuleType, repository: str, revision: str, is_complete: Ca
 
 
 def has_weights(directory: Path) -> bool:
-    """Whether all files of weights are there: other programs may have downloaded only some."""
+    """True if all files of weights are present; other programs may have downloaded only some."""
     if (directory / WEIGHTS).exists() or not (directory / INDEX).exists():
         return (directory / WEIGHTS).exists()
-    places = read_json(directory / INDEX).get("weight_map")
-    return isinstance(places, dict) and all((directory / str(name)).exists() for name in places.values())
+    weight_map = read_json(directory / INDEX).get("weight_map")
+    return isinstance(weight_map, dict) and all((directory / str(file)).exists() for file in weight_map.values())
+
+
+# --- downloading -----------------------------------------------------------------------------------------------------
+
+
+def download(hub: ModuleType, listing: HubListing, name: str) -> Path:
+    """The path of one file in the cache, downloaded if it is not there.
+
+    One at a time and not by `snapshot_download`: its threads finish their files before Ctrl-C takes effect.
+    """
+    cached = hub.try_to_load_from_cache(listing.repository, name, revision=listing.commit)
+    if isinstance(cached, str):
+        return Path(cached)
+    logger.info("downloading %s of %s, %s", name, listing.repository, format_bytes(listing.sizes[name]))
+    bar = progress_class(name)
+    with one_line_errors(hub, listing.repository, listing.commit, name), warnings_in_our_log():
+        return Path(hub.hf_hub_download(listing.repository, name, revision=listing.commit, tqdm_class=bar))
+
+
+def progress_class(name: str) -> type:
+    """A progress bar for huggingface_hub that draws nothing and logs a line about the file every PROGRESS_SECONDS."""
+    from tqdm import tqdm  # which huggingface_hub requires
+
+    class LoggedProgress(tqdm):
+        def __init__(self, *, total: float | None = None, initial: int = 0, **_: Any):
+            super().__init__(total=total, initial=initial, disable=True)
+            self.last = time.monotonic()
+
+        def update(self, n: float | None = 1) -> None:
+            self.n += n or 0
+            if time.monotonic() - self.last >= PROGRESS_SECONDS:
+                self.last = time.monotonic()
+                whole = f" of {format_bytes(self.total)} ({self.n / self.total:.0%})" if self.total else ""
+                logger.info("%s: %s%s", name, format_bytes(self.n), whole)
+
+    return LoggedProgress
+
+
+def format_bytes(size: float) -> str:
+    """A size in bytes for people: 1.5 kB, 548 MB."""
+    for unit in ("bytes", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 10 else f"{size:.1f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+class OneLineHandler(logging.Handler):
+    """Forwards records to this module's log, each as one line."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        logger.warning(" ".join(record.getMessage().split()))
 
 
 @contextmanager
-def failures(hub: ModuleType, repository: str, revision: str, file: str = "") -> Generator[None]:
-    """Every way in which the Hub fails, as one line."""
+def warnings_in_our_log() -> Generator[None]:
+    """Send huggingface_hub's warnings, such as that a transfer is resumed, to our log instead of its own handlers."""
+    library = logging.getLogger("huggingface_hub")
+    handlers, propagate = library.handlers, library.propagate
+    forwarding: logging.Handler = OneLineHandler(logging.WARNING)
+    library.handlers, library.propagate = [forwarding], False
+    try:
+        yield
+    finally:
+        library.handlers, library.propagate = handlers, propagate
+
+
+@contextmanager
+def one_line_errors(hub: ModuleType, repository: str, revision: str, file: str | None = None) -> Generator[None]:
+    """Turn every error of the Hub into one line; `file` is the one being downloaded."""
     errors = hub.errors
     name = PREFIX + repository
     try:
@@ -204,8 +255,8 @@ def failures(hub: ModuleType, repository: str, revision: str, file: str = "") ->
         status = error.response.status_code
         advice = "set a valid HF_TOKEN" if status in (401, 403) else "try again later"
         raise CheckpointError(f"{name}: the Hub answered with status {status}; {advice}") from error
-    except Exception as error:  # the transport's errors are those of whatever HTTP library is in use
+    except Exception as error:  # transport errors depend on the HTTP library in use
         reason = " ".join(str(error).split())[:120] or type(error).__name__
-        if file:
-            raise CheckpointError(f"{name}: {file} could not be downloaded whole ({reason}); try again") from error
+        if file is not None:
+            raise CheckpointError(f"{name}: {file} could not be downloaded ({reason}); try again") from error
         raise UnreachableError(f"{hub.constants.ENDPOINT} cannot be reached ({reason})") from error

@@ -1,8 +1,9 @@
-"""Hugging Face directories: read into a model, and written from one, both by the family's table."""
+"""Load a Hugging Face directory: check its files, and read its configuration and weights by the family's table."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import stat
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,28 +12,29 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.convert.directory import CONFIG, INDEX, WEIGHTS, check_files, find_tensors, read_small_json
+from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import Family
-from foretell.convert.layout import iter_ours, iter_theirs, pairings
-from foretell.convert.reader import FLOATS, StoredTensor, read_tensor
-from foretell.convert.settings import read_settings, write_settings
+from foretell.convert.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
+from foretell.convert.weights import iter_ours, pairings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
-from foretell.files import write_json
-from foretell.language_model import LanguageModel, check_vocabulary, save_tensors
-from foretell.model.decoder import Decoder
+from foretell.files import read_json
+from foretell.language_model import LanguageModel, check_vocabulary
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
-from foretell.text import Tokenizer, load_tokenizer
+from foretell.text import load_tokenizer
 
-SHARD_BYTES = 5 * 10**9
+CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+READ = (".json", ".txt", ".safetensors", ".model")
+MOST_JSON_BYTES = 2**23
+PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 HEAD = "lm_head"
 
 
 def load_huggingface(
     directory: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, *, name: str = "model"
 ) -> LanguageModel:
-    """Read a model for use. Whatever is wrong with the directory is a `CheckpointError` or `TokenizerError`."""
+    """Load a model for inference. A damaged or unsupported directory is a `CheckpointError` or `TokenizerError`."""
     check_files(directory)
     family, config, notes = read_config(directory)
     tensors = find_weights(directory, family, config)
@@ -52,14 +54,83 @@ def _read(tensors: Mapping[str, StoredTensor], dtype: torch.dtype, name: str) ->
     return read_tensor(tensors[name], dtype)
 
 
+def stored_dtype(directory: Path) -> torch.dtype:
+    """The precision of the directory's weights; float32 if they differ."""
+    dtypes = {FLOATS[tensor.dtype] for tensor in find_tensors(directory).values() if tensor.dtype in FLOATS}
+    return dtypes.pop() if len(dtypes) == 1 else torch.float32
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def check_files(directory: Path) -> None:
+    """Refuse links that lead out of the directory, and entries that are not regular files.
+
+    In a download cache, where files are links from snapshots/REVISION to blobs, a link may lead there.
+    """
+    home = directory.resolve()
+    homes = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+    for path in sorted(directory.iterdir()):
+        if path.suffix not in READ:
+            continue
+        target = path.resolve()
+        if path.is_symlink() and not any(target.is_relative_to(allowed) for allowed in homes):
+            raise CheckpointError(f"{path} is a link out of its directory, to {target}; copy the file there instead")
+        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
+            raise CheckpointError(f"{path} is not a regular file")
+
+
+def read_small_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file, refused if the file is unreasonably large."""
+    if path.exists() and path.stat().st_size > MOST_JSON_BYTES:
+        raise CheckpointError(f"{path} has {path.stat().st_size:,} bytes, far more than such a file needs")
+    return read_json(path)
+
+
+def find_tensors(directory: Path) -> dict[str, StoredTensor]:
+    """Every tensor of the directory's safetensors: one file, or several that an index lists."""
+    if (directory / WEIGHTS).exists():
+        return read_header(directory / WEIGHTS)
+    if (directory / INDEX).exists():
+        return read_shards(directory)
+    pickles = [path.name for pattern in PICKLES for path in sorted(directory.glob(pattern))]
+    if pickles:
+        raise CheckpointError(
+            f"{directory} has only {pickles[0]}; such a file can run any code when it is opened, so foretell opens "
+            f"none: get {WEIGHTS} of the same model"
+        )
+    raise CheckpointError(f"{directory} has no weights: neither {WEIGHTS} nor {INDEX}")
+
+
+def read_shards(directory: Path) -> dict[str, StoredTensor]:
+    """The tensors that the index lists; index and files must agree exactly."""
+    path = directory / INDEX
+    weight_map = read_small_json(path).get("weight_map")
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise CheckpointError(f"{path} has no weight_map from names to files")
+    files = sorted(set(weight_map.values()))
+    for file in files:
+        if file != Path(file).name or "\\" in file or not file.endswith(".safetensors"):
+            raise CheckpointError(f"{path} names {file[:80]!r}, which is not a safetensors file in its directory")
+    tensors = {(file, name): tensor for file in files for name, tensor in read_header(directory / file).items()}
+    listed = {(file, name) for name, file in weight_map.items()}
+    for file, name in sorted(listed ^ tensors.keys()):
+        where = "is in the index and not in the file" if (file, name) in listed else "is in the file, not in the index"
+        raise CheckpointError(f"{directory / file}: '{name[:80]}' {where}")
+    return {name: tensor for (_, name), tensor in tensors.items()}
+
+
+# --- configuration and weights ---------------------------------------------------------------------------------------
+
+
 def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
-    """The family and the configuration, and what is to be said about the config.json."""
+    """The family, the configuration, and notes on fields of the config.json that were not used."""
     path = directory / CONFIG
     values = read_small_json(path)
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = did_you_mean(str(kind)[:80], FAMILIES) or f"; known: {', '.join(FAMILIES)}"
-        raise CheckpointError(f"{path} says model_type {str(kind)[:80]!r}, which foretell cannot read{near}")
+        raise CheckpointError(f"{path} has model_type {str(kind)[:80]!r}, which foretell cannot read{near}")
     try:
         config, notes = read_settings(FAMILIES[kind], values)
     except ConfigError as error:
@@ -68,131 +139,59 @@ def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
 
 
 def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[str, StoredTensor]:
-    """The tensors that the configuration asks for, names and shapes checked; nothing is read yet."""
-    found = {full_name(family, name): tensor for name, tensor in _needed(directory, family).items()}
-    if config.num_layers > len(found):  # before time goes into names for them all
+    """The tensors that the configuration asks for, with names and shapes checked; no data is read yet."""
+    stored = {full_name(family, name): tensor for name, tensor in _without_buffers(directory, family).items()}
+    if config.num_layers > len(stored):  # before listing the names of an absurd number of layers
         raise CheckpointError(
-            f"{directory} has {len(found)} weights, too few for the configuration's {config.num_layers} layers"
+            f"{directory} has {len(stored)} weights, too few for the configuration's {config.num_layers} layers"
         )
-    expected = {pairing.theirs: pairing.shape for pairing in pairings(family, config)}
+    try:
+        expected = {pairing.theirs: pairing.shape for pairing in pairings(family, config)}
+    except ConfigError as error:
+        raise CheckpointError(f"{directory / CONFIG}: {error}") from None
     for name, shape in expected.items():
-        if name not in found:
+        if name not in stored:
             raise CheckpointError(f"{directory} has no weight '{name}'")
-        if found[name].shape != shape:
+        if stored[name].shape != shape:
             raise CheckpointError(
-                f"{directory}: '{name}' has shape {found[name].shape}, the configuration asks for {shape}"
+                f"{directory}: '{name}' has shape {stored[name].shape}, the configuration asks for {shape}"
             )
     if config.tie_embeddings:
-        _check_tied(family, found)
-    for name in found:
+        _remove_tied_head(family, stored)
+    for name in stored:
         if name not in expected:
-            near = did_you_mean(starred(name[:200]), {starred(one) for one in expected})
+            near = did_you_mean(starred(name[:200]), {starred(known) for known in expected})
             raise CheckpointError(f"{directory} has a weight '{name[:80]}' that a {family.name} does not{near}")
-    return found
+    return stored
 
 
-def _needed(directory: Path, family: Family) -> dict[str, StoredTensor]:
-    """All tensors but those that are no weights."""
+def _without_buffers(directory: Path, family: Family) -> dict[str, StoredTensor]:
+    """All tensors except the family's buffers; a weight both with and without the prefix is refused."""
     tensors = find_tensors(directory)
     duplicates = len(tensors) - len({full_name(family, name) for name in tensors})
     if duplicates:
         raise CheckpointError(f"{directory} has {duplicates} weights twice, with and without '{family.prefix}'")
-    buffers = family.buffers
     return {
         name: tensor
         for name, tensor in tensors.items()
-        if not any(matches(glob, full_name(family, name)) for glob in buffers)
+        if not any(matches(glob, full_name(family, name)) for glob in family.buffers)
     }
 
 
 def full_name(family: Family, name: str) -> str:
-    """The name with the prefix that files of the trunk alone leave out."""
+    """The name with the prefix that files of the bare trunk leave out."""
     return name if name.startswith((family.prefix, f"{HEAD}.")) else f"{family.prefix}{name}"
 
 
-def _check_tied(family: Family, found: dict[str, StoredTensor]) -> None:
-    """A tied head may be in the file a second time; then it is taken out, if it is really the same."""
-    head = found.pop(f"{HEAD}.weight", None)
+def _remove_tied_head(family: Family, stored: dict[str, StoredTensor]) -> None:
+    """Drop the head that some files hold next to the tied embedding; refuse it if it differs."""
+    head = stored.pop(f"{HEAD}.weight", None)
     if head is None:
         return
-    embedding = found[f"{family.rows[0].theirs}.weight"]
+    embedding = stored[f"{family.rows[0].theirs}.weight"]
     dtype = FLOATS.get(embedding.dtype, torch.float32)
     if head.shape != embedding.shape or not torch.equal(read_tensor(head, dtype), read_tensor(embedding, dtype)):
         raise CheckpointError(
-            f"{head.file}: '{HEAD}.weight' is not the embedding's, but config.json says tie_word_embeddings; "
+            f"{head.file}: '{HEAD}.weight' is not the embedding, but config.json has tie_word_embeddings; "
             "one of the two is wrong"
         )
-
-
-def stored_dtype(directory: Path) -> torch.dtype:
-    """The precision that the directory's weights have; float32 where they differ."""
-    kinds = {FLOATS[tensor.dtype] for tensor in find_tensors(directory).values() if tensor.dtype in FLOATS}
-    return kinds.pop() if len(kinds) == 1 else torch.float32
-
-
-def write_huggingface(
-    directory: Path, model: LanguageModel, family: Family, dtype: torch.dtype, shard_bytes: int = SHARD_BYTES
-) -> None:
-    """Write a model's files into an existing directory. The family must be able to express it (`check_expressible`)."""
-    config = model.decoder.config
-    write_weights(directory, iter_theirs(family, config, _weights(model.decoder, dtype)), shard_bytes)
-    write_json(directory / CONFIG, config_json(family, config, model.tokenizer, dtype))
-    write_tokenizer(directory, model.tokenizer, config)
-    for path in directory.glob("*.safetensors"):  # which the library lets only their owner read
-        path.chmod((directory / CONFIG).stat().st_mode)
-
-
-def _weights(decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
-    return {path: weight.detach().to("cpu", dtype) for path, weight in decoder.named_parameters()}
-
-
-def config_json(family: Family, config: ModelConfig, tokenizer: Tokenizer, dtype: torch.dtype) -> dict[str, Any]:
-    """The content of config.json. Special tokens are written out: the families' own defaults are others' ids."""
-    ends = list(tokenizer.end_ids)
-    return {
-        "architectures": [family.architecture],
-        "model_type": family.name,
-        **write_settings(family, config),
-        "bos_token_id": tokenizer.start_id,
-        "eos_token_id": ends if len(ends) > 1 else tokenizer.end_id,
-        "pad_token_id": None,
-        "torch_dtype": str(dtype).removeprefix("torch."),
-    }
-
-
-def write_weights(directory: Path, tensors: Iterator[tuple[str, Tensor]], shard_bytes: int) -> None:
-    """One safetensors file, or several with an index where they would be larger than `shard_bytes`."""
-    shards = split_into_shards(dict(tensors), shard_bytes)
-    metadata = {"format": "pt"}  # without it, transformers refuses the file
-    if len(shards) == 1:
-        save_tensors(directory / WEIGHTS, shards[0], metadata)
-        return
-    places: dict[str, str] = {}
-    for number, shard in enumerate(shards, start=1):
-        name = f"model-{number:05}-of-{len(shards):05}.safetensors"
-        save_tensors(directory / name, shard, metadata)
-        places |= dict.fromkeys(shard, name)
-    total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
-    write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": places})
-
-
-def split_into_shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[dict[str, Tensor]]:
-    """The tensors in order, in groups of at most so many bytes; one that is larger has a group of its own."""
-    shards: list[dict[str, Tensor]] = [{}]
-    size = 0
-    for name, tensor in tensors.items():
-        if shards[-1] and size + tensor.nbytes > shard_bytes:
-            shards.append({})
-            size = 0
-        shards[-1][name] = tensor
-        size += tensor.nbytes
-    return shards
-
-
-def write_tokenizer(directory: Path, tokenizer: Tokenizer, config: ModelConfig) -> None:
-    """tokenizer.json, and beside it what transformers needs to build the same tokenizer from it."""
-    tokenizer.save(directory / "tokenizer.json")
-    special = {"bos_token": tokenizer.start_id, "eos_token": tokenizer.end_id}
-    named = {name: tokenizer.piece(number) for name, number in special.items() if number is not None}
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": config.context_length}
-    write_json(directory / "tokenizer_config.json", {**settings, "clean_up_tokenization_spaces": False, **named})

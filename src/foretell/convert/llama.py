@@ -1,9 +1,12 @@
-"""Llama 1 to 3, SmolLM and whatever else calls itself llama; Mistral, which is Llama with a window."""
+"""The Llama families in Hugging Face's format: Llama 1 to 3 and SmolLM, Mistral, Qwen2 (and 2.5), Qwen3.
+
+Mistral adds a window, Qwen2 biases on query, key and value, Qwen3 norms on queries and keys.
+"""
 
 from __future__ import annotations
 
 from foretell.convert.family import Family, Field, Row, names
-from foretell.convert.gpt2 import ACTIVATIONS
+from foretell.convert.gpt import ACTIVATIONS
 
 BLOCK = "trunk.blocks.*"
 ROWS = (
@@ -66,6 +69,43 @@ MISTRAL = Family(
     },
     shared=SHARED,
     fixed={"layer_types": (None,)},
+    buffers=BUFFERS,
+    is_rotary=True,
+)
+QWEN_SIZES = {**SIZES, "num_key_value_heads": Field(("num_kv_heads",), 32)}
+QWEN_FIXED = {"use_sliding_window": (False, None), "layer_types": (None, ["full_attention"])}
+QWEN_HARMLESS = names("sliding_window max_window_layers")  # ignored by transformers unless use_sliding_window is set
+
+QWEN2 = Family(
+    name="qwen2",
+    architecture="Qwen2ForCausalLM",
+    prefix="model.",
+    rows=ROWS,
+    fields=QWEN_SIZES,
+    tokenizer_class="Qwen2Tokenizer",
+    shared={**SHARED, "bias": {"attention": True, "attention_output": False, "feedforward": False, "norm": False}},
+    fixed=QWEN_FIXED,
+    harmless=QWEN_HARMLESS,
+    buffers=BUFFERS,
+    is_rotary=True,
+)
+QWEN3 = Family(
+    name="qwen3",
+    architecture="Qwen3ForCausalLM",
+    prefix="model.",
+    rows=(
+        *ROWS,
+        Row("model.layers.*.self_attn.q_norm", (f"{BLOCK}.attention.query_norm",)),
+        Row("model.layers.*.self_attn.k_norm", (f"{BLOCK}.attention.key_norm",)),
+    ),
+    fields={
+        **QWEN_SIZES,
+        "head_dim": Field(("head_width",), 128),
+        "attention_bias": Field(("bias.attention", "bias.attention_output"), False),
+    },
+    shared={**SHARED, "qk_norm": True},
+    fixed=QWEN_FIXED,
+    harmless=QWEN_HARMLESS,
     buffers=BUFFERS,
     is_rotary=True,
 )

@@ -1,4 +1,4 @@
-"""Models of every architecture that GGUF and we share, with odd shapes and tokenizers of both splits."""
+"""Fixtures: models of every supported GGUF architecture, with odd shapes and tokenizers of both splits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foretell.model.init import make_decoder
 from foretell.text import Tokenizer, train_tokenizer
 
 TEXT = "The quick brown fox, 1234 of them, doesn't jump over the lazy dog.\n\tif x == 0: return None\n" * 30
-UNUSED = 5  # rows that no token of the tokenizer has
+UNUSED = 5  # rows without a token
 SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 16, "feedforward_width": 52}
 ROTARY: dict[str, Any] = {
     "position": "rotary",
@@ -47,13 +47,13 @@ MakeModel = Callable[..., LanguageModel]
 
 @pytest.fixture(params=CASES)
 def case(request: pytest.FixtureRequest) -> str:
-    """A test that takes this runs once for every case."""
+    """A test that takes this runs once per case."""
     return request.param
 
 
 @pytest.fixture(scope="session")
 def tokenizers_by_split() -> dict[str, Tokenizer]:
-    """Byte-level BPE with both ways of cutting text, and bytes alone."""
+    """Byte-level BPE with both splits, and bytes alone."""
     made = {split: train_tokenizer("bpe", [TEXT], vocab_size=320, split=split) for split in ("gpt2", "qwen2")}
     return {**made, "bytes": train_tokenizer("bytes", ["a"])}
 

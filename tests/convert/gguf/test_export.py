@@ -1,4 +1,4 @@
-"""A GGUF file is proved or it is not there; what llama.cpp cannot do is refused by its name."""
+"""A GGUF file passes the parity check or is removed; what llama.cpp cannot do is refused by name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,11 @@ import pytest
 import torch
 
 from foretell.cli.main import run as run_command
-from foretell.convert.gguf import export
+from foretell.convert.gguf import export_gguf as export_module
 from foretell.convert.gguf.architectures import choose_architecture
-from foretell.convert.gguf.export import export_gguf
-from foretell.convert.gguf.precision import PRECISIONS
-from foretell.convert.gguf.reading import read_gguf
-from foretell.convert.gguf.write import Packed, write_gguf
-from foretell.convert.report import REPORT
+from foretell.convert.gguf.export_gguf import export_gguf, read_gguf
+from foretell.convert.gguf.writer import PRECISIONS, Packed, write_gguf
+from foretell.convert.parity import REPORT
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
 from foretell.language_model import LanguageModel, save_model
 from foretell.model.presets import SIZES, preset_config
@@ -28,7 +26,7 @@ gguf = pytest.importorskip("gguf", reason="the extra `gguf` is not installed")
 
 
 def kinds_in(path: Path) -> dict[str, str]:
-    """What each tensor of a file is stored as."""
+    """The precision of each tensor of a file."""
     return {tensor.name: tensor.tensor_type.name.lower() for tensor in gguf.GGUFReader(path).tensors}
 
 
@@ -36,11 +34,13 @@ def pairs_in(path: Path) -> dict[str, Any]:
     return {name: field.contents() for name, field in gguf.GGUFReader(path).fields.items()}
 
 
-# --- the proof -------------------------------------------------------------------------------------------------------
+# --- parity ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_an_export_is_the_same_model_and_says_how_near(case: str, precision: str, make_model, tmp_path: Path) -> None:
+def test_an_export_is_the_same_model_and_its_report_gives_the_differences(
+    case: str, precision: str, make_model, tmp_path: Path
+) -> None:
     report = export_gguf(make_model(case), tmp_path / "out.gguf", precision)
     assert json.loads((tmp_path / REPORT).read_text()) == report
     assert sorted(path.name for path in tmp_path.iterdir()) == [REPORT, "out.gguf"]
@@ -51,7 +51,7 @@ def test_an_export_is_the_same_model_and_says_how_near(case: str, precision: str
     assert (report["rounding"] is None) == (precision == "f32")
 
 
-def test_in_f32_every_weight_comes_back_to_the_bit(case: str, make_model, tmp_path: Path) -> None:
+def test_f32_weights_are_bit_identical(case: str, make_model, tmp_path: Path) -> None:
     model = make_model(case)
     export_gguf(model, tmp_path / "out.gguf")
     weights = read_gguf(gguf, tmp_path / "out.gguf").weights
@@ -97,35 +97,35 @@ SPOILED = {
 
 
 @pytest.mark.parametrize("spoil", SPOILED)
-def test_what_does_not_say_the_same_is_refused_and_removed(spoil, make_model, tmp_path: Path, monkeypatch) -> None:
+def test_an_export_that_differs_is_refused_and_removed(spoil, make_model, tmp_path: Path, monkeypatch) -> None:
     def write(gguf: Any, path: Path, architecture: str, pairs: Any, tensors: Any) -> None:
-        copies = {name: Packed(one.precision, one.content.copy()) for name, one in tensors.items()}
+        copies = {name: Packed(tensor.precision, tensor.content.copy()) for name, tensor in tensors.items()}
         spoil(pairs, copies)
         write_gguf(gguf, path, architecture, pairs, copies)
 
-    monkeypatch.setattr(export, "write_gguf", write)
+    monkeypatch.setattr(export_module, "write_gguf", write)
     digits = train_tokenizer("bpe", ["1234567890, a  b\n\n the 3.14 and\n" * 99], vocab_size=300, split="gpt2")
     with pytest.raises(OutputError, match=SPOILED[spoil]):
         export_gguf(make_model("llama 3", digits), tmp_path / "out.gguf")
     assert list(tmp_path.iterdir()) == []
 
 
-# --- what is in the file ---------------------------------------------------------------------------------------------
+# --- content ---------------------------------------------------------------------------------------------------------
 
 
-def test_vectors_stay_whole_and_rows_of_other_lengths_are_f16_with_a_line(make_model, tmp_path: Path) -> None:
+def test_vectors_stay_f32_and_odd_rows_become_f16_with_a_note(make_model, tmp_path: Path) -> None:
     report = export_gguf(make_model("gpt2"), tmp_path / "out.gguf", "q8_0")
     kinds = kinds_in(tmp_path / "out.gguf")
     assert kinds["blk.0.attn_norm.weight"] == kinds["blk.0.attn_qkv.bias"] == kinds["position_embd.weight"] == "f32"
     assert kinds["blk.0.attn_qkv.weight"] == kinds["token_embd.weight"] == "q8_0"
     assert kinds["blk.0.ffn_down.weight"] == "f16"  # 52 inputs
-    assert report["notes"] == ["2 of 28 tensors have rows of no multiple of 32 numbers: f16, not q8_0"]
+    assert report["notes"] == ["2 of 28 tensors have rows whose length is not a multiple of 32: f16, not q8_0"]
 
 
-def test_a_tied_head_is_left_out_and_another_is_not(make_model, tmp_path: Path) -> None:
-    for case, is_there in (("gpt2", False), ("gpt2 with a head of its own", True)):
-        export_gguf(make_model(case), tmp_path / f"{is_there}.gguf")
-        assert ("output.weight" in kinds_in(tmp_path / f"{is_there}.gguf")) == is_there
+def test_only_an_untied_head_is_written(make_model, tmp_path: Path) -> None:
+    for case, has_head in (("gpt2", False), ("gpt2 with a head of its own", True)):
+        export_gguf(make_model(case), tmp_path / f"{has_head}.gguf")
+        assert ("output.weight" in kinds_in(tmp_path / f"{has_head}.gguf")) == has_head
 
 
 def test_the_tokenizer_is_in_the_file(make_model, tokenizers_by_split, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ def test_the_tokenizer_is_in_the_file(make_model, tokenizers_by_split, tmp_path:
     assert pairs["tokenizer.ggml.token_type"][tokenizer.end_id :] == [3, 5, 5, 5, 5, 5]
 
 
-def test_the_end_of_a_turn_is_in_the_file_too(make_model, tokenizers_by_split, tmp_path: Path) -> None:
+def test_the_end_of_a_turn_is_in_the_file(make_model, tokenizers_by_split, tmp_path: Path) -> None:
     document = with_added(tokenizers_by_split["qwen2"], "<|im_end|>", special=True)
     ends = Tokenizer(tokenizer_json.with_ends(document, ["<|im_end|>", "<|endoftext|>"]))
     export_gguf(make_model("qwen3", ends), tmp_path / "out.gguf")
@@ -147,11 +147,13 @@ def test_the_end_of_a_turn_is_in_the_file_too(make_model, tokenizers_by_split, t
     assert (pairs["tokenizer.ggml.eos_token_id"], pairs["tokenizer.ggml.eot_token_id"]) == ends.end_ids
 
 
-def test_a_tokenizer_that_composes_leaves_with_a_line(make_model, tokenizers_by_split, tmp_path: Path) -> None:
+def test_a_tokenizer_that_normalizes_to_nfc_is_exported_with_a_note(
+    make_model, tokenizers_by_split, tmp_path: Path
+) -> None:
     composing = Tokenizer({**tokenizers_by_split["qwen2"].to_json(), "normalizer": {"type": "NFC"}})
     report = export_gguf(make_model("qwen3", composing), tmp_path / "out.gguf")
     assert report["notes"] == [
-        "the tokenizer composes characters (NFC) and llama.cpp does not: compose texts before it reads them"
+        "the tokenizer normalizes text to NFC and llama.cpp does not: normalize texts before it reads them"
     ]
 
 
@@ -162,7 +164,7 @@ def test_a_second_report_does_not_replace_the_first(make_model, tmp_path: Path) 
     assert json.loads((tmp_path / f"q8_0.{REPORT}").read_text())["dtype"] == "q8_0"
 
 
-# --- what is refused -------------------------------------------------------------------------------------------------
+# --- refusals --------------------------------------------------------------------------------------------------------
 
 
 def with_added(tokenizer: Tokenizer, name: str, **flags: bool) -> dict[str, Any]:
@@ -177,7 +179,7 @@ def changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_sizes_that_train_offers_can_leave_as_qwen3(size: str) -> None:
+def test_the_sizes_of_train_can_be_exported_as_qwen3(size: str) -> None:
     assert choose_architecture(preset_config(size, vocab_size=300)).name == "qwen3"
 
 
@@ -190,7 +192,7 @@ SHAPES = {
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_shape_without_words_is_refused_by_the_field(name: str, make_model, tmp_path: Path) -> None:
+def test_a_configuration_that_gguf_cannot_express_is_refused_by_field(name: str, make_model, tmp_path: Path) -> None:
     changes, message = SHAPES[name]
     with pytest.raises(ConfigError, match=f"^GGUF: .*{message}"):
         export_gguf(make_model(name, **changes), tmp_path / "out.gguf", family_name=name.partition(",")[0])
@@ -205,31 +207,39 @@ def refused_tokenizers(bpe: Tokenizer) -> dict[str, tuple[Tokenizer, str]]:
     return {
         "characters": (
             train_tokenizer("characters", ["abc"]),
-            "of this kind .characters. .*; .* bpe and bytes can leave",
+            "of kind characters; .* bpe and bytes can be exported",
         ),
-        "words": (train_tokenizer("words", ["a b"]), "of this kind .words."),
-        "another split": (changed(bpe, pre_tokenizer=prefixed), "cuts text as none of llama.cpp's pre-tokenizers"),
-        "a normalizer": (changed(bpe, normalizer={"type": "Lowercase"}), "changes text first .Lowercase."),
-        "no end": (Tokenizer(without_end), "no end token, and llama.cpp would take token 11"),
+        "words": (train_tokenizer("words", ["a b"]), "of kind words"),
+        "another split": (
+            changed(bpe, pre_tokenizer=prefixed),
+            "splits text as none of the known pre-tokenizers of llama.cpp",
+        ),
+        "a normalizer": (changed(bpe, normalizer={"type": "Lowercase"}), "normalizes text .Lowercase."),
+        "no end": (Tokenizer(without_end), "no end token, and llama.cpp would use token 11"),
         "a name twice": (
             Tokenizer(with_added(bpe, f"[PAD{bpe.vocab_size + 2}]")),
             "2 of the model's rows have the name",
         ),
-        "white space": (Tokenizer(with_added(bpe, "[X]", lstrip=True)), "the added token '.X.' takes the white space"),
+        "white space": (
+            Tokenizer(with_added(bpe, "[X]", lstrip=True)),
+            "the added token '.X.' absorbs or requires white space",
+        ),
     }
 
 
 @pytest.mark.parametrize(
     "name", ["characters", "words", "another split", "a normalizer", "no end", "a name twice", "white space"]
 )
-def test_a_tokenizer_that_llama_cpp_lacks_is_refused(name: str, make_model, tokenizers_by_split, tmp_path) -> None:
+def test_a_tokenizer_that_llama_cpp_cannot_reproduce_is_refused(
+    name: str, make_model, tokenizers_by_split, tmp_path
+) -> None:
     tokenizer, message = refused_tokenizers(tokenizers_by_split["gpt2"])[name]
     with pytest.raises(TokenizerError, match=f"^GGUF: .*{message}"):
         export_gguf(make_model("llama", tokenizer), tmp_path / "out.gguf")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_numbers_beyond_float16_are_refused_by_name(make_model, tmp_path: Path) -> None:
+def test_values_beyond_float16_are_refused_by_name(make_model, tmp_path: Path) -> None:
     model: LanguageModel = make_model("llama")
     with torch.no_grad():
         dict(model.decoder.named_parameters())["trunk.blocks.0.feedforward.up.weight"][0, 0] = 1e5
@@ -238,7 +248,7 @@ def test_numbers_beyond_float16_are_refused_by_name(make_model, tmp_path: Path) 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_the_package_it_says_how_to_get_it(make_model, tmp_path: Path, monkeypatch) -> None:
+def test_without_the_package_the_error_tells_how_to_install_it(make_model, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "gguf", None)
     with pytest.raises(UsageError, match="pip install 'foretell.gguf.'"):
         export_gguf(make_model("llama"), tmp_path / "out.gguf")
@@ -261,7 +271,7 @@ def test_the_verb_prints_the_report(saved: Path, capfd) -> None:
     assert run_command(["convert", "model", "out.gguf", "--to", "gguf", "--dtype", "q8_0", "--json"]) == 0
     captured = capfd.readouterr()
     assert json.loads(captured.out) == {"path": "out.gguf", **json.loads((saved / REPORT).read_text())}
-    assert "rows of no multiple of 32 numbers: f16" in captured.err
+    assert "rows whose length is not a multiple of 32: f16" in captured.err
     assert run_command(["convert", "model", "folder/again.gguf", "--to", "gguf"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("folder/again.gguf: llama (GGUF), f32, ")

@@ -1,6 +1,6 @@
-"""What llama.cpp makes of the files that are written for it: the same ids, the same logits, the same text.
+"""llama.cpp computes the same ids, logits and text from the exported files.
 
-Where it is not installed (`make test-oracles` does that) these tests are skipped.
+These tests are skipped unless llama-cpp-python is installed (`make test-oracles`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import foretell
 from foretell.config import SamplingConfig
-from foretell.convert.gguf.export import export_gguf
-from foretell.convert.gguf.splits import SPLITS
+from foretell.convert.gguf.export_gguf import export_gguf
+from foretell.convert.gguf.vocabulary import PRE_TOKENIZERS
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -37,8 +37,8 @@ TEXTS = (
     "<|endoftext|> is no <|im_start|>, </s> and [PAD1]",
     "e" * 300 + " " * 70 + "x",
 )
-# Of the largest logit. llama.cpp looks GELU up in a table of float16; beside f16 weights it rounds the inputs of a
-# product to float16 as well, beside q8_0 to 8 bits.
+# Relative to the largest logit. llama.cpp looks GELU up in a float16 table; with f16 weights it rounds the inputs of
+# a matmul to float16 too, with q8_0 to 8 bits.
 BOUNDS = {"f32": 1e-5, "f16": 1e-2, "q8_0": 0.15}
 GELU_BOUND = 1e-3
 PROMPT, CONTINUATION = "The quick", 8  # tokens
@@ -55,13 +55,13 @@ def opened(tmp_path: Path) -> Iterator[Open]:
         export_gguf(model, tmp_path / f"{precision}.gguf", precision)
         full = {"type_k": 0, "type_v": 0}
         path = str(tmp_path / f"{precision}.gguf")
-        one = llama_cpp.Llama(path, n_ctx=256, n_threads=1, logits_all=True, verbose=False, **full)
-        open_now.append(one)
-        return one
+        reader = llama_cpp.Llama(path, n_ctx=256, n_threads=1, logits_all=True, verbose=False, **full)
+        open_now.append(reader)
+        return reader
 
     yield open_model
-    for one in open_now:
-        one.close()
+    for reader in open_now:
+        reader.close()
 
 
 def ids_of(theirs: Any, text: str, special: bool = False, start: bool = False) -> list[int]:
@@ -76,27 +76,27 @@ def logits_of(theirs: Any, ids: list[int]) -> np.ndarray:
 
 @torch.inference_mode()
 def difference(theirs: Any, model: LanguageModel) -> float:
-    """The largest in a logit, as a share of the largest logit."""
+    """The largest difference in a logit, relative to the largest logit."""
     config = model.decoder.config
-    ids = [place * 13 % config.vocab_size for place in range(config.context_length)]
+    ids = [index * 13 % config.vocab_size for index in range(config.context_length)]
     ours = model.decoder(torch.tensor([ids]))[0].numpy()
     return float(np.abs(logits_of(theirs, ids) - ours).max() / np.abs(ours).max())
 
 
 @pytest.mark.parametrize("precision", BOUNDS)
-def test_its_logits_are_ours(case: str, precision: str, make_model, opened: Open) -> None:
+def test_logits_equal_ours(case: str, precision: str, make_model, opened: Open) -> None:
     model = make_model(case)
     bound = max(BOUNDS[precision], GELU_BOUND if case.startswith("gpt2") else 0)
     assert difference(opened(model, precision), model) <= bound
 
 
-def test_queries_in_the_wrong_order_would_be_found(make_model, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queries_in_the_wrong_order_fail_the_bound(make_model, opened: Open, monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_model("llama")
-    monkeypatch.setattr("foretell.convert.gguf.architectures.NEIGHBOURS", ())
+    monkeypatch.setattr("foretell.convert.gguf.architectures.INTERLEAVED", ())
     assert difference(opened(model), model) > 10 * BOUNDS["f32"]
 
 
-def test_its_greedy_text_is_ours(case: str, make_model, opened: Open) -> None:
+def test_greedy_text_equals_ours(case: str, make_model, opened: Open) -> None:
     model = make_model(case)
     theirs, prompt = opened(model), model.tokenizer.encode(PROMPT)
     greedy = Sampler(SamplingConfig(temperature=0))
@@ -108,9 +108,9 @@ def test_its_greedy_text_is_ours(case: str, make_model, opened: Open) -> None:
 # --- text to ids -----------------------------------------------------------------------------------------------------
 
 
-def recut(tokenizer: Tokenizer, name: str) -> Tokenizer:
+def with_split(tokenizer: Tokenizer, name: str) -> Tokenizer:
     """The same vocabulary under another split, with a start token, an added token and a chat template."""
-    document, split = tokenizer.to_json(), SPLITS[name]
+    document, split = tokenizer.to_json(), PRE_TOKENIZERS[name]
     document["model"]["ignore_merges"] = split.takes_words
     added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     size = tokenizer.vocab_size
@@ -120,9 +120,9 @@ def recut(tokenizer: Tokenizer, name: str) -> Tokenizer:
     return Tokenizer(tokenizer_json.with_start(document, "<s>")).with_chat_template("{{ messages[0].content }}")
 
 
-@pytest.mark.parametrize("name", SPLITS)
-def test_its_ids_are_ours_under_every_split(name: str, tokenizers_by_split, make_model, opened: Open) -> None:
-    tokenizer = recut(tokenizers_by_split["qwen2"], name)
+@pytest.mark.parametrize("name", PRE_TOKENIZERS)
+def test_ids_equal_ours_with_every_split(name: str, tokenizers_by_split, make_model, opened: Open) -> None:
+    tokenizer = with_split(tokenizers_by_split["qwen2"], name)
     theirs = opened(make_model("llama", tokenizer))
     for text in (*TEXTS, "call [NAME]!"):
         assert ids_of(theirs, text) == tokenizer.encode(text)
@@ -149,23 +149,23 @@ FRAGMENTS = ("The", " quick", "1234", "doesn't", " ", "\n", "\t", " it'LL", ".",
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS) | st.text(max_size=4), max_size=12).map("".join))
-def test_its_ids_are_ours_for_any_text(readers, text: str) -> None:
+def test_ids_equal_ours_for_any_text(readers, text: str) -> None:
     for name, (theirs, tokenizer) in readers.items():
         assert ids_of(theirs, text) == tokenizer.encode(text), name
 
 
-def test_another_name_for_the_split_would_be_found(tokenizers_by_split, make_model, opened: Open, monkeypatch) -> None:
+def test_the_wrong_name_of_a_split_gives_other_ids(tokenizers_by_split, make_model, opened: Open, monkeypatch) -> None:
     monkeypatch.setattr("foretell.convert.gguf.vocabulary.find_split", lambda document: "qwen2")
-    monkeypatch.setattr("foretell.convert.gguf.export.prove", lambda *rest: {})
+    monkeypatch.setattr("foretell.convert.gguf.export_gguf.check_parity", lambda *rest: {})
     tokenizer = tokenizers_by_split["gpt2"]
     theirs = opened(make_model("llama", tokenizer))
     assert any(ids_of(theirs, text) != tokenizer.encode(text) for text in TEXTS)
 
 
-# --- what people have ------------------------------------------------------------------------------------------------
+# --- a trained model -------------------------------------------------------------------------------------------------
 
 
-def test_the_primer_leaves_and_says_the_same(opened: Open) -> None:
+def test_the_exported_primer_generates_the_same_text(opened: Open) -> None:
     primer = foretell.load("primer", "cpu", "float32")
     theirs, prompt = opened(primer), primer.tokenizer.encode("The return value of the")
     greedy = Sampler(SamplingConfig(temperature=0))

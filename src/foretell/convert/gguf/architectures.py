@@ -1,27 +1,32 @@
-"""What llama.cpp calls the modules and fields of the architectures that it shares with us.
+"""The architectures shared with llama.cpp: its names of modules and fields, and a `ModelConfig` as key-value pairs.
 
-Fields stand here without the architecture's name before them. Those in `IMPLIED` are not written: llama.cpp sees them
-by the tensors that are there.
+Fields are listed without the prefix of the architecture's name. Those in `IMPLIED` are not written: llama.cpp infers
+them from the tensors in the file. Llama 3.1's rope scaling has no keys in GGUF: llama.cpp reads a tensor with a factor
+for each frequency. The keys in `SCALING_KEYS` are ours, so that the parity check can recompute the tensor.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from typing import Any
+
+import numpy as np
 
 from foretell.config import ModelConfig
+from foretell.convert.config_json import read_settings, write_settings
 from foretell.convert.families import choose_family
-from foretell.convert.family import Family, Field, Row
-from foretell.convert.gpt2 import GPT2
-from foretell.convert.llama import LLAMA
-from foretell.convert.qwen import QWEN3
-from foretell.convert.transforms import Permute, Split
-from foretell.errors import ConfigError
+from foretell.convert.family import Family, Field, Permute, Row, Split
+from foretell.convert.gpt import GPT2
+from foretell.convert.llama import LLAMA, QWEN3
+from foretell.errors import CheckpointError, ConfigError
+from foretell.textbook.arrays import Vector
+from foretell.textbook.family.rotary import frequency
 
 BLOCK = "trunk.blocks.*"
 EPSILON = "attention.layer_norm_epsilon"
 RMS_EPSILON = "attention.layer_norm_rms_epsilon"
-# field: (the tensor that tells, what its presence means)
+# field: (the tensor that implies it, the value if the tensor is present)
 IMPLIED: Mapping[str, tuple[str, bool]] = {
     "tie_embeddings": ("output.weight", False),
     "attention_bias": ("blk.0.attn_q.bias", True),
@@ -78,7 +83,7 @@ LLAMA_FILE = Family(
     name="llama",
     architecture="GGUF",
     prefix="",
-    rows=(*ROTARY_ROWS, QUERY, KEY),  # with the permutation of `for_heads`
+    rows=(*ROTARY_ROWS, QUERY, KEY),  # permuted by `for_heads`
     fields={
         **ROTARY_SIZES,
         "attention_bias": Field(("bias.attention", "bias.attention_output"), False),
@@ -102,13 +107,22 @@ QWEN3_FILE = Family(
     shared={**QWEN3.shared, "activation": "silu"},
     is_rotary=True,
 )
-ARCHITECTURES = {one.name: one for one in (GPT2_FILE, LLAMA_FILE, QWEN3_FILE)}
-NEIGHBOURS = ("llama",)  # whose queries and keys llama.cpp rotates in pairs of neighbours
-STRETCHED = ("llama",)  # for which llama.cpp reads a factor for each rotary frequency
+ARCHITECTURES = {family.name: family for family in (GPT2_FILE, LLAMA_FILE, QWEN3_FILE)}
+INTERLEAVED = ("llama",)  # llama.cpp rotates pairs (2i, 2i+1) of queries and keys
+STRETCHED = ("llama",)  # llama.cpp reads a factor for each rotary frequency
+FREQUENCIES = "rope_freqs.weight"
+BASE, TYPE, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
+# name in a config.json -> our key
+SCALING_KEYS = {
+    "factor": "foretell.rope.factor",
+    "low_freq_factor": "foretell.rope.low_frequency_factor",
+    "high_freq_factor": "foretell.rope.high_frequency_factor",
+    "original_max_position_embeddings": "foretell.rope.original_context_length",
+}
 
 
 def choose_architecture(config: ModelConfig, name: str | None = None) -> Family:
-    """The named architecture, or the first that can express the configuration (`ConfigError` where none can)."""
+    """The named architecture, or the first that can express the configuration; a `ConfigError` if none can."""
     try:
         family = choose_family(config, name, ARCHITECTURES)
     except ConfigError as error:
@@ -116,16 +130,66 @@ def choose_architecture(config: ModelConfig, name: str | None = None) -> Family:
     scaling = config.rope_scaling
     if scaling is not None and scaling.type == "llama3" and family.name not in STRETCHED:
         raise ConfigError(
-            f"GGUF: {family.name} cannot express rope_scaling of type 'llama3'; llama.cpp reads none there"
+            f"GGUF: {family.name} cannot express rope_scaling of type 'llama3'; llama.cpp does not read it there"
         )
     return for_heads(family, config)
 
 
 def for_heads(family: Family, config: ModelConfig) -> Family:
-    """The table with queries and keys permuted, where neighbours are rotated."""
-    if family.name not in NEIGHBOURS:
+    """The table with queries and keys permuted, if the architecture is in INTERLEAVED."""
+    if family.name not in INTERLEAVED:
         return family
     permuted = tuple(
         replace(row, transforms=(Permute(config.head_width),)) if row in (QUERY, KEY) else row for row in family.rows
     )
     return replace(family, rows=permuted)
+
+
+# --- key-value pairs -------------------------------------------------------------------------------------------------
+
+
+def write_metadata(family: Family, config: ModelConfig) -> dict[str, Any]:
+    """The key-value pairs that describe the configuration, with full keys."""
+    values = write_settings(family, config)
+    theta, scaling = values.pop("rope_theta", None), values.pop("rope_scaling", None)
+    pairs = {f"{family.name}.{name}": value for name, value in values.items() if name not in IMPLIED}
+    if theta is not None:
+        pairs[f"{family.name}.{BASE}"] = float(theta)
+    if scaling is not None and scaling["rope_type"] == "linear":
+        pairs |= {f"{family.name}.{TYPE}": "linear", f"{family.name}.{FACTOR}": float(scaling["factor"])}
+    elif scaling is not None:
+        pairs |= {key: scaling[name] for name, key in SCALING_KEYS.items()}
+    return pairs
+
+
+def read_metadata(pairs: Mapping[str, Any], tensors: Collection[str]) -> tuple[Family, ModelConfig]:
+    """Architecture and configuration of a file, from its pairs and the names of its tensors."""
+    name = pairs.get("general.architecture")
+    if name not in ARCHITECTURES:
+        raise CheckpointError(f"architecture {name!r} is not supported; known: {', '.join(ARCHITECTURES)}")
+    family = ARCHITECTURES[name]
+    prefix = f"{name}."
+    values = {key.removeprefix(prefix): value for key, value in pairs.items() if key.startswith(prefix)}
+    values |= {field: (tensor in tensors) == value for field, (tensor, value) in IMPLIED.items()}
+    known = {field: value for field, value in values.items() if field in family.fields}
+    config, _ = read_settings(family, known | (rope_values(values, pairs) if family.is_rotary else {}))
+    return for_heads(family, config), config
+
+
+def rope_values(values: Mapping[str, Any], pairs: Mapping[str, Any]) -> dict[str, Any]:
+    """The rotary fields of the file, spelled as in a config.json."""
+    scaling = None
+    if values.get(TYPE, "none") != "none":
+        scaling = {"rope_type": values[TYPE], "factor": values[FACTOR]}
+    elif SCALING_KEYS["factor"] in pairs:
+        scaling = {"rope_type": "llama3", **{name: pairs[key] for name, key in SCALING_KEYS.items()}}
+    return {"rope_theta": values[BASE], "rope_scaling": scaling}
+
+
+def frequency_divisors(config: ModelConfig) -> Vector | None:
+    """The divisor of each rotary frequency for llama.cpp (E/2), float32; None without Llama 3.1's scaling."""
+    if config.rope_scaling is None or config.rope_scaling.type != "llama3":
+        return None
+    plain = config.replaced(rope_scaling=None)
+    pairs = range(config.head_width // 2)
+    return np.array([frequency(plain, pair) / frequency(config, pair) for pair in pairs], dtype=np.float32)

@@ -1,13 +1,14 @@
-"""The proof of an export: what was written is read again by other means, and must say what the model says.
+"""Parity of an export: read the file back by independent code, compare it with the model, and report the differences.
 
-The reader shares neither the model's code nor the reader of its files: the library of the layout, the forward pass of
-the textbook in NumPy, and the `tokenizers` library.
+The reader shares no code with the model or with its files' reader: it uses the format's own library, the textbook's
+forward pass in NumPy, and the `tokenizers` library. export-report.json holds the figures.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,17 @@ import torch
 
 from foretell.config import ModelConfig, SamplingConfig
 from foretell.errors import OutputError, TokenizerError
+from foretell.files import sha256
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
-from foretell.generation.sequence import Sequence as GrowingText
+from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
 from foretell.textbook.arrays import Matrix
 from foretell.textbook.family.decoder import decoder_forward
 
+REPORT, FORMAT = "export-report.json", 1
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     "  if x == 0:\n\treturn None  # done",
@@ -32,23 +35,23 @@ TEXTS = (
     "Ελληνικά, 漢字, 🙂 and e\u0301.",
 )
 PROMPT, CONTINUATION, SPREAD = 16, 8, 24  # tokens
-ABSOLUTE, RELATIVE = 1e-4, 1e-5  # float32: of a logit, and of the largest logit where that allows more
+ABSOLUTE, RELATIVE = 1e-4, 1e-5  # bound of a logit in float32; relative to the largest logit if that allows more
 DIVERGENCE = 1e-6  # nats
 
 
 @dataclass(frozen=True)
-class Reading:
-    """What a reader that shares nothing with the writer found: weights by module path, in float32."""
+class ReadBack:
+    """An export as read back by independent code: weights by module path, in float32."""
 
     config: ModelConfig
     weights: Mapping[str, Matrix]
     tokenizer: tokenizers.Tokenizer
-    reader: str  # its name and versions
+    reader: str  # the libraries used, with versions
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A prompt and the model's greedy continuation of it; text is None where the ids are none of a text."""
+    """A prompt and the model's greedy continuation; text is None if the ids do not come from a text."""
 
     text: str | None
     prompt: list[int]
@@ -60,8 +63,8 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """How near the reader came to the model on one probe."""
+class Comparison:
+    """How closely the reader agrees with the model on one probe."""
 
     text: str | None
     tokens: int
@@ -69,59 +72,59 @@ class Finding:
     logit_bound: float
     divergence: float  # of the next token's distributions, in nats, the largest
     greedy_tokens: int
-    greedy_same: int  # ... of which the reader finds likeliest as well, ties within the bound included
+    greedy_same: int  # those that are the reader's most likely tokens too, counting ties within the bound
 
     def problem(self) -> str | None:
-        """Which bound is missed, where one is."""
-        name = f"on {self.text!r}" if self.text else "on tokens from all over the vocabulary"
-        if not self.logit_difference <= self.logit_bound:  # so that a NaN is one too
-            return f"logits differ by {self.logit_difference:.2g} {name}, and may by {self.logit_bound:.2g}"
+        """The first bound that is missed, or None."""
+        name = f"on {self.text!r}" if self.text else "on tokens spread over the vocabulary"
+        if not self.logit_difference <= self.logit_bound:  # `not <=`, so that NaN is a problem too
+            return f"logits differ by {self.logit_difference:.2g} {name}; allowed: {self.logit_bound:.2g}"
         if not self.divergence <= DIVERGENCE:
-            return f"next tokens diverge by {self.divergence:.2g} nats {name}, and may by {DIVERGENCE:.2g}"
+            return f"next tokens diverge by {self.divergence:.2g} nats {name}; allowed: {DIVERGENCE:.2g}"
         if self.greedy_same < self.greedy_tokens:
             return f"the greedy text differs after {self.greedy_same} of {self.greedy_tokens} tokens {name}"
         return None
 
 
-def prove(reading: Reading, model: LanguageModel, prepare: Callable[[str], str] = str) -> dict[str, Any]:
-    """Compare a reading with the model; the report, or an `OutputError` that says which bound was missed.
+def check_parity(export: ReadBack, model: LanguageModel, prepare: Callable[[str], str] = str) -> dict[str, Any]:
+    """Compare an export with the model; returns the report, or raises an `OutputError` that names the missed bound.
 
-    `prepare` is what has to be done to a text before the reader's tokenizer gets it.
+    `prepare` is applied to each text before the reader's tokenizer encodes it.
     """
-    findings = [
-        compare(probe, logits_of(model.decoder, probe.ids), decoder_forward(reading.config, reading.weights, probe.ids))
+    comparisons = [
+        compare(probe, logits_of(model.decoder, probe.ids), decoder_forward(export.config, export.weights, probe.ids))
         for probe in make_probes(model)
     ]
-    checked = check_tokenizer(reading.tokenizer, model.tokenizer, prepare)
-    problem = next((problem for problem in map(Finding.problem, findings) if problem), None)
+    checked = compare_tokenizers(export.tokenizer, model.tokenizer, prepare)
+    problem = next((problem for problem in map(Comparison.problem, comparisons) if problem), None)
     if problem or checked["same"] < checked["texts"]:
-        found = problem or f"the tokenizer reads {checked['different']!r} differently"
-        raise OutputError(f"what was written does not say what the model says: {found}; nothing was kept")
+        reason = problem or f"the tokenizer reads {checked['different']!r} differently"
+        raise OutputError(f"the export differs from the model: {reason}; nothing was kept")
     return {
-        "reader": reading.reader,
+        "reader": export.reader,
         "bounds": {"logit": ABSOLUTE, "logit_relative": RELATIVE, "divergence": DIVERGENCE},
-        "probes": [asdict(finding) for finding in findings],
+        "probes": [asdict(comparison) for comparison in comparisons],
         "tokenizer": checked,
     }
 
 
 def make_probes(model: LanguageModel) -> list[Probe]:
-    """The texts that the tokenizer can write, and tokens from all over the model's vocabulary."""
+    """The probe texts, and tokens spread over the model's vocabulary."""
     size = model.decoder.config.vocab_size
-    spread = [place * (size - 1) // (SPREAD - 1) for place in range(SPREAD)]
+    spread = [index * (size - 1) // (SPREAD - 1) for index in range(SPREAD)]
     texts = [(text, encoded(model.tokenizer, text)) for text in probe_texts(model.tokenizer)]
     return [make_probe(model, text, ids) for text, ids in [*texts, (None, spread)]]
 
 
 def probe_texts(tokenizer: Tokenizer) -> list[str]:
-    """Those of TEXTS that the vocabulary can write, and one that is made of its tokens."""
-    ids = sorted({place * (tokenizer.vocab_size - 1) // (SPREAD - 1) for place in range(SPREAD)})
+    """Those of TEXTS that the vocabulary can encode, and one made of its own tokens."""
+    ids = sorted({index * (tokenizer.vocab_size - 1) // (SPREAD - 1) for index in range(SPREAD)})
     plain = [token for token in ids if token not in tokenizer.special_tokens.values()]
     return [text for text in (*TEXTS, tokenizer.decode(plain)) if encoded(tokenizer, text)]
 
 
 def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text, none where the vocabulary cannot write it."""
+    """The ids of a text; empty if the vocabulary cannot encode it."""
     try:
         return tokenizer.encode(text)
     except TokenizerError:
@@ -129,12 +132,12 @@ def encoded(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 def make_probe(model: LanguageModel, text: str | None, ids: list[int]) -> Probe:
-    """As much of a text as fits, continued by the likeliest tokens."""
+    """As much of the text as fits, and its greedy continuation."""
     context_length = model.decoder.config.context_length
     prompt = ids[: max(1, min(PROMPT, 2 * context_length // 3))]
     count = min(CONTINUATION, context_length - len(prompt))
     greedy = Sampler(SamplingConfig(temperature=0))
-    drawn = [token for _, token in generate(model.decoder, [GrowingText(prompt)], greedy, count)]
+    drawn = [token for _, token in generate(model.decoder, [TokenSequence(prompt)], greedy, count)]
     return Probe(text, prompt, drawn)
 
 
@@ -144,13 +147,13 @@ def logits_of(decoder: Decoder, ids: Sequence[int]) -> Matrix:
     return decoder(torch.tensor([ids]))[0].float().numpy()
 
 
-def compare(probe: Probe, ours: Matrix, theirs: Matrix) -> Finding:
-    """Both logits (T, V) of one probe."""
+def compare(probe: Probe, ours: Matrix, theirs: Matrix) -> Comparison:
+    """Compare the logits (T, V) of the model and of the reader on one probe."""
     bound = max(ABSOLUTE, RELATIVE * float(np.abs(ours).max()))
     first = len(probe.prompt) - 1
     predicting = theirs[first : first + len(probe.continuation)]
     gaps = [float(row.max() - row[token]) for row, token in zip(predicting, probe.continuation, strict=True)]
-    return Finding(
+    return Comparison(
         text=probe.text,
         tokens=len(probe.ids),
         logit_difference=float(np.abs(ours - theirs).max()),
@@ -162,7 +165,7 @@ def compare(probe: Probe, ours: Matrix, theirs: Matrix) -> Finding:
 
 
 def divergence(ours: Matrix, theirs: Matrix) -> float:
-    """The largest Kullback-Leibler divergence of two next-token distributions over (T, V) logits, in nats."""
+    """The largest Kullback-Leibler divergence between next-token distributions, from logits (T, V), in nats."""
     first, second = (log_softmax(logits.astype(np.float64)) for logits in (ours, theirs))
     return max(0.0, float((np.exp(first) * (first - second)).sum(-1).max()))
 
@@ -173,8 +176,8 @@ def log_softmax(logits: Matrix) -> Matrix:
     return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
 
 
-def check_tokenizer(theirs: tokenizers.Tokenizer, ours: Tokenizer, prepare: Callable[[str], str]) -> dict[str, Any]:
-    """Do both write and read the probe texts alike?"""
+def compare_tokenizers(theirs: tokenizers.Tokenizer, ours: Tokenizer, prepare: Callable[[str], str]) -> dict[str, Any]:
+    """Encode and decode the probe texts with both; how many agree, and which do not."""
     texts = probe_texts(ours)
     different = [
         text
@@ -186,7 +189,7 @@ def check_tokenizer(theirs: tokenizers.Tokenizer, ours: Tokenizer, prepare: Call
 
 
 def rounding(model: LanguageModel, written: LanguageModel) -> dict[str, float]:
-    """What the smaller precision alone has changed, on the same probes."""
+    """The change caused by rounding to a smaller precision alone, on the same probes."""
     pairs = [
         (logits_of(model.decoder, probe.ids), logits_of(written.decoder, probe.ids)) for probe in make_probes(model)
     ]
@@ -194,3 +197,17 @@ def rounding(model: LanguageModel, written: LanguageModel) -> dict[str, float]:
         "logit_change": max(float(np.abs(before - after).max()) for before, after in pairs),
         "divergence": max(divergence(before, after) for before, after in pairs),
     }
+
+
+# --- the report ------------------------------------------------------------------------------------------------------
+
+
+def check_target(target: Path) -> None:
+    """Refuse to overwrite anything."""
+    if target.is_symlink() or target.exists():
+        raise OutputError(f"{target} exists; give another TARGET")
+
+
+def describe_files(files: Iterable[Path]) -> dict[str, Any]:
+    """Size and SHA-256 of each file, by name."""
+    return {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(files)}

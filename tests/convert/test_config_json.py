@@ -1,4 +1,4 @@
-"""What a config.json says is honoured, refused by name, or said; never passed over in silence."""
+"""Every field of a config.json is used, refused by name, or noted; none is ignored silently."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.config import ModelConfig
+from foretell.convert.config_json import differences, meaningful, read_settings, write_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import REQUIRED
-from foretell.convert.settings import differences, meaningful, read_settings, write_settings
 from foretell.errors import ConfigError
 
 GPT: dict[str, Any] = {"vocab_size": 31, "n_positions": 9, "n_embd": 16, "n_layer": 2, "n_head": 2}
@@ -34,8 +34,8 @@ def read(family: str, **changes: Any) -> tuple[ModelConfig, list[str]]:
     return read_settings(FAMILIES[family], {name: value for name, value in values.items() if value is not ...})
 
 
-# family, a change of its config.json, what it is here
-HONOURED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
+# family, a change of its config.json, the resulting fields
+USED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("gpt2", {}, {"position": "learned", "activation": "gelu_tanh", "tie_embeddings": True, "feedforward_width": 64}),
     ("gpt2", {"n_inner": 50}, {"feedforward_width": 50}),
     ("gpt2", {"activation_function": "gelu"}, {"activation": "gelu_erf"}),
@@ -59,15 +59,15 @@ HONOURED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("family", "changes", "expected"), HONOURED, ids=str)
-def test_what_is_understood_is_honoured_without_a_word(family, changes, expected) -> None:
+@pytest.mark.parametrize(("family", "changes", "expected"), USED, ids=str)
+def test_known_fields_are_used_without_a_note(family, changes, expected) -> None:
     config, notes = read(family, **changes)
     ours = meaningful(config)
     assert {name: ours[name] for name in expected} == expected
     assert notes == []
 
 
-def test_linear_and_llama3_scaling_are_honoured_in_both_spellings() -> None:
+def test_linear_and_llama3_scaling_are_read_in_both_spellings() -> None:
     for section, kind in (("rope_scaling", "type"), ("rope_scaling", "rope_type"), ("rope_parameters", "rope_type")):
         scaling = read("llama", **{section: {kind: "linear", "factor": 2.5}})[0].rope_scaling
         assert scaling is not None
@@ -105,7 +105,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
     ("llama", {"rope_scaling": {"type": "linear", "factor": 2, "beta_fast": 3}}, ["rope_scaling.beta_fast"]),
     ("llama", {"rope_scaling": {"type": "linear", "rope_type": "llama3", "factor": 2}}, ["contradict"]),
     ("llama", {"rope_scaling": {"type": ["linear"], "factor": 2}}, ["rope_scaling"]),
-    ("llama", {"rope_scaling": "linear"}, ["rope_scaling", "no section"]),
+    ("llama", {"rope_scaling": "linear"}, ["rope_scaling", "not a section"]),
     ("llama", {"rope_scaling": LLAMA3, "rope_parameters": {"rope_type": "default"}}, ["contradict"]),
     ("llama", {"rope_theta": 5, "rope_parameters": {"rope_theta": 6}}, ["rope_theta", "5", "6"]),
     ("llama", {"partial_rotary_factor": 0.5}, ["partial_rotary_factor"]),
@@ -123,7 +123,7 @@ REFUSED: list[tuple[str, dict[str, Any], list[str]]] = [
 
 
 @pytest.mark.parametrize(("family", "changes", "words"), REFUSED, ids=str)
-def test_what_cannot_be_expressed_is_refused_by_name(family, changes, words) -> None:
+def test_a_field_that_cannot_be_expressed_is_refused_by_name(family, changes, words) -> None:
     with pytest.raises(ConfigError) as raised:
         read(family, **changes)
     assert "\n" not in str(raised.value)
@@ -131,26 +131,26 @@ def test_what_cannot_be_expressed_is_refused_by_name(family, changes, words) -> 
         assert word in str(raised.value)
 
 
-def test_what_is_unknown_is_said_and_what_is_off_is_not() -> None:
+def test_unknown_fields_are_noted_only_if_set() -> None:
     _, notes = read("gpt2", reorder_and_upcast_attn=True, novel_gate=0.5, other_gate=None, rope_theta=3)
     assert [note.split()[0] for note in notes] == ["reorder_and_upcast_attn", "novel_gate", "rope_theta"]
-    assert "is not known here and was not used" in notes[1]
-    assert read("llama", auto_map={"AutoConfig": "x.y"})[1] == ["auto_map is left out: code of its own is never run"]
+    assert "is unknown and was not used" in notes[1]
+    assert read("llama", auto_map={"AutoConfig": "x.y"})[1] == ["auto_map is ignored: custom code is never run"]
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_config_json_as_transformers_writes_it_needs_no_word(family: str) -> None:
+def test_a_config_json_written_by_transformers_gives_no_notes(family: str) -> None:
     kind = transformers.AutoConfig.for_model(family, **BASE[family])
     _, notes = read(family, **kind.to_dict())
     assert notes == []
 
 
-# enough for the 8 and 32 key/value heads that some families have where nothing is said
+# enough for the default of 8 or 32 key/value heads of some families
 MANY_HEADS: dict[str, Any] = {"num_attention_heads": 64, "hidden_size": 128}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_field_that_is_left_out_means_what_it_means_to_transformers(family: str) -> None:
+def test_defaults_are_those_of_transformers(family: str) -> None:
     table = FAMILIES[family]
     values = BASE[family] | (MANY_HEADS if "num_attention_heads" in table.fields else {})
     needed = {name: value for name, value in values.items() if table.fields[name].default is REQUIRED}
@@ -163,7 +163,7 @@ def test_a_field_that_is_left_out_means_what_it_means_to_transformers(family: st
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_what_is_written_is_read_as_the_same(family: str) -> None:
+def test_written_settings_are_read_back_the_same(family: str) -> None:
     config, _ = read(family)
     assert differences(config, FAMILIES[family]) == {}
     back, notes = read_settings(FAMILIES[family], write_settings(FAMILIES[family], config))
@@ -179,7 +179,7 @@ JSON = st.recursive(
 
 
 @given(st.data())
-def test_any_value_in_any_field_is_a_configuration_or_one_line(data: st.DataObject) -> None:
+def test_any_value_in_any_field_gives_a_configuration_or_a_one_line_error(data: st.DataObject) -> None:
     family = data.draw(st.sampled_from(sorted(FAMILIES)))
     table = FAMILIES[family]
     name = data.draw(

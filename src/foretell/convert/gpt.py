@@ -1,12 +1,14 @@
-"""GPT-2 in Hugging Face's layout: Conv1D matrices (inputs, outputs), query, key and value in one, the head tied."""
+"""GPT-1 and GPT-2 in Hugging Face's format: Conv1D matrices (inputs, outputs), fused query, key and value, tied head.
+
+GPT-1 differs in the norm after each sublayer, the missing final norm and the meaning of "gelu".
+"""
 
 from __future__ import annotations
 
-from foretell.convert.family import Family, Field, Row, names
-from foretell.convert.transforms import Split, Transpose
+from foretell.convert.family import Family, Field, Row, Split, Transpose, names
 
 BLOCK = "trunk.blocks.*"
-# transformers' words for an activation; those with the same formula are the same here
+# transformers' names of activations; names of the same formula map to one of ours
 ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
@@ -68,9 +70,28 @@ GPT2 = Family(
         "feedforward": "mlp",
         "bias": True,
     },
-    # 1 / (layer + 1) in the scores could go into the query's weights, but not come back out of them to the bit
+    # scaling scores by 1 / (layer + 1) could be folded into the query's weights, but not unfolded bit-identically
     fixed={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False, None)},
-    noted={"reorder_and_upcast_attn": "scores in float32 are what the fused kernel here computes in any precision"},
+    noted={"reorder_and_upcast_attn": "the fused kernel computes scores in float32 in any precision"},
     harmless=SUMMARY,
     buffers=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),  # the causal mask
+)
+GPT1 = Family(
+    name="openai-gpt",
+    architecture="OpenAIGPTLMHeadModel",
+    prefix="transformer.",
+    rows=(
+        Row("transformer.tokens_embed", ("embed.token",)),
+        Row("transformer.positions_embed", ("embed.position",)),
+        *BLOCK_ROWS,
+        Row("lm_head", ("head",)),
+    ),
+    # "gelu" means the tanh form here, unlike in GPT-2; the feed-forward width is always four times the width
+    fields={
+        **SIZES,
+        "afn": Field(("activation",), "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
+    },
+    shared={**GPT2.shared, "norm_placement": "post"},
+    harmless=SUMMARY,
+    buffers=("transformer.h.*.attn.bias", "transformer.position_ids"),
 )
