@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table
 from foretell.typesetting.expression import (
     Call,
     Expression,
@@ -51,14 +51,14 @@ EXPRESSIONS = st.recursive(
 def test_a_token_of_several_spaces_is_shown_with_all_of_them():
     label = "'   '"
     table, heat = Table(["token"], [[label]]), HeatMap(np.eye(1), [label], [label])
-    html = fragment(Section("", [table, heat]))
+    html = fragment(DocumentSection("", [table, heat]))
     assert len(re.findall(r"<t[hd][^>]*white-space:pre[^>]*>&#x27;   &#x27;<", html)) == 3
     assert "&#x27;\xa0\xa0\xa0&#x27;" in mathml(Matrix(np.eye(1), row_labels=[label]))
 
 
 def test_a_table_has_room_between_its_cells_and_scrolls_by_itself_without_any_style_sheet():
     for part in (Table(["a", "b"], [["1", "2"]]), HeatMap(np.eye(2), ["a", "b"], ["a", "b"])):
-        html = fragment(Section("", [part]))
+        html = fragment(DocumentSection("", [part]))
         assert '<div style="overflow-x:auto"><table cellpadding="4"' in html
 
 
@@ -105,22 +105,22 @@ def test_latex_escapes_what_words_may_hold() -> None:
 def test_a_document_fits_the_width_whatever_scripts_its_words_have() -> None:
     table = Table(["token", "probability"], [["語" * 60, "0.25"], ["b", "-∞"]])
     heat = HeatMap(np.eye(3), ["a", "🙂", "c"], ["a", "🙂", "c"], "who looks at whom")
-    text = document_text(Section("Title", [Paragraph("word " * 60), Formula(SCORE, "the scores"), table, heat]))
+    text = document_text(DocumentSection("Title", [Paragraph("word " * 60), Formula(SCORE, "the scores"), table, heat]))
     assert max(cell_len(line) for line in text.splitlines()) <= 80
     assert "🙂 ▏  ██  ▕" in text
     assert any(line.endswith("0.25") and "…" in line for line in text.splitlines())
 
 
 def test_a_page_holds_text_as_text() -> None:
-    html = page("<b>", Section("</script><script>alert(1)</script>", [Table(["<i>"], [["&"]])]))
+    html = page("<b>", DocumentSection("</script><script>alert(1)</script>", [Table(["<i>"], [["&"]])]))
     assert "<script" not in html
     assert "&lt;i&gt;" in html
 
 
 def test_a_result_shows_itself_without_scripts() -> None:
     class Result(Shown):
-        def document(self) -> Section:
-            return Section("Scores", [Formula(SCORE)])
+        def document(self) -> DocumentSection:
+            return DocumentSection("Scores", [Formula(SCORE)])
 
     assert "Q Kᵀ" in str(Result())
     assert "<math" in Result()._repr_html_()

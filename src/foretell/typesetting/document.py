@@ -44,14 +44,14 @@ class HeatMap:
 
 
 @dataclass(frozen=True)
-class Section:
+class DocumentSection:
     """A title and what comes under it, sections included."""
 
     title: str
     parts: Sequence[Part]
 
 
-Part = Paragraph | Formula | Table | HeatMap | Section
+Part = Paragraph | Formula | Table | HeatMap | DocumentSection
 
 
 def is_numeric(cell: str) -> bool:

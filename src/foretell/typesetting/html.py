@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
 
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Part, Section, Table, numeric_columns
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part, Table, numeric_columns
 from foretell.typesetting.expression import (
     RELATIONS,
     Call,
@@ -32,7 +32,7 @@ HARD_SPACE = "\N{NO-BREAK SPACE}"  # several in a row stay several
 STRUT = '<mspace width="0" height="0.8em" depth="0.25em"/>'  # labels and numbers stand on the same lines
 
 
-def page(title: str, section: Section) -> str:
+def page(title: str, section: DocumentSection) -> str:
     """A whole page in one file, light or dark as the reader prefers."""
     style = files("foretell.typesetting").joinpath("page.css").read_text(encoding="utf-8")
     return (
@@ -43,7 +43,7 @@ def page(title: str, section: Section) -> str:
     )
 
 
-def fragment(section: Section, level: int = 1) -> str:
+def fragment(section: DocumentSection, level: int = 1) -> str:
     """A document as part of a page; its title is a heading of this level."""
     heading = f"<h{level}>{escape(section.title)}</h{level}>" if section.title else ""
     return "\n".join(["<section>" + heading, *(_part(part, level) for part in section.parts), "</section>"])
@@ -202,5 +202,5 @@ PARTS: dict[type, Callable[..., str]] = {
     Formula: _formula,
     Table: _table,
     HeatMap: _heat_map,
-    Section: lambda section, level: fragment(section, min(level + 1, 6)),
+    DocumentSection: lambda section, level: fragment(section, min(level + 1, 6)),
 }

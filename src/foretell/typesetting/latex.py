@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 
-from foretell.typesetting.document import Formula, Section
+from foretell.typesetting.document import DocumentSection, Formula
 from foretell.typesetting.expression import (
     Call,
     Expression,
@@ -36,18 +36,18 @@ def latex(expression: Expression) -> str:
     return LATEX[type(expression)](expression)
 
 
-def document_latex(section: Section) -> str:
+def document_latex(section: DocumentSection) -> str:
     """The formulas of a document, one under the other; empty where there are none."""
     lines = [latex(formula.expression) for formula in iter_formulas(section)]
     return "" if not lines else "$$\\begin{gathered}\n" + " \\\\\n".join(lines) + "\n\\end{gathered}$$"
 
 
-def iter_formulas(section: Section) -> Iterator[Formula]:
+def iter_formulas(section: DocumentSection) -> Iterator[Formula]:
     """All formulas, those of inner sections included."""
     for part in section.parts:
         if isinstance(part, Formula):
             yield part
-        elif isinstance(part, Section):
+        elif isinstance(part, DocumentSection):
             yield from iter_formulas(part)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 from foretell.typesetting.html import fragment
 from foretell.typesetting.latex import document_latex
 from foretell.typesetting.text import document_text
@@ -14,7 +14,7 @@ class Shown(ABC):
     """A result that has a document. No scripts are needed to see it."""
 
     @abstractmethod
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         """What there is to show."""
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Part, Section, Table, numeric_columns
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part, Table, numeric_columns
 from foretell.typesetting.expression import (
     RELATIONS,
     Call,
@@ -36,7 +36,7 @@ ABOVE: dict[str, str] = dict(zip("0123456789+-=()inT⊤", "⁰¹²³⁴⁵⁶⁷
 ELIDED = "…"
 
 
-def document_text(section: Section, width: int = WIDTH) -> str:
+def document_text(section: DocumentSection, width: int = WIDTH) -> str:
     """A whole document, no line longer than `width` columns where its words allow."""
     return "\n".join(_section(section, width, "═"))
 
@@ -161,7 +161,7 @@ BLOCKS: dict[type, Callable[..., Block]] = {
 }
 
 
-def _section(section: Section, width: int, rule: str) -> list[str]:
+def _section(section: DocumentSection, width: int, rule: str) -> list[str]:
     lines = [section.title, rule * min(width, cell_len(section.title))] if section.title else []
     for number, part in enumerate(section.parts):
         lines += ([""] if number or section.title else []) + _part(part, width)
@@ -220,5 +220,5 @@ PARTS: dict[type, Callable[..., list[str]]] = {
     Formula: _formula,
     Table: _table,
     HeatMap: _heat_map,
-    Section: lambda section, width: _section(section, width, "─"),
+    DocumentSection: lambda section, width: _section(section, width, "─"),
 }

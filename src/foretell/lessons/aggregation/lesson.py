@@ -16,7 +16,7 @@ from foretell.lessons.aggregation.values import (
 )
 from foretell.lessons.check import Check, above, below, same
 from foretell.lessons.lesson import Lesson
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 
 SAME = 1e-12  # float64: the same sums, in rows of other lengths
 MOVED = 1e-3
@@ -28,7 +28,7 @@ class Aggregation(Lesson):
     def __init__(self, found: Everything | None = None):
         self.found = found or compute()
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         return make_page(self.found)
 
     def checks(self) -> list[Check]:

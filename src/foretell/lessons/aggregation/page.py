@@ -6,14 +6,14 @@ import numpy as np
 
 from foretell.lessons.aggregation.values import WINDOW, Everything, H, W, series
 from foretell.lessons.catalog import find_lesson
-from foretell.typesetting.document import Formula, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Table
 from foretell.typesetting.expression import Matrix, Number, Symbol, row
 
 
-def make_page(found: Everything) -> Section:
+def make_page(found: Everything) -> DocumentSection:
     """Sum, mask, positions, forecast."""
     parts = [weighted_sum(found), masked_sum(found), lengths(found), order(found), forecast(found)]
-    return Section(find_lesson("aggregation").title, [introduction(), *parts])
+    return DocumentSection(find_lesson("aggregation").title, [introduction(), *parts])
 
 
 def introduction() -> Paragraph:
@@ -23,10 +23,10 @@ def introduction() -> Paragraph:
     )
 
 
-def weighted_sum(found: Everything) -> Section:
+def weighted_sum(found: Everything) -> DocumentSection:
     weights, rows = np.array([W]), np.array(H)
     terms = [part for weight, line in zip(W, rows, strict=True) for part in ("+", Number(weight), Matrix(line))]
-    return Section(
+    return DocumentSection(
         "1. A row of weights collects",
         [
             Paragraph("Three entries, one a row of H. A row of weights times H adds the entries up:"),
@@ -36,8 +36,8 @@ def weighted_sum(found: Everything) -> Section:
     )
 
 
-def masked_sum(found: Everything) -> Section:
-    return Section(
+def masked_sum(found: Everything) -> DocumentSection:
+    return DocumentSection(
         "2. A triangle of weights collects from the past alone",
         [
             Paragraph(
@@ -63,9 +63,9 @@ def masked_sum(found: Everything) -> Section:
     )
 
 
-def lengths(found: Everything) -> Section:
+def lengths(found: Everything) -> DocumentSection:
     rows = [(kind, f"{apart:.1e}") for kind, apart in found.prefixes.items()]
-    return Section(
+    return DocumentSection(
         f"3. Any length from 1 to {WINDOW}",
         [
             Paragraph(
@@ -79,9 +79,9 @@ def lengths(found: Everything) -> Section:
     )
 
 
-def order(found: Everything) -> Section:
+def order(found: Everything) -> DocumentSection:
     rows = [(kind, f"{apart:.1e}") for kind, apart in found.reordered.items()]
-    return Section(
+    return DocumentSection(
         "4. A sum does not know the order",
         [
             Paragraph(
@@ -94,13 +94,13 @@ def order(found: Everything) -> Section:
     )
 
 
-def forecast(found: Everything) -> Section:
+def forecast(found: Everything) -> DocumentSection:
     wave = series(WINDOW + 1, start=1)
     rows = [
         (" ".join(map(str, wave[: t + 1])), str(wave[t + 1]), f"{probability:.4f}")
         for t, probability in enumerate(found.sure)
     ]
-    return Section(
+    return DocumentSection(
         "5. Numbers over time",
         [
             Paragraph(

@@ -9,7 +9,7 @@ from foretell.lessons.encoder_decoder.page import make_page
 from foretell.lessons.encoder_decoder.printed import CROSS, HEAD_WIDTH, SCALED, SOURCE, TARGET
 from foretell.lessons.encoder_decoder.values import Everything, compute
 from foretell.lessons.lesson import Lesson
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 
 CUT = 0.01  # the notes leave out what comes after the second digit
 SAME = 1e-12
@@ -21,7 +21,7 @@ class EncoderDecoder(Lesson):
     def __init__(self, found: Everything | None = None):
         self.found = found or compute()
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         return make_page(self.found)
 
     def checks(self) -> list[Check]:

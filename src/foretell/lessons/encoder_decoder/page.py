@@ -7,17 +7,17 @@ import numpy as np
 from foretell.lessons.catalog import find_lesson
 from foretell.lessons.encoder_decoder.printed import CROSS, HEAD_WIDTH, TARGET
 from foretell.lessons.encoder_decoder.values import Everything
-from foretell.typesetting.document import Formula, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Table
 from foretell.typesetting.expression import Call, Fraction, Matrix, Number, Root, Symbol, row, script
 
 SCALED = Fraction(row(Symbol("Q"), script("K", above="T")), Root(Symbol("d")))
 HIDDEN = ("nothing is hidden yet", "<sos> must not see what it is to predict", "nor Je", "nor vais; bien sees all")
 
 
-def make_page(found: Everything) -> Section:
+def make_page(found: Everything) -> DocumentSection:
     """Input, masked attention, heads, attention to the source, the whole layer."""
     parts = [masking(found), shares(found), heads(found), across(found), layer(found), left_out()]
-    return Section(find_lesson("translation").title, [introduction(), *parts])
+    return DocumentSection(find_lesson("translation").title, [introduction(), *parts])
 
 
 def introduction() -> Paragraph:
@@ -28,14 +28,14 @@ def introduction() -> Paragraph:
     )
 
 
-def masking(found: Everything) -> Section:
+def masking(found: Everything) -> DocumentSection:
     steps = [
         part
         for said, scores in zip(HIDDEN, found.masked, strict=True)
         for part in (Paragraph(f"{said[0].upper()}{said[1:]}:"), Formula(Matrix(scores, digits=3, row_labels=TARGET)))
     ]
     first, *others = steps
-    return Section("1. Masked attention, one row at a time", [first, steps[1], note(found), *others[1:]])
+    return DocumentSection("1. Masked attention, one row at a time", [first, steps[1], note(found), *others[1:]])
 
 
 def note(found: Everything) -> Paragraph:
@@ -46,8 +46,8 @@ def note(found: Everything) -> Paragraph:
     )
 
 
-def shares(found: Everything) -> Section:
-    return Section(
+def shares(found: Everything) -> DocumentSection:
+    return DocumentSection(
         "2. Shares",
         [
             Formula(row(Call("softmax", SCALED), "=", Matrix(found.weights, row_labels=TARGET))),
@@ -56,11 +56,11 @@ def shares(found: Everything) -> Section:
     )
 
 
-def heads(found: Everything) -> Section:
+def heads(found: Everything) -> DocumentSection:
     layer = found.layer
     stacked = np.concatenate(layer.heads).T
     joined = row(Symbol("M"), "=", Call("Concat", row(script("Z", "1"), ",", script("Z", "2"))), script("W", "0"))
-    return Section(
+    return DocumentSection(
         "3. Several heads side by side",
         [
             Paragraph("Each head has its Z. They are put side by side and projected. On random numbers of our own:"),
@@ -78,10 +78,10 @@ def heads(found: Everything) -> Section:
     )
 
 
-def across(found: Everything) -> Section:
+def across(found: Everything) -> DocumentSection:
     moved = [f"{distance:.2f}" for distance in found.moved_by_source]
     held = [f"{distance:.2f}" for distance in found.moved_by_target]
-    return Section(
+    return DocumentSection(
         "4. Attention to the other sentence",
         [
             Paragraph(
@@ -109,7 +109,7 @@ def across(found: Everything) -> Section:
     )
 
 
-def layer(found: Everything) -> Section:
+def layer(found: Everything) -> DocumentSection:
     found_layer = found.layer
     rows = [
         ("embedding + position", "X", shape(found_layer.embedded)),
@@ -118,7 +118,7 @@ def layer(found: Everything) -> Section:
         ("encoder-decoder attention", "queries of M, keys and values of R", shape(found_layer.cross)),
         ("feed-forward", "each word for itself", shape(found_layer.fed)),
     ]
-    return Section(
+    return DocumentSection(
         "5. The layer in its order",
         [
             Table(("step", "", "words x width"), rows),
@@ -132,8 +132,8 @@ def shape(columns: np.ndarray) -> str:
     return f"{columns.shape[1]} x {columns.shape[0]}"
 
 
-def left_out() -> Section:
-    return Section(
+def left_out() -> DocumentSection:
+    return DocumentSection(
         "What could not be computed again",
         [
             Paragraph(

@@ -14,7 +14,7 @@ from foretell.lessons.formal_algorithms.page import make_page
 from foretell.lessons.lesson import Lesson
 from foretell.model.cost import count_parameters
 from foretell.model.presets import preset_config
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 
 SAME = 1e-12  # two ways of adding up the same float64 products
 APART = 1e-3
@@ -27,7 +27,7 @@ class FormalAlgorithms(Lesson):
         self.attention = attention or attention_facts()
         self.decoder = decoder or decoder_facts()
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         return make_page(self.attention, self.decoder)
 
     def checks(self) -> list[Check]:

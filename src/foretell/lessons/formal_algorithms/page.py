@@ -11,7 +11,7 @@ from foretell.lessons.formal_algorithms.attention import AttentionFacts
 from foretell.lessons.formal_algorithms.decoder import ETA, STEPS, TEMPERATURES, DecoderFacts, x
 from foretell.model.cost import count_parameters
 from foretell.model.presets import preset_config
-from foretell.typesetting.document import Formula, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Table
 from foretell.typesetting.expression import Call, Fraction, Matrix, Number, Root, Symbol, row, script
 
 MODELS = ("gpt1", "gpt2", "gpt2-xl", "gpt3-175b")
@@ -19,10 +19,10 @@ SHOWN_STEPS = (0, 5, 10, 20, STEPS - 1)
 KT = script("K", above="T")
 
 
-def make_page(attention: AttentionFacts, decoder: DecoderFacts) -> Section:
+def make_page(attention: AttentionFacts, decoder: DecoderFacts) -> DocumentSection:
     """From one query to GPT-3."""
     parts = [single_query(attention), mask(attention), two_forms(decoder), training(decoder), inference(decoder)]
-    return Section(find_lesson("algorithms").title, [introduction(), *parts, models()])
+    return DocumentSection(find_lesson("algorithms").title, [introduction(), *parts, models()])
 
 
 def introduction() -> Paragraph:
@@ -32,12 +32,12 @@ def introduction() -> Paragraph:
     )
 
 
-def single_query(found: AttentionFacts) -> Section:
+def single_query(found: AttentionFacts) -> DocumentSection:
     query, keys = np.array([printed.QUERY]), np.array(printed.KEYS)
     scores = Matrix(found.dot_products, digits=0)
     product = row(Symbol("q"), KT, "=", Matrix(query, 0), Matrix(keys.T, 0), "=", scores)
     scaled = Fraction(Symbol("0.1 q Kᵀ"), Root(Number(2)))
-    return Section(
+    return DocumentSection(
         "1. One query",
         [
             Paragraph("A word at position 2 asks; three words offer their keys. A dot product measures each match:"),
@@ -58,9 +58,9 @@ def single_query(found: AttentionFacts) -> Section:
     )
 
 
-def mask(found: AttentionFacts) -> Section:
+def mask(found: AttentionFacts) -> DocumentSection:
     moved = [["moves" if one else "stays" for one in line] for line in (found.open_moves, found.masked_moves)]
-    return Section(
+    return DocumentSection(
         "2. The mask",
         [
             Paragraph(
@@ -87,14 +87,14 @@ def mask(found: AttentionFacts) -> Section:
     )
 
 
-def two_forms(found: DecoderFacts) -> Section:
+def two_forms(found: DecoderFacts) -> DocumentSection:
     rows = [
         ("the listing", found.overwriting[-1]),
         ("GPT-2's residual", found.residual[-1]),
         ("foretell's model", found.model[-1]),
     ]
     inner = Call("LayerNorm", Symbol("X"))
-    return Section(
+    return DocumentSection(
         "3. The decoder, in two forms",
         [
             Paragraph(
@@ -120,7 +120,7 @@ def range_labels(count: int) -> list[str]:
     return [f"token {number}" for number in range(count)]
 
 
-def training(found: DecoderFacts) -> Section:
+def training(found: DecoderFacts) -> DocumentSection:
     sentence = ", ".join(map(str, printed.IDS))
     rows = [(str(step), f"{found.losses[step]:.4f}") for step in SHOWN_STEPS]
     loss = row(
@@ -134,7 +134,7 @@ def training(found: DecoderFacts) -> Section:
         "=",
         Number(found.loss_of_cat),
     )
-    return Section(
+    return DocumentSection(
         "4. Training",
         [
             Paragraph(
@@ -155,10 +155,10 @@ def training(found: DecoderFacts) -> Section:
     )
 
 
-def inference(found: DecoderFacts) -> Section:
+def inference(found: DecoderFacts) -> DocumentSection:
     tempered = labelled([f"τ = {tau}" for tau in TEMPERATURES], range_labels(5), np.array(found.tempered))
     drawn = " ".join(map(str, found.generated))
-    return Section(
+    return DocumentSection(
         "5. Inference",
         [
             Paragraph(
@@ -171,7 +171,7 @@ def inference(found: DecoderFacts) -> Section:
     )
 
 
-def models() -> Section:
+def models() -> DocumentSection:
     rows = []
     for name in MODELS:
         config = preset_config(name)
@@ -179,7 +179,7 @@ def models() -> Section:
         norm = {"pre": "before", "post": "after"}[config.norm_placement]
         billions = f"{count_parameters(config) / 1e9:.3f}"
         rows.append((name, str(config.num_layers), str(config.num_heads), str(config.width), norm, banded, billions))
-    return Section(
+    return DocumentSection(
         "6. What became of it",
         [
             Table(("model", "layers", "heads", "width", "norm", "attention", "billions"), rows),

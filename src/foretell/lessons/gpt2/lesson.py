@@ -9,7 +9,7 @@ from foretell.lessons.gpt2.page import make_page
 from foretell.lessons.gpt2.values import Reading, read
 from foretell.lessons.lesson import Lesson
 from foretell.text.byte_level import piece_bytes
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 
 # Rows of another length are added up in another order, in float32
 SAME_CONTEXT, OTHER_CONTEXT = 1e-4, 5e-2
@@ -27,7 +27,7 @@ class Gpt2(Lesson):
             return ""
         return "GPT-2's weights are not here; --weights DIR names a folder with them"
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         return make_page(self.reading)
 
     def checks(self) -> list[Check]:

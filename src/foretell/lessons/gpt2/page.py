@@ -7,24 +7,24 @@ from foretell.lessons.catalog import find_lesson
 from foretell.lessons.gpt2.printed import FOLLOWING, IDS, PIECES, SENTENCE
 from foretell.lessons.gpt2.values import Reading
 from foretell.text.byte_level import piece_bytes, readable
-from foretell.typesetting.document import Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
 
 COLUMNS = 3
 QUOTE = (34, 35)  # the two tokens that hold the opening quote
 BAR = 24
 
 
-def make_page(reading: Reading) -> Section:
+def make_page(reading: Reading) -> DocumentSection:
     """Tokens, positions, distributions, a continuation."""
     parts = [tokens(), quotes(), contexts(), following(reading), continuation(reading)]
-    return Section(find_lesson("gpt2").title, [Paragraph(SENTENCE), *parts])
+    return DocumentSection(find_lesson("gpt2").title, [Paragraph(SENTENCE), *parts])
 
 
-def tokens() -> Section:
+def tokens() -> DocumentSection:
     rows = -(-len(IDS) // COLUMNS)
     cells = [(str(place), str(IDS[place]), PIECES[place]) for place in range(len(IDS))] + [("", "", "")] * COLUMNS
     lines = [[cell for column in range(COLUMNS) for cell in cells[column * rows + line]] for line in range(rows)]
-    return Section(
+    return DocumentSection(
         f"1. {len(IDS)} tokens",
         [
             Paragraph(
@@ -36,9 +36,9 @@ def tokens() -> Section:
     )
 
 
-def quotes() -> Section:
+def quotes() -> DocumentSection:
     rows = [(str(place), PIECES[place], piece_bytes(PIECES[place]).hex(" "), shown(place)) for place in QUOTE]
-    return Section(
+    return DocumentSection(
         "2. Half a character",
         [
             Paragraph(
@@ -54,12 +54,12 @@ def shown(place: int) -> str:
     return repr(readable(piece_bytes(PIECES[place])))
 
 
-def contexts() -> Section:
+def contexts() -> DocumentSection:
     rows = [
         (str(place), f"0 to {place}", "… " + " ".join(words[-3:]), f"[:{place}]", f"… {' '.join(words[-3:-1])}")
         for place, words in ((place, context.split()) for place, (context, _) in FOLLOWING.items())
     ]
-    return Section(
+    return DocumentSection(
         "3. What a distribution follows",
         [
             Paragraph(
@@ -72,11 +72,11 @@ def contexts() -> Section:
     )
 
 
-def following(reading: Reading) -> Section:
+def following(reading: Reading) -> DocumentSection:
     name = "GPT-2" if reading.is_gpt2 else "primer"
     shown_places = zip(reading.places, reading.following, strict=True)
     said = [] if reading.is_gpt2 else [Paragraph(without_weights(reading))]
-    return Section(
+    return DocumentSection(
         f"4. What {name} expects",
         [
             *said,
@@ -112,9 +112,9 @@ def tail(context: str, width: int = 52) -> str:
     return context if len(context) <= width else "…" + context[-width:]
 
 
-def continuation(reading: Reading) -> Section:
+def continuation(reading: Reading) -> DocumentSection:
     context = FOLLOWING[min(FOLLOWING)][0]
-    return Section(
+    return DocumentSection(
         "5. And on it goes",
         [
             Paragraph(

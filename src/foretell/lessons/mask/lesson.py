@@ -9,7 +9,7 @@ from foretell.lessons.lesson import Lesson
 from foretell.lessons.mask.page import make_page
 from foretell.lessons.mask.values import BORDER, LEAK, WATCHED, Trial, make_peeking, make_sound, masks, try_model
 from foretell.model.decoder import Decoder
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 
 TWO_DOCUMENTS = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
 WINDOW = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
@@ -23,7 +23,7 @@ class MaskLesson(Lesson):
         self.sound = try_model(sound or make_sound())
         self.peeking = try_model(peeking or make_peeking())
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         return make_page(self.sound, self.peeking if self.broken else None)
 
     def checks(self) -> list[Check]:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from foretell.lessons.catalog import find_lesson
 from foretell.lessons.mask.values import BORDER, LEAK, OTHER_FUTURE, ROW, VOCABULARY, Trial, masks
-from foretell.typesetting.document import Formula, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Table
 from foretell.typesetting.expression import Matrix, Symbol, row
 
 WORDS = [VOCABULARY[token] for token in ROW[:-1]]
 
 
-def make_page(sound: Trial, peeking: Trial | None) -> Section:
+def make_page(sound: Trial, peeking: Trial | None) -> DocumentSection:
     """What the mask is, how it is tried, and what a model gets that peeks."""
     last = [broken(peeking)] if peeking is not None else [invitation()]
-    return Section(find_lesson("mask").title, [introduction(), what_it_is(), tried(sound), *last])
+    return DocumentSection(find_lesson("mask").title, [introduction(), what_it_is(), tried(sound), *last])
 
 
 def introduction() -> Paragraph:
@@ -23,9 +23,9 @@ def introduction() -> Paragraph:
     )
 
 
-def what_it_is() -> Section:
+def what_it_is() -> DocumentSection:
     first, second, third = (Matrix(values) for values in masks().values())
-    return Section(
+    return DocumentSection(
         "1. Who may see whom",
         [
             Paragraph(
@@ -38,8 +38,8 @@ def what_it_is() -> Section:
     )
 
 
-def tried(sound: Trial) -> Section:
-    return Section(
+def tried(sound: Trial) -> DocumentSection:
+    return DocumentSection(
         "2. Change the future; the past must not move",
         [
             Paragraph(
@@ -56,15 +56,15 @@ def tried(sound: Trial) -> Section:
     )
 
 
-def invitation() -> Section:
-    return Section(
+def invitation() -> DocumentSection:
+    return DocumentSection(
         "3. And one that peeks?",
         [Paragraph("foretell lesson mask --break takes the mask away from one layer, and tries to train that.")],
     )
 
 
-def broken(peeking: Trial) -> Section:
-    return Section(
+def broken(peeking: Trial) -> DocumentSection:
+    return DocumentSection(
         "3. One that peeks",
         [
             Paragraph(

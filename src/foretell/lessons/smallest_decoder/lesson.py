@@ -12,7 +12,7 @@ from foretell.lessons.smallest_decoder import printed as figures
 from foretell.lessons.smallest_decoder.model import Weights, draw_weights
 from foretell.lessons.smallest_decoder.page import make_page
 from foretell.lessons.smallest_decoder.values import TARGETS, compute
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 
 TEXTBOOK_BOUND = 1e-12  # two ways of adding up the same float64 products
 FLOAT32_BOUND = 1e-6  # the objective and the embedding hand out float32
@@ -36,7 +36,7 @@ class SmallestDecoder(Lesson):
     def __init__(self, weights: Weights | None = None):
         self.found = compute(draw_weights() if weights is None else weights)
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         return make_page(self.found)
 
     def checks(self) -> list[Check]:

@@ -10,7 +10,7 @@ from foretell.lessons.catalog import find_lesson
 from foretell.lessons.figures import labelled
 from foretell.lessons.smallest_decoder.printed import TEXT, VOCABULARY
 from foretell.lessons.smallest_decoder.values import IDS, TARGETS, Everything
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table
 from foretell.typesetting.expression import Call, Fraction, Matrix, Number, Operator, Root, Row, Symbol, row, script
 
 WORDS = VOCABULARY[:-1]  # the five that go in
@@ -18,11 +18,11 @@ X, Q, K, V = (Symbol(name) for name in "XQKV")
 KT = script("K", above="T")
 
 
-def make_page(found: Everything) -> Section:
+def make_page(found: Everything) -> DocumentSection:
     """From five ids to the probability of the sentence."""
     parts = [tokens(), stream(found), projections(found), scores(found), mixture(found), prediction(found)]
     parts += [loss(found), layouts(found), last_vector(found)]
-    return Section(find_lesson("smallest").title, [introduction(), *parts])
+    return DocumentSection(find_lesson("smallest").title, [introduction(), *parts])
 
 
 def introduction() -> Paragraph:
@@ -33,10 +33,10 @@ def introduction() -> Paragraph:
     )
 
 
-def tokens() -> Section:
+def tokens() -> DocumentSection:
     read = [" ".join(WORDS[: t + 1]) for t in range(len(IDS))]
     rows = [(str(t), context, str(IDS[t]), VOCABULARY[TARGETS[t]]) for t, context in enumerate(read)]
-    return Section(
+    return DocumentSection(
         "1. Five questions in one sentence",
         [
             Paragraph(
@@ -48,10 +48,10 @@ def tokens() -> Section:
     )
 
 
-def stream(found: Everything) -> Section:
+def stream(found: Everything) -> DocumentSection:
     model = found.model
     summed = row(Matrix(model["token"], row_labels=WORDS), "+", Matrix(model["position"]))
-    return Section(
+    return DocumentSection(
         "2. Words become vectors",
         [
             Paragraph("A vector for each word, plus one for each place, so that order is not lost:"),
@@ -60,11 +60,11 @@ def stream(found: Everything) -> Section:
     )
 
 
-def projections(found: Everything) -> Section:
+def projections(found: Everything) -> DocumentSection:
     model = found.model
     weight = found.weight("query")
     query = row(Q, "=", X, script("W", "Q", "T"), "=", X, Matrix(weight.T), "=", Matrix(model["query"]))
-    return Section(
+    return DocumentSection(
         "3. What each word asks, offers, and hands over",
         [
             Paragraph(
@@ -78,9 +78,9 @@ def projections(found: Everything) -> Section:
     )
 
 
-def scores(found: Everything) -> Section:
+def scores(found: Everything) -> DocumentSection:
     scaled = Fraction(row(Q, KT), Root(Number(3)))
-    return Section(
+    return DocumentSection(
         "4. Who looks at whom",
         [
             Paragraph(
@@ -106,14 +106,14 @@ def scores(found: Everything) -> Section:
     )
 
 
-def mixture(found: Everything) -> Section:
+def mixture(found: Everything) -> DocumentSection:
     model = found.model
     taken = [
         part
         for share, value in zip(model["weights"][1, :2], model["value"], strict=False)
         for part in (Operator("+"), Number(float(share)), Matrix(value))
     ]
-    return Section(
+    return DocumentSection(
         "5. Each word takes its shares",
         [
             Paragraph("The shares times the values. For data, which sees financial and itself:"),
@@ -124,9 +124,9 @@ def mixture(found: Everything) -> Section:
     )
 
 
-def prediction(found: Everything) -> Section:
+def prediction(found: Everything) -> DocumentSection:
     best = int(found.model["probabilities"][0].argmax())
-    return Section(
+    return DocumentSection(
         "6. What comes next",
         [
             Paragraph("The head gives each vector a score for every word; a softmax makes probabilities of them:"),
@@ -139,7 +139,7 @@ def prediction(found: Everything) -> Section:
     )
 
 
-def loss(found: Everything) -> Section:
+def loss(found: Everything) -> DocumentSection:
     losses = found.layouts["alone"]
     rows = [
         (" ".join(WORDS[: t + 1]), VOCABULARY[TARGETS[t]], f"{math.exp(-value):.6f}", f"{value:.6f}")
@@ -147,7 +147,7 @@ def loss(found: Everything) -> Section:
     ]
     total, product = sum(losses), math.exp(found.chain.logprob)
     condition = row(script("x", "2"), Operator("…"), script("x", "6"), Operator("|"), script("x", "1"))
-    return Section(
+    return DocumentSection(
         "7. The loss, and the chain rule",
         [
             Paragraph("What training makes small is the sum of the negative logarithms of the targets' probabilities:"),
@@ -165,10 +165,10 @@ def loss(found: Everything) -> Section:
     )
 
 
-def layouts(found: Everything) -> Section:
+def layouts(found: Everything) -> DocumentSection:
     names = list(found.layouts)
     values = np.array([found.layouts[name] for name in names]).T
-    return Section(
+    return DocumentSection(
         "8. Padded equals packed",
         [
             Paragraph(
@@ -181,8 +181,8 @@ def layouts(found: Everything) -> Section:
     )
 
 
-def last_vector(found: Everything) -> Section:
-    return Section(
+def last_vector(found: Everything) -> DocumentSection:
+    return DocumentSection(
         "9. One vector for the whole text",
         [
             Paragraph(

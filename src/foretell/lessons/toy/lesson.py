@@ -10,7 +10,7 @@ from foretell.lessons.toy import printed
 from foretell.lessons.toy.page import make_page
 from foretell.lessons.toy.run import WATCHED_STEPS, Run, adam_by_hand, answer_ids, run_toy
 from foretell.lessons.toy.values import position_vectors, position_vectors_by_textbook
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 
 SEED = 1
 GRADIENT_BOUND = 1e-6  # float32's gradient and float64's slopes, both near 0.1; measured: 6e-8 at most over 20 seeds
@@ -24,7 +24,7 @@ class Toy(Lesson):
         self.seed = SEED if seed is None else seed
         self.run = run_toy(self.seed)
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         return make_page(self.run, self.seed)
 
     def checks(self) -> list[Check]:

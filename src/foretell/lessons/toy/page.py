@@ -9,17 +9,17 @@ from foretell.lessons.figures import labelled
 from foretell.lessons.toy import printed
 from foretell.lessons.toy.run import PLACE, WATCHED, AdamStep, Run, rows, training_config
 from foretell.lessons.toy.values import attention_of_answer, position_vectors, predictions
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table
 from foretell.typesetting.expression import Call, Fraction, Matrix, Number, Root, Row, Symbol, row, script
 
 WORDS = printed.VOCABULARY
 SHOWN_EPOCHS = (1, 11, 21, 31, 51, 71, 100)
 
 
-def make_page(run: Run, seed: int) -> Section:
+def make_page(run: Run, seed: int) -> DocumentSection:
     """From two sentences to a model that answers both."""
     parts = [sentences(), positions(), gradient(run), adam(run), training(run), answers(run)]
-    return Section(find_lesson("toy").title, [introduction(run, seed), *parts])
+    return DocumentSection(find_lesson("toy").title, [introduction(run, seed), *parts])
 
 
 def introduction(run: Run, seed: int) -> Paragraph:
@@ -31,9 +31,9 @@ def introduction(run: Run, seed: int) -> Paragraph:
     )
 
 
-def sentences() -> Section:
+def sentences() -> DocumentSection:
     table = [(prompt, printed.ANSWER) for prompt in printed.PROMPTS]
-    return Section(
+    return DocumentSection(
         "1. Two sentences to learn",
         [
             Table(("prompt", "answer"), table),
@@ -46,9 +46,9 @@ def sentences() -> Section:
     )
 
 
-def positions() -> Section:
+def positions() -> DocumentSection:
     angle = Fraction(Symbol("t"), script(Number(10000), above="2i/d"))
-    return Section(
+    return DocumentSection(
         "2. Where a word stands",
         [
             Paragraph(
@@ -62,8 +62,8 @@ def positions() -> Section:
     )
 
 
-def gradient(run: Run) -> Section:
-    return Section(
+def gradient(run: Run) -> DocumentSection:
+    return DocumentSection(
         "3. Which way is down",
         [
             Paragraph(
@@ -80,7 +80,7 @@ def gradient(run: Run) -> Section:
     )
 
 
-def adam(run: Run) -> Section:
+def adam(run: Run) -> DocumentSection:
     config, first = training_config(), run.steps[0]
     names = ("gradient g", "mean m", "mean square v", "m corrected", "v corrected", "weight before", "weight after")
     cells = [
@@ -106,7 +106,7 @@ def adam(run: Run) -> Section:
         Number(first.after, 6),
     )
     row_, column = PLACE
-    return Section(
+    return DocumentSection(
         "4. One step of Adam, by hand",
         [
             Paragraph(
@@ -159,10 +159,10 @@ def significant(value: float) -> str:
     return f"{value:.6f}" if abs(value) >= 1e-3 else f"{value:.4e}"
 
 
-def training(run: Run) -> Section:
+def training(run: Run) -> DocumentSection:
     epochs = run.epochs
     table = [(str(number), f"{epochs[number - 1]:.5f}", bar(epochs[number - 1])) for number in SHOWN_EPOCHS]
-    return Section(
+    return DocumentSection(
         "5. A hundred times both sentences",
         [
             Table(("epoch", "larger loss", ""), table),
@@ -180,14 +180,14 @@ def bar(loss: float) -> str:
     return "█" * max(1, round(8 * (np.log10(loss) + 4)))
 
 
-def answers(run: Run) -> Section:
+def answers(run: Run) -> DocumentSection:
     table = [
         (prompt, " ".join(WORDS[token] for token in answer.generated), ENDS[str(answer.finish_reason)])
         for prompt, answer in zip(printed.PROMPTS, run.answers, strict=True)
     ]
     labels = [WORDS[token] for token in rows()[0][:-1]]
     weights, probabilities = attention_of_answer(run.decoder), predictions(run.decoder)
-    return Section(
+    return DocumentSection(
         "6. Both prompts, answered",
         [
             Table(("prompt", "answer", ""), table),
