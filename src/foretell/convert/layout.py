@@ -10,7 +10,7 @@ from torch import Tensor
 from foretell.config import ModelConfig
 from foretell.convert.family import Family, Row
 from foretell.convert.transforms import Shape
-from foretell.textbook.family.weights import weight_shapes
+from foretell.textbook.family_weights import weight_shapes
 
 KINDS = ("weight", "bias")
 

@@ -22,8 +22,8 @@ from foretell.generation.sequence import Sequence as GrowingText
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
-from foretell.textbook.arrays import Matrix
-from foretell.textbook.family.decoder import decoder_forward
+from foretell.textbook.family import decoder_forward
+from foretell.textbook.vectors import Matrix
 
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",

@@ -14,8 +14,8 @@ from foretell.convert.huggingface import read_config
 from foretell.convert.layout import iter_ours
 from foretell.convert.proof import Reading
 from foretell.errors import OutputError
-from foretell.textbook.arrays import Matrix
-from foretell.textbook.family.saved import load_weights
+from foretell.textbook.family_weights import load_weights
+from foretell.textbook.vectors import Matrix
 
 
 def read_directory(directory: Path) -> Reading:

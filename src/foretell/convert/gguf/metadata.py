@@ -16,8 +16,8 @@ from foretell.convert.family import Family
 from foretell.convert.gguf.architectures import ARCHITECTURES, IMPLIED, for_heads
 from foretell.convert.settings import read_settings, write_settings
 from foretell.errors import CheckpointError
-from foretell.textbook.arrays import Vector
-from foretell.textbook.family.rotary import frequency
+from foretell.textbook.family import frequency
+from foretell.textbook.vectors import Vector
 
 FREQUENCIES = "rope_freqs.weight"
 BASE, TYPE, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from foretell.errors import OutputError
-from foretell.textbook.arrays import Matrix
+from foretell.textbook.vectors import Matrix
 
 # as on the command line -> llama.cpp's number for a file that mostly has it
 PRECISIONS = {"f32": 0, "f16": 1, "q8_0": 7}

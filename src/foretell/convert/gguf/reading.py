@@ -16,7 +16,7 @@ from foretell.convert.gguf.vocabulary import read_vocabulary
 from foretell.convert.layout import iter_ours
 from foretell.convert.proof import Reading
 from foretell.errors import OutputError
-from foretell.textbook.arrays import Matrix
+from foretell.textbook.vectors import Matrix
 
 
 def read_gguf(gguf: ModuleType, path: Path) -> Reading:

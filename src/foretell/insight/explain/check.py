@@ -14,8 +14,8 @@ from foretell.insight.explain.recording import check_steady
 from foretell.insight.explain.steps import plain
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel, encode_some
-from foretell.textbook.family.decoder import decoder_forward
-from foretell.textbook.softmax import softmax
+from foretell.textbook.family import decoder_forward
+from foretell.textbook.vectors import softmax
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 

@@ -14,7 +14,7 @@ from foretell.lessons.practice import adam, continue_with_likeliest, practise
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
-from foretell.textbook.arrays import Matrix
+from foretell.textbook.vectors import Matrix
 from foretell.training.optimizer import make_optimizer
 
 H = [[2, 0, 0], [0, -1, 0], [0, 0, 1]]

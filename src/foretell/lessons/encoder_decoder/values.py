@@ -8,8 +8,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from foretell.lessons.encoder_decoder.printed import CROSS, HEAD_WIDTH, SCALED, SOURCE, TARGET
-from foretell.textbook.activation import relu
-from foretell.textbook.arrays import Matrix
 from foretell.textbook.attention import (
     attention,
     attention_weights,
@@ -20,7 +18,7 @@ from foretell.textbook.attention import (
 )
 from foretell.textbook.embedding import embed, sinusoidal_encoding
 from foretell.textbook.parameters import AttentionParameters, MultiHeadParameters
-from foretell.textbook.softmax import masked_softmax, softmax_per_column
+from foretell.textbook.vectors import Matrix, masked_softmax, relu, softmax_per_column
 
 WIDTH, HEADS, HEAD, SEED = 4, 2, 2, 1
 X_LENGTH, Z_LENGTH = len(TARGET), len(SOURCE)

@@ -10,8 +10,6 @@ import torch
 from foretell.insight import derive
 from foretell.lessons.formal_algorithms.printed import ASSOCIATIONS, KEYS, QUERY
 from foretell.model.mask import Mask
-from foretell.textbook.arrays import Mask as BooleanMask
-from foretell.textbook.arrays import Matrix, Vector
 from foretell.textbook.attention import (
     associations,
     attention,
@@ -20,7 +18,7 @@ from foretell.textbook.attention import (
     unidirectional_mask,
 )
 from foretell.textbook.parameters import AttentionParameters
-from foretell.textbook.softmax import masked_softmax, softmax
+from foretell.textbook.vectors import BooleanMask, Matrix, Vector, masked_softmax, softmax
 
 LENGTH = len(ASSOCIATIONS)
 

@@ -12,12 +12,11 @@ from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.sampling import Sampler
 from foretell.lessons.formal_algorithms.printed import IDS, P_CAT
 from foretell.model.decoder import Decoder
-from foretell.textbook.arrays import Matrix, Vector
-from foretell.textbook.chain_rule import conditional_log_probability
 from foretell.textbook.inference import d_inference, tempered
 from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, LayerParameters, random_parameters
 from foretell.textbook.training import sgd_step
-from foretell.textbook.transformer import d_transformer_gpt2, d_transformer_overwriting
+from foretell.textbook.transformer import conditional_log_probability, d_transformer_gpt2, d_transformer_overwriting
+from foretell.textbook.vectors import Matrix, Vector
 
 SIZES = Hyperparameters(N_V=5, l_max=8, L=1, H=2, d_e=4, d_mlp=8)
 SEED = 3

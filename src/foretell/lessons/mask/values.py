@@ -17,7 +17,7 @@ from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
-from foretell.textbook.arrays import Matrix
+from foretell.textbook.vectors import Matrix
 from foretell.training.probe import check_mask
 
 VOCABULARY = ("the", "cat", "sat", "on", "mat", "dog", "ran", "off")

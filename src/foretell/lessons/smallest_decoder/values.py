@@ -14,12 +14,11 @@ from foretell.inference.embedding import embed as embed_text
 from foretell.insight.trace import Trace
 from foretell.lessons.smallest_decoder import printed
 from foretell.lessons.smallest_decoder.model import CONTEXT, LAYER, Weights, config, make_model
-from foretell.textbook.arrays import Matrix
 from foretell.textbook.attention import attention, attention_weights, project, unidirectional_mask
 from foretell.textbook.embedding import embed
-from foretell.textbook.family.decoder import decoder_forward
+from foretell.textbook.family import decoder_forward
 from foretell.textbook.parameters import AttentionParameters
-from foretell.textbook.softmax import softmax_per_column
+from foretell.textbook.vectors import Matrix, softmax_per_column
 from foretell.training.objective import Objective
 
 IDS = [0, 1, 2, 3, 4]

@@ -11,8 +11,8 @@ from foretell.lessons.toy import printed
 from foretell.lessons.toy.run import rows
 from foretell.model.decoder import Decoder
 from foretell.model.position import SinusoidalPosition
-from foretell.textbook.arrays import Matrix
 from foretell.textbook.embedding import sinusoidal_encoding
+from foretell.textbook.vectors import Matrix
 
 ATTENTION = "trunk.blocks.0.attention.core.weights"
 
