@@ -8,7 +8,14 @@ import torch
 from torch import nn
 
 from foretell.config import ModelConfig, make_section
-from foretell.lessons.smallest_decoder.printed import OUTPUT, PROBABILITIES, SCALED, STREAM, VALUES, WEIGHTS
+from foretell.lessons.smallest_values import (
+    ATTENTION_OUTPUT,
+    ATTENTION_WEIGHTS,
+    EMBEDDING_SUM,
+    PROBABILITIES,
+    SCALED_SCORES,
+    VALUES,
+)
 from foretell.textbook.attention import associations, attention, attention_weights, project, unidirectional_mask
 from foretell.textbook.embedding import embed
 from foretell.textbook.family import decoder_forward
@@ -72,20 +79,20 @@ def rounds_to(printed: list, places: int = 4):
 
 
 def test_printed_sum_of_word_and_position(stream):
-    assert rows(stream) == rounds_to(STREAM)
+    assert rows(stream) == rounds_to(EMBEDDING_SUM)
 
 
 def test_printed_scaled_scores(stream, head):
     Q, K = project(head.W_q, head.b_q, stream), project(head.W_k, head.b_k, stream)
     scores = np.stack([associations(Q[:, t], K) for t in range(5)])
-    assert scores / 3**0.5 == rounds_to(SCALED, places=2)
+    assert scores / 3**0.5 == rounds_to(SCALED_SCORES, places=2)
 
 
 def test_printed_attention_weights_values_and_output(stream, head):
     mask = unidirectional_mask(5)
-    assert rows(attention_weights(stream, stream, head, mask)) == rounds_to(WEIGHTS)
+    assert rows(attention_weights(stream, stream, head, mask)) == rounds_to(ATTENTION_WEIGHTS)
     assert rows(project(head.W_v, head.b_v, stream)) == rounds_to(VALUES)
-    assert rows(attention(stream, stream, head, mask)) == rounds_to(OUTPUT)
+    assert rows(attention(stream, stream, head, mask)) == rounds_to(ATTENTION_OUTPUT)
 
 
 def test_printed_probabilities(stream, head, weights):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.typesetting.expression import Expression
+from foretell.typesetting.expression import Expression, Matrix, format_matrix
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,14 @@ class DocumentSection:
 
 
 Part = Paragraph | Formula | Table | HeatMap | DocumentSection
+
+
+def labelled_table(
+    rows: Sequence[str], columns: Sequence[str], values: np.ndarray, digits: int = 4, corner: str = ""
+) -> Table:
+    """A matrix (rows, columns) as a table with a label for each row and each column."""
+    cells = format_matrix(Matrix(values, digits))
+    return Table((corner, *columns), [(label, *line) for label, line in zip(rows, cells, strict=True)])
 
 
 def is_numeric(cell: str) -> bool:

@@ -55,7 +55,7 @@ class Matrix:
 
 
 @dataclass(frozen=True)
-class Row:
+class MathRow:
     """One thing after the other."""
 
     items: tuple[Expression, ...]
@@ -93,12 +93,12 @@ class Call:
     inside: Expression
 
 
-Expression = Symbol | Words | Operator | Number | Matrix | Row | Fraction | Root | Script | Call
+Expression = Symbol | Words | Operator | Number | Matrix | MathRow | Fraction | Root | Script | Call
 
 
-def row(*items: Expression | str) -> Row:
+def row(*items: Expression | str) -> MathRow:
     """Things side by side; a str is an operator."""
-    return Row(tuple(Operator(item) if isinstance(item, str) else item for item in items))
+    return MathRow(tuple(Operator(item) if isinstance(item, str) else item for item in items))
 
 
 def script(base: Expression | str, below: str = "", above: str = "") -> Script:

@@ -12,11 +12,11 @@ from foretell.typesetting.expression import (
     Call,
     Expression,
     Fraction,
+    MathRow,
     Matrix,
     Number,
     Operator,
     Root,
-    Row,
     Script,
     Symbol,
     Words,
@@ -56,8 +56,8 @@ def mathml(expression: Expression) -> str:
         return f'<math display="block" style="text-align:left">{_math(expression)}</math>'
     first, *others = lines
     rows = "".join(
-        f'<mtr><mtd style="text-align:right">{_math(Row(left))}</mtd><mtd style="text-align:left">{_math(Row(right))}'
-        "</mtd></mtr>"
+        f'<mtr><mtd style="text-align:right">{_math(MathRow(left))}</mtd>'
+        f'<mtd style="text-align:left">{_math(MathRow(right))}</mtd></mtr>'
         for left, right in zip([first, *[()] * (len(others) - 1)], others, strict=True)
     )
     return f'<math display="block" style="text-align:left"><mtable displaystyle="true">{rows}</mtable></math>'
@@ -66,7 +66,7 @@ def mathml(expression: Expression) -> str:
 def _chain(expression: Expression) -> list[tuple[Expression, ...]]:
     """A = B = C as [A], [= B], [= C]."""
     lines: list[tuple[Expression, ...]] = [()]
-    for item in expression.items if isinstance(expression, Row) else (expression,):
+    for item in expression.items if isinstance(expression, MathRow) else (expression,):
         if isinstance(item, Operator) and item.sign in RELATIONS and lines[-1]:
             lines.append(())
         lines[-1] += (item,)
@@ -128,7 +128,7 @@ MATH: dict[type, Callable[..., str]] = {
     Operator: lambda operator: f"<mo>{escape(operator.sign)}</mo>",
     Number: lambda number: _number(format_number(number.value, number.digits)),
     Matrix: _matrix,
-    Row: lambda row: "<mrow>" + "".join(_math(item) for item in row.items) + "</mrow>",
+    MathRow: lambda row: "<mrow>" + "".join(_math(item) for item in row.items) + "</mrow>",
     Fraction: lambda fraction: f"<mfrac>{_math(fraction.top)}{_math(fraction.bottom)}</mfrac>",
     Root: lambda root: f"<msqrt>{_math(root.inside)}</msqrt>",
     Script: _script,
