@@ -1,4 +1,4 @@
-"""Formulas as LaTeX, for notebooks and papers."""
+"""Formulas as LaTeX."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ NAMES = {
 
 
 def latex(expression: Expression) -> str:
-    """A formula, without the dollars around it."""
+    """A formula, without dollar signs."""
     return LATEX[type(expression)](expression)
 
 
 def document_latex(section: DocumentSection) -> str:
-    """The formulas of a document, one under the other; empty where there are none."""
+    """All formulas of a document as one display block; empty if there are none."""
     lines = [latex(formula.expression) for formula in iter_formulas(section)]
     return "" if not lines else "$$\\begin{gathered}\n" + " \\\\\n".join(lines) + "\n\\end{gathered}$$"
 
 
 def iter_formulas(section: DocumentSection) -> Iterator[Formula]:
-    """All formulas, those of inner sections included."""
+    """All formulas, including those of inner sections."""
     for part in section.parts:
         if isinstance(part, Formula):
             yield part

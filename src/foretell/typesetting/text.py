@@ -1,4 +1,4 @@
-"""Formulas and documents as lines of characters, for a terminal."""
+"""Formulas and documents as text for a terminal."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from foretell.typesetting.layout import TextBlock, enclose, one_line, over, pad,
 WIDTH = 80
 INDENT = "  "
 MAX_ROWS = 16
-COLUMN_LIMITS = (10_000, 16, 12, 8, 6, 5, 4, 3)  # tried in this order until a formula fits the width
+COLUMN_LIMITS = (10_000, 16, 12, 8, 6, 5, 4, 3)  # columns of a matrix, tried in this order until the formula fits
 SHADES = " ░▒▓█"
 BELOW: dict[str, str] = dict(zip("0123456789+-=()aehijklmnoprstuvx,", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ,", strict=True))
 ABOVE: dict[str, str] = dict(zip("0123456789+-=()inT⊤", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁱⁿᵀᵀ", strict=True))
@@ -37,26 +37,26 @@ ELIDED = "…"
 
 
 def document_text(section: DocumentSection, width: int = WIDTH) -> str:
-    """A whole document, no line longer than `width` columns where its words allow."""
+    """A document as text. No line exceeds `width` terminal columns, except for words that do."""
     return "\n".join(_section(section, width, "═"))
 
 
 def expression_lines(expression: Expression, width: int = WIDTH) -> list[str]:
-    """A formula in two dimensions; what is too wide goes on below, and large matrices show their edges."""
+    """A formula in two dimensions. A wide formula continues on further lines; large matrices show their edges."""
     for limit in COLUMN_LIMITS:
         rows = [_joined(items, limit) for items in _broken(expression, width, limit)]
-        if max(block.width + len(INDENT) * bool(number) for number, block in enumerate(rows)) <= width:
+        if max(block.width + len(INDENT) * bool(index) for index, block in enumerate(rows)) <= width:
             break
     lines: list[str] = []
-    for number, block in enumerate(rows):
-        tall = len(block.lines) > 1 or (number and len(rows[number - 1].lines) > 1)
-        lines += [""] if number and tall else []
-        lines += [(INDENT * bool(number) + line).rstrip() for line in block.lines]
+    for index, block in enumerate(rows):
+        tall = len(block.lines) > 1 or (index and len(rows[index - 1].lines) > 1)
+        lines += [""] if index and tall else []
+        lines += [(INDENT * bool(index) + line).rstrip() for line in block.lines]
     return lines
 
 
 def _broken(expression: Expression, width: int, limit: int) -> list[list[Expression]]:
-    """The parts of a formula by line: new lines begin with a relation if that is enough, else with any operator."""
+    """The parts of a formula by line. Lines break before relations if that suffices, else before any operator."""
     items = list(expression.items) if isinstance(expression, MathRow) else [expression]
     if _joined(items, limit).width <= width:
         return [items]
@@ -163,8 +163,8 @@ BLOCKS: dict[type, Callable[..., TextBlock]] = {
 
 def _section(section: DocumentSection, width: int, rule: str) -> list[str]:
     lines = [section.title, rule * min(width, cell_len(section.title))] if section.title else []
-    for number, part in enumerate(section.parts):
-        lines += ([""] if number or section.title else []) + _part(part, width)
+    for index, part in enumerate(section.parts):
+        lines += ([""] if index or section.title else []) + _part(part, width)
     return lines
 
 
@@ -186,7 +186,7 @@ def _table(table: Table, width: int) -> list[str]:
     lines = [list(table.header), *map(list, table.rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     excess = sum(widths) + 2 * (len(widths) - 1) - width
-    if excess > 0:  # the widest column of words gives way
+    if excess > 0:  # shorten the widest column of words
         widest = max(range(len(widths)), key=lambda column: (not numeric[column], widths[column]))
         widths[widest] = max(4, widths[widest] - excess)
     aligned = [
