@@ -56,7 +56,9 @@ def test_a_lesson_is_found_by_name_and_by_number():
     assert find_lesson("toy") == find_lesson("E4") == find_lesson("e4")
 
 
-@pytest.mark.parametrize(("name", "message"), [("tyo", "did you mean 'toy'"), ("quantum", "there is smallest, gpt2")])
+@pytest.mark.parametrize(
+    ("name", "message"), [("tyo", "did you mean 'toy'"), ("quantum", "the lessons are smallest, gpt2")]
+)
 def test_an_unknown_lesson_is_refused_with_a_suggestion(name, message):
     with pytest.raises(UsageError, match=message):
         find_lesson(name)

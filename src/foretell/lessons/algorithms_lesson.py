@@ -60,7 +60,7 @@ def check_single_query(values: AttentionValues) -> list[FigureCheck]:
     mixture = values.weak_scaled @ np.array(figures.KEYS)
     return [
         same("q . k for the three keys", figures.DOT_PRODUCTS, values.dot_products),
-        above("weight of the last key, without scaling", figures.LAST_SHARE, float(values.unscaled[-1])),
+        above("weight of the last key, without scaling", figures.LAST_WEIGHT, float(values.unscaled[-1])),
         near("attention weights sum to 1", 1.0, float(values.unscaled.sum()), SAME),
         near("single-query attention scales", mixture, values.mixture, SAME),
     ]

@@ -36,7 +36,7 @@ from foretell.textbook.vectors import BooleanMask, Matrix, Vector, masked_softma
 QUERY = [11.0, 12.0]
 KEYS = [[1.0, 2.0], [4.0, 5.0], [7.0, 8.0]]
 DOT_PRODUCTS = [35, 104, 173]
-LAST_SHARE = 0.999  # the softmax's 0.999..., without scaling
+LAST_WEIGHT = 0.999  # the softmax's 0.999..., without scaling
 
 ASSOCIATIONS = [[11, 12, 13, 14], [21, 22, 23, 24], [31, 32, 33, 34], [41, 42, 43, 44]]
 MASK = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]  # mask[tx, tz] = 1 if tz <= tx

@@ -35,7 +35,7 @@ ENTRIES = (
     LessonEntry(
         "algorithms",
         "E3",
-        "The formal algorithms: attention, decoder, training, use",
+        "The formal algorithms: attention, decoder, training, inference",
         'Ivan Habernal, "Text generation 4: Decoder-only models and GPT", lecture 11 of '
         '"Natural Language Processing with Deep Learning", 2023',
     ),
@@ -62,7 +62,7 @@ ENTRIES = (
     LessonEntry(
         "mask",
         "",
-        "The mask: who may see whom, and a model that peeks",
+        "The mask: which tokens see which, and a model that peeks",
         "foretell's own check of the mask before training",
         options=("break",),
     ),
@@ -79,5 +79,5 @@ def find_lesson(name: str) -> LessonEntry:
         if name.lower() in (entry.name, entry.alias.lower()):
             return entry
     names = [entry.name for entry in ENTRIES]
-    nearest = did_you_mean(name.lower(), names) or f"; there is {', '.join(names)}"
+    nearest = did_you_mean(name.lower(), names) or f"; the lessons are {', '.join(names)}"
     raise UsageError(f"no lesson '{name}'{nearest}")

@@ -1,6 +1,6 @@
 """A news sentence, what the source prints about it, and what a model predicts for it.
 
-The model is GPT-2 where its weights are named, otherwise the one that foretell includes.
+The model is GPT-2 if its weights are given, otherwise the small one that foretell includes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The lesson on the smallest decoder: the walk from five ids to the probability of the sentence, and its checks."""
+"""The lesson on the smallest decoder: from five ids to the probability of the sentence."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ import numpy as np
 from foretell.lessons.lesson import FigureCheck, Lesson, lesson_document, near, same
 from foretell.lessons.translation_values import (
     CROSS_SCORES,
-    PRINTED_HEAD_WIDTH,
     SCALED_SCORES,
+    SOURCE_HEAD_WIDTH,
     SOURCE_WORDS,
     TARGET_WORDS,
     TranslationValues,
@@ -51,7 +51,7 @@ class TranslationLesson(Lesson):
 
 def check_scores(values: TranslationValues) -> list[FigureCheck]:
     """The printed scores are whole numbers divided by 8: the head's width is 64."""
-    what = f"scaled scores are whole numbers over √{PRINTED_HEAD_WIDTH}"
+    what = f"scaled scores are whole numbers over √{SOURCE_HEAD_WIDTH}"
     return [near(what, SCALED_SCORES, values.exact_scores, TRUNCATED)]
 
 
@@ -124,7 +124,7 @@ def head_width(values: TranslationValues) -> Paragraph:
     whole = ", ".join(f"{value:.0f}" for value in values.dot_products[0])
     return Paragraph(
         "These are the scores Q Kᵀ / √d as printed. They show how wide a head is: times 8 they are whole numbers "
-        f"(first row: {whole}), truncated after two digits, so d is {PRINTED_HEAD_WIDTH}."
+        f"(first row: {whole}), truncated after two digits, so d is {SOURCE_HEAD_WIDTH}."
     )
 
 

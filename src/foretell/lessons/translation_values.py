@@ -22,7 +22,7 @@ from foretell.textbook.vectors import Matrix, masked_softmax, relu, softmax_per_
 # Printed in the source. Most of its tables have dots instead of numbers; these are the complete ones
 SOURCE_WORDS = ("I", "am", "good")
 TARGET_WORDS = ("<sos>", "Je", "vais", "bien")
-SCALED_SCORES = [  # Q Kᵀ / √d of the target's words; the two digits of 12.37, 10.37, 1.37, 1.87 and 3.12 are truncated
+SCALED_SCORES = [  # Q Kᵀ / √d of the target's words; 12.37, 10.37, 1.37, 1.87 and 3.12 are truncated after two digits
     [9.125, 7.5, 1.25, 5.625],
     [5.0, 12.37, 3.12, 8.75],
     [7.25, 5.0, 10.37, 1.25],
@@ -30,7 +30,7 @@ SCALED_SCORES = [  # Q Kᵀ / √d of the target's words; the two digits of 12.3
 ]
 CROSS_SCORES = [[91, 60, 77], [96, 63, 12], [41, 111, 48], [36, 45, 65]]  # Q Kᵀ of target words and source words
 
-PRINTED_HEAD_WIDTH = 64  # not printed; Vaswani et al. 2017 have it, and the scores fit it
+SOURCE_HEAD_WIDTH = 64  # not printed; the scores fit it, and Vaswani et al. 2017 use it
 WIDTH, NUM_HEADS, HEAD_WIDTH, SEED = 4, 2, 2, 1
 X_LENGTH, Z_LENGTH = len(TARGET_WORDS), len(SOURCE_WORDS)
 
@@ -66,7 +66,7 @@ class TranslationValues:
 def compute_translation(scaled_scores: list[list[float]] = SCALED_SCORES) -> TranslationValues:
     """All values of the lesson."""
     scores = np.array(scaled_scores)
-    root = math.sqrt(PRINTED_HEAD_WIDTH)
+    root = math.sqrt(SOURCE_HEAD_WIDTH)
     whole = np.round(scores * root)
     mask = unidirectional_mask(X_LENGTH)  # (l_z, l_x): columns are queries
     inputs = draw_inputs()
