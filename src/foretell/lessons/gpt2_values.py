@@ -73,7 +73,7 @@ def compute_gpt2(weights: str | None, at: int | None) -> Gpt2Values:
     positions = shown_positions(model, ids, at)
     predictions = next_tokens(model, SENTENCE, TOP, positions)
     first_context = PREDICTIONS[min(PREDICTIONS)][0]
-    continuation = generate(model, first_context, CONTINUATION_TOKENS, temperature=0)[0].text
+    continuation = generate(model, first_context, CONTINUATION_TOKENS, temperature=0, top_p=1.0)[0].text
     same, shorter = (largest_difference(model, ids, positions, missing) for missing in (0, 1))
     return Gpt2Values(model, weights is not None, ids, positions, predictions, same, shorter, continuation)
 

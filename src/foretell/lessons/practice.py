@@ -28,7 +28,7 @@ ADAM: dict[str, Any] = {
     "clip_norm": None,
     "batch_size": 1,
 }
-GREEDY = SamplingConfig(temperature=0)
+GREEDY = SamplingConfig(temperature=0, top_p=1.0)
 
 
 class RepeatedRows:
