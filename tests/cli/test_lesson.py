@@ -1,15 +1,15 @@
-"""`foretell lesson`: the list, the walks, the checks, and what is refused."""
+"""`foretell lesson`: the list, the lessons, the checks, and the errors."""
 
 from __future__ import annotations
 
 import pytest
 
-from foretell.lessons.mask.values import LEAK
-from foretell.lessons.smallest_decoder import printed
-from foretell.lessons.smallest_decoder.lesson import PRINTED_WEIGHTS
+from foretell.lessons import smallest_values
+from foretell.lessons.mask_values import LEAK
+from foretell.lessons.smallest_lesson import PRINTED_WEIGHTS
 
 
-def test_without_a_name_the_lessons_are_listed(foretell):
+def test_lists_all_lessons_without_a_name(foretell):
     outcome = foretell("lesson")
     assert outcome.code == 0
     assert outcome.out.splitlines()[0].split()[:2] == ["smallest", "E1"]
@@ -18,7 +18,7 @@ def test_without_a_name_the_lessons_are_listed(foretell):
     assert foretell("lesson", "--json").json["lessons"][0]["name"] == "smallest"
 
 
-def test_a_walk_is_printed_by_name_and_by_number(foretell):
+def test_prints_a_lesson_by_name_and_by_number(foretell):
     by_name, by_number = foretell("lesson", "smallest"), foretell("lesson", "e1")
     assert by_name.code == 0
     assert by_name.out == by_number.out
@@ -26,19 +26,19 @@ def test_a_walk_is_printed_by_name_and_by_number(foretell):
     assert foretell("lesson", "smallest", "--json").json["text"] == by_name.out.rstrip("\n")
 
 
-def test_a_walk_can_be_written_as_a_page(foretell, tmp_path):
+def test_writes_a_lesson_as_a_page(foretell, tmp_path):
     outcome = foretell("lesson", "mask", "--html", "mask.html")
     assert (outcome.code, outcome.out) == (0, "")
     assert "<!doctype html>" in (tmp_path / "mask.html").read_text(encoding="utf-8")
 
 
-def test_breaking_the_mask_shows_the_refusal(foretell):
+def test_break_shows_the_training_error(foretell):
     outcome = foretell("lesson", "mask", "--break")
     assert outcome.code == 0
     assert f"foretell: {LEAK} sees the future, so no step was taken" in outcome.out
 
 
-def test_checks_can_be_had_as_json(foretell):
+def test_check_prints_json(foretell):
     outcome = foretell("lesson", "smallest", "--check", "--json")
     (lesson,) = outcome.json["lessons"]
     assert (outcome.code, lesson["name"], lesson["status"], lesson["reason"]) == (0, "smallest", "passed", "")
@@ -46,7 +46,7 @@ def test_checks_can_be_had_as_json(foretell):
     assert "smallest     passed" in foretell("lesson", "smallest", "--check").out
 
 
-def test_all_lessons_are_checked_where_none_is_named(foretell):
+def test_check_without_a_name_checks_all_lessons(foretell):
     outcome = foretell("lesson", "--check")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
@@ -54,8 +54,8 @@ def test_all_lessons_are_checked_where_none_is_named(foretell):
     assert max(map(len, lines)) <= 80
 
 
-def test_a_figure_that_differs_is_shown_and_the_exit_code_is_1(foretell, monkeypatch):
-    monkeypatch.setitem(PRINTED_WEIGHTS, "query", [[0.4414, 0.5, -0.1353], *printed.QUERY_WEIGHT[1:]])
+def test_a_figure_that_differs_is_shown_with_exit_code_1(foretell, monkeypatch):
+    monkeypatch.setitem(PRINTED_WEIGHTS, "query", [[0.4414, 0.5, -0.1353], *smallest_values.QUERY_WEIGHT[1:]])
     outcome = foretell("lesson", "smallest", "--check")
     assert outcome.code == 1
     assert "  query weight [0, 1]: expected 0.5, got 0.4792" in outcome.out
@@ -82,7 +82,7 @@ def test_a_figure_that_differs_is_shown_and_the_exit_code_is_1(foretell, monkeyp
         (["--check", "--weights", "nowhere"], 1, ["nowhere"]),
     ],
 )
-def test_what_cannot_be_is_one_line(foretell, tmp_path, arguments, code, words):
+def test_invalid_arguments_give_one_line(foretell, tmp_path, arguments, code, words):
     outcome = foretell("lesson", *arguments)
     assert outcome.code == code
     assert outcome.last_line.startswith("foretell: ")

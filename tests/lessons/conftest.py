@@ -1,13 +1,12 @@
-"""Every lesson, made once."""
+"""All lessons, made once per test run."""
 
 from __future__ import annotations
 
 import pytest
 
 from foretell.lessons.catalog import ENTRIES
-from foretell.lessons.check import Check
-from foretell.lessons.classes import make_lesson
-from foretell.lessons.lesson import Lesson
+from foretell.lessons.lesson import FigureCheck, Lesson
+from foretell.lessons.registry import make_lesson
 
 NAMES = [entry.name for entry in ENTRIES]
 
@@ -19,9 +18,9 @@ def lessons() -> dict[str, Lesson]:
 
 @pytest.fixture
 def failures():
-    """The names of a lesson's checks that fail."""
+    """A function that returns the names of the failed checks."""
 
-    def of(checks: list[Check]) -> list[str]:
+    def of(checks: list[FigureCheck]) -> list[str]:
         return [check.what for check in checks if not check.passed]
 
     return of

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig, make_section
 from foretell.errors import ContextLengthError
-from foretell.lessons.smallest_decoder.printed import PROBABILITIES, WEIGHTS
+from foretell.lessons.smallest_values import ATTENTION_WEIGHTS, PROBABILITIES
 from foretell.model.attention import Attention
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
@@ -233,7 +233,7 @@ def test_the_smallest_decoder_gives_the_printed_attention_weights(smallest: Deco
     assert isinstance(attention, Attention)
     scores = (attention.query(x) @ attention.key(x).transpose(1, 2) / 3**0.5)[0]
     weights = scores.masked_fill(~Mask(5, 5).allowed[0, 0], -torch.inf).softmax(-1)
-    torch.testing.assert_close(weights, torch.tensor(WEIGHTS), rtol=0, atol=6e-5)
+    torch.testing.assert_close(weights, torch.tensor(ATTENTION_WEIGHTS), rtol=0, atol=6e-5)
     torch.testing.assert_close(
         smallest.trunk(x, FreshKVView(torch.arange(5)[None]))[0], weights @ attention.value(x)[0]
     )

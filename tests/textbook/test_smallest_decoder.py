@@ -1,4 +1,4 @@
-"""The smallest decoder with every number shown (E1), by the formal algorithms and by the family's forward pass."""
+"""The printed numbers of lesson E1, by the formal algorithms and by the family's forward pass."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ import torch
 from torch import nn
 
 from foretell.config import ModelConfig, make_section
-from foretell.lessons.smallest_decoder.printed import OUTPUT, PROBABILITIES, SCALED, STREAM, VALUES, WEIGHTS
-from foretell.textbook.arrays import Matrix
+from foretell.lessons.smallest_values import (
+    ATTENTION_OUTPUT,
+    ATTENTION_WEIGHTS,
+    EMBEDDING_SUM,
+    PROBABILITIES,
+    SCALED_SCORES,
+    VALUES,
+)
 from foretell.textbook.attention import associations, attention, attention_weights, project, unidirectional_mask
-from foretell.textbook.chain_rule import conditional_log_probability
 from foretell.textbook.embedding import embed
-from foretell.textbook.family.decoder import decoder_forward
+from foretell.textbook.family import decoder_forward
 from foretell.textbook.parameters import AttentionParameters
-from foretell.textbook.softmax import softmax_per_column
+from foretell.textbook.transformer import conditional_log_probability
+from foretell.textbook.vectors import Matrix, softmax_per_column
 
 IDS = [0, 1, 2, 3, 4]
 SENTENCE = [*IDS, 5]
 
 
 def seeded_weights() -> dict[str, Matrix]:
-    """The weights as the source draws them: the seed set again before each of three groups of layers.
+    """The weights as the source draws them: the seed is set again before each of three groups of layers.
 
-    In float64, since one printed probability is 0.22630851 before rounding, too near to a tie for float32.
+    In float64: one printed probability is 0.22630851 before rounding, too close to a tie for float32.
     """
     groups = [
         {"embed.token": lambda: nn.Embedding(6, 3), "embed.position": lambda: nn.Embedding(5, 3)},
@@ -63,7 +69,7 @@ def stream(weights) -> Matrix:
 
 
 def rows(columns: Matrix) -> Matrix:
-    """One row a token, as the source prints it."""
+    """One row per token, as the source prints it."""
     return columns.T
 
 
@@ -72,37 +78,37 @@ def rounds_to(printed: list, places: int = 4):
     return pytest.approx(np.array(printed), abs=0.5 * 10**-places, rel=0)
 
 
-def test_the_stream_is_word_plus_position(stream):
-    assert rows(stream) == rounds_to(STREAM)
+def test_printed_sum_of_word_and_position(stream):
+    assert rows(stream) == rounds_to(EMBEDDING_SUM)
 
 
-def test_the_scaled_scores_are_the_printed_ones(stream, head):
+def test_printed_scaled_scores(stream, head):
     Q, K = project(head.W_q, head.b_q, stream), project(head.W_k, head.b_k, stream)
     scores = np.stack([associations(Q[:, t], K) for t in range(5)])
-    assert scores / 3**0.5 == rounds_to(SCALED, places=2)
+    assert scores / 3**0.5 == rounds_to(SCALED_SCORES, places=2)
 
 
-def test_the_weights_values_and_output_of_attention_are_the_printed_ones(stream, head):
+def test_printed_attention_weights_values_and_output(stream, head):
     mask = unidirectional_mask(5)
-    assert rows(attention_weights(stream, stream, head, mask)) == rounds_to(WEIGHTS)
+    assert rows(attention_weights(stream, stream, head, mask)) == rounds_to(ATTENTION_WEIGHTS)
     assert rows(project(head.W_v, head.b_v, stream)) == rounds_to(VALUES)
-    assert rows(attention(stream, stream, head, mask)) == rounds_to(OUTPUT)
+    assert rows(attention(stream, stream, head, mask)) == rounds_to(ATTENTION_OUTPUT)
 
 
-def test_the_probabilities_are_the_printed_ones(stream, head, weights):
+def test_printed_probabilities(stream, head, weights):
     scores = project(
         weights["head.weight"], weights["head.bias"], attention(stream, stream, head, unidirectional_mask(5))
     )
     assert rows(softmax_per_column(scores)) == rounds_to(PROBABILITIES, places=6)
 
 
-def test_the_loss_is_the_sum_over_the_five_targets():
+def test_loss_is_the_sum_over_the_five_targets():
     P = np.array(PROBABILITIES).T
     expected = -np.log([0.226309, 0.129261, 0.229152, 0.094568, 0.277526]).sum()
     assert -conditional_log_probability(P, SENTENCE) == pytest.approx(expected)
 
 
-def test_the_familys_forward_pass_gives_the_same_probabilities(weights):
+def test_the_family_gives_the_printed_probabilities(weights):
     config = make_section(
         ModelConfig,
         {

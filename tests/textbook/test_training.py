@@ -12,14 +12,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from foretell.textbook import backward
-from foretell.textbook.arrays import Matrix
-from foretell.textbook.chain_rule import conditional_log_probability
-from foretell.textbook.gradient import loss_and_gradient
-from foretell.textbook.layer_norm import EPSILON
+from foretell.textbook import training
 from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
-from foretell.textbook.training import d_training, sgd_step
-from foretell.textbook.transformer import d_transformer_overwriting
+from foretell.textbook.training import d_training, loss_and_gradient, sgd_step
+from foretell.textbook.transformer import conditional_log_probability, d_transformer_overwriting
+from foretell.textbook.vectors import EPSILON, Matrix
 
 SIZES = Hyperparameters(N_V=5, l_max=6, L=2, H=2, d_e=4, d_mlp=5)
 x = [3, 0, 4, 4, 1]
@@ -32,13 +29,13 @@ def theta() -> DTransformerParameters:
 
 
 def named_arrays(parameters: Any, name: str = "theta") -> Iterator[tuple[str, Any]]:
-    """Every array of a set of parameters, with where it stands."""
+    """Every array of a set of parameters, with its path."""
     if dataclasses.is_dataclass(parameters):
         for field in dataclasses.fields(parameters):
             yield from named_arrays(getattr(parameters, field.name), f"{name}.{field.name}")
     elif isinstance(parameters, tuple):
-        for number, part in enumerate(parameters):
-            yield from named_arrays(part, f"{name}[{number}]")
+        for index, part in enumerate(parameters):
+            yield from named_arrays(part, f"{name}[{index}]")
     else:
         yield name, parameters
 
@@ -48,23 +45,23 @@ def loss_of(theta: DTransformerParameters) -> float:
 
 
 def slopes(loss: Callable[[], float], weight: Matrix, step: float = 1e-5) -> Matrix:
-    """Central differences of the loss by every element of `weight`, which is shaken in place and left as it was."""
+    """Central differences of the loss by every element of `weight`, which is changed in place and restored."""
     slope = np.empty_like(weight)
     for index in np.ndindex(weight.shape):
-        kept = weight[index]
-        weight[index] = kept + step
+        original = weight[index]
+        weight[index] = original + step
         above = loss()
-        weight[index] = kept - step
+        weight[index] = original - step
         slope[index] = (above - loss()) / (2 * step)
-        weight[index] = kept
+        weight[index] = original
     return slope
 
 
-def largest_error(found: DTransformerParameters, expected: dict[str, Matrix]) -> float:
-    return max(float(np.abs(part - expected[name]).max()) for name, part in named_arrays(found))
+def largest_error(parameters: DTransformerParameters, expected: dict[str, Matrix]) -> float:
+    return max(float(np.abs(part - expected[name]).max()) for name, part in named_arrays(parameters))
 
 
-def test_the_gradient_is_what_finite_differences_give_for_every_parameter(theta):
+def test_gradient_matches_finite_differences_for_every_parameter(theta):
     _, gradient = loss_and_gradient(x, theta)
     expected = {name: slopes(lambda: loss_of(theta), weight) for name, weight in named_arrays(theta)}
     assert len(expected) == 5 + SIZES.L * (4 + 6 * SIZES.H + 2 + 4)
@@ -72,7 +69,7 @@ def test_the_gradient_is_what_finite_differences_give_for_every_parameter(theta)
 
 
 def torch_loss(x: list[int], theta: Any) -> Tensor:
-    """The listing once more, in torch with one row a token, for its autograd."""
+    """The loss of the same listing in torch, with one row per token, for autograd."""
     X = theta.W_e.T[x] + theta.W_p.T[: len(x)]
     for layer in theta.layers:
         X = F.layer_norm(X, X.shape[1:], layer.gamma_1, layer.beta_1, EPSILON)
@@ -89,7 +86,7 @@ def torch_head(X: Tensor, head: Any) -> Tensor:
     return F.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=True)[0]
 
 
-def test_loss_and_gradient_are_those_of_torchs_autograd(theta):
+def test_loss_and_gradient_match_autograd(theta):
     leaves = as_tensors(theta)
     expected_loss = torch_loss(x, leaves)
     expected_loss.backward()
@@ -103,25 +100,25 @@ def as_tensors(theta: DTransformerParameters) -> Any:
     return combine(lambda weight: torch.from_numpy(weight.copy()).requires_grad_(), theta)
 
 
-def test_a_gradient_that_forgets_what_variance_adds_would_be_caught(theta, monkeypatch):
-    from foretell.textbook import gradient as module
+def test_a_layer_norm_gradient_without_the_variance_term_is_caught(theta, monkeypatch):
+    correct = training.layer_norm_backward
 
-    def forgetful(X, gamma, d_Y):
-        _, d_gamma, d_beta = backward.layer_norm_backward(X, gamma, d_Y)
+    def without_variance(X, gamma, d_Y):
+        _, d_gamma, d_beta = correct(X, gamma, d_Y)
         return d_Y * gamma[:, None] / X.std(axis=0), d_gamma, d_beta
 
-    monkeypatch.setattr(module, "layer_norm_backward", forgetful)
+    monkeypatch.setattr(training, "layer_norm_backward", without_variance)
     leaves = as_tensors(theta)
     torch_loss(x, leaves).backward()
     _, wrong = loss_and_gradient(x, theta)
     assert largest_error(wrong, {name: leaf.grad.numpy() for name, leaf in named_arrays(leaves)}) > 1e-3
 
 
-def test_a_step_goes_down_the_gradient_and_leaves_the_old_parameters_alone(theta):
+def test_sgd_step_follows_the_gradient_and_keeps_the_old_parameters(theta):
     before = {name: weight.copy() for name, weight in named_arrays(theta)}
     loss, gradient = loss_and_gradient(x, theta)
-    told, stepped = sgd_step(x, theta, eta=0.001)
-    assert told == loss
+    reported_loss, stepped = sgd_step(x, theta, eta=0.001)
+    assert reported_loss == loss
     assert largest_error(theta, before) == 0
     expected = before["theta.W_u"] - 0.001 * gradient.W_u
     assert stepped.W_u == pytest.approx(expected)
@@ -129,7 +126,7 @@ def test_a_step_goes_down_the_gradient_and_leaves_the_old_parameters_alone(theta
     assert loss_of(stepped) == pytest.approx(loss - 0.001 * squared_slope, rel=1e-2)
 
 
-def test_training_is_epochs_of_steps_in_the_order_of_the_sequences(theta):
+def test_training_takes_one_step_per_sequence_and_epoch_in_order(theta):
     sequences = [[0, 1, 2], [3, 4]]
     by_hand = theta
     for sequence in sequences * 2:
@@ -138,10 +135,10 @@ def test_training_is_epochs_of_steps_in_the_order_of_the_sequences(theta):
     assert largest_error(trained, dict(named_arrays(by_hand))) == 0
 
 
-def test_training_learns_two_sequences_by_heart():
+def test_training_memorises_two_sequences():
     sequences = [[0, 1, 2, 3, 4], [4, 0, 3, 1, 2]]
     theta = random_parameters(SIZES, np.random.default_rng(0))
     trained = d_training(sequences, theta, N_epochs=60, eta=0.05)
     for sequence in sequences:
-        # the second token of each follows from the first alone, the rest from what came before
+        # the first token alone determines the second; the earlier tokens determine the rest
         assert d_transformer_overwriting(sequence, trained).argmax(axis=0)[:-1].tolist() == sequence[1:]

@@ -1,4 +1,4 @@
-"""The two forms of the decoder-only transformer, and what a sequence's probability is."""
+"""The two forms of the decoder-only transformer, and the probability of a sequence."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from foretell.config import ModelConfig, make_section
-from foretell.textbook.arrays import Matrix
-from foretell.textbook.chain_rule import conditional_log_probability, sequence_log_probability
-from foretell.textbook.family.decoder import decoder_forward
-from foretell.textbook.layer_norm import EPSILON
+from foretell.textbook.family import decoder_forward
 from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
-from foretell.textbook.softmax import softmax_per_column
-from foretell.textbook.transformer import d_transformer_gpt2, d_transformer_overwriting
+from foretell.textbook.transformer import (
+    conditional_log_probability,
+    d_transformer_gpt2,
+    d_transformer_overwriting,
+    sequence_log_probability,
+)
+from foretell.textbook.vectors import EPSILON, Matrix, softmax_per_column
 
 SIZES = Hyperparameters(N_V=5, l_max=6, L=2, H=2, d_e=4, d_mlp=7)
 FORMS = {"overwriting": d_transformer_overwriting, "GPT-2": d_transformer_gpt2}
@@ -23,13 +25,13 @@ x = [3, 0, 4, 4, 1]
 
 
 def parameters(sizes: Hyperparameters = SIZES) -> DTransformerParameters:
-    """Random ones, shaken so that no bias is 0 and no norm's scale 1."""
+    """Random parameters, varied so that no bias is 0 and no norm's scale is 1."""
     rng = np.random.default_rng(5)
     return combine(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), random_parameters(sizes, rng))
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_every_column_is_a_distribution_that_the_future_does_not_move(form):
+def test_every_column_is_a_distribution_independent_of_later_tokens(form):
     P = FORMS[form](x, parameters())
     assert P.shape == (5, 5)
     assert P.sum(axis=0) == pytest.approx(1)
@@ -38,12 +40,12 @@ def test_every_column_is_a_distribution_that_the_future_does_not_move(form):
     assert (changed[:, 3:] != P[:, 3:]).all()
 
 
-def test_overwriting_the_stream_by_its_normalised_value_is_another_model_than_gpt2s():
+def test_the_two_forms_are_different_models():
     difference = np.abs(d_transformer_overwriting(x, parameters()) - d_transformer_gpt2(x, parameters()))
     assert difference.max() > 0.01
 
 
-def test_both_forms_agree_where_normalising_changes_nothing():
+def test_both_forms_agree_when_normalisation_has_no_effect():
     theta = parameters(dataclasses.replace(SIZES, L=1, d_mlp=1))
     silent = combine(np.zeros_like, theta.layers[0])
     layer = dataclasses.replace(silent, gamma_1=np.ones(4), gamma_2=np.ones(4))
@@ -54,7 +56,7 @@ def test_both_forms_agree_where_normalising_changes_nothing():
     assert d_transformer_overwriting(x, theta) == pytest.approx(d_transformer_gpt2(x, theta), rel=1e-4)
 
 
-def test_gpt2s_form_is_a_member_of_the_family():
+def test_the_gpt2_form_matches_the_family():
     config = make_section(
         ModelConfig,
         {
@@ -75,7 +77,7 @@ def test_gpt2s_form_is_a_member_of_the_family():
 
 
 def by_module_path(theta: DTransformerParameters) -> dict[str, Matrix]:
-    """The parameters under the model's names: rows a token instead of columns, heads on top of each other."""
+    """The parameters by module path: embeddings with one row per token, the weights of all heads stacked."""
     weights = {
         "embed.token.weight": theta.W_e.T,
         "embed.position.weight": theta.W_p.T,
@@ -83,8 +85,8 @@ def by_module_path(theta: DTransformerParameters) -> dict[str, Matrix]:
         "trunk.norm.bias": theta.beta,
         "head.weight": theta.W_u,
     }
-    for number, layer in enumerate(theta.layers):
-        heads, path = layer.attention.heads, f"trunk.blocks.{number}"
+    for index, layer in enumerate(theta.layers):
+        heads, path = layer.attention.heads, f"trunk.blocks.{index}"
         for name, letter in {"query": "q", "key": "k", "value": "v"}.items():
             for kind, symbol in {"weight": "W", "bias": "b"}.items():
                 parts = [getattr(head, f"{symbol}_{letter}") for head in heads]
@@ -104,7 +106,7 @@ def by_module_path(theta: DTransformerParameters) -> dict[str, Matrix]:
     return weights
 
 
-def test_the_loss_of_the_cat_that_sat_is_minus_log_0_0041_after_its_first_word():
+def test_loss_is_minus_the_log_of_the_targets_probability():
     the, cat, sat = 21, 11987, 5438
     P = np.full((12_000, 3), 0.5)
     P[cat, 0] = 0.0041
@@ -114,17 +116,17 @@ def test_the_loss_of_the_cat_that_sat_is_minus_log_0_0041_after_its_first_word()
     assert -conditional_log_probability(P, [the, cat, sat]) == pytest.approx(-np.log(0.0041) - np.log(0.5))
 
 
-def test_with_a_start_token_the_probabilities_of_all_sequences_of_a_length_sum_to_one():
+def test_with_a_start_token_all_sequences_of_one_length_sum_to_probability_one():
     model = partial(d_transformer_gpt2, theta=parameters())
     pairs = [[first, second] for first in range(5) for second in range(5)]
     assert sum(np.exp(sequence_log_probability(pair, 2, model)) for pair in pairs) == pytest.approx(1)
 
 
-def test_without_one_they_are_conditional_and_sum_to_one_for_each_first_token():
+def test_without_a_start_token_the_probabilities_are_conditional_on_the_first_token():
     theta = parameters()
     total = sum(np.exp(conditional_log_probability(d_transformer_gpt2([3, v], theta), [3, v])) for v in range(5))
     assert total == pytest.approx(1)
 
 
-def test_a_single_token_leaves_nothing_to_predict():
+def test_a_single_token_has_conditional_log_probability_zero():
     assert conditional_log_probability(np.full((5, 1), 0.2), [3]) == 0

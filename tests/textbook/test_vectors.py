@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from foretell.errors import ContextLengthError, UsageError
-from foretell.textbook import activation
+from foretell.textbook import vectors
 from foretell.textbook.embedding import (
     embed,
     positional_embedding,
@@ -16,8 +16,7 @@ from foretell.textbook.embedding import (
     token_embedding,
     unembedding,
 )
-from foretell.textbook.layer_norm import layer_norm, rms_norm
-from foretell.textbook.softmax import softmax
+from foretell.textbook.vectors import layer_norm, rms_norm, softmax
 
 X = np.array([-1000.0, -30.0, -3.0, -0.5, 0.0, 0.25, 1.0, 4.0, 1000.0])
 IN_TORCH = {
@@ -31,27 +30,27 @@ IN_TORCH = {
 
 
 @pytest.mark.parametrize("name", IN_TORCH)
-def test_each_activation_is_torchs_far_into_both_tails(name):
+def test_activations_match_torch_far_into_both_tails(name):
     expected = IN_TORCH[name](torch.from_numpy(X)).numpy()
-    assert getattr(activation, name)(X) == pytest.approx(expected, rel=1e-13, abs=1e-15)
+    assert getattr(vectors, name)(X) == pytest.approx(expected, rel=1e-13, abs=1e-15)
 
 
 @pytest.mark.parametrize("name", IN_TORCH)
-def test_each_activation_keeps_float32(name):
-    assert getattr(activation, name)(X.astype(np.float32)).dtype == np.float32
+def test_activations_keep_float32(name):
+    assert getattr(vectors, name)(X.astype(np.float32)).dtype == np.float32
 
 
-def test_the_derivative_of_gelu_is_its_slope():
+def test_gelu_derivative_matches_finite_differences():
     x, step = np.linspace(-4, 4, 17), 1e-6
-    slope = (activation.gelu_erf(x + step) - activation.gelu_erf(x - step)) / (2 * step)
-    assert activation.gelu_erf_derivative(x) == pytest.approx(slope, abs=1e-9)
+    slope = (vectors.gelu_erf(x + step) - vectors.gelu_erf(x - step)) / (2 * step)
+    assert vectors.gelu_erf_derivative(x) == pytest.approx(slope, abs=1e-9)
 
 
-def test_softmax_survives_large_scores_and_gives_minus_infinity_nothing():
+def test_softmax_of_large_scores_and_minus_infinity():
     assert softmax(np.array([1e4, 1e4, -np.inf])).tolist() == [0.5, 0.5, 0]
 
 
-def test_norms_are_torchs():
+def test_norms_match_torch():
     rng = np.random.default_rng(1)
     e, gamma, beta = rng.normal(size=(3, 7))
     x, scale, shift = (torch.from_numpy(part) for part in (e, gamma, beta))
@@ -59,32 +58,32 @@ def test_norms_are_torchs():
     assert rms_norm(e, gamma) == pytest.approx(F.rms_norm(x, (7,), scale, eps=1e-5).numpy())
 
 
-def test_a_constant_vector_is_normalised_to_its_shift():
+def test_layer_norm_of_a_constant_vector_is_its_shift():
     assert layer_norm(np.full(4, 3.0), np.ones(4), np.arange(4.0)).tolist() == [0, 1, 2, 3]
 
 
-def test_the_sinusoidal_encoding_starts_with_0_1_0_1_and_slows_down_from_pair_to_pair():
+def test_sinusoidal_encoding():
     assert sinusoidal_encoding(0, 4).tolist() == [0, 1, 0, 1]
     expected = [np.sin(3), np.cos(3), np.sin(3 / 100), np.cos(3 / 100)]
     assert sinusoidal_encoding(3, 4) == pytest.approx(expected)
 
 
-def test_an_embedding_is_the_tokens_column_plus_the_positions():
+def test_embed_adds_the_columns_of_token_and_position():
     W_e, W_p = np.arange(6.0).reshape(2, 3), np.array([[10.0, 20.0], [30.0, 40.0]])
     assert embed([2, 0], W_e, W_p).T.tolist() == [[2 + 10, 5 + 30], [0 + 20, 3 + 40]]
 
 
 @pytest.mark.parametrize("token", [-1, 3])
-def test_a_token_outside_the_vocabulary_is_refused(token):
+def test_token_embedding_refuses_ids_outside_the_vocabulary(token):
     with pytest.raises(UsageError, match=f"token id {token} is not in a vocabulary of 3"):
         token_embedding(token, np.zeros((2, 3)))
 
 
-def test_a_position_behind_the_last_is_refused():
+def test_positional_embedding_refuses_positions_outside_the_context():
     with pytest.raises(ContextLengthError, match="position 2 does not fit a context of 2"):
         positional_embedding(2, np.zeros((4, 2)))
 
 
-def test_unembedding_gives_a_distribution():
+def test_unembedding_is_a_softmax_of_the_scores():
     p = unembedding(np.array([1.0, -1.0]), np.array([[1.0, 0.0], [0.0, 1.0], [3.0, 3.0]]))
     assert p == pytest.approx(np.exp([1, -1, 0]) / np.exp([1, -1, 0]).sum())

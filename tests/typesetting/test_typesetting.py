@@ -1,4 +1,4 @@
-"""Formulas and documents look right in a terminal, on a page and in LaTeX."""
+"""Formulas and documents in a terminal, in HTML and in LaTeX."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table
 from foretell.typesetting.expression import (
     Call,
     Expression,
@@ -36,10 +36,18 @@ LEAVES = st.one_of(
     st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=9).map(Words),
     st.tuples(st.integers(1, 20), st.integers(1, 40)).map(lambda shape: Matrix(np.full(shape, 0.25))),
 )
+
+
+def equations(items: list[Expression]) -> Expression:
+    return row(*[part for item in items for part in ("=", item)])
+
+
 EXPRESSIONS = st.recursive(
     LEAVES,
     lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=4).map(lambda items: row(*[part for one in items for part in ("=", one)])),
+        st.lists(inner, min_size=1, max_size=4).map(
+            lambda items: row(*[part for item in items for part in ("=", item)])
+        ),
         st.tuples(inner, inner).map(lambda pair: Fraction(*pair)),
         inner.map(Root),
         inner.map(lambda inside: Call("softmax", inside)),
@@ -48,21 +56,21 @@ EXPRESSIONS = st.recursive(
 )
 
 
-def test_a_token_of_several_spaces_is_shown_with_all_of_them():
+def test_html_keeps_several_spaces_in_a_label():
     label = "'   '"
     table, heat = Table(["token"], [[label]]), HeatMap(np.eye(1), [label], [label])
-    html = fragment(Section("", [table, heat]))
+    html = fragment(DocumentSection("", [table, heat]))
     assert len(re.findall(r"<t[hd][^>]*white-space:pre[^>]*>&#x27;   &#x27;<", html)) == 3
     assert "&#x27;\xa0\xa0\xa0&#x27;" in mathml(Matrix(np.eye(1), row_labels=[label]))
 
 
-def test_a_table_has_room_between_its_cells_and_scrolls_by_itself_without_any_style_sheet():
+def test_html_tables_have_padding_and_scroll_without_a_style_sheet():
     for part in (Table(["a", "b"], [["1", "2"]]), HeatMap(np.eye(2), ["a", "b"], ["a", "b"])):
-        html = fragment(Section("", [part]))
+        html = fragment(DocumentSection("", [part]))
         assert '<div style="overflow-x:auto"><table cellpadding="4"' in html
 
 
-def test_a_fraction_has_its_bar_on_the_line_of_the_equals_sign() -> None:
+def test_a_fractions_bar_is_on_the_line_of_the_equals_sign() -> None:
     assert expression_lines(SCORE) == ["    Q Kᵀ", "S = ────", "     √E"]
 
 
@@ -71,19 +79,19 @@ def test_a_matrix_has_tall_brackets_and_aligned_columns() -> None:
     assert expression_lines(matrix) == ["  is ⎡ 1.0000       -∞⎤", "data ⎣-0.2500  12.5000⎦"]
 
 
-def test_what_is_too_wide_goes_on_below_at_a_relation() -> None:
+def test_a_wide_formula_breaks_before_a_relation() -> None:
     wide = row(Symbol("x"), "=", Matrix(np.ones(5)), "=", Matrix(np.ones(5)))
     assert [line.split("[")[0] for line in expression_lines(wide, 60)] == ["x = ", "  = "]
 
 
-def test_a_long_vector_shows_its_beginning_and_its_end() -> None:
+def test_a_long_vector_shows_its_first_and_last_numbers() -> None:
     (line,) = expression_lines(Matrix(np.arange(100.0)), 60)
     assert line.startswith(("[ 0.0000", "[0.0000"))
     assert line.endswith("…  99.0000]")
 
 
 @given(EXPRESSIONS)
-def test_any_formula_is_laid_out_in_lines_and_as_well_formed_mathml(expression: Expression) -> None:
+def test_any_formula_gives_lines_well_formed_mathml_and_balanced_latex(expression: Expression) -> None:
     assert expression_lines(expression)
     ElementTree.fromstring(mathml(expression))
     unescaped = re.sub(r"\\[{}]", "", latex(expression))
@@ -94,33 +102,33 @@ def test_any_formula_is_laid_out_in_lines_and_as_well_formed_mathml(expression: 
     ("value", "shown"),
     [(0.48411, "0.4841"), (3, "3"), (0.0, "0.0000"), (-0.0, "0.0000"), (2e-5, "2.0e-05"), (3e7, "3.0e+07")],
 )
-def test_a_number_shows_decimals_where_they_say_something(value: float, shown: str) -> None:
+def test_format_number(value: float, shown: str) -> None:
     assert format_number(value) == shown
 
 
-def test_latex_escapes_what_words_may_hold() -> None:
+def test_latex_escapes_special_characters_in_words() -> None:
     assert latex(Words("50% of $_{x}\\")) == r"\text{50\% of \$\_\{x\}\textbackslash{}}"
 
 
-def test_a_document_fits_the_width_whatever_scripts_its_words_have() -> None:
+def test_a_document_with_wide_characters_fits_the_width() -> None:
     table = Table(["token", "probability"], [["語" * 60, "0.25"], ["b", "-∞"]])
-    heat = HeatMap(np.eye(3), ["a", "🙂", "c"], ["a", "🙂", "c"], "who looks at whom")
-    text = document_text(Section("Title", [Paragraph("word " * 60), Formula(SCORE, "the scores"), table, heat]))
+    heat = HeatMap(np.eye(3), ["a", "🙂", "c"], ["a", "🙂", "c"], "attention weights")
+    text = document_text(DocumentSection("Title", [Paragraph("word " * 60), Formula(SCORE, "the scores"), table, heat]))
     assert max(cell_len(line) for line in text.splitlines()) <= 80
     assert "🙂 ▏  ██  ▕" in text
     assert any(line.endswith("0.25") and "…" in line for line in text.splitlines())
 
 
-def test_a_page_holds_text_as_text() -> None:
-    html = page("<b>", Section("</script><script>alert(1)</script>", [Table(["<i>"], [["&"]])]))
+def test_a_page_escapes_markup() -> None:
+    html = page("<b>", DocumentSection("</script><script>alert(1)</script>", [Table(["<i>"], [["&"]])]))
     assert "<script" not in html
     assert "&lt;i&gt;" in html
 
 
-def test_a_result_shows_itself_without_scripts() -> None:
+def test_a_shown_result_has_text_html_and_latex() -> None:
     class Result(Shown):
-        def document(self) -> Section:
-            return Section("Scores", [Formula(SCORE)])
+        def document(self) -> DocumentSection:
+            return DocumentSection("Scores", [Formula(SCORE)])
 
     assert "Q Kᵀ" in str(Result())
     assert "<math" in Result()._repr_html_()

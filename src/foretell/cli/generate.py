@@ -106,7 +106,7 @@ def write(prompt: str, pieces: Iterator[tuple[int, str]]) -> None:
 def show_receipts(completions: list[Completion]) -> None:
     """What decided each token, after each one has been replayed."""
     from foretell.insight.wording import ending
-    from foretell.typesetting.document import Section
+    from foretell.typesetting.document import DocumentSection
     from foretell.typesetting.text import document_text
 
     for completion in completions:
@@ -116,4 +116,4 @@ def show_receipts(completions: list[Completion]) -> None:
         print()
         count = f"{len(receipts)} token" + ("" if len(receipts) == 1 else "s")
         title = f"{count} after {ending(completion.prompt, 30)}, each replayed from its receipt"
-        print(document_text(Section(title, [receipt.document() for receipt in receipts])))
+        print(document_text(DocumentSection(title, [receipt.document() for receipt in receipts])))

@@ -1,4 +1,4 @@
-"""`foretell lesson [NAME]`: the worked examples as short walks, and their figures checked."""
+"""`foretell lesson [NAME]`: shows the worked examples and checks their figures."""
 
 from __future__ import annotations
 
@@ -11,29 +11,28 @@ from foretell.cli.arguments import Flag, Json
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import LessonError, UsageError
 from foretell.files import check_target, write_text
-from foretell.lessons.catalog import ENTRIES, Entry, find_lesson
+from foretell.lessons.catalog import ENTRIES, LessonEntry, find_lesson
 
 if TYPE_CHECKING:
-    from foretell.lessons.classes import Choices
-    from foretell.lessons.lesson import Lesson
-    from foretell.lessons.report import Report
+    from foretell.lessons.lesson import Lesson, LessonReport
+    from foretell.lessons.registry import LessonOptions
 
 
 def lesson(
-    name: Annotated[str | None, Parameter(help="A lesson's name, or E1 to E6; without one, all are listed.")] = None,
+    name: Annotated[str | None, Parameter(help="A lesson's name, or E1 to E6. Lists all without one.")] = None,
     /,
     *,
-    check: Annotated[bool, Flag, Parameter(help="Check the figures of one lesson, or of all.")] = False,
-    html: Annotated[Path | None, Parameter(help="Write the walk as a page.", show_default=False)] = None,
+    check: Annotated[bool, Flag, Parameter(help="Check the figures of one lesson or of all.")] = False,
+    html: Annotated[Path | None, Parameter(help="Write the lesson as a page.", show_default=False)] = None,
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.", show_default=False)] = None,
-    at: Annotated[int | None, Parameter(help="gpt2: a position to show.", show_default=False)] = None,
-    seed: Annotated[int | None, Parameter(help="toy: draw other weights.", show_default=False)] = None,
-    break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: see a model refused.")] = False,
+    at: Annotated[int | None, Parameter(help="gpt2: one more position to show.", show_default=False)] = None,
+    seed: Annotated[int | None, Parameter(help="toy: the seed of its weights.", show_default=False)] = None,
+    break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
     json: Json = False,
 ) -> None:
-    """How a decoder works, in short walks with every number shown.
+    """How a decoder works, in short lessons with every number shown.
 
-    --check compares what comes out with what the texts print; exit code 1 where a figure differs.
+    --check compares the computed figures with those that the sources print; exit code 1 if one differs.
     """
     given = {"weights": weights is not None, "at": at is not None, "seed": seed is not None, "break": break_}
     entries = [find_lesson(name)] if name is not None else list(ENTRIES)
@@ -45,40 +44,40 @@ def lesson(
         return
     if html is not None:
         check_target(html)
-    note("one moment: everything is computed anew")
-    from foretell.lessons.classes import Choices, make_lesson
+    note("computing ...")
+    from foretell.lessons.registry import LessonOptions, make_lesson
 
-    choices = Choices(weights, at, seed, break_)
+    options = LessonOptions(weights, at, seed, break_)
     if check:
-        check_lessons(entries, choices, json)
+        check_lessons(entries, options, json)
     else:
-        show(entries[0], make_lesson(entries[0].name, choices), html, json)
+        show(entries[0], make_lesson(entries[0].name, options), html, json)
 
 
-def refuse_other_lessons_options(name: str | None, entries: list[Entry], given: list[str], check: bool) -> None:
-    """Options that none of the lessons has which are to be shown or checked."""
+def refuse_other_lessons_options(name: str | None, entries: list[LessonEntry], given: list[str], check: bool) -> None:
+    """Raise a `UsageError` for an option that none of the chosen lessons has."""
     for option in given:
         owner = next(entry.name for entry in ENTRIES if option in entry.options)
         if not any(option in entry.options for entry in entries) or (name is None and not check):
             raise UsageError(f"--{option} is for the lesson {owner}: foretell lesson {owner} --{option}")
 
 
-def refuse_contradictions(name: str | None, check: bool, html: Path | None, json: bool, walk_only: bool) -> None:
-    """Options that exclude each other."""
-    if check and walk_only:
-        raise UsageError("--check tries everything; --break and --at are for the walk, leave them out")
+def refuse_contradictions(name: str | None, check: bool, html: Path | None, json: bool, show_only: bool) -> None:
+    """Raise a `UsageError` for options that exclude each other."""
+    if check and show_only:
+        raise UsageError("--check covers everything; leave out --break and --at, which only change what is shown")
     if html is not None and (check or json or name is None):
-        raise UsageError("--html writes one walk: foretell lesson NAME --html FILE, without --check or --json")
+        raise UsageError("--html writes one lesson: foretell lesson NAME --html FILE, without --check or --json")
 
 
 def refuse_seed(seed: int | None) -> None:
-    """Seeds that torch would not take."""
+    """Raise a `UsageError` for a seed that torch does not accept."""
     if seed is not None and not 0 <= seed < 2**63:
         raise UsageError(f"--seed {seed}: give 0 or more, and less than 2**63")
 
 
 def list_lessons(json: bool) -> None:
-    """The names, and what each is about."""
+    """Print the lessons' names and titles."""
     if json:
         print_json({"lessons": [describe(entry) for entry in ENTRIES]})
         return
@@ -87,13 +86,13 @@ def list_lessons(json: bool) -> None:
     note("foretell lesson NAME shows one; foretell lesson --check checks the figures of all")
 
 
-def describe(entry: Entry) -> dict[str, Any]:
-    """A lesson of the list, for JSON."""
+def describe(entry: LessonEntry) -> dict[str, Any]:
+    """One lesson of the list, for JSON."""
     return {"name": entry.name, "alias": entry.alias or None, "title": entry.title, "source": entry.source}
 
 
-def show(entry: Entry, made: Lesson, html: Path | None, json: bool) -> None:
-    """The walk: on the terminal, as a page, or as text in JSON."""
+def show(entry: LessonEntry, made: Lesson, html: Path | None, json: bool) -> None:
+    """Show a lesson on the terminal, as a page, or as text in JSON."""
     if html is not None:
         write_page(entry, made, html)
     elif json:
@@ -102,22 +101,22 @@ def show(entry: Entry, made: Lesson, html: Path | None, json: bool) -> None:
         results().print(str(made))
 
 
-def write_page(entry: Entry, made: Lesson, path: Path) -> None:
-    """One file with all in it."""
+def write_page(entry: LessonEntry, made: Lesson, path: Path) -> None:
+    """Write a lesson as one self-contained HTML file."""
     from foretell.typesetting.html import page
 
     write_text(check_target(path), page(entry.title, made.document()))
     note(f"{path}: open it in a browser")
 
 
-def check_lessons(entries: list[Entry], choices: Choices, json: bool) -> None:
-    """Check all of these; a figure that differs is a `LessonError` in the end."""
-    from foretell.lessons.classes import make_lesson
-    from foretell.lessons.report import check_lesson
+def check_lessons(entries: list[LessonEntry], options: LessonOptions, json: bool) -> None:
+    """Check the lessons and print their reports; raise a `LessonError` if a figure differs."""
+    from foretell.lessons.lesson import check_lesson
+    from foretell.lessons.registry import make_lesson
 
     reports = []
     for entry in entries:
-        reports.append(check_lesson(entry.name, make_lesson(entry.name, choices)))
+        reports.append(check_lesson(entry.name, make_lesson(entry.name, options)))
         if not json:
             show_report(reports[-1])
     if json:
@@ -125,12 +124,16 @@ def check_lessons(entries: list[Entry], choices: Choices, json: bool) -> None:
     failed = [report.name for report in reports if report.failures]
     if failed:
         count = sum(len(report.failures) for report in reports)
-        what = "1 figure differs" if count == 1 else f"{count} figures differ"
-        raise LessonError(f"{what} from what comes out, in {', '.join(failed)}")
+        what = (
+            "1 figure differs from its computed value"
+            if count == 1
+            else f"{count} figures differ from their computed values"
+        )
+        raise LessonError(f"{what}, in {', '.join(failed)}")
 
 
-def show_report(report: Report) -> None:
-    """A line for the lesson, and one for each figure that differs."""
+def show_report(report: LessonReport) -> None:
+    """Print a line for the lesson and one for each figure that differs."""
     good = len(report.checks) - len(report.failures)
     counts = f"{good} of {len(report.checks)} figures agree" if report.failures else f"{good} figures agree"
     results().print(f"{report.name:<12} {report.status:<8} {counts}")

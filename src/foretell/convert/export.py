@@ -28,8 +28,8 @@ from foretell.language_model import LanguageModel, save_tensors
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
 from foretell.text import Tokenizer
-from foretell.textbook.arrays import Matrix
-from foretell.textbook.family.saved import load_weights
+from foretell.textbook.family_weights import load_weights
+from foretell.textbook.vectors import Matrix
 
 SHARD_BYTES = 5 * 10**9
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}

@@ -15,8 +15,7 @@ from foretell.generation.sampling import Sampler, pick
 from foretell.insight.packing import Packed, pack, unpack
 from foretell.insight.wording import fitting, percent, quoted
 from foretell.text import Tokenizer
-from foretell.typesetting.document import Section as Document
-from foretell.typesetting.document import Table
+from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.notebook import Shown
 
 FORMAT = "foretell.receipt/1"
@@ -115,13 +114,13 @@ class Receipt(Shown):
         """A token as a person reads it; without a tokenizer its number."""
         return f"#{token}" if self.tokenizer is None else self.tokenizer.text_of(token)
 
-    def document(self) -> Document:
+    def document(self) -> DocumentSection:
         """A line for each filter: how many tokens it left, and the likeliest of them; then where the draw fell."""
         rows = [self._row(stage) for stage in self.stages()]
         low, high = self.interval
         drawn = f"{quoted(self.text_of(self.token))} {percent(high - low)}  from {low:.4f} to {high:.4f}"
         title = f"position {self.position}: {quoted(self.text_of(self.token))}"
-        return Document(title, [Table(("", "", ""), [*rows, (f"draw {self.draw:.4f}", "1", drawn)])])
+        return DocumentSection(title, [Table(("", "", ""), [*rows, (f"draw {self.draw:.4f}", "1", drawn)])])
 
     def to_json(self) -> dict[str, Any]:
         """All that `from_json` needs, every bit of the logits, and for readers how many tokens each filter left."""

@@ -11,7 +11,7 @@ from torch import Tensor
 from foretell.errors import UsageError
 from foretell.insight.address import Address
 from foretell.insight.dimensions import PLACES, dimensions_of, one_row, resolve_leading
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Part, Section
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part
 from foretell.typesetting.expression import Matrix
 from foretell.typesetting.notebook import Shown
 
@@ -31,10 +31,10 @@ class View(Shown):
     tokens: tuple[str, ...]  # empty where they are not known
     are_weights: bool
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         shape = " x ".join(str(size) for size in self.values.shape) or "one number"
         meaning = f": {', '.join(self.dimensions)}" if self.dimensions else ""
-        return Section(self.title, [Paragraph(f"{shape}{meaning}"), *self._parts()])
+        return DocumentSection(self.title, [Paragraph(f"{shape}{meaning}"), *self._parts()])
 
     def to_json(self) -> dict[str, Any]:
         return {"title": self.title, "dimensions": list(self.dimensions), "values": self.values.tolist()}
@@ -44,7 +44,7 @@ class View(Shown):
             return self._matrix(self.values)
         meaning = self.dimensions[0]
         parts: list[Part] = [
-            Section(f"{meaning} {place}", self._matrix(one)) for place, one in enumerate(self.values[:MATRICES])
+            DocumentSection(f"{meaning} {place}", self._matrix(one)) for place, one in enumerate(self.values[:MATRICES])
         ]
         if len(self.values) > MATRICES:
             left_out = f"{len(self.values) - MATRICES} more are not shown; name one of them, as in [{MATRICES}]."

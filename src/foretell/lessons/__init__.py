@@ -1,12 +1,10 @@
-"""Short walks through the worked examples of five texts on decoders, and checks of every figure that they print.
+"""Worked examples from five texts on decoders, with every number shown and every printed figure checked.
 
-catalog.py      the lessons by name; knows nothing heavy
-classes.py      from a name to a lesson
-lesson.py       what a lesson is: a document to read, and checks
-check.py        a figure, what came out, and whether they agree
-report.py       the checks of a lesson, and what they amount to
-figures.py      numbers as tables with the tokens beside them
+catalog.py       the lessons by name; imports no torch
+lesson.py        what a lesson is: a document, checks of figures, a report
+registry.py      lessons from their names
+practice.py      training a small decoder on a few rows
 
-Then one file or folder a lesson. What is printed in a text lies in its `printed.py` (or at the top of its file);
-everything else is computed, by the model where it can, by the textbook where it cannot, by both where both can.
+Each lesson has two files. `<name>_values.py` has the figures that its source prints and computes the values: by the
+model where possible, by the textbook, or by both. `<name>_lesson.py` has the text to read and the checks.
 """

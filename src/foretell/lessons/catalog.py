@@ -1,4 +1,4 @@
-"""The lessons by name. Nothing heavy is imported here, so that they can be listed at once."""
+"""The lessons by name, with their titles and sources. Imports no torch, so listing them is fast."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from foretell.errors import UsageError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A lesson's name, what it is about, the text it follows, and which options of the command line it has."""
+class LessonEntry:
+    """A lesson's name, number, title and source, and the command-line options it takes."""
 
     name: str
     alias: str
@@ -19,59 +19,65 @@ class Entry:
 
 
 ENTRIES = (
-    Entry(
+    LessonEntry(
         "smallest",
         "E1",
         "The smallest decoder, every number shown",
-        "a chapter of a course on text in finance, on decoder models",
+        '"Decoder models - GPT", a course chapter',
     ),
-    Entry(
+    LessonEntry(
         "gpt2",
         "E2",
         "GPT-2 reads the news: tokens, and what comes next",
-        "the same chapter, on a model of real size",
+        '"Decoder models - GPT", a course chapter: the example with GPT-2',
         options=("weights", "at"),
     ),
-    Entry(
+    LessonEntry(
         "algorithms",
         "E3",
-        "The formal algorithms: attention, decoder, training, use",
-        "a lecture's slides on decoder-only models and GPT",
+        "The formal algorithms: attention, decoder, training, inference",
+        'Ivan Habernal, "Text generation 4: Decoder-only models and GPT", lecture 11 of '
+        '"Natural Language Processing with Deep Learning", 2023',
     ),
-    Entry(
+    LessonEntry(
         "toy",
         "E4",
         "A toy that learns to answer, one step of Adam at a time",
-        "a post that builds a decoder-only transformer in PyTorch",
+        'seyong2, "Building a Decoder-Only Transformer Model", after Josh Starmer\'s video '
+        '"Coding a ChatGPT Like Transformer From Scratch in PyTorch"',
         options=("seed",),
     ),
-    Entry(
+    LessonEntry(
         "aggregation",
         "E5",
         "Attention as a weighted sum, and forecasting any sequence",
-        "a notebook on how generative pre-trained transformers aggregate",
+        '"Generative Pre-trained Transformer (GPT) networks", a notebook',
     ),
-    Entry(
+    LessonEntry(
         "translation",
         "E6",
         "The decoder of an encoder-decoder, translating",
-        "notes on the decoder block of the transformer",
+        '"Decoder-based models", notes with figures 1.42 to 1.54',
     ),
-    Entry(
+    LessonEntry(
         "mask",
         "",
-        "The mask: who may see whom, and a model that peeks",
-        "foretell's own promise that no model trains while it sees the future",
+        "The mask: which tokens see which, and a model that peeks",
+        "foretell's own check of the mask before training",
         options=("break",),
     ),
 )
 
 
-def find_lesson(name: str) -> Entry:
-    """The lesson of a name, or of its number in any case; a `UsageError` names the nearest for another."""
+def find_lesson(name: str) -> LessonEntry:
+    """The lesson with this name, or with this number in upper or lower case.
+
+    Raises:
+        UsageError: there is no such lesson; the message names the nearest.
+    """
     for entry in ENTRIES:
         if name.lower() in (entry.name, entry.alias.lower()):
             return entry
     names = [entry.name for entry in ENTRIES]
-    near = did_you_mean(name.lower(), names) or f"; there is {', '.join(names)}"
-    raise UsageError(f"no lesson '{name}'{near}")
+    nearest = did_you_mean(name.lower(), names) or f"; the lessons are {', '.join(names)}"
+    raise UsageError(f"no lesson '{name}'{nearest}")

@@ -1,4 +1,4 @@
-"""Training on a handful of rows, by the trainer that trains every model here."""
+"""Training a small decoder on a few rows, by the loop that trains every model, and greedy generation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foretell.training.actions import Action, Progress
 from foretell.training.loop import train
 from foretell.training.objective import Objective
 
-# Adam as torch has it, without what the trainer adds for real runs: decay, clipping, a schedule
+# Plain Adam with torch's defaults: without the weight decay, clipping and schedule of real runs
 ADAM: dict[str, Any] = {
     "warmup_steps": 0,
     "schedule": "constant",
@@ -28,11 +28,11 @@ ADAM: dict[str, Any] = {
     "clip_norm": None,
     "batch_size": 1,
 }
-LIKELIEST = SamplingConfig(temperature=0)
+GREEDY = SamplingConfig(temperature=0, top_p=1.0)
 
 
-class Rows:
-    """A few rows of ids, one a step, over and over."""
+class RepeatedRows:
+    """A few rows of ids as training data: one row per step, repeated in order."""
 
     def __init__(self, rows: list[list[int]]):
         self.rows = rows
@@ -42,29 +42,29 @@ class Rows:
 
 
 def adam(steps: int, learning_rate: float) -> TrainingConfig:
-    """The settings of a training with plain Adam."""
+    """Training settings for plain Adam."""
     return make_section(TrainingConfig, {**ADAM, "steps": steps, "learning_rate": learning_rate})
 
 
-def practise(decoder: Decoder, optimizer: Optimizer, rows: list[list[int]], config: TrainingConfig) -> list[float]:
-    """Train on the rows in turn; returns the loss of every step, in nats a token, before its update."""
+def train_on_rows(decoder: Decoder, optimizer: Optimizer, rows: list[list[int]], config: TrainingConfig) -> list[float]:
+    """Train on the rows in order; returns the loss of each step before its update, in nats per token."""
     losses: list[float] = []
 
-    def remember(progress: Progress) -> None:
+    def record(progress: Progress) -> None:
         assert progress.loss is not None
         losses.append(progress.loss)
 
-    objective, every_step = Objective(decoder), Action(1, remember)
-    train(objective, optimizer, Rows(rows), config, Progress(), [every_step], device=torch.device("cpu"))
+    objective, every_step = Objective(decoder), Action(1, record)
+    train(objective, optimizer, RepeatedRows(rows), config, Progress(), [every_step], device=torch.device("cpu"))
     decoder.eval()
     return losses
 
 
-def continue_with_likeliest(
+def generate_greedily(
     decoder: Decoder, prompts: list[list[int]], max_tokens: int | None = None, end_id: int | None = None
 ) -> list[Sequence]:
-    """The prompts with the likeliest token appended, until the end token or as many as are asked for."""
+    """Continue the prompts with the most likely token at each step, up to `end_id` or `max_tokens`."""
     sequences = [Sequence(prompt) for prompt in prompts]
-    for _ in generate(decoder, sequences, Sampler(LIKELIEST), max_tokens, end_id=end_id):
+    for _ in generate(decoder, sequences, Sampler(GREEDY), max_tokens, end_id=end_id):
         pass
     return sequences

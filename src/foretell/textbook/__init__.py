@@ -1,12 +1,19 @@
-"""The literature's algorithms as running code, in NumPy and in the order and symbols of their sources.
+"""The literature's algorithms in NumPy, in the order and with the symbols of their sources.
 
-Nothing here is fast, and nothing else in foretell computes with it. It is there to be read, and to be compared: the
-model must give the same numbers.
+The code is written to be read and to be compared with the model, which must give the same numbers. It is slow, and no
+training or generation uses it.
 
-The package itself holds Phuong and Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), in that
-paper's convention: vectors are columns, a sequence X (d, l) has one column a token, and weights stand on the left, W X.
-Where the paper counts tokens and positions from 1, the code counts from 0. Read `embedding`, `attention`, `layer_norm`,
-`transformer`, `training`, `inference` in this order.
+vectors.py          softmax, norms, activations, and the array types
+embedding.py        token and position embeddings, unembedding
+attention.py        single-query, masked and multi-head attention
+parameters.py       the parameters theta, by the paper's symbols
+transformer.py      the decoder-only transformer in two forms, and the probability of a sequence
+training.py         gradient descent, with the gradient written out
+inference.py        generation with a temperature
+family.py           the forward pass of every decoder that `ModelConfig` describes
+family_weights.py   its weights by module path: shapes, checks, reading from disk
 
-`family` holds the forward pass of every decoder that `ModelConfig` describes, one vector at a time.
+All files but the last two hold Phuong and Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), in that
+paper's convention: vectors are columns, a sequence X (d, l) has one column per token, and weights multiply from the
+left, W X. The paper counts tokens and positions from 1, the code from 0.
 """

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from foretell.textbook.arrays import Mask, Matrix, Vector
 from foretell.textbook.parameters import AttentionParameters, MultiHeadParameters
-from foretell.textbook.softmax import masked_softmax, softmax
+from foretell.textbook.vectors import BooleanMask, Matrix, Vector, masked_softmax, softmax
 
 
 def single_query_attention(e: Vector, context: Sequence[Vector], W: AttentionParameters) -> Vector:
-    """What the token e (d_in,) takes from its context, vectors e_t (d_in,): v~ (d_out,).
+    """The attention output v~ (d_out,) of one token e (d_in,) over its context, vectors e_t (d_in,).
 
     Phuong and Hutter 2022, Algorithm 3.
     """
@@ -29,28 +28,28 @@ def associations(q: Vector, K: Matrix) -> Vector:
     return np.array([q @ K[:, t] for t in range(K.shape[1])])
 
 
-def attention(X: Matrix, Z: Matrix, W: AttentionParameters, mask: Mask) -> Matrix:
-    """What every token of X (d_x, l_x) takes from the context Z (d_z, l_z) that `mask` shows it: V~ (d_out, l_x).
+def attention(X: Matrix, Z: Matrix, W: AttentionParameters, mask: BooleanMask) -> Matrix:
+    """V~ (d_out, l_x): the attention output of each token of X (d_x, l_x) over the context Z (d_z, l_z).
 
-    Phuong and Hutter 2022, Algorithm 4. Self-attention has Z = X; unmasked it is BERT's, with `unidirectional_mask`
-    GPT's.
+    Phuong and Hutter 2022, Algorithm 4. Self-attention has Z = X. Without a mask this is BERT's attention, with
+    `unidirectional_mask` GPT's.
     """
     V = project(W.W_v, W.b_v, Z)
     return V @ attention_weights(X, Z, W, mask)
 
 
-def attention_weights(X: Matrix, Z: Matrix, W: AttentionParameters, mask: Mask) -> Matrix:
+def attention_weights(X: Matrix, Z: Matrix, W: AttentionParameters, mask: BooleanMask) -> Matrix:
     """softmax(S / sqrt(d_attn)) (l_z, l_x), each column a distribution over the context, with S = K^T Q.
 
-    Phuong and Hutter 2022, Algorithm 4, before the values come in.
+    Phuong and Hutter 2022, Algorithm 4, before the product with the values.
     """
     Q, K = project(W.W_q, W.b_q, X), project(W.W_k, W.b_k, Z)
     S = np.stack([associations(Q[:, t], K) for t in range(Q.shape[1])], axis=1)
     return masked_softmax(S / math.sqrt(Q.shape[0]), mask)
 
 
-def mh_attention(X: Matrix, Z: Matrix, W: MultiHeadParameters, mask: Mask) -> Matrix:
-    """The heads' outputs on top of each other, projected by W_o: (d_out, l_x).
+def mh_attention(X: Matrix, Z: Matrix, W: MultiHeadParameters, mask: BooleanMask) -> Matrix:
+    """The outputs of all heads, stacked and projected by W_o: (d_out, l_x).
 
     Phuong and Hutter 2022, Algorithm 5; Vaswani et al. 2017, section 3.2.2.
     """
@@ -59,20 +58,20 @@ def mh_attention(X: Matrix, Z: Matrix, W: MultiHeadParameters, mask: Mask) -> Ma
 
 
 def cross_attention(X: Matrix, Z: Matrix, W: MultiHeadParameters) -> Matrix:
-    """Queries from the decoder's X (d_x, l_x), keys and values from the encoder's Z (d_z, l_z), nothing hidden.
+    """Queries from the decoder's X (d_x, l_x), keys and values from the encoder's Z (d_z, l_z), unmasked.
 
     Phuong and Hutter 2022, section 5 ("cross-attention"); Vaswani et al. 2017, section 3.2.3.
     """
     return mh_attention(X, Z, W, bidirectional_mask(Z.shape[1], X.shape[1]))
 
 
-def bidirectional_mask(l_z: int, l_x: int) -> Mask:
+def bidirectional_mask(l_z: int, l_x: int) -> BooleanMask:
     """Mask = 1: every query sees the whole context."""
     return np.ones((l_z, l_x), dtype=bool)
 
 
-def unidirectional_mask(l_x: int) -> Mask:
-    """Mask[t_z, t_x] = [t_z <= t_x]: a query sees itself and what came before, upper triangular in this convention."""
+def unidirectional_mask(l_x: int) -> BooleanMask:
+    """Mask[t_z, t_x] = [t_z <= t_x]: a query sees itself and earlier tokens. Upper triangular in this convention."""
     return np.triu(np.ones((l_x, l_x), dtype=bool))
 
 

@@ -1,4 +1,4 @@
-"""Tokens to vectors, and vectors back to probabilities of tokens."""
+"""Embedding and unembedding (Phuong and Hutter 2022, Algorithms 1, 2 and 7)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretell.errors import ContextLengthError, UsageError
-from foretell.textbook.arrays import Matrix, Vector
-from foretell.textbook.softmax import softmax
+from foretell.textbook.vectors import Matrix, Vector, softmax
 
 
 def token_embedding(v: int, W_e: Matrix) -> Vector:
-    """The column of W_e (d_e, N_V) that belongs to token v (Phuong and Hutter 2022, Algorithm 1).
+    """Column v of W_e (d_e, N_V), the vector of token v (Phuong and Hutter 2022, Algorithm 1).
 
-    An id outside the vocabulary is a `UsageError`.
+    Raises:
+        UsageError: v is not in the vocabulary.
     """
     check_token(v, W_e.shape[1])
     return W_e[:, v]
 
 
 def positional_embedding(t: int, W_p: Matrix) -> Vector:
-    """The learned column of W_p (d_e, l_max) that belongs to position t (Phuong and Hutter 2022, Algorithm 2).
+    """Column t of W_p (d_e, l_max), the learned vector of position t (Phuong and Hutter 2022, Algorithm 2).
 
-    A position that W_p does not have is a `ContextLengthError`.
+    Raises:
+        ContextLengthError: t is l_max or more.
     """
     if t >= W_p.shape[1]:
         raise ContextLengthError(f"position {t} does not fit a context of {W_p.shape[1]}")
@@ -48,7 +49,7 @@ def embed(x: Sequence[int], W_e: Matrix, W_p: Matrix) -> Matrix:
 
 
 def unembedding(e: Vector, W_u: Matrix) -> Vector:
-    """The distribution (N_V,) over the vocabulary that e (d_e,) stands for, with W_u (N_V, d_e).
+    """softmax(W_u e): the distribution (N_V,) over the vocabulary for the vector e (d_e,), with W_u (N_V, d_e).
 
     Phuong and Hutter 2022, Algorithm 7.
     """
@@ -61,6 +62,6 @@ def unembedding_per_column(X: Matrix, W_u: Matrix) -> Matrix:
 
 
 def check_token(v: int, N_V: int) -> None:
-    """Refuse an id outside the vocabulary; NumPy would take -1 for the last one."""
+    """Raise a `UsageError` for an id outside the vocabulary; NumPy would read -1 as the last one."""
     if not 0 <= v < N_V:
         raise UsageError(f"token id {v} is not in a vocabulary of {N_V}")

@@ -1,4 +1,4 @@
-"""Prompting: the model's own tokens are appended to what it reads."""
+"""Generating a continuation of a prompt (Phuong and Hutter 2022, Algorithm 14)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretell.errors import UsageError
-from foretell.textbook.arrays import Vector
-from foretell.textbook.chain_rule import NextTokenModel
-from foretell.textbook.softmax import softmax
+from foretell.textbook.transformer import NextTokenModel
+from foretell.textbook.vectors import Vector, softmax
 
 
 def d_inference(x: Sequence[int], model: NextTokenModel, l_gen: int, tau: float, rng: np.random.Generator) -> list[int]:
     """The continuation (l_gen,) of a prompt x (l,), each token drawn from q proportional to p^(1/tau).
 
-    Phuong and Hutter 2022, Algorithm 14. `model` is, for one, `partial(d_transformer_gpt2, theta=theta)`.
+    Phuong and Hutter 2022, Algorithm 14. `model` is for example `partial(d_transformer_gpt2, theta=theta)`.
     """
     sequence = list(x)
     for _ in range(l_gen):
@@ -26,11 +25,12 @@ def d_inference(x: Sequence[int], model: NextTokenModel, l_gen: int, tau: float,
 
 
 def tempered(p: Vector, tau: float) -> Vector:
-    """p^(1/tau) scaled to sum to 1: tau towards 0 leaves only the likeliest token, tau towards infinity all alike.
+    """p^(1/tau) scaled to sum to 1. As tau goes to 0 the most likely token remains; as it grows, all become equal.
 
-    A temperature of 0 or less is a `UsageError`.
+    Raises:
+        UsageError: tau is not above 0.
     """
     if not tau > 0:
         raise UsageError(f"temperature {tau}: it must be above 0")
-    with np.errstate(divide="ignore"):  # log 0 is -infinity, which is what an impossible token should get
+    with np.errstate(divide="ignore"):  # log 0 is -infinity, which softmax turns into probability 0
         return softmax(np.log(p.astype(np.float64)) / tau)

@@ -1,6 +1,6 @@
 """The parameters theta of the formal algorithms, under the symbols of Phuong and Hutter 2022.
 
-A gradient has the same shape as what it is the gradient of, so it is held in the same classes.
+A gradient has the shape of its parameters, so it is held in the same classes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from foretell.textbook.arrays import Matrix, Vector
+from foretell.textbook.vectors import Matrix, Vector
 
 AnyParameters = TypeVar("AnyParameters")
 
@@ -56,7 +56,7 @@ class LayerParameters:
 
 @dataclass(frozen=True)
 class DTransformerParameters:
-    """All of Algorithm 10: W_e (d_e, N_V), W_p (d_e, l_max), L layers, a last norm (d_e,), W_u (N_V, d_e)."""
+    """Parameters of Algorithm 10: W_e (d_e, N_V), W_p (d_e, l_max), L layers, a last norm (d_e,), W_u (N_V, d_e)."""
 
     W_e: Matrix
     W_p: Matrix
@@ -79,9 +79,9 @@ class Hyperparameters:
 
 
 def random_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> DTransformerParameters:
-    """Parameters to start from: normal matrices of variance 1 / inputs, biases 0, norms that change nothing.
+    """Initial parameters: normal embeddings (variance 1), normal matrices (variance 1 / inputs), biases 0, plain norms.
 
-    The paper leaves the start open.
+    The paper does not specify the initialisation.
     """
     d_e = sizes.d_e
     return DTransformerParameters(

@@ -1,22 +1,24 @@
-"""The decoder-only transformer, in the two forms in which its Algorithm 10 is told.
+"""The decoder-only transformer (Phuong and Hutter 2022, Algorithm 10), in two forms, and a sequence's probability.
 
-Both normalise before attention and before the MLP. They differ in what the residual is added to.
+Both forms normalise before attention and before the MLP. They differ in what the residual is added to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
-from foretell.textbook.activation import gelu_erf
-from foretell.textbook.arrays import Matrix
+import numpy as np
+
 from foretell.textbook.attention import mh_attention, project, unidirectional_mask
 from foretell.textbook.embedding import embed, unembedding_per_column
-from foretell.textbook.layer_norm import layer_norm_per_column
 from foretell.textbook.parameters import DTransformerParameters, LayerParameters
+from foretell.textbook.vectors import Matrix, gelu_erf, layer_norm_per_column
+
+NextTokenModel = Callable[[Sequence[int]], Matrix]  # ids (l,) to P (N_V, l), column t for the token after position t
 
 
 def d_transformer_overwriting(x: Sequence[int], theta: DTransformerParameters) -> Matrix:
-    """P (N_V, l): column t is the distribution of the token after x[0..t], by the listing that overwrites X.
+    """P (N_V, l): column t is the distribution of the token after x[0..t], as the listing computes it.
 
     Phuong and Hutter 2022, Algorithm 10, in the form X <- layer_norm(X), X <- X + MHAttention(X): the normalised value
     replaces X, and the residual is added to that.
@@ -26,7 +28,7 @@ def d_transformer_overwriting(x: Sequence[int], theta: DTransformerParameters) -
 
 
 def overwriting_states(x: Sequence[int], theta: DTransformerParameters) -> list[Matrix]:
-    """Every value that X (d_e, l) takes in `d_transformer_overwriting`, in order: 1 + 4 L + 1 of them."""
+    """The 1 + 4 L + 1 values that X (d_e, l) takes in `d_transformer_overwriting`, in order."""
     states = [embed(x, theta.W_e, theta.W_p)]
     for layer in theta.layers:
         states.append(layer_norm_per_column(states[-1], layer.gamma_1, layer.beta_1))
@@ -40,9 +42,9 @@ def overwriting_states(x: Sequence[int], theta: DTransformerParameters) -> list[
 def d_transformer_gpt2(x: Sequence[int], theta: DTransformerParameters) -> Matrix:
     """P (N_V, l): column t is the distribution of the token after x[0..t], with GPT-2's residual stream.
 
-    The form X <- X + MHAttention(layer_norm(X)): X itself is never normalised before the last norm, so a sum of all
-    updates runs through the model (Radford et al. 2019, section 2.3). GPT-2's own GELU is the tanh approximation; here
-    it is the exact one, so that the two functions differ in the residual alone.
+    The form X <- X + MHAttention(layer_norm(X)): X is not normalised before the last norm, so it is the sum of all
+    updates (Radford et al. 2019, section 2.3). GPT-2's own GELU is the tanh approximation; this function uses the exact
+    one, so that the two forms differ in the residual alone.
     """
     X = embed(x, theta.W_e, theta.W_p)
     for layer in theta.layers:
@@ -61,3 +63,22 @@ def mlp(X: Matrix, layer: LayerParameters) -> Matrix:
     """W_mlp2 GELU(W_mlp1 X + b_mlp1 1^T) + b_mlp2 1^T, (d_e, l)."""
     hidden = gelu_erf(project(layer.W_mlp1, layer.b_mlp1, X))
     return project(layer.W_mlp2, layer.b_mlp2, hidden)
+
+
+def conditional_log_probability(P: Matrix, x: Sequence[int]) -> float:
+    """log P(x[1] .. x[l-1] | x[0]): the sum of log P[x[t+1], t], with P (N_V, l) a model's output for x (l,).
+
+    P(x[0]) is not part of the sum. The first column already follows x[0], so the model gives no probability for a first
+    token. That needs a start token before it, see `sequence_log_probability`.
+    """
+    return sum(float(np.log(P[x[t + 1], t])) for t in range(len(x) - 1))
+
+
+def sequence_log_probability(x: Sequence[int], bos_token: int, model: NextTokenModel) -> float:
+    """log P(x[0] .. x[l-1]) of the whole sequence, by a model trained on sequences that start with `bos_token`.
+
+    The chain rule P(x_1 .. x_l) = product over t of P(x_t | x_1 .. x_{t-1}). Phuong and Hutter 2022, sections 3
+    (sequence modelling) and 4 (bos_token).
+    """
+    started = [bos_token, *x]
+    return conditional_log_probability(model(started), started)

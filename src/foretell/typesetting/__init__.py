@@ -1,4 +1,4 @@
-"""Formulas with their numbers, tables and pictures: written once, shown in a terminal, on a page and in a notebook.
+"""Formulas with their numbers, tables and heat maps, for a terminal, a web page or a notebook.
 
-`expression` and `document` are what is said; `text`, `html` and `latex` how it looks. Nothing here knows of models.
+`expression` and `document` hold the content; `text`, `html` and `latex` render it. The package knows nothing of models.
 """

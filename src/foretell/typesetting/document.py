@@ -1,4 +1,4 @@
-"""What is told: sections of paragraphs, formulas, tables and heat maps."""
+"""Documents: sections of paragraphs, formulas, tables and heat maps."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.typesetting.expression import Expression
+from foretell.typesetting.expression import Expression, Matrix, format_matrix
 
 
 @dataclass(frozen=True)
 class Paragraph:
-    """Some sentences."""
+    """Running text."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula on lines of its own, with a short note on what it is."""
+    """A displayed formula, with an optional note above it."""
 
     expression: Expression
     note: str = ""
@@ -27,7 +27,7 @@ class Formula:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a header; columns of numbers are set to the right."""
+    """Rows of cells under a header. Columns of numbers are right-aligned."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class HeatMap:
-    """Numbers from 0 to 1, (rows, columns), as shades."""
+    """Numbers from 0 to 1, (rows, columns), shown as shades."""
 
     values: np.ndarray
     row_labels: Sequence[str]
@@ -44,23 +44,31 @@ class HeatMap:
 
 
 @dataclass(frozen=True)
-class Section:
-    """A title and what comes under it, sections included."""
+class DocumentSection:
+    """A title and its parts, which can be sections themselves."""
 
     title: str
     parts: Sequence[Part]
 
 
-Part = Paragraph | Formula | Table | HeatMap | Section
+Part = Paragraph | Formula | Table | HeatMap | DocumentSection
+
+
+def labelled_table(
+    rows: Sequence[str], columns: Sequence[str], values: np.ndarray, digits: int = 4, corner: str = ""
+) -> Table:
+    """A matrix (rows, columns) as a table with a label for each row and each column."""
+    cells = format_matrix(Matrix(values, digits))
+    return Table((corner, *columns), [(label, *line) for label, line in zip(rows, cells, strict=True)])
 
 
 def is_numeric(cell: str) -> bool:
-    """Does a cell look like a number, so that its column reads best from the right?"""
+    """True if a cell holds a number."""
     digits = cell.lstrip("+-−±").replace("∞", "0")
     return digits[:1].isdigit() and not any(letter.isspace() for letter in cell)
 
 
 def numeric_columns(table: Table) -> list[bool]:
-    """For each column: are all its cells numbers (or empty)?"""
+    """For each column: True if its cells are numbers or empty, and not all empty."""
     columns = zip(*table.rows, strict=True) if table.rows else [()] * len(table.header)
     return [all(is_numeric(cell) or not cell for cell in column) and any(column) for column in columns]

@@ -1,4 +1,4 @@
-"""A formula as a tree: what stands beside, above and below what."""
+"""Formulas as expression trees."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ DIGITS = 4
 
 @dataclass(frozen=True)
 class Symbol:
-    """A name: one letter is a variable, several are a function's or a quantity's (`softmax`)."""
+    """A name: one letter for a variable, several for a function or quantity (`softmax`)."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Words:
-    """Plain words inside a formula, such as a token's text."""
+    """Upright text inside a formula, such as a token."""
 
     text: str
 
 
 @dataclass(frozen=True)
 class Operator:
-    """What stands between two things: = + · ..."""
+    """A sign between two expressions: = + · ..."""
 
     sign: str
 
 
 @dataclass(frozen=True)
 class Number:
-    """A number with so many decimals; whole ones (int) have none."""
+    """A number with `digits` decimals; an int has none."""
 
     value: float
     digits: int = DIGITS
@@ -42,7 +42,7 @@ class Number:
 
 @dataclass(frozen=True, eq=False)
 class Matrix:
-    """Numbers (rows, columns) in brackets; a vector (columns,) is one row. Labels stand outside the brackets."""
+    """Numbers (rows, columns) in brackets, with optional row labels outside. A vector (columns,) is one row."""
 
     values: np.ndarray | Sequence
     digits: int = DIGITS
@@ -50,20 +50,20 @@ class Matrix:
 
     @property
     def table(self) -> np.ndarray:
-        """The numbers, always with two dimensions."""
+        """The numbers as a two-dimensional array."""
         return np.atleast_2d(np.asarray(self.values))
 
 
 @dataclass(frozen=True)
-class Row:
-    """One thing after the other."""
+class MathRow:
+    """Expressions side by side, like MathML's mrow."""
 
     items: tuple[Expression, ...]
 
 
 @dataclass(frozen=True)
 class Fraction:
-    """One thing over another."""
+    """A fraction."""
 
     top: Expression
     bottom: Expression
@@ -71,14 +71,14 @@ class Fraction:
 
 @dataclass(frozen=True)
 class Root:
-    """The square root of what is inside."""
+    """A square root."""
 
     inside: Expression
 
 
 @dataclass(frozen=True)
 class Script:
-    """A base with something small below it, above it, or both: x_i, Kᵀ."""
+    """A base with a subscript, a superscript, or both: x_i, Kᵀ."""
 
     base: Expression
     below: Expression | None = None
@@ -87,22 +87,22 @@ class Script:
 
 @dataclass(frozen=True)
 class Call:
-    """A function of what is inside the parentheses."""
+    """A function applied to an expression."""
 
     name: str
     inside: Expression
 
 
-Expression = Symbol | Words | Operator | Number | Matrix | Row | Fraction | Root | Script | Call
+Expression = Symbol | Words | Operator | Number | Matrix | MathRow | Fraction | Root | Script | Call
 
 
-def row(*items: Expression | str) -> Row:
-    """Things side by side; a str is an operator."""
-    return Row(tuple(Operator(item) if isinstance(item, str) else item for item in items))
+def row(*items: Expression | str) -> MathRow:
+    """Expressions side by side; a str is an operator."""
+    return MathRow(tuple(Operator(item) if isinstance(item, str) else item for item in items))
 
 
 def script(base: Expression | str, below: str = "", above: str = "") -> Script:
-    """`script("x", "i")` for x with a small i below."""
+    """`script("x", "i")` is x with the subscript i."""
     return Script(
         Symbol(base) if isinstance(base, str) else base,
         Symbol(below) if below else None,
@@ -111,7 +111,7 @@ def script(base: Expression | str, below: str = "", above: str = "") -> Script:
 
 
 def format_number(value: float, digits: int = DIGITS) -> str:
-    """Fixed decimals where they say something; powers of ten for what they would hide."""
+    """Fixed decimals; a power of ten for values that these would show as 0, and from a million on."""
     if isinstance(value, int | np.integer):
         return str(value)
     if np.isinf(value):
@@ -121,7 +121,7 @@ def format_number(value: float, digits: int = DIGITS) -> str:
 
 
 def format_matrix(matrix: Matrix) -> list[list[str]]:
-    """All numbers of a matrix alike: powers of ten only where fixed decimals would show nothing of any of them."""
+    """All numbers of a matrix with fixed decimals, unless even the largest is too small or too large for these."""
     table = matrix.table
     finite = np.abs(table[np.isfinite(table)])
     largest = finite.max(initial=0)

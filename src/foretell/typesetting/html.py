@@ -1,4 +1,4 @@
-"""Formulas as MathML and documents as HTML without scripts; what is shown in a notebook needs nothing else."""
+"""Formulas as MathML and documents as HTML, without scripts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Callable, Sequence
 from html import escape
 from importlib.resources import files
 
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Part, Section, Table, numeric_columns
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part, Table, numeric_columns
 from foretell.typesetting.expression import (
     RELATIONS,
     Call,
     Expression,
     Fraction,
+    MathRow,
     Matrix,
     Number,
     Operator,
     Root,
-    Row,
     Script,
     Symbol,
     Words,
@@ -24,16 +24,16 @@ from foretell.typesetting.expression import (
     format_number,
 )
 
-MAX_NUMBERS, MAX_CELLS = 16, 32  # rows and columns of a matrix and of a heat map; of more, the edges are shown
+MAX_NUMBERS, MAX_CELLS = 16, 32  # limits of rows and columns of a matrix and a heat map; larger ones show their edges
 
-# Brackets are drawn: where no font for mathematics is installed, browsers do not stretch those of <mo>
+# Brackets are drawn as borders: without a mathematics font, browsers do not stretch those of <mo>
 BRACKETS = "border:solid currentColor;border-width:0 1.5px;border-radius:7px;padding:0 0.35em;margin:0 0.15em"
-HARD_SPACE = "\N{NO-BREAK SPACE}"  # several in a row stay several
-STRUT = '<mspace width="0" height="0.8em" depth="0.25em"/>'  # labels and numbers stand on the same lines
+HARD_SPACE = "\N{NO-BREAK SPACE}"  # browsers collapse several plain spaces into one
+STRUT = '<mspace width="0" height="0.8em" depth="0.25em"/>'  # gives labels and numbers the same line height
 
 
-def page(title: str, section: Section) -> str:
-    """A whole page in one file, light or dark as the reader prefers."""
+def page(title: str, section: DocumentSection) -> str:
+    """A self-contained page that follows the reader's light or dark preference."""
     style = files("foretell.typesetting").joinpath("page.css").read_text(encoding="utf-8")
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -43,21 +43,21 @@ def page(title: str, section: Section) -> str:
     )
 
 
-def fragment(section: Section, level: int = 1) -> str:
+def fragment(section: DocumentSection, level: int = 1) -> str:
     """A document as part of a page; its title is a heading of this level."""
     heading = f"<h{level}>{escape(section.title)}</h{level}>" if section.title else ""
     return "\n".join(["<section>" + heading, *(_part(part, level) for part in section.parts), "</section>"])
 
 
 def mathml(expression: Expression) -> str:
-    """A formula on lines of its own: where it says several things, one below the other, relations aligned."""
+    """A displayed formula; with two relations or more, one line per relation, aligned."""
     lines = _chain(expression)
     if len(lines) < 3:
         return f'<math display="block" style="text-align:left">{_math(expression)}</math>'
     first, *others = lines
     rows = "".join(
-        f'<mtr><mtd style="text-align:right">{_math(Row(left))}</mtd><mtd style="text-align:left">{_math(Row(right))}'
-        "</mtd></mtr>"
+        f'<mtr><mtd style="text-align:right">{_math(MathRow(left))}</mtd>'
+        f'<mtd style="text-align:left">{_math(MathRow(right))}</mtd></mtr>'
         for left, right in zip([first, *[()] * (len(others) - 1)], others, strict=True)
     )
     return f'<math display="block" style="text-align:left"><mtable displaystyle="true">{rows}</mtable></math>'
@@ -66,7 +66,7 @@ def mathml(expression: Expression) -> str:
 def _chain(expression: Expression) -> list[tuple[Expression, ...]]:
     """A = B = C as [A], [= B], [= C]."""
     lines: list[tuple[Expression, ...]] = [()]
-    for item in expression.items if isinstance(expression, Row) else (expression,):
+    for item in expression.items if isinstance(expression, MathRow) else (expression,):
         if isinstance(item, Operator) and item.sign in RELATIONS and lines[-1]:
             lines.append(())
         lines[-1] += (item,)
@@ -78,7 +78,7 @@ def _math(expression: Expression) -> str:
 
 
 def _number(text: str) -> str:
-    """A number with a real minus sign; powers of ten are written out."""
+    """A number with a true minus sign, and an exponent as a power of ten."""
     mantissa, _, exponent = text.partition("e")
     sign = "<mo>−</mo>" if mantissa.startswith("-") else ""
     digits = f"<mn>{mantissa.lstrip('-')}</mn>"
@@ -93,7 +93,7 @@ def _matrix(matrix: Matrix) -> str:
         "<mtr>"
         + "".join(f"<mtd>{STRUT}{_number(cell) if cell != '…' else '<mo>…</mo>'}</mtd>" for cell in line)
         + "</mtr>"
-        for line in (["…"] * len(lines[0]) if place == "…" else lines[int(place)] for place in shown)
+        for line in (["…"] * len(lines[0]) if index == "…" else lines[int(index)] for index in shown)
     )
     body = f'<mtable style="{BRACKETS}">{rows}</mtable>'
     if not matrix.row_labels:
@@ -128,7 +128,7 @@ MATH: dict[type, Callable[..., str]] = {
     Operator: lambda operator: f"<mo>{escape(operator.sign)}</mo>",
     Number: lambda number: _number(format_number(number.value, number.digits)),
     Matrix: _matrix,
-    Row: lambda row: "<mrow>" + "".join(_math(item) for item in row.items) + "</mrow>",
+    MathRow: lambda row: "<mrow>" + "".join(_math(item) for item in row.items) + "</mrow>",
     Fraction: lambda fraction: f"<mfrac>{_math(fraction.top)}{_math(fraction.bottom)}</mfrac>",
     Root: lambda root: f"<msqrt>{_math(root.inside)}</msqrt>",
     Script: _script,
@@ -177,9 +177,9 @@ def _heat_map(heat_map: HeatMap, level: int) -> str:
 
 
 def _framed(style: str, content: str) -> str:
-    """A table that scrolls by itself where it is wider than the page.
+    """A table that scrolls if it is wider than the page.
 
-    Where no style sheet gives its cells room, as in a notebook's export, the attribute does.
+    `cellpadding` gives its cells room where there is no style sheet, as in a notebook's export.
     """
     return f'<div style="overflow-x:auto"><table cellpadding="4"{style}>{content}</table></div>'
 
@@ -192,7 +192,7 @@ def _heat_cell(value: float | str) -> str:
     if isinstance(value, str):
         return f"<td>{value}</td>"
     share = min(max(value, 0.0), 1.0)
-    # Blue of growing opacity over whatever the page's background is: it reads in the light and in the dark
+    # Opacity instead of a colour scale, so that it works on light and dark backgrounds
     style = f"background:rgba(31,119,180,{share:.3f});padding:2px 5px;text-align:right"
     return f'<td style="{style}" title="{value:.4f}">{value:.2f}</td>'
 
@@ -202,5 +202,5 @@ PARTS: dict[type, Callable[..., str]] = {
     Formula: _formula,
     Table: _table,
     HeatMap: _heat_map,
-    Section: lambda section, level: fragment(section, min(level + 1, 6)),
+    DocumentSection: lambda section, level: fragment(section, min(level + 1, 6)),
 }

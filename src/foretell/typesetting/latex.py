@@ -1,20 +1,20 @@
-"""Formulas as LaTeX, for notebooks and papers."""
+"""Formulas as LaTeX."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
 
-from foretell.typesetting.document import Formula, Section
+from foretell.typesetting.document import DocumentSection, Formula
 from foretell.typesetting.expression import (
     Call,
     Expression,
     Fraction,
+    MathRow,
     Matrix,
     Number,
     Operator,
     Root,
-    Row,
     Script,
     Symbol,
     Words,
@@ -32,22 +32,22 @@ NAMES = {
 
 
 def latex(expression: Expression) -> str:
-    """A formula, without the dollars around it."""
+    """A formula, without dollar signs."""
     return LATEX[type(expression)](expression)
 
 
-def document_latex(section: Section) -> str:
-    """The formulas of a document, one under the other; empty where there are none."""
+def document_latex(section: DocumentSection) -> str:
+    """All formulas of a document as one display block; empty if there are none."""
     lines = [latex(formula.expression) for formula in iter_formulas(section)]
     return "" if not lines else "$$\\begin{gathered}\n" + " \\\\\n".join(lines) + "\n\\end{gathered}$$"
 
 
-def iter_formulas(section: Section) -> Iterator[Formula]:
-    """All formulas, those of inner sections included."""
+def iter_formulas(section: DocumentSection) -> Iterator[Formula]:
+    """All formulas, including those of inner sections."""
     for part in section.parts:
         if isinstance(part, Formula):
             yield part
-        elif isinstance(part, Section):
+        elif isinstance(part, DocumentSection):
             yield from iter_formulas(part)
 
 
@@ -97,7 +97,7 @@ LATEX: dict[type, Callable[..., str]] = {
     Operator: lambda operator: SIGNS.get(operator.sign, operator.sign),
     Number: lambda number: _number(format_number(number.value, number.digits)),
     Matrix: _matrix,
-    Row: lambda row: " ".join(latex(item) for item in row.items),
+    MathRow: lambda row: " ".join(latex(item) for item in row.items),
     Fraction: lambda fraction: rf"\frac{{{latex(fraction.top)}}}{{{latex(fraction.bottom)}}}",
     Root: lambda root: rf"\sqrt{{{latex(root.inside)}}}",
     Script: _script,

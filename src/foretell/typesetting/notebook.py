@@ -1,21 +1,21 @@
-"""What shows itself: in a terminal when printed, in a notebook as HTML or LaTeX, always from the same document."""
+"""Results that display themselves: as text when printed, as HTML or LaTeX in a notebook."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 from foretell.typesetting.html import fragment
 from foretell.typesetting.latex import document_latex
 from foretell.typesetting.text import document_text
 
 
 class Shown(ABC):
-    """A result that has a document. No scripts are needed to see it."""
+    """Base class of results that display as a document, without scripts."""
 
     @abstractmethod
-    def document(self) -> Section:
-        """What there is to show."""
+    def document(self) -> DocumentSection:
+        """The document to display."""
 
     def __str__(self) -> str:
         return document_text(self.document())
@@ -24,5 +24,5 @@ class Shown(ABC):
         return fragment(self.document(), level=3)
 
     def _repr_latex_(self) -> str | None:
-        """The formulas alone; None where there are none, and a notebook looks for something else."""
+        """The formulas alone; None without formulas, so that a notebook uses another format."""
         return document_latex(self.document()) or None

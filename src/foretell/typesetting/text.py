@@ -1,4 +1,4 @@
-"""Formulas and documents as lines of characters, for a terminal."""
+"""Formulas and documents as text for a terminal."""
 
 from __future__ import annotations
 
@@ -7,57 +7,57 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from foretell.typesetting.document import Formula, HeatMap, Paragraph, Part, Section, Table, numeric_columns
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part, Table, numeric_columns
 from foretell.typesetting.expression import (
     RELATIONS,
     Call,
     Expression,
     Fraction,
+    MathRow,
     Matrix,
     Number,
     Operator,
     Root,
-    Row,
     Script,
     Symbol,
     Words,
     format_matrix,
     format_number,
 )
-from foretell.typesetting.layout import Block, beside, enclose, one_line, over, pad, pad_left
+from foretell.typesetting.layout import TextBlock, enclose, one_line, over, pad, pad_left, side_by_side
 
 WIDTH = 80
 INDENT = "  "
 MAX_ROWS = 16
-COLUMN_LIMITS = (10_000, 16, 12, 8, 6, 5, 4, 3)  # tried in this order until a formula fits the width
+COLUMN_LIMITS = (10_000, 16, 12, 8, 6, 5, 4, 3)  # columns of a matrix, tried in this order until the formula fits
 SHADES = " ░▒▓█"
 BELOW: dict[str, str] = dict(zip("0123456789+-=()aehijklmnoprstuvx,", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ,", strict=True))
 ABOVE: dict[str, str] = dict(zip("0123456789+-=()inT⊤", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁱⁿᵀᵀ", strict=True))
 ELIDED = "…"
 
 
-def document_text(section: Section, width: int = WIDTH) -> str:
-    """A whole document, no line longer than `width` columns where its words allow."""
+def document_text(section: DocumentSection, width: int = WIDTH) -> str:
+    """A document as text. No line exceeds `width` terminal columns, except for words that do."""
     return "\n".join(_section(section, width, "═"))
 
 
 def expression_lines(expression: Expression, width: int = WIDTH) -> list[str]:
-    """A formula in two dimensions; what is too wide goes on below, and large matrices show their edges."""
+    """A formula in two dimensions. A wide formula continues on further lines; large matrices show their edges."""
     for limit in COLUMN_LIMITS:
         rows = [_joined(items, limit) for items in _broken(expression, width, limit)]
-        if max(block.width + len(INDENT) * bool(number) for number, block in enumerate(rows)) <= width:
+        if max(block.width + len(INDENT) * bool(index) for index, block in enumerate(rows)) <= width:
             break
     lines: list[str] = []
-    for number, block in enumerate(rows):
-        tall = len(block.lines) > 1 or (number and len(rows[number - 1].lines) > 1)
-        lines += [""] if number and tall else []
-        lines += [(INDENT * bool(number) + line).rstrip() for line in block.lines]
+    for index, block in enumerate(rows):
+        tall = len(block.lines) > 1 or (index and len(rows[index - 1].lines) > 1)
+        lines += [""] if index and tall else []
+        lines += [(INDENT * bool(index) + line).rstrip() for line in block.lines]
     return lines
 
 
 def _broken(expression: Expression, width: int, limit: int) -> list[list[Expression]]:
-    """The parts of a formula by line: new lines begin with a relation if that is enough, else with any operator."""
-    items = list(expression.items) if isinstance(expression, Row) else [expression]
+    """The parts of a formula by line. Lines break before relations if that suffices, else before any operator."""
+    items = list(expression.items) if isinstance(expression, MathRow) else [expression]
     if _joined(items, limit).width <= width:
         return [items]
     by_relation = _filled(items, RELATIONS, width, limit)
@@ -85,17 +85,17 @@ def _segments(items: list[Expression], signs: frozenset[str]) -> Iterator[list[E
     yield segment
 
 
-def _joined(items: Sequence[Expression], limit: int) -> Block:
+def _joined(items: Sequence[Expression], limit: int) -> TextBlock:
     blocks = [_block(item, limit) for item in items]
     spaced = [part for block in blocks for part in (one_line(" "), block)]
-    return beside(spaced[1:])
+    return side_by_side(spaced[1:])
 
 
-def _block(expression: Expression, limit: int) -> Block:
+def _block(expression: Expression, limit: int) -> TextBlock:
     return BLOCKS[type(expression)](expression, limit)
 
 
-def _matrix(matrix: Matrix, limit: int) -> Block:
+def _matrix(matrix: Matrix, limit: int) -> TextBlock:
     cells = [_elide(line, limit) for line in format_matrix(matrix)]
     labels = list(matrix.row_labels)
     if len(cells) > MAX_ROWS:
@@ -103,11 +103,11 @@ def _matrix(matrix: Matrix, limit: int) -> Block:
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
     lines = tuple("  ".join(pad_left(cell, width) for cell, width in zip(line, widths, strict=True)) for line in cells)
     middle = (len(lines) - 1) // 2
-    block = enclose("[", Block(lines, middle), "]")
+    block = enclose("[", TextBlock(lines, middle), "]")
     if not labels:
         return block
     widest = max(map(cell_len, labels))
-    return beside([Block(tuple(pad_left(label, widest) + " " for label in labels), middle), block])
+    return side_by_side([TextBlock(tuple(pad_left(label, widest) + " " for label in labels), middle), block])
 
 
 def _elide(cells: list[str], limit: int) -> list[str]:
@@ -120,12 +120,12 @@ def _elide_rows(cells: list[list[str]]) -> list[list[str]]:
     return [*cells[: MAX_ROWS - 2], [ELIDED] * len(cells[0]), cells[-1]]
 
 
-def _script(script: Script, limit: int) -> Block:
+def _script(script: Script, limit: int) -> TextBlock:
     base = _block(script.base, limit)
     marks = _mark(script.below, BELOW, "_", limit) + _mark(script.above, ABOVE, "^", limit)
     if len(base.lines) == 1:
         return one_line(base.lines[0] + marks)
-    return beside([base, Block((marks,), len(base.lines) - 1 if script.below else 0)])
+    return side_by_side([base, TextBlock((marks,), len(base.lines) - 1 if script.below else 0)])
 
 
 def _mark(small: Expression | None, letters: Mapping[str, str], sign: str, limit: int) -> str:
@@ -137,23 +137,23 @@ def _mark(small: Expression | None, letters: Mapping[str, str], sign: str, limit
     return f"{sign}{text}" if text.isalnum() else f"{sign}({text})"
 
 
-def _root(root: Root, limit: int) -> Block:
+def _root(root: Root, limit: int) -> TextBlock:
     inside = _block(root.inside, limit)
     is_simple = isinstance(root.inside, Symbol | Number | Script) and len(inside.lines) == 1
-    return beside([one_line("√"), inside if is_simple else enclose("(", inside, ")")])
+    return side_by_side([one_line("√"), inside if is_simple else enclose("(", inside, ")")])
 
 
-def _call(call: Call, limit: int) -> Block:
-    return beside([one_line(call.name), enclose("(", _block(call.inside, limit), ")")])
+def _call(call: Call, limit: int) -> TextBlock:
+    return side_by_side([one_line(call.name), enclose("(", _block(call.inside, limit), ")")])
 
 
-BLOCKS: dict[type, Callable[..., Block]] = {
+BLOCKS: dict[type, Callable[..., TextBlock]] = {
     Symbol: lambda symbol, limit: one_line(symbol.name),
     Words: lambda words, limit: one_line(words.text),
     Operator: lambda operator, limit: one_line(operator.sign),
     Number: lambda number, limit: one_line(format_number(number.value, number.digits)),
     Matrix: _matrix,
-    Row: lambda row, limit: _joined(row.items, limit),
+    MathRow: lambda row, limit: _joined(row.items, limit),
     Fraction: lambda fraction, limit: over(_block(fraction.top, limit), _block(fraction.bottom, limit)),
     Root: _root,
     Script: _script,
@@ -161,10 +161,10 @@ BLOCKS: dict[type, Callable[..., Block]] = {
 }
 
 
-def _section(section: Section, width: int, rule: str) -> list[str]:
+def _section(section: DocumentSection, width: int, rule: str) -> list[str]:
     lines = [section.title, rule * min(width, cell_len(section.title))] if section.title else []
-    for number, part in enumerate(section.parts):
-        lines += ([""] if number or section.title else []) + _part(part, width)
+    for index, part in enumerate(section.parts):
+        lines += ([""] if index or section.title else []) + _part(part, width)
     return lines
 
 
@@ -186,7 +186,7 @@ def _table(table: Table, width: int) -> list[str]:
     lines = [list(table.header), *map(list, table.rows)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
     excess = sum(widths) + 2 * (len(widths) - 1) - width
-    if excess > 0:  # the widest column of words gives way
+    if excess > 0:  # shorten the widest column of words
         widest = max(range(len(widths)), key=lambda column: (not numeric[column], widths[column]))
         widths[widest] = max(4, widths[widest] - excess)
     aligned = [
@@ -220,5 +220,5 @@ PARTS: dict[type, Callable[..., list[str]]] = {
     Formula: _formula,
     Table: _table,
     HeatMap: _heat_map,
-    Section: lambda section, width: _section(section, width, "─"),
+    DocumentSection: lambda section, width: _section(section, width, "─"),
 }

@@ -20,8 +20,8 @@ from foretell.convert.family import Family, Field, Permute, Row, Split
 from foretell.convert.gpt import GPT2
 from foretell.convert.llama import LLAMA, QWEN3
 from foretell.errors import CheckpointError, ConfigError
-from foretell.textbook.arrays import Vector
-from foretell.textbook.family.rotary import frequency
+from foretell.textbook.family import frequency
+from foretell.textbook.vectors import Vector
 
 BLOCK = "trunk.blocks.*"
 EPSILON = "attention.layer_norm_epsilon"

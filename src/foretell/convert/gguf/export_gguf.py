@@ -30,7 +30,7 @@ from foretell.convert.weights import check_weights, iter_ours
 from foretell.errors import OutputError, UsageError, did_you_mean
 from foretell.files import new_files, write_json
 from foretell.language_model import LanguageModel
-from foretell.textbook.arrays import Matrix
+from foretell.textbook.vectors import Matrix
 
 
 def export_gguf(

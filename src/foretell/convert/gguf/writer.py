@@ -23,7 +23,7 @@ from foretell.errors import OutputError, UsageError
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
-from foretell.textbook.arrays import Matrix
+from foretell.textbook.vectors import Matrix
 
 # name on the command line -> llama.cpp's file type
 PRECISIONS = {"f32": 0, "f16": 1, "q8_0": 7}

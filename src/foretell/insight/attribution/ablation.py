@@ -19,7 +19,7 @@ from foretell.insight.attribution.prediction import Prediction, choose_token, ma
 from foretell.insight.trace import Trace
 from foretell.insight.wording import percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability, likeliest
-from foretell.typesetting.document import Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
 SHOWN = 24
@@ -49,7 +49,7 @@ class Ablation(Shown):
     fill: str
     effects: list[Effect]
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         """A line for each part."""
         token = quoted(self.token.text)
         before = f"{token} has {percent(self.token.probability)} {self.where}."
@@ -61,7 +61,7 @@ class Ablation(Shown):
         more = f"{len(left_out)} more are at {left_out[0].divergence:.4f} nats or below." if left_out else ""
         header = (f"set to {self.fill}", token, "nats", "now likeliest")
         parts = [Paragraph(before), Table(header, rows), *([Paragraph(more)] if more else [])]
-        return Section(f"{token} without a part of the model", parts)
+        return DocumentSection(f"{token} without a part of the model", parts)
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)

@@ -28,7 +28,7 @@ from foretell.insight.wording import quoted, signed
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import TiedHead
 from foretell.paths import matches
-from foretell.typesetting.document import Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
 BAR_WIDTH = 24
@@ -68,7 +68,7 @@ class Contributions(Shown):
         """The first `count` by size, whatever their sign."""
         return sorted(self.parts, key=lambda part: -abs(part.value))[:count]
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         """The largest one by one with bars, the others together, the sum and the logit under each other."""
         shown = self.largest(SHOWN if len(self.parts) > SHOWN + 1 else len(self.parts))
         longest = abs(shown[0].value) or 1.0
@@ -78,7 +78,9 @@ class Contributions(Shown):
             rest = self.total - sum(part.value for part in shown)
             rows.append((signed(rest), "", f"the other {others} together"))
         ends = [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
-        return Section(self._title(), [Paragraph(self.where), Table(("", "", ""), [*rows, ("", "", ""), *ends])])
+        return DocumentSection(
+            self._title(), [Paragraph(self.where), Table(("", "", ""), [*rows, ("", "", ""), *ends])]
+        )
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)

@@ -18,7 +18,7 @@ from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
-from foretell.typesetting.document import HeatMap, Paragraph, Section, Table
+from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
 HEADS_ABREAST = 12  # columns of a table that 80 characters have room for
@@ -32,12 +32,12 @@ class HeadPattern(Shown):
     pieces: list[str]
     weights: Tensor
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         """The weights as shades, a row for each token that looks."""
         labels = [quoted(piece) for piece in self.pieces]
         numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
         shades = HeatMap(self.weights.double().cpu().numpy(), labels, labels)
-        return Section(self.name, [shades, Paragraph(numbers)])
+        return DocumentSection(self.name, [shades, Paragraph(numbers)])
 
     def to_json(self) -> dict[str, Any]:
         """Its numbers and its weights."""
@@ -55,10 +55,10 @@ class LayerPatterns(Shown):
     layer: int
     heads: list[HeadPattern]
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         """Every head as shades."""
         title = f"where the heads of layer {self.layer} look"
-        return Section(title, [Paragraph(WHERE), *(head.document() for head in self.heads)])
+        return DocumentSection(title, [Paragraph(WHERE), *(head.document() for head in self.heads)])
 
     def to_json(self) -> dict[str, Any]:
         return {"tokens": self.heads[0].pieces, "heads": [head.to_json() for head in self.heads]}
@@ -91,10 +91,10 @@ class HeadPatterns(Shown):
             raise UsageError(f"there is no layer {layer}; the layers are 0 to {layers - 1}")
         return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         """For each measure a table, layers down and heads across."""
-        parts = [Section(measure.title, self._tables(name)) for name, measure in MEASURES.items()]
-        return Section("where each head looks", [Paragraph(AVERAGES), *parts])
+        parts = [DocumentSection(measure.title, self._tables(name)) for name, measure in MEASURES.items()]
+        return DocumentSection("where each head looks", [Paragraph(AVERAGES), *parts])
 
     def to_json(self) -> dict[str, Any]:
         """The numbers and the weights of each head."""

@@ -17,7 +17,7 @@ from foretell.insight.early import logits_after
 from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability, likeliest
-from foretell.typesetting.document import Part, Section, Table
+from foretell.typesetting.document import DocumentSection, Part, Table
 from foretell.typesetting.notebook import Shown
 
 LIKELIEST_WIDTH = 44  # columns for them, so that a row fits 80
@@ -63,14 +63,16 @@ class Lens(Shown):
 
     positions: list[LensPosition]
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         """A line for each position where there are several; then the last one place by place."""
         parts: list[Part] = [self._overview()] if len(self.positions) > 1 else []
         last = self.positions[-1]
         title = f"after {ending(last.context)} (position {last.position})"
         header = ("read after", quoted(last.winner.text), "rank", "likeliest")
         detail = Table(header, [_row(reading) for reading in last.readings])
-        return Section("the stream, read by the last norm and the head", [*parts, Section(title, [detail])])
+        return DocumentSection(
+            "the stream, read by the last norm and the head", [*parts, DocumentSection(title, [detail])]
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

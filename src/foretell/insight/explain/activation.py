@@ -9,7 +9,7 @@ from foretell.insight.explain.linear import number
 from foretell.insight.explain.place import Place, address_of
 from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Working
-from foretell.textbook.family.feedforward import ACTIVATIONS
+from foretell.textbook.family import ACTIVATIONS
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
 
 X = Symbol("x")

@@ -14,9 +14,9 @@ from foretell.insight.explain.recording import check_steady
 from foretell.insight.explain.steps import plain
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel, encode_some
-from foretell.textbook.family.decoder import decoder_forward
-from foretell.textbook.softmax import softmax
-from foretell.typesetting.document import Paragraph, Section, Table
+from foretell.textbook.family import decoder_forward
+from foretell.textbook.vectors import softmax
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
 # As shares of the largest logit; in bfloat16 none is promised. How near they really come is in tests/textbook
@@ -71,7 +71,7 @@ class Check(Shown):
         broken = ", ".join(difference.dtype for difference in self.differences if not difference.holds)
         return f"The model does NOT compute what the textbook computes: the bound is broken in {broken}."
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         kinds = [difference.dtype for difference in self.differences]
         header = ("token", "number", "textbook", *(f"model {kind}" for kind in kinds))
         rows = [
@@ -79,7 +79,7 @@ class Check(Shown):
             for one in self.tokens
         ]
         note = "Textbook: the algorithms of the literature in NumPy, one vector at a time, in float64."
-        return Section(
+        return DocumentSection(
             f"Textbook and model, after {self.count} token{'s' if self.count > 1 else ''}",
             [Table(header, rows), Paragraph(note), self._differences(), Paragraph(self.verdict)],
         )

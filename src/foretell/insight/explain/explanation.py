@@ -20,7 +20,7 @@ from foretell.insight.explain.steps import Step, plain
 from foretell.insight.points import trace_names
 from foretell.language_model import LanguageModel
 from foretell.paths import suggest
-from foretell.typesetting.document import Paragraph, Part, Section, Table
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
 
 # In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the family's
@@ -69,11 +69,11 @@ class Explanation(Shown):
             return "The stored value follows from its operands: the difference is rounding."
         return "The stored value does NOT follow from its operands: rounding explains no such difference."
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         parts: list[Part] = [Paragraph(", ".join(self.meaning))]
         for step in self.steps:
             parts += step.parts()
-        return Section(self.address, [*parts, self._comparison(), Paragraph(self.verdict)])
+        return DocumentSection(self.address, [*parts, self._comparison(), Paragraph(self.verdict)])
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -8,14 +8,14 @@ from foretell.insight.explain.arrays import Array, to_array
 from foretell.insight.explain.flow import stream_into
 from foretell.insight.explain.output import probabilities
 from foretell.insight.explain.recording import Recording
-from foretell.typesetting.document import Formula, Part, Section
+from foretell.typesetting.document import DocumentSection, Formula, Part
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
 
 LABEL = 10  # columns for a token's text beside its row
 DIGITS, WIDE = 4, 6  # wider matrices have a digit less, so that eight columns fit a line
 
 
-def layer_matrices(recording: Recording, layer: int) -> Section:
+def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
     """From the stream that comes into a layer to the one that leaves it."""
     block = f"trunk.blocks.{layer}"
     config = recording.config
@@ -31,10 +31,10 @@ def layer_matrices(recording: Recording, layer: int) -> Section:
             parts += after_norm(recording, f"{block}.feedforward_norm", "X′")
         parts.append(shown(recording, f"{block}.feedforward", Symbol("F"), "what the feed-forward layer hands out"))
         parts += after_sublayer(recording, f"{block}.feedforward", "X″", "F")
-    return Section(f"Layer {layer}", parts)
+    return DocumentSection(f"Layer {layer}", parts)
 
 
-def last_matrices(recording: Recording) -> Section:
+def last_matrices(recording: Recording) -> DocumentSection:
     """From the last stream to probabilities."""
     parts = after_norm(recording, "trunk.norm", "X")
     parts.append(shown(recording, "head", Symbol("logits"), "one score for each token of the vocabulary"))
@@ -48,7 +48,7 @@ def last_matrices(recording: Recording) -> Section:
         ),
         "probabilities: row t is about the token that follows position t",
     )
-    return Section("The head", [*parts, distribution])
+    return DocumentSection("The head", [*parts, distribution])
 
 
 def head_matrices(recording: Recording, core: str, head: int) -> list[Part]:

@@ -8,7 +8,7 @@ from foretell.insight.explain.linear import factor, number
 from foretell.insight.explain.place import Place, address_of
 from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.steps import Equation, Remark, Working
-from foretell.textbook.family.rotary import frequency
+from foretell.textbook.family import frequency
 from foretell.typesetting.expression import Call, Expression, Number, Symbol, row, script
 
 

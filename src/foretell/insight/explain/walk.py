@@ -17,7 +17,7 @@ from foretell.insight.explain.walk_document import walk_document
 from foretell.insight.explain.walked import SMALL_WIDTH, LayerWalk, Sight, Walked
 from foretell.insight.points import trace_names
 from foretell.language_model import LanguageModel, TokenProbability, likeliest
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import DocumentSection
 from foretell.typesetting.notebook import Shown
 
 ANSWERS, LAYER_ANSWERS = 5, 2
@@ -31,7 +31,7 @@ SELECTED = (  # of a larger model
 class Walk(Walked, Shown):
     """A pass over a text that shows itself."""
 
-    def document(self) -> Section:
+    def document(self) -> DocumentSection:
         return walk_document(self)
 
     def to_json(self) -> dict[str, Any]:

@@ -11,24 +11,24 @@ from foretell.insight.explain.matrices import last_matrices, layer_matrices
 from foretell.insight.explain.recording import Recording
 from foretell.insight.explain.walked import LayerWalk, Walked
 from foretell.insight.wording import quoted
-from foretell.typesetting.document import Paragraph, Part, Section, Table
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 
 EDGE = 8  # tokens shown from the beginning and the end of a long text
 LINE = 68
 HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
-def walk_document(walk: Walked) -> Section:
+def walk_document(walk: Walked) -> DocumentSection:
     """All sections, in the order of the pass."""
     recording = walk.recording
     parts: list[Part] = [tokens(walk), layer_sizes(walk), attention_sights(walk)]
     if walk.is_small:
         parts += [layer_matrices(recording, layer.layer) for layer in walk.layers]
         parts.append(last_matrices(recording))
-    return Section("", [*parts, answers(walk)])
+    return DocumentSection("", [*parts, answers(walk)])
 
 
-def tokens(walk: Walked) -> Section:
+def tokens(walk: Walked) -> DocumentSection:
     """The text's tokens, and how well each was foretold."""
     recording = walk.recording
     rows = []
@@ -40,13 +40,13 @@ def tokens(walk: Walked) -> Section:
         rows[EDGE:-EDGE] = [("", "", f"… {left_out} more", "", "")]
     note = "Probability: what the model gave to this token, having read those before it. Loss: -log of that, in nats."
     total = "" if walk.loss is None else f" Mean loss of the text: {walk.loss:.4f}."
-    return Section(
+    return DocumentSection(
         f"The text: {len(recording.ids)} token{'s' if len(recording.ids) > 1 else ''}",
         [Table(("position", "number", "token", "probability", "loss"), rows), Paragraph(note + total)],
     )
 
 
-def layer_sizes(walk: Walked) -> Section:
+def layer_sizes(walk: Walked) -> DocumentSection:
     """One line a layer: how large the updates are beside the stream, and what the model would answer after it."""
     rows = [layer_row(layer) for layer in walk.layers]
     header = ("layer", "stream", "attention", "feed-forward", "if the pass ended after it")
@@ -56,7 +56,7 @@ def layer_sizes(walk: Walked) -> Section:
         f"{adds} it. After the last layer the stream is {walk.stream:.2f} long. The last column asks the last norm and "
         "the head at once, without the layers that come after."
     )
-    return Section("Through the layers", [Table(header, rows), Paragraph(note)])
+    return DocumentSection("Through the layers", [Table(header, rows), Paragraph(note)])
 
 
 def layer_row(layer: LayerWalk) -> tuple[str, ...]:
@@ -65,14 +65,14 @@ def layer_row(layer: LayerWalk) -> tuple[str, ...]:
     return str(layer.layer), f"{layer.stream:.2f}", f"{layer.attention:.2f}", feedforward, would
 
 
-def attention_sights(walk: Walked) -> Section:
+def attention_sights(walk: Walked) -> DocumentSection:
     """For each layer, which token its heads weigh most; heads that look at the same one together."""
     rows = []
     for layer in walk.layers:
         lines = wrapped(sights_text(walk.recording, layer))
         rows += [("" if number else str(layer.layer), line) for number, line in enumerate(lines)]
     table = Table(("layer", "the token that each head weighs most, and the heads with their weights"), rows)
-    return Section(f"Where attention looks from the last token, {walk.recording.token(-1)}", [table])
+    return DocumentSection(f"Where attention looks from the last token, {walk.recording.token(-1)}", [table])
 
 
 def wrapped(entries: list[str]) -> list[str]:
@@ -91,7 +91,9 @@ def sights_text(recording: Recording, layer: LayerWalk) -> list[str]:
     return re.split(r"(?<=\d%[,;]) ", text)
 
 
-def answers(walk: Walked) -> Section:
+def answers(walk: Walked) -> DocumentSection:
     """The final distribution."""
     rows = [(quoted(answer.text), str(answer.id), f"{answer.probability:.2%}") for answer in walk.answers]
-    return Section(f"What follows {walk.recording.token(-1)}", [Table(("token", "number", "probability"), rows)])
+    return DocumentSection(
+        f"What follows {walk.recording.token(-1)}", [Table(("token", "number", "probability"), rows)]
+    )

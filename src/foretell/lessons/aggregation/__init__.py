@@ -1,1 +1,0 @@
-"""E5: attention as a weighted sum, and forecasting any sequence."""

@@ -1,1 +1,0 @@
-"""E3: the formal algorithms, from one query to a trained decoder that writes."""

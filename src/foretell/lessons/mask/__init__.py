@@ -1,1 +1,0 @@
-"""The mask: who may see whom, and the refusal of a model that peeks."""

@@ -1,0 +1,114 @@
+"""A correct model and one without a mask in one layer, both tested as training tests every model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from foretell.config import ModelConfig, make_section
+from foretell.data.batch import Batch
+from foretell.errors import TrainingError
+from foretell.insight.trace import Trace
+from foretell.lessons.practice import RepeatedRows
+from foretell.model.attention import SDPAttention
+from foretell.model.decoder import Decoder
+from foretell.model.init import make_decoder
+from foretell.model.mask import Mask
+from foretell.textbook.vectors import Matrix
+from foretell.training.probe import check_mask
+
+VOCABULARY = ("the", "cat", "sat", "on", "mat", "dog", "ran", "off")
+ROW = [0, 1, 2, 3, 0, 4, 0]  # "the cat sat on the mat", and the last word's target
+OTHER_FUTURE = [0, 1, 2, 7, 5, 6]  # "the cat sat off dog ran"
+FIRST_CHANGED = 3  # the first position where the words differ
+SEED = 1
+LEAK = "trunk.blocks.1.attention.core"
+WATCHED_MODULES = ("embed", "trunk.blocks.0.attention.core", "trunk.blocks.0", LEAK, "trunk.blocks.1", "head")
+
+
+class UnmaskedAttention(SDPAttention):
+    """Attention with a bug: it ignores its mask."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        return F.scaled_dot_product_attention(query, key, value, enable_gqa=self.is_grouped)  # (B, H, T, E)
+
+
+@dataclass(frozen=True)
+class MaskTest:
+    """The result of replacing the future: which outputs changed, and the error that stops training."""
+
+    changed: dict[str, list[bool]]  # module -> for each position: did any bit of its output change?
+    error: str | None  # None if training would start
+
+    @property
+    def leaking(self) -> list[str]:
+        """The modules whose output changed before the first replaced word."""
+        return [name for name, changed in self.changed.items() if any(changed[:FIRST_CHANGED])]
+
+
+def mask_config() -> ModelConfig:
+    """Two layers, two heads, width 16."""
+    sizes = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 8, "vocab_size": len(VOCABULARY)}
+    return make_section(ModelConfig, {**sizes, "init": "torch"})
+
+
+def make_correct() -> Decoder:
+    """A decoder with random weights."""
+    return make_decoder(mask_config(), SEED)
+
+
+def make_peeking() -> Decoder:
+    """The same decoder, without a mask in one layer."""
+    decoder = make_correct()
+    decoder.set_submodule(LEAK, UnmaskedAttention(decoder.config))
+    return decoder
+
+
+def probe_batch() -> Batch:
+    """The batch for the mask check of training."""
+    return RepeatedRows([ROW]).batch(0)
+
+
+def run_mask_test(decoder: Decoder) -> MaskTest:
+    """Replace the future words, compare all outputs bit by bit, and run the mask check of training."""
+    ids = probe_batch().ids
+    first, second = outputs(decoder, ids), outputs(decoder, torch.tensor([OTHER_FUTURE]))
+    changed = {name: changed_positions(first[name], second[name]) for name in WATCHED_MODULES}
+    return MaskTest(changed, training_error(decoder))
+
+
+@torch.inference_mode()
+def outputs(decoder: Decoder, ids: Tensor) -> dict[str, Tensor]:
+    """The watched modules' outputs in one forward pass."""
+    with Trace(decoder, WATCHED_MODULES) as trace:
+        decoder(ids)
+    return {name: trace[name] for name in WATCHED_MODULES}
+
+
+def changed_positions(first: Tensor, second: Tensor) -> list[bool]:
+    """For each position: do the two differ in any bit? Positions are the second-to-last axis."""
+    by_position = (first != second).movedim(-2, 0).flatten(1)  # (T, ...)
+    return by_position.any(1).tolist()
+
+
+def training_error(decoder: Decoder) -> str | None:
+    """The message with which training refuses this model, or None."""
+    try:
+        check_mask(decoder, probe_batch())
+    except TrainingError as error:
+        return str(error)
+    return None
+
+
+def example_masks(length: int = 4) -> dict[str, Matrix]:
+    """Three masks made by the model's own `Mask`: 1 where the row's word sees the column's."""
+    documents = torch.tensor([[0, 0, 1, 1]])
+    masks = {
+        "causal": Mask(length, length),
+        "with a window of 2": Mask(length, length, window=2),
+        "with two documents": Mask(length, length, query_document_ids=documents, key_document_ids=documents),
+    }
+    return {name: mask.allowed[0, 0].numpy().astype(int) for name, mask in masks.items()}

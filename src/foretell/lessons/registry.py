@@ -1,0 +1,41 @@
+"""Lessons from their names. Making a lesson computes its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from foretell.lessons.aggregation_lesson import AggregationLesson
+from foretell.lessons.algorithms_lesson import AlgorithmsLesson
+from foretell.lessons.gpt2_lesson import Gpt2Lesson
+from foretell.lessons.lesson import Lesson
+from foretell.lessons.mask_lesson import MaskLesson
+from foretell.lessons.smallest_lesson import SmallestLesson
+from foretell.lessons.toy_lesson import ToyLesson
+from foretell.lessons.translation_lesson import TranslationLesson
+
+
+@dataclass(frozen=True)
+class LessonOptions:
+    """The options of all lessons; each lesson uses its own, see `catalog.LessonEntry.options`."""
+
+    weights: str | None = None  # gpt2: a directory with GPT-2
+    at: int | None = None  # gpt2: one more position whose distribution is shown
+    seed: int | None = None  # toy: the seed of its weights
+    broken: bool = False  # mask: show the model whose mask is missing
+
+
+LESSONS: dict[str, Callable[[LessonOptions], Lesson]] = {
+    "smallest": lambda options: SmallestLesson(),
+    "gpt2": lambda options: Gpt2Lesson(options.weights, options.at),
+    "algorithms": lambda options: AlgorithmsLesson(),
+    "toy": lambda options: ToyLesson(options.seed),
+    "aggregation": lambda options: AggregationLesson(),
+    "translation": lambda options: TranslationLesson(),
+    "mask": lambda options: MaskLesson(options.broken),
+}
+
+
+def make_lesson(name: str, options: LessonOptions | None = None) -> Lesson:
+    """The lesson with a name from the catalog."""
+    return LESSONS[name](options or LessonOptions())

@@ -1,0 +1,251 @@
+"""The smallest decoder: the figures that its source prints, and every value by the model and by the textbook."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foretell.config import ModelConfig, make_section
+from foretell.data.batch import PADDING, make_batch, make_document_batch, pad
+from foretell.inference.distribution import score
+from foretell.inference.embedding import embed as embed_text
+from foretell.insight.trace import Trace
+from foretell.language_model import LanguageModel
+from foretell.model.decoder import Decoder
+from foretell.text import vocabulary_tokenizer
+from foretell.textbook.attention import attention, attention_weights, project, unidirectional_mask
+from foretell.textbook.embedding import embed
+from foretell.textbook.family import decoder_forward
+from foretell.textbook.parameters import AttentionParameters
+from foretell.textbook.vectors import Matrix, softmax_per_column
+from foretell.training.objective import Objective
+
+# Printed in the source, one row per token, four digits unless a comment says otherwise
+VOCABULARY = ("financial", "data", "analytics", "is", "awesome", "!")
+TEXT = "financial data analytics is awesome!"
+SEED = 42
+
+TOKEN_EMBEDDING = [
+    [1.9269, 1.4873, -0.4974],
+    [0.4396, -0.7581, 1.0783],
+    [0.8008, 1.6806, 0.3559],
+    [-0.6866, 0.6105, 1.3347],
+    [-0.2316, 0.0418, -0.2516],
+    [0.8599, -0.3097, -0.3957],
+]
+POSITION_EMBEDDING = [
+    [-0.4220, -1.3323, -0.3639],
+    [0.1513, -0.3514, -0.7906],
+    [-0.0915, 0.2352, 2.2440],
+    [0.5817, 0.4528, 0.6410],
+    [0.5200, 0.5567, 0.0744],
+]
+QUERY_WEIGHT = [[0.4414, 0.4792, -0.1353], [0.5304, -0.1265, 0.1165], [-0.2811, 0.3391, 0.5090]]
+KEY_WEIGHT = [[-0.4236, 0.5018, 0.1081], [0.4266, 0.0782, 0.2784], [-0.0815, 0.4451, 0.0853]]
+VALUE_WEIGHT = [[-0.2695, 0.1472, -0.2660], [-0.0677, -0.2345, 0.3830], [-0.4557, -0.2662, -0.1630]]
+
+EMBEDDING_SUM = [
+    [1.5049, 0.1550, -0.8613],
+    [0.5909, -1.1096, 0.2877],
+    [0.7093, 1.9158, 2.5998],
+    [-0.1050, 1.0632, 1.9757],
+    [0.2883, 0.5985, -0.1772],
+]
+SCALED_SCORES = [  # two digits
+    [-0.10, -0.05, 0.45, 0.32, 0.02],
+    [0.26, 0.33, -0.07, -0.12, -0.05],
+    [-0.36, -0.86, 1.82, 1.22, 0.34],
+    [-0.17, -0.50, 0.95, 0.63, 0.20],
+    [-0.15, -0.20, 0.30, 0.23, 0.05],
+]
+ATTENTION_WEIGHTS = [
+    [1.0000, 0.0000, 0.0000, 0.0000, 0.0000],
+    [0.4841, 0.5159, 0.0000, 0.0000, 0.0000],
+    [0.0963, 0.0581, 0.8456, 0.0000, 0.0000],
+    [0.1430, 0.1026, 0.4381, 0.3163, 0.0000],
+    [0.1608, 0.1539, 0.2520, 0.2364, 0.1969],
+]
+VALUES = [
+    [-0.1537, -0.4681, -0.5867],
+    [-0.3991, 0.3304, -0.0209],
+    [-0.6008, 0.4985, -1.2570],
+    [-0.3408, 0.5145, -0.5573],
+    [0.0575, -0.2277, -0.2618],
+]
+ATTENTION_OUTPUT = [
+    [-0.1537, -0.4681, -0.5867],
+    [-0.2803, -0.0562, -0.2948],
+    [-0.5461, 0.3957, -1.1207],
+    [-0.4339, 0.3481, -0.8130],
+    [-0.3068, 0.1780, -0.5976],
+]
+PROBABILITIES = [  # six digits; one column per word of the vocabulary
+    [0.132031, 0.226309, 0.108338, 0.158296, 0.129722, 0.245304],
+    [0.126194, 0.179358, 0.129261, 0.182930, 0.118820, 0.263437],
+    [0.152013, 0.130360, 0.104023, 0.229152, 0.085190, 0.299262],
+    [0.146018, 0.140654, 0.113094, 0.215067, 0.094568, 0.290599],
+    [0.141297, 0.161098, 0.117462, 0.195718, 0.106899, 0.277526],
+]
+
+WIDTH, CONTEXT = 3, 5
+LAYER = "trunk.blocks.0.attention"
+IDS = [0, 1, 2, 3, 4]
+TARGETS = [1, 2, 3, 4, 5]
+OTHER_TEXT = [4, 1, 5]  # "awesome data!", in the same batch
+ROW_LENGTH = len(IDS) + len(OTHER_TEXT)  # a row that holds both texts
+TRACE_NAMES = {  # a value's name in the lesson -> its name in the trace
+    "token": "embed.token",
+    "position": "embed.position",
+    "stream": "embed",
+    **{name: f"{LAYER}.core.{name}" for name in ("query", "key", "value", "scores", "scaled", "masked", "weights")},
+    "output": f"{LAYER}.core",
+    "logits": "head",
+}
+WeightsByPath = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class SentenceScore:
+    """The probability of the sentence given its first token, and its embedding."""
+
+    logprobs: list[float | None]
+    logprob: float
+    embedding: list[float]  # the last token's vector
+
+
+@dataclass(frozen=True)
+class SmallestValues:
+    """Every value that the lesson shows and checks."""
+
+    weights: WeightsByPath
+    model: dict[str, Matrix]
+    textbook: dict[str, Matrix]
+    losses: dict[str, list[float]]  # layout of the batch -> the loss of each target
+    score: SentenceScore
+
+    def weight(self, name: str) -> Matrix:
+        """The weight of "query", "key" or "value"."""
+        return self.weights[f"{LAYER}.{name}.weight"].numpy()
+
+
+def compute_smallest(weights: WeightsByPath) -> SmallestValues:
+    """All values of the decoder with these weights."""
+    return SmallestValues(
+        weights, model_values(weights), textbook_values(weights), losses_by_layout(weights), score_sentence(weights)
+    )
+
+
+def draw_weights() -> WeightsByPath:
+    """The weights as the source draws them: the seed is set again before each of three groups of layers.
+
+    In float64: one printed probability is 0.22630851 before rounding, too close to a tie for float32.
+    """
+    groups = [
+        {"embed.token": lambda: nn.Embedding(6, WIDTH), "embed.position": lambda: nn.Embedding(CONTEXT, WIDTH)},
+        {f"{LAYER}.{name}": lambda: nn.Linear(WIDTH, WIDTH, bias=False) for name in ("query", "key", "value")},
+        {"head": lambda: nn.Linear(WIDTH, 6)},
+    ]
+    weights: WeightsByPath = {}
+    with torch.random.fork_rng(devices=[]):
+        for group in groups:
+            torch.manual_seed(SEED)
+            for path, make in group.items():
+                for name, weight in make().named_parameters():
+                    weights[f"{path}.{name}"] = weight.detach().double()
+    return weights
+
+
+def smallest_config(context_length: int = CONTEXT) -> ModelConfig:
+    """One layer and one head without norm, feed-forward layer, output projection or residual."""
+    return make_section(
+        ModelConfig,
+        {
+            "num_layers": 1,
+            "num_heads": 1,
+            "width": WIDTH,
+            "context_length": context_length,
+            "vocab_size": len(VOCABULARY),
+            "norm": "none",
+            "feedforward": "none",
+            "attention_output": False,
+            "attention_residual": False,
+            "bias": {"attention": False, "head": True},
+            "tie_embeddings": False,
+        },
+    )
+
+
+def make_smallest(weights: WeightsByPath, context_length: int = CONTEXT) -> LanguageModel:
+    """The decoder with these weights. A context above 5 makes room for padding or a second text in the row.
+
+    The added positions have vectors of zeros; no token of the sentence uses them.
+    """
+    decoder = Decoder(smallest_config(context_length)).double().eval()
+    position = weights["embed.position.weight"]
+    padded = nn.functional.pad(position, (0, 0, 0, context_length - len(position)))
+    decoder.load_state_dict(weights | {"embed.position.weight": padded})
+    return LanguageModel(decoder, vocabulary_tokenizer(VOCABULARY), "the smallest decoder")
+
+
+def model_values(weights: WeightsByPath) -> dict[str, Matrix]:
+    """The values of one pass over the five tokens, traced in the model; one row per token."""
+    model = make_smallest(weights)
+    with torch.inference_mode(), Trace(model, list(TRACE_NAMES.values())) as trace:
+        model.decoder(torch.tensor([IDS]))
+    values = {name: last_two_axes(trace[path]) for name, path in TRACE_NAMES.items()}
+    return values | {"probabilities": last_two_axes(torch.from_numpy(values["logits"]).softmax(-1))}
+
+
+def last_two_axes(value: Tensor) -> Matrix:
+    """The value without its batch and head axes, which have size 1."""
+    return value.reshape(value.shape[-2:]).numpy()
+
+
+def textbook_values(weights: WeightsByPath) -> dict[str, Matrix]:
+    """The same values by the formal algorithms, transposed from one column per token to one row per token."""
+    arrays = {path: weight.numpy() for path, weight in weights.items()}
+    zero = np.zeros(3)
+    W_q, W_k, W_v = (arrays[f"{LAYER}.{name}.weight"] for name in ("query", "key", "value"))
+    head = AttentionParameters(W_q, zero, W_k, zero, W_v, zero)
+    X, mask = embed(IDS, arrays["embed.token.weight"].T, arrays["embed.position.weight"].T), unidirectional_mask(5)
+    columns = {
+        "stream": X,
+        "query": project(W_q, zero, X),
+        "key": project(W_k, zero, X),
+        "value": project(W_v, zero, X),
+        "weights": attention_weights(X, X, head, mask),
+        "output": attention(X, X, head, mask),
+        "logits": decoder_forward(smallest_config(), arrays, IDS).T,
+    }
+    columns["probabilities"] = softmax_per_column(columns["logits"])
+    return {name: value.T for name, value in columns.items()}
+
+
+@torch.inference_mode()
+def losses_by_layout(weights: WeightsByPath) -> dict[str, list[float]]:
+    """-log P of the sentence's five targets: alone in its batch, padded, and packed with another text."""
+    sentence = [*IDS, TARGETS[-1]]
+    padded, lengths = pad([sentence, OTHER_TEXT], ROW_LENGTH + 1)
+    packed = np.array([[*OTHER_TEXT, *sentence]])  # the sentence comes second, so a faulty mask would change its loss
+    packed_documents = np.array([[0] * len(OTHER_TEXT) + [1] * len(sentence)])
+    padded_documents = np.where(np.arange(ROW_LENGTH + 1) < np.array(lengths)[:, None], 0, PADDING)
+    batches = {
+        "alone": make_batch(np.array([sentence])),
+        "padded": make_batch(padded, lengths),
+        "padded, and hidden": make_document_batch(padded, padded_documents),
+        "packed": make_document_batch(packed, packed_documents),
+    }
+    objective = Objective(make_smallest(weights, ROW_LENGTH).decoder)
+    losses = {name: objective.token_losses(batch)[0] for name, batch in batches.items()}  # (T,) each
+    losses["packed"] = losses["packed"][len(OTHER_TEXT) :]
+    return {name: values[:CONTEXT].tolist() for name, values in losses.items()}
+
+
+def score_sentence(weights: WeightsByPath) -> SentenceScore:
+    """What `foretell score` and `foretell embed` compute for the sentence."""
+    model = make_smallest(weights, ROW_LENGTH)
+    result = score(model, TEXT)
+    return SentenceScore([token.logprob for token in result.tokens], result.logprob, embed_text(model, TEXT[:-1]))

@@ -1,1 +1,0 @@
-"""E4: a toy that learns to answer two prompts, trained in the lesson."""

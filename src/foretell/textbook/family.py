@@ -1,0 +1,237 @@
+"""The forward pass of every decoder that `ModelConfig` describes, one vector at a time.
+
+A sequence is a list of vectors, one per token, and logits have one row per token, as the model's do. Read
+`decoder_forward` first; what it calls follows in the order of the pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from foretell.config import ModelConfig, RopeScaling
+from foretell.errors import ContextLengthError, UsageError
+from foretell.textbook.embedding import check_token, sinusoidal_encoding
+from foretell.textbook.family_weights import ModuleWeights, check_weights, linear
+from foretell.textbook.vectors import (
+    Matrix,
+    Vector,
+    gelu_erf,
+    gelu_tanh,
+    layer_norm,
+    relu,
+    relu2,
+    rms_norm,
+    silu,
+    softmax,
+)
+
+Stream = list[Vector]  # T vectors (D,)
+
+
+def decoder_forward(config: ModelConfig, weights: Mapping[str, Matrix], ids: Sequence[int]) -> Matrix:
+    """Logits (T, V) of the token after each of ids (T,), in the weights' dtype and without dropout.
+
+    GPT-2's decoder (Radford et al. 2019, section 2.3) and its relatives, as `config` describes them. Weights are
+    addressed by module path, which is their key on disk (`trunk.blocks.0.attention.query.weight`).
+
+    Raises:
+        CheckpointError: the weights do not fit the configuration.
+        ContextLengthError: there are more ids than the context holds.
+        UsageError: there are no ids, or one is outside the vocabulary.
+    """
+    check_ids(config, ids)
+    check_weights(config, weights)
+    model = ModuleWeights(weights)
+    stream = [embed(config, model / "embed", position, token) for position, token in enumerate(ids)]
+    for layer in range(config.num_layers):
+        stream = block(config, layer, model / f"trunk.blocks.{layer}", stream)
+    if config.norm_placement == "pre":
+        stream = normalise_stream(config, model / "trunk.norm", stream)
+    return np.stack([unembed(config, model, x) for x in stream])  # (T, V)
+
+
+def check_ids(config: ModelConfig, ids: Sequence[int]) -> None:
+    """Raise an error for no ids, for more than the context holds, or for an id outside the vocabulary."""
+    if len(ids) == 0:
+        raise UsageError("no tokens to predict from: give at least one token")
+    if len(ids) > config.context_length:
+        limit = config.context_length
+        raise ContextLengthError(f"{len(ids)} tokens do not fit the model's context of {limit}; give a shorter text")
+    for token in ids:
+        check_token(token, config.vocab_size)
+
+
+def embed(config: ModelConfig, module: ModuleWeights, position: int, token: int) -> Vector:
+    """The token's vector (D,), plus the position's vector where the configuration has one."""
+    x = (module / "token")["weight"][token]
+    if config.position == "learned":
+        return x + (module / "position")["weight"][position]
+    if config.position == "sinusoidal":
+        return x + sinusoidal_encoding(position, config.width).astype(x.dtype)
+    return x
+
+
+def block(config: ModelConfig, layer: int, module: ModuleWeights, stream: Stream) -> Stream:
+    """Attention, then the feed-forward layer if there is one."""
+    attend = partial(attention, config, layer, module / "attention")
+    stream = sublayer(config, module / "attention_norm", attend, stream, config.attention_residual)
+    if config.feedforward == "none":
+        return stream
+
+    def feed(inputs: Stream) -> Stream:
+        return [feedforward(config, module / "feedforward", x) for x in inputs]
+
+    return sublayer(config, module / "feedforward_norm", feed, stream, has_residual=True)
+
+
+def sublayer(
+    config: ModelConfig, norm: ModuleWeights, update: Callable[[Stream], Stream], stream: Stream, has_residual: bool
+) -> Stream:
+    """x + f(norm(x)) for a pre-norm model, norm(x + f(x)) for a post-norm one; without a residual no `x +`."""
+    if config.norm_placement == "pre":
+        return add(stream, update(normalise_stream(config, norm, stream)), has_residual)
+    return normalise_stream(config, norm, add(stream, update(stream), has_residual))
+
+
+def add(stream: Stream, updates: Stream, has_residual: bool) -> Stream:
+    """Stream plus updates, or the updates alone."""
+    return [x + update for x, update in zip(stream, updates, strict=True)] if has_residual else updates
+
+
+def normalise_stream(config: ModelConfig, norm: ModuleWeights, stream: Stream) -> Stream:
+    """`normalise` of every vector of the stream."""
+    return [normalise(config, norm, x) for x in stream]
+
+
+def normalise(config: ModelConfig, module: ModuleWeights, x: Vector) -> Vector:
+    """The configured norm of x (D,), or of the query or key of one head (E,)."""
+    if config.norm == "none":
+        return x
+    if config.norm == "rmsnorm":
+        return rms_norm(x, module["weight"], config.norm_epsilon)
+    return layer_norm(x, module["weight"], module["bias"] if config.bias.norm else 0.0, config.norm_epsilon)
+
+
+def attention(config: ModelConfig, layer: int, module: ModuleWeights, stream: Stream) -> Stream:
+    """Causal self-attention with H query heads and G key/value heads: T vectors (D,) to T vectors (D,).
+
+    Vaswani et al. 2017, section 3.2; grouped heads: Ainslie et al. 2023; windows: Beltagy et al. 2020, section 3.1.
+    """
+    queries = [rotated_heads(config, module, "query", position, x) for position, x in enumerate(stream)]
+    keys = np.stack([rotated_heads(config, module, "key", position, x) for position, x in enumerate(stream)])
+    values = np.stack([split_heads(config, linear(module / "value", x, config.bias.attention)) for x in stream])
+    updates = []
+    for position, heads in enumerate(queries):
+        visible = visible_positions(position, config.windows[layer])
+        mixed = [
+            attend_one_query(q, keys[visible, group], values[visible, group])
+            for q, group in zip(heads, key_heads(config), strict=True)
+        ]
+        updates.append(join_heads(config, module, np.concatenate(mixed)))
+    return updates
+
+
+def rotated_heads(config: ModelConfig, module: ModuleWeights, name: str, position: int, x: Vector) -> Matrix:
+    """The query or key heads (H or G, E) of one position: projected, normalised, rotated."""
+    heads = split_heads(config, linear(module / name, x, config.bias.attention))
+    if config.qk_norm:
+        heads = np.stack([normalise(config, module / f"{name}_norm", head) for head in heads])
+    if config.position == "rotary":
+        heads = np.stack([rotate(config, position, head) for head in heads])
+    return heads
+
+
+def split_heads(config: ModelConfig, x: Vector) -> Matrix:
+    """(H E,) as H rows of E."""
+    return x.reshape(-1, config.head_width)
+
+
+def key_heads(config: ModelConfig) -> list[int]:
+    """The key/value head of each query head: H / G neighbouring query heads share one."""
+    return [head // (config.num_heads // config.num_kv_heads) for head in range(config.num_heads)]
+
+
+def visible_positions(position: int, window: int | None) -> slice:
+    """The position itself and earlier ones, at most `window` positions in all."""
+    first = 0 if window is None else max(0, position - window + 1)
+    return slice(first, position + 1)
+
+
+def attend_one_query(query: Vector, keys: Matrix, values: Matrix) -> Vector:
+    """softmax(q . k_s / sqrt(E)) over the S visible positions, times their values: (E,), (S, E), (S, E) to (E,)."""
+    weights = softmax(keys @ query / math.sqrt(len(query)))
+    return weights @ values
+
+
+def join_heads(config: ModelConfig, module: ModuleWeights, mixed: Vector) -> Vector:
+    """The heads' outputs (H E,), projected to (D,) where the model has an output projection."""
+    return linear(module / "output", mixed, config.bias.attention_output) if config.attention_output else mixed
+
+
+def rotate(config: ModelConfig, position: int, head: Vector) -> Vector:
+    """The query or key of one head (E,), each pair of elements rotated by an angle that grows with the position.
+
+    Su et al. 2021, RoFormer, section 3.2. As in Llama's checkpoints, pair i is elements i and i + E/2.
+    """
+    angles = np.array([position * frequency(config, pair) for pair in range(config.head_width // 2)])
+    cosine, sine = np.cos(angles).astype(head.dtype), np.sin(angles).astype(head.dtype)
+    first, second = np.split(head, 2)
+    return np.concatenate([first * cosine - second * sine, second * cosine + first * sine])
+
+
+def frequency(config: ModelConfig, pair: int) -> float:
+    """The angle, in radians per position, by which a pair rotates: theta^(-2i/E), then scaled."""
+    trained = config.rope_theta ** (-2 * pair / config.head_width)
+    if config.rope_scaling is None:
+        return trained
+    if config.rope_scaling.type == "linear":  # Chen et al. 2023: position interpolation
+        return trained / config.rope_scaling.factor
+    return llama3_frequency(trained, config.rope_scaling)
+
+
+def llama3_frequency(trained: float, scaling: RopeScaling) -> float:
+    """Short wavelengths keep their frequency, long ones are slowed by the factor, those between are interpolated.
+
+    Llama 3.1's released code.
+    """
+    wavelength = 2 * math.pi / trained  # positions per full rotation
+    slowed, context = trained / scaling.factor, scaling.original_context_length
+    if wavelength < context / scaling.high_frequency_factor:
+        return trained
+    if wavelength > context / scaling.low_frequency_factor:
+        return slowed
+    between = scaling.high_frequency_factor - scaling.low_frequency_factor
+    share = (context / wavelength - scaling.low_frequency_factor) / between
+    return (1 - share) * slowed + share * trained
+
+
+ACTIVATIONS: dict[str, Callable[[Vector], Vector]] = {
+    "gelu_tanh": gelu_tanh,
+    "gelu_erf": gelu_erf,
+    "relu": relu,
+    "relu2": relu2,
+    "silu": silu,
+}
+
+
+def feedforward(config: ModelConfig, module: ModuleWeights, x: Vector) -> Vector:
+    """down(f(up(x))), or gated down(f(gate(x)) * up(x)); x (D,).
+
+    Vaswani et al. 2017, section 3.3; gated: Shazeer 2020, "GLU variants", section 2.
+    """
+    activation, has_bias = ACTIVATIONS[config.activation], config.bias.feedforward
+    up = linear(module / "up", x, has_bias)  # (F,)
+    if config.feedforward == "gated":
+        return linear(module / "down", activation(linear(module / "gate", x, has_bias)) * up, has_bias)
+    return linear(module / "down", activation(up), has_bias)
+
+
+def unembed(config: ModelConfig, model: ModuleWeights, x: Vector) -> Vector:
+    """The logits (V,) of x (D,); a tied head uses the embedding's weight (Press and Wolf 2017)."""
+    owner = model / "embed.token" if config.tie_embeddings else model / "head"
+    logits = owner["weight"] @ x
+    return logits + (model / "head")["bias"] if config.bias.head else logits

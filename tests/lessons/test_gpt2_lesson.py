@@ -1,0 +1,78 @@
+"""The lesson on GPT-2: skipped without its weights, checked with them, and shown with the true contexts."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from foretell.config import ModelConfig, make_section
+from foretell.errors import CheckpointError, UsageError
+from foretell.inference.distribution import next_tokens
+from foretell.language_model import save_model
+from foretell.lessons import gpt2_values
+from foretell.lessons.gpt2_lesson import Gpt2Lesson, check_context
+from foretell.lessons.lesson import check_lesson
+from foretell.model.init import make_decoder
+from foretell.text import load_tokenizer
+
+TOKENIZER = Path("data") / "gpt2_bpe" / "tokenizer.json"
+SIZES = {"num_layers": 1, "num_heads": 2, "width": 8, "context_length": 64, "vocab_size": 50257, "init": "torch"}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory) -> str:
+    """An untrained model of width 8 with GPT-2's tokenizer."""
+    folders = [Path(os.environ["FORETELL_SHARED"])] if "FORETELL_SHARED" in os.environ else []
+    folders += [parent / "shared" for parent in Path(__file__).resolve().parents]
+    path = next((folder / TOKENIZER for folder in folders if (folder / TOKENIZER).exists()), None)
+    if path is None:
+        pytest.skip(f"{TOKENIZER} is missing; set FORETELL_SHARED to the folder above it")
+    directory = tmp_path_factory.mktemp("tiny")
+    save_model(directory, make_decoder(make_section(ModelConfig, SIZES), seed=1), load_tokenizer(path))
+    return str(directory)
+
+
+def test_without_weights_the_predictions_are_skipped_and_the_rest_is_checked(lessons):
+    report = check_lesson("gpt2", lessons["gpt2"])
+    assert report.status == "skipped"
+    assert "--weights" in report.skipped
+    assert len(report.checks) == 6
+
+
+def test_other_weights_fail_on_the_predictions_alone(tiny):
+    report = check_lesson("gpt2", Gpt2Lesson(tiny))
+    assert report.status == "failed"
+    assert {check.what.partition(" after")[0] for check in report.failures} == {"most likely", "probabilities"}
+
+
+def test_weights_with_the_printed_predictions_pass(tiny, monkeypatch):
+    lesson = Gpt2Lesson(tiny)
+    own = next_tokens(lesson.values.model, gpt2_values.SENTENCE, 5, list(gpt2_values.PREDICTIONS))
+    figures = {
+        position: (context, {token.text: round(token.probability, 4) for token in prediction.tokens})
+        for (position, (context, _)), prediction in zip(gpt2_values.PREDICTIONS.items(), own, strict=True)
+    }
+    monkeypatch.setattr(gpt2_values, "PREDICTIONS", figures)
+    assert check_lesson("gpt2", lesson).status == "passed"
+
+
+def test_a_context_that_is_one_token_short_fails(lessons, failures):
+    values = lessons["gpt2"].values
+    short = replace(values, same_context=values.shorter_context, shorter_context=values.same_context)
+    assert len(failures(check_context(short))) == 2
+
+
+def test_any_position_is_shown_with_its_context(tiny):
+    lesson = Gpt2Lesson(tiny, at=3)
+    assert lesson.values.predictions[-1].context == "The shares of Ion"
+    assert "After position 3: The shares of Ion" in str(lesson)
+
+
+def test_a_missing_position_or_directory_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="0 to 119"):
+        Gpt2Lesson(at=120)
+    with pytest.raises(CheckpointError):
+        Gpt2Lesson(str(tmp_path))

@@ -1,0 +1,59 @@
+"""The lesson on the smallest decoder: a wrong weight, mask or scale fails its checks."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from foretell.insight import derive
+from foretell.lessons.smallest_lesson import SmallestLesson
+from foretell.lessons.smallest_values import LAYER, draw_weights
+from foretell.model.attention import SDPAttention
+from foretell.model.cache import FreshKVView
+from foretell.model.mask import Mask
+
+
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        ("embed.token.weight", "x = word + position"),
+        (f"{LAYER}.query.weight", "query weight"),
+        (f"{LAYER}.value.weight", "attention output"),
+        ("head.bias", "next-token probabilities"),
+    ],
+)
+def test_a_changed_weight_fails(path, what, failures):
+    weights = draw_weights()
+    weights[path] = weights[path].clone()
+    weights[path].view(-1)[0] += 0.01
+    assert what in failures(SmallestLesson(weights).checks())
+
+
+def test_unscaled_scores_fail(monkeypatch, failures):
+    monkeypatch.setattr(derive, "scale", lambda scores, head_width: scores)
+    assert "scaled scores" in failures(SmallestLesson().checks())
+
+
+def test_a_mask_that_shows_the_next_token_fails(monkeypatch, failures):
+    def next_token_visible(core, query, key, value, mask):
+        T = query.shape[-2]
+        allowed = torch.ones(T, T, dtype=torch.bool).tril(1)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=allowed)
+
+    monkeypatch.setattr(SDPAttention, "forward", next_token_visible)
+    failed = failures(SmallestLesson().checks())
+    assert {"attention output", "next-token probabilities"} <= set(failed)
+
+
+def test_packed_texts_without_a_document_mask_fail(monkeypatch, failures):
+    monkeypatch.setattr(FreshKVView, "mask", lambda kv, window: Mask(*kv.positions.shape[-1:] * 2))
+    assert failures(SmallestLesson().checks()) == ["losses packed and alone"]
+
+
+def test_the_first_word_has_no_probability_without_a_start_token(lessons):
+    score = lessons["smallest"].values.score
+    assert score.logprobs[0] is None
+    assert math.exp(score.logprob) == pytest.approx(0.226309 * 0.129261 * 0.229152 * 0.094568 * 0.277526, rel=1e-4)
+    assert "start token" in str(lessons["smallest"])

@@ -1,0 +1,44 @@
+"""The lesson on the decoder that translates: each check fails for its mistake."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+
+from foretell.lessons import translation_values
+from foretell.lessons.translation_lesson import TranslationLesson
+from foretell.textbook.attention import bidirectional_mask
+
+
+def test_a_score_that_is_not_a_multiple_of_an_eighth_fails(failures):
+    scaled = copy.deepcopy(translation_values.SCALED_SCORES)
+    scaled[1][1] = 12.31
+    failed = failures(TranslationLesson(translation_values.compute_translation(scaled)).checks())
+    assert failed == ["scaled scores are whole numbers over √64"]
+
+
+def test_a_missing_mask_fails(monkeypatch, failures):
+    monkeypatch.setattr(translation_values, "unidirectional_mask", lambda length: bidirectional_mask(length, length))
+    failed = failures(TranslationLesson(translation_values.compute_translation()).checks())
+    assert failed == [
+        "later words have weight 0",
+        "masked attention: words that change with the last one",
+    ]
+
+
+def test_a_mask_over_the_source_fails(monkeypatch, failures):
+    def hide_last(l_z, l_x):
+        mask = np.ones((l_z, l_x), dtype=bool)
+        mask[-1] = False
+        return mask
+
+    monkeypatch.setattr(translation_values, "bidirectional_mask", hide_last)
+    assert failures(TranslationLesson(translation_values.compute_translation()).checks()) == [
+        "no mask: every weight is above 0"
+    ]
+
+
+def test_mask_rows_masks_the_first_rows_only():
+    masked = translation_values.mask_rows(np.zeros((3, 3)), 2)
+    assert np.isinf(masked).astype(int).tolist() == [[0, 1, 1], [0, 0, 1], [0, 0, 0]]
