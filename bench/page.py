@@ -25,7 +25,7 @@ from measure import Spread, describe_machine, describe_versions, heading, note
 from rich.console import Console
 from rich.table import Table
 
-from foretell.insight.page.write import PageReport, write_page
+from foretell.insight.page.write_page import PageReport, write_page
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.insight.attribution.head_measures import MEASURES
+from foretell.insight.attribution.head_patterns import MEASURES
 
 HEAD = "trunk.blocks.1.attention.core[0]"
 

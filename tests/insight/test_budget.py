@@ -14,8 +14,8 @@ from foretell.errors import UsageError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.insight.budget import Budget, element_bytes, format_bytes, least_widths, width_name
 from foretell.insight.points import Point, make_catalog
+from foretell.insight.recorded_values import Budget, element_bytes, format_bytes, least_widths, width_name
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.training.objective import Objective

@@ -18,8 +18,7 @@ from foretell.errors import ConfigError, DataError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.insight.receipt import Receipt
-from foretell.insight.recording import RecordingSampler
+from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer, train_tokenizer
 
@@ -117,8 +116,8 @@ def test_filters_that_were_not_asked_for_are_no_stages(record) -> None:
 
 def test_a_stage_lists_the_likeliest_of_those_left(record) -> None:
     *_, last = record(torch.arange(11.0), [1], top_k=2).stages()
-    assert [token for token, _ in last.likeliest(5)] == [10, 9]
-    assert sum(probability for _, probability in last.likeliest(5)) == pytest.approx(1)
+    assert [token for token, _ in last.top_tokens(5)] == [10, 9]
+    assert sum(probability for _, probability in last.top_tokens(5)) == pytest.approx(1)
 
 
 def test_a_receipt_keeps_the_logits_whatever_happens_to_them_later(record) -> None:

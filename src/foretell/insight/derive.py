@@ -16,11 +16,11 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.model.mask import Mask
 
-Formula = Callable[..., Tensor]
+DerivedFormula = Callable[..., Tensor]
 ATTENTION_BOUND = 4
 
 
@@ -89,11 +89,31 @@ def per_query_head(heads: Tensor, queries: Tensor) -> Tensor:
     return heads.repeat_interleave(queries.shape[1] // heads.shape[1], dim=1)
 
 
-ATTENTION: dict[str, tuple[Formula, tuple[str, ...]]] = {  # name: formula, the core's inputs that it reads
+ATTENTION: dict[str, tuple[DerivedFormula, tuple[str, ...]]] = {  # name: formula, the core's inputs that it reads
     "scores": (multiply, ("query", "key")),
     "scaled": (attention_scaled, ("query", "key")),
     "masked": (attention_masked, ("query", "key", "mask")),
     "weights": (attention_weights, ("query", "key", "mask")),
 }
-LAYER_NORM: dict[str, Formula] = {"mean": mean, "variance": variance}
-RMS_NORM: dict[str, Formula] = {"mean_square": mean_square}
+LAYER_NORM: dict[str, DerivedFormula] = {"mean": mean, "variance": variance}
+RMS_NORM: dict[str, DerivedFormula] = {"mean_square": mean_square}
+
+
+class StagedAttention(nn.Module):
+    """softmax(Q K' / sqrt(E)) V, every step the output of a module of its name.
+
+    It stands in for another core, whose dropout of the weights it keeps, where that has one.
+    """
+
+    def __init__(self, replaced: nn.Module):
+        super().__init__()
+        self.scores, self.scaled, self.masked, self.weights = (nn.Identity() for _ in ATTENTION)
+        self.dropout = dict(replaced.named_children()).get("dropout", nn.Identity())
+        self.train(replaced.training)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            scores = self.scores(multiply(query, key))  # (B, H, T, S)
+            scaled = self.scaled(scale(scores, query.shape[-1]))
+            weights = self.weights(normalize(self.masked(hide(scaled, mask))))
+            return mix(self.dropout(weights), value).to(value.dtype)  # (B, H, T, E)

@@ -10,8 +10,7 @@ from typing import Any
 from torch import nn
 
 from foretell.insight import derive
-from foretell.insight.derive import Formula
-from foretell.insight.explicit_core import StagedAttention
+from foretell.insight.derive import DerivedFormula, StagedAttention
 from foretell.language_model import LanguageModel
 from foretell.model.attention import Attention
 from foretell.model.decoder import Decoder
@@ -25,10 +24,10 @@ PARTS: dict[type[nn.Module], tuple[str, ...]] = {
     NoRotation: (),
     RotaryPosition: ("cosine", "sine"),
 }
-NORMS: dict[type[nn.Module], dict[str, Formula]] = {LayerNorm: derive.LAYER_NORM, RMSNorm: derive.RMS_NORM}
+NORMS: dict[type[nn.Module], dict[str, DerivedFormula]] = {LayerNorm: derive.LAYER_NORM, RMSNorm: derive.RMS_NORM}
 
 
-class Place(Enum):
+class PointKind(Enum):
     """Where in a module's call a value stands."""
 
     OUTPUT = auto()
@@ -42,14 +41,14 @@ class Point:
 
     name: str
     module: str
-    place: Place = Place.OUTPUT
+    kind: PointKind = PointKind.OUTPUT
     index: int = 0
 
     def read(self, inputs: tuple[Any, ...], output: Any) -> Any:
         """The value, from a call's positional inputs and its output."""
-        if self.place is Place.OUTPUT:
+        if self.kind is PointKind.OUTPUT:
             return output
-        return (inputs if self.place is Place.INPUT else output)[self.index]
+        return (inputs if self.kind is PointKind.INPUT else output)[self.index]
 
 
 @dataclass(frozen=True)
@@ -57,7 +56,7 @@ class Derived:
     """A value that no module hands out: a formula of values that pass through one module's call."""
 
     name: str
-    formula: Formula
+    formula: DerivedFormula
     needs: tuple[Point, ...]
 
 
@@ -107,17 +106,17 @@ def _outputs(path: str, module: nn.Module) -> Iterator[Point]:
         yield Point(path, path)
         return
     for index, part in enumerate(parts):
-        yield Point(f"{path}.{part}", path, Place.PART, index)
+        yield Point(f"{path}.{part}", path, PointKind.PART, index)
 
 
 def _norm_values(path: str, module: nn.Module) -> Iterator[Derived]:
-    norm_input = Point(f"{path}.input", path, Place.INPUT)
+    norm_input = Point(f"{path}.input", path, PointKind.INPUT)
     for name, formula in NORMS.get(type(module), {}).items():
         yield Derived(f"{path}.{name}", formula, (norm_input,))
 
 
 def _core_values(path: str, core: nn.Module) -> Iterator[Point | Derived]:
-    inputs = {name: Point(f"{path}.{name}", path, Place.INPUT, index) for index, name in enumerate(CORE_INPUTS)}
+    inputs = {name: Point(f"{path}.{name}", path, PointKind.INPUT, index) for index, name in enumerate(CORE_INPUTS)}
     yield from (point for name, point in inputs.items() if name != "mask")
     if isinstance(core, StagedAttention):  # its stages are modules, which hand them out
         return

@@ -1,23 +1,61 @@
-"""What decided a token: a receipt holds the logits and the number drawn, and shows or repeats every step in between."""
+"""A sampler that keeps a receipt of every token it draws."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from foretell.config import SamplingConfig, Section, make_section
 from foretell.errors import DataError
-from foretell.generation.sampling import Sampler, pick
-from foretell.insight.packing import Packed, pack, unpack
+from foretell.generation.sampling import History, Sampler, pick
+from foretell.generation.sequence import Sequence
 from foretell.insight.wording import fitting, percent, quoted
 from foretell.text import Tokenizer
 from foretell.typesetting.document import Section as Document
 from foretell.typesetting.document import Table
 from foretell.typesetting.notebook import Shown
+
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16)}
+DTYPES["float16"] = torch.float16
+WORDS = {2: (torch.int16, "<i2"), 4: (torch.int32, "<i4"), 8: (torch.int64, "<i8")}  # by bytes: numpy has no bfloat16
+
+
+class PackedVector(Section):
+    """A vector in writing."""
+
+    dtype: str
+    data: str
+
+
+def pack(vector: Tensor) -> dict[str, str]:
+    """A vector (N,) of floating-point numbers as `{"dtype", "data"}`."""
+    word, order = WORDS[vector.itemsize]
+    numbers = vector.contiguous().view(word).numpy().astype(order)
+    return {"dtype": str(vector.dtype).removeprefix("torch."), "data": base64.b64encode(numbers.tobytes()).decode()}
+
+
+def unpack(packed: PackedVector) -> Tensor:
+    """The vector with the bits that it had; what was not packed by `pack` is a `DataError`."""
+    if packed.dtype not in DTYPES:
+        raise DataError(f"packed numbers have the dtype '{packed.dtype}'; known are {', '.join(sorted(DTYPES))}")
+    dtype = DTYPES[packed.dtype]
+    word, order = WORDS[dtype.itemsize]
+    try:
+        data = base64.b64decode(packed.data, validate=True)
+    except binascii.Error as error:
+        raise DataError(f"packed numbers are not base64: {error}") from None
+    if not data or len(data) % dtype.itemsize:
+        raise DataError(f"packed numbers have {len(data)} bytes, which is not a whole number of {packed.dtype}")
+    numbers = np.frombuffer(data, order)
+    return torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="))).to(word).view(dtype)
+
 
 FORMAT = "foretell.receipt/1"
 TOP = 5  # likeliest tokens of a stage that are named
@@ -25,7 +63,7 @@ LIKELIEST_WIDTH = 48  # columns for them, so that a receipt fits 80
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
+class ReceiptStage:
     """The whole vocabulary after one filter: logits (V,) in float64, -infinity for what is ruled out.
 
     name is the filter's, `logits` before the first; setting is the number that it was given.
@@ -45,7 +83,7 @@ class Stage:
         """How many tokens can still be drawn."""
         return int((self.logits > -torch.inf).sum())
 
-    def likeliest(self, count: int) -> list[tuple[int, float]]:
+    def top_tokens(self, count: int) -> list[tuple[int, float]]:
         """The first `count` of those left, as (id, probability), largest first; of equal ones the lower id first."""
         ordered, order = self.probabilities.sort(descending=True, stable=True)
         count = min(count, self.left)
@@ -76,11 +114,11 @@ class Receipt(Shown):
         """Where in the text the token stands; the draw is the one of this position."""
         return len(self.ids)
 
-    def stages(self) -> Iterator[Stage]:
+    def stages(self) -> Iterator[ReceiptStage]:
         """The vocabulary as the model left it, then after each filter in the order they ran."""
         sampler = Sampler(self.sampling, self.vocab_size)
         for name, logits in sampler.stages(self.logits[None], [list(self.ids)]):
-            yield Stage(name, getattr(self.sampling, name, None), logits[0])
+            yield ReceiptStage(name, getattr(self.sampling, name, None), logits[0])
 
     def replay(self) -> int:
         """The token that the logits, the filters and the number drawn lead to."""
@@ -155,16 +193,16 @@ class Receipt(Shown):
             *(logits, saved.ids, saved.sampling, saved.vocab_size, saved.sample, saved.draw, saved.token.id, tokenizer)
         )
 
-    def _summary(self, stage: Stage) -> dict[str, Any]:
+    def _summary(self, stage: ReceiptStage) -> dict[str, Any]:
         tokens = [
             {"id": token, "text": self.text_of(token), "probability": probability}
-            for token, probability in stage.likeliest(TOP)
+            for token, probability in stage.top_tokens(TOP)
         ]
         return {"filter": stage.name, "setting": stage.setting, "left": stage.left, "tokens": tokens}
 
-    def _row(self, stage: Stage) -> tuple[str, str, str]:
+    def _row(self, stage: ReceiptStage) -> tuple[str, str, str]:
         name = stage.name.replace("_", "-") + ("" if stage.setting is None else f" {stage.setting:g}")
-        tokens = (f"{quoted(self.text_of(token))} {percent(share)}" for token, share in stage.likeliest(TOP))
+        tokens = (f"{quoted(self.text_of(token))} {percent(share)}" for token, share in stage.top_tokens(TOP))
         return name, str(stage.left), fitting(tokens, LIKELIEST_WIDTH)
 
     def _named(self, token: int) -> str:
@@ -188,7 +226,31 @@ class SavedReceipt(Section):
     sample: int
     draw: float
     token: SavedToken
-    logits: Packed
+    logits: PackedVector
     position: int | None = None
     interval: Any = None
     stages: Any = None
+
+
+class RecordingSampler(Sampler):
+    """Draws what `Sampler` draws; a token costs V logits of memory."""
+
+    def __init__(self, config: SamplingConfig, tokenizer: Tokenizer):
+        super().__init__(config, tokenizer.vocab_size)
+        self.tokenizer = tokenizer
+        # By sample and ids, the token among them: rows that agree in all of it were given it for the same reason
+        self._receipts: dict[tuple[int, tuple[int, ...]], Receipt] = {}
+
+    def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
+        tokens = super().__call__(logits, history, samples)
+        for row, ids, sample, token in zip(logits.to("cpu", copy=True), history, samples, tokens, strict=True):
+            self._receipts[sample, (*ids, token)] = Receipt(
+                *(row, tuple(ids), self.config, self.vocab_size, sample, self.draw(sample, len(ids)), token),
+                self.tokenizer,
+            )
+        return tokens
+
+    def receipts_of(self, sequence: Sequence) -> list[Receipt]:
+        """One for each token drawn for a sequence, in order."""
+        ids = tuple(sequence.ids)
+        return [self._receipts[sequence.sample, ids[: place + 1]] for place in range(len(sequence.prompt), len(ids))]

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from foretell.errors import UsageError
-from foretell.insight.points import Place, Point
+from foretell.insight.derive import StagedAttention
+from foretell.insight.points import Point, PointKind
+from foretell.model.decoder import Decoder
 
 Change = Callable[[Tensor], Tensor]
 Replacement = Change | Tensor  # a tensor is expanded to the shape of what it replaces
@@ -40,11 +43,11 @@ def replace_value(module: nn.Module, point: Point, replacement: Replacement) -> 
         return put(inputs, point.index, changed(inputs[point.index]))
 
     def change_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
-        if point.place is Place.PART:
+        if point.kind is PointKind.PART:
             return put(output, point.index, changed(output[point.index]))
         return changed(output)
 
-    if point.place is Place.INPUT:
+    if point.kind is PointKind.INPUT:
         return module.register_forward_pre_hook(change_inputs)
     return module.register_forward_hook(change_output)
 
@@ -65,3 +68,16 @@ def fit(new: Any, old: Tensor, name: str) -> Tensor:
     except RuntimeError:
         shapes = f"shape {tuple(new.shape)}, which does not fit its shape {tuple(old.shape)}"
         raise UsageError(f"the replacement of {name} has {shapes}") from None
+
+
+@contextmanager
+def explicit_cores(decoder: Decoder, paths: list[str]) -> Generator[None]:
+    """The cores at these paths replaced by explicit ones while the block runs, and put back after it."""
+    replaced = {path: decoder.get_submodule(path) for path in paths}
+    try:
+        for path, core in replaced.items():
+            decoder.set_submodule(path, StagedAttention(core))
+        yield
+    finally:
+        for path, core in replaced.items():
+            decoder.set_submodule(path, core)

@@ -15,14 +15,11 @@ from torch import Tensor, nn
 
 from foretell.errors import UsageError
 from foretell.insight.address import parse_address
-from foretell.insight.budget import DEFAULT_BYTES, Budget, element_bytes
 from foretell.insight.compiled import run_eagerly
 from foretell.insight.derive import ATTENTION
-from foretell.insight.explicit_core import explicit_cores
 from foretell.insight.points import Derived, Point, make_catalog
-from foretell.insight.replacement import Replacement, replace_value
-from foretell.insight.trace_file import save_values
-from foretell.insight.values import Values
+from foretell.insight.recorded_values import DEFAULT_BYTES, Budget, RecordedValues, element_bytes, save_values
+from foretell.insight.replacement import Replacement, explicit_cores, replace_value
 from foretell.insight.view import View, make_view
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -72,10 +69,10 @@ class Trace:
             for name in select_names(glob, self.catalog.names)
         }
         self.notes: list[str] = []
-        self._values, self._ids = Values(Budget(budget_bytes)), list[Tensor]()
+        self._values, self._ids = RecordedValues(Budget(budget_bytes)), list[Tensor]()
 
     def __enter__(self) -> Self:
-        self.notes, self._values, self._ids = [], Values(Budget(self.budget_bytes)), []
+        self.notes, self._values, self._ids = [], RecordedValues(Budget(self.budget_bytes)), []
         self.catalog = make_catalog(self.decoder)
         with ExitStack() as stack:
             stack.enter_context(run_eagerly(self.decoder, self.note))

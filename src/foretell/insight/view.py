@@ -9,8 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address
-from foretell.insight.dimensions import PLACES, dimensions_of, one_row, resolve_leading
+from foretell.insight.address import PLACES, Address, dimensions_of, one_row, resolve_leading
 from foretell.typesetting.document import Formula, HeatMap, Paragraph, Part, Section
 from foretell.typesetting.expression import Matrix
 from foretell.typesetting.notebook import Shown

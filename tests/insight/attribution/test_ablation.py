@@ -8,8 +8,7 @@ import pytest
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.ablation import ablate
-from foretell.insight.attribution.address import Target, find_targets
+from foretell.insight.attribution.ablation import AblationTarget, ablate, find_targets
 from foretell.insight.replacement import Replacement, without_heads
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
@@ -77,11 +76,14 @@ def test_without_the_head_all_tokens_are_equally_likely(make_model: MakeModel, t
 @pytest.mark.parametrize(
     ("address", "targets"),
     [
-        ("trunk.blocks.*.feedforward", [Target("trunk.blocks.0.feedforward"), Target("trunk.blocks.1.feedforward")]),
-        (f"{CORE}[2]", [Target(CORE, 2)]),
-        (f"{CORE}[*]", [Target(CORE, head) for head in range(4)]),
-        (f"{CORE}.key[*]", [Target(f"{CORE}.key", head) for head in range(2)]),
-        ("embed", [Target("embed")]),
+        (
+            "trunk.blocks.*.feedforward",
+            [AblationTarget("trunk.blocks.0.feedforward"), AblationTarget("trunk.blocks.1.feedforward")],
+        ),
+        (f"{CORE}[2]", [AblationTarget(CORE, 2)]),
+        (f"{CORE}[*]", [AblationTarget(CORE, head) for head in range(4)]),
+        (f"{CORE}.key[*]", [AblationTarget(f"{CORE}.key", head) for head in range(2)]),
+        ("embed", [AblationTarget("embed")]),
     ],
 )
 def test_addresses_are_names_or_globs_with_heads_behind_them(make_model: MakeModel, address, targets) -> None:

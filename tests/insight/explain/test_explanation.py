@@ -11,8 +11,8 @@ import torch
 
 from foretell.errors import ContextLengthError, UsageError
 from foretell.insight.address import Address, parse_address
+from foretell.insight.explain.explain_output import IMPLIED
 from foretell.insight.explain.explanation import explain_at, explain_value
-from foretell.insight.explain.output import IMPLIED
 from foretell.insight.explain.recording import record
 from foretell.insight.points import trace_names
 from foretell.insight.replacement import without_heads

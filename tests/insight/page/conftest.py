@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from foretell.config import ModelConfig, make_section
-from foretell.insight.page.write import write_page
+from foretell.insight.page.write_page import write_page
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer

@@ -9,7 +9,7 @@ from foretell.errors import OutputError
 from foretell.insight.page.collect import collect
 from foretell.insight.page.fit import choose, needed
 from foretell.insight.page.pack import pack_weights
-from foretell.insight.page.write import page_html
+from foretell.insight.page.write_page import page_html
 
 TEXT = "abcdefghij"
 PLENTY = 10**7

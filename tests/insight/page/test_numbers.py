@@ -8,7 +8,7 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.generation.sampling import make_filters
 from foretell.insight.page.collect import collect
-from foretell.insight.page.write import make_page
+from foretell.insight.page.write_page import make_page
 from foretell.insight.trace import Trace
 
 TEXT = "abcdefghij"

@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.errors import OutputError
-from foretell.insight.page.pack import Section, pack_exact, pack_rounded, pack_weights, steps
+from foretell.insight.page.pack import PackedSection, pack_exact, pack_rounded, pack_weights, steps
 
 DTYPES = {"weight16": "<u2", "rounded16": "<i2", "rounded32": "<i4", "whole32": "<i4", "float32": "<f4"}
 
 
-def unpack(section: Section) -> np.ndarray:
+def unpack(section: PackedSection) -> np.ndarray:
     """The stored numbers, read as the page reads them."""
     content = gzip.decompress(base64.b64decode(section.content))
     planes = np.frombuffer(content, np.uint8).reshape(np.dtype(DTYPES[section.kind]).itemsize, -1)

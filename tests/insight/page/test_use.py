@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from foretell.insight.page.write import write_page
+from foretell.insight.page.write_page import write_page
 
 TEXT = "abcdefghij"
 UNNAMED = """() => {

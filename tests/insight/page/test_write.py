@@ -8,9 +8,8 @@ import re
 import pytest
 
 from foretell.errors import OutputError
-from foretell.insight.page import assets
-from foretell.insight.page.assets import as_script, module_addresses, printable
-from foretell.insight.page.write import page_html, write_page
+from foretell.insight.page import write_page as assets
+from foretell.insight.page.write_page import as_script, module_addresses, page_html, printable, write_page
 
 TEXT = "abc"
 

@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, parse_address
-from foretell.insight.dimensions import dimensions_of, resolve_index
-from foretell.insight.explain.explainers import explain_place
+from foretell.insight.address import Address, dimensions_of, parse_address, resolve_index
+from foretell.insight.explain.explain_output import IMPLIED, STORED, check_loss_position
+from foretell.insight.explain.explainers import explain_scalar
 from foretell.insight.explain.flow import neighbourhood
-from foretell.insight.explain.output import IMPLIED, STORED, check_loss_position
-from foretell.insight.explain.place import Place, address_of, locate, meanings
-from foretell.insight.explain.recording import Recording, record
+from foretell.insight.explain.recording import Recording, TracedScalar, address_of, locate, meanings, record
 from foretell.insight.explain.steps import Step, plain
+from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.points import trace_names
 from foretell.language_model import LanguageModel
 from foretell.paths import suggest
@@ -132,10 +131,10 @@ def recorded_name(name: str) -> str:
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
     """The explanation of one number of a pass that is recorded."""
     stored = stored_value(recording, wanted.name)
-    index = resolve_index(with_token_numbers(recording, wanted), stored.shape)
+    index = resolve_index(with_token_ids(recording, wanted), stored.shape)
     if wanted.name == "loss":
         check_loss_position(index[0], len(recording.ids))
-    working = explain_place(recording, locate_implied(recording, wanted.name, index))
+    working = explain_scalar(recording, locate_implied(recording, wanted.name, index))
     limits = torch.finfo(stored.dtype)
     return Explanation(
         name=wanted.name,
@@ -156,23 +155,23 @@ def stored_value(recording: Recording, name: str) -> Tensor:
     return STORED[name](recording) if name in STORED else recording.stored(name)
 
 
-def locate_implied(recording: Recording, name: str, index: tuple[int, ...]) -> Place:
+def locate_implied(recording: Recording, name: str, index: tuple[int, ...]) -> TracedScalar:
     """The place of a number; what is computed from the logits stands at the head."""
-    place = locate(recorded_name(name), index, recording)
-    return Place(name, index, place.module)
+    scalar = locate(recorded_name(name), index, recording)
+    return TracedScalar(name, index, scalar.module)
 
 
-def with_token_numbers(recording: Recording, address: Address) -> Address:
+def with_token_ids(recording: Recording, address: Address) -> Address:
     """The address with the numbers of the tokens that it gives as text."""
     dimensions = dimensions_of(address.name)
     index = [
-        token_number(recording.model, entry) if isinstance(entry, str) and meaning == "token" else entry
+        token_id(recording.model, entry) if isinstance(entry, str) and meaning == "token" else entry
         for meaning, entry in zip(dimensions, address.index, strict=False)
     ]
     return Address(address.name, (*index, *address.index[len(dimensions) :]))
 
 
-def token_number(model: LanguageModel, text: str) -> int:
+def token_id(model: LanguageModel, text: str) -> int:
     """The number of the one token that a text is; any other text is a `UsageError`."""
     special = model.tokenizer.special_tokens.get(text)
     if special is not None:
@@ -182,3 +181,13 @@ def token_number(model: LanguageModel, text: str) -> int:
         pieces = ", ".join(repr(model.tokenizer.text_of(token)) for token in ids[:8])
         raise UsageError(f"{text!r} is {len(ids)} tokens of this model{f': {pieces}' if ids else ''}; give one token")
     return ids[0]
+
+
+def explain(model: LanguageModel, text: str, address: str | None = None) -> Explanation | Walk:
+    """The walk through the pass over a text; with an address, that number down to its operands: see `explain_value`.
+
+        foretell.explain(model, "The return value of the", "trunk.blocks.0.attention.core.weights[1,3,2]")
+
+    Both show themselves in a notebook, print as text and have `to_json()`.
+    """
+    return walk(model, text) if address is None else explain_value(model, text, address)

@@ -1,21 +1,30 @@
-"""One pass over a text, recorded: the values, weights and tokens that an explanation refers to."""
+"""Recorded tensors as NumPy arrays that hold them exactly."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
-from foretell.insight.dimensions import one_row
-from foretell.insight.explain.arrays import Array, to_array
+from foretell.insight.address import PLACES, dimensions_of, one_row
 from foretell.insight.points import Derived
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel, encode_some
 from foretell.model.dropout import Dropout
+
+Array = NDArray[np.floating[Any]]
+
+
+def to_array(value: Tensor) -> Array:
+    """Float64 on the CPU, which holds every smaller floating-point number exactly."""
+    return value.detach().cpu().double().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,3 +94,45 @@ def check_steady(model: LanguageModel) -> None:
     for path, module in model.decoder.named_modules():
         if isinstance(module, Dropout) and module.training:
             raise UsageError(f"the model is in training mode, where {path} drops at random; call eval() on the decoder")
+
+
+@dataclass(frozen=True)
+class TracedScalar:
+    """One number of a named value: its name, its index counted from 0, and the module at whose call it stands."""
+
+    name: str
+    index: tuple[int, ...]
+    module: nn.Module
+
+    @property
+    def parent(self) -> str:
+        """The name without its last segment."""
+        return self.name.rpartition(".")[0]
+
+
+def locate(name: str, index: tuple[int, ...], recording: Recording) -> TracedScalar:
+    """The place of an index; a value that is a part of a module's call stands at that module."""
+    modules = dict(recording.model.decoder.named_modules())
+    owner = name
+    while owner not in modules:
+        owner = owner.rpartition(".")[0]
+    return TracedScalar(name, index, modules[owner])
+
+
+def meanings(recording: Recording, name: str, index: tuple[int, ...]) -> list[str]:
+    """What each number of an index stands for: `head 1`, `query 3 ' of'`."""
+    return [
+        f"{meaning} {place}{_named(recording, meaning, place)}"
+        for meaning, place in zip(dimensions_of(name), index, strict=True)
+    ]
+
+
+def _named(recording: Recording, meaning: str, place: int) -> str:
+    if meaning in PLACES:
+        return f" {recording.token(place)}"
+    return f" {recording.named(place)}" if meaning == "token" else ""
+
+
+def address_of(name: str, *index: int) -> str:
+    """`name[1,3]`."""
+    return f"{name}[{','.join(map(str, index))}]"

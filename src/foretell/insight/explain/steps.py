@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from foretell.insight.explain.arrays import Array
+import numpy as np
+
+from foretell.insight.explain.recording import Array
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
-from foretell.typesetting.expression import Expression
+from foretell.typesetting.expression import Call, Expression, Number
 from foretell.typesetting.latex import latex
 
 FIRST_SHOWN = 6  # of a long listing: its beginning, its end, what the value is about, and the rest as a sum
@@ -152,3 +154,32 @@ def plain(entry: Any) -> Any:
         return entry
     number = float(entry)
     return number if math.isfinite(number) else str(number)
+
+
+def multiply_out(operands: dict[str, str], factors: dict[str, Array], note: str = "") -> tuple[Listing, float]:
+    """The products of two vectors one by one, and their sum."""
+    (left_name, left), (right_name, right) = factors.items()
+    product = f"{left_name} · {right_name}"
+    columns = {"element": range(len(left)), left_name: left, right_name: right, product: left * right}
+    listing = Listing(note, columns, (product,), operands=operands)
+    return listing, listing.sums[product]
+
+
+def scale_of(products: Listing) -> float:
+    """The sum of the sizes of what a listing adds up."""
+    return math.fsum(float(np.abs(products.columns[name]).sum()) for name in products.summed)
+
+
+def factor(value: float) -> Expression:
+    """A number after an operator: in parentheses where it is negative."""
+    return Call("", numeral(value)) if value < 0 else numeral(value)
+
+
+def plus(value: float) -> tuple[str, Expression]:
+    """What adding a number looks like: `+ 1.5`, `- 1.5`."""
+    return ("-", numeral(-value)) if value < 0 else ("+", numeral(value))
+
+
+def numeral(value: float) -> Expression:
+    """A number of a step."""
+    return Number(float(value), DIGITS)

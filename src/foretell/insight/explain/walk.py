@@ -1,24 +1,52 @@
-"""The walk through a whole pass: what each layer looked at, how much it changed, what it would have answered."""
+"""What a walk through a pass found: layers, heads, answers and losses as data."""
 
 from __future__ import annotations
 
+import math
+import re
+import textwrap
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretell.insight.early import logits_after
+from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.explain.explain_output import losses
 from foretell.insight.explain.flow import stream_into
-from foretell.insight.explain.output import losses
 from foretell.insight.explain.recording import Recording, record
 from foretell.insight.explain.steps import plain
-from foretell.insight.explain.walk_document import walk_document
-from foretell.insight.explain.walked import SMALL_WIDTH, LayerWalk, Sight, Walked
+from foretell.insight.explain.walk_matrices import last_matrices, layer_matrices
 from foretell.insight.points import trace_names
+from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel, TokenProbability, likeliest
-from foretell.typesetting.document import Section
+from foretell.typesetting.document import Paragraph, Part, Section, Table
 from foretell.typesetting.notebook import Shown
+
+SMALL_WIDTH = 8  # up to here the vectors themselves are shown
+
+
+@dataclass(frozen=True)
+class StrongestKey:
+    """The key that a head weighs most, from the last position."""
+
+    head: int
+    key: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class LayerWalk:
+    """One layer at the last position. Sizes are lengths of vectors: the stream that comes in, the updates to it."""
+
+    layer: int
+    stream: float
+    attention: float
+    feedforward: float | None
+    sights: tuple[StrongestKey, ...]
+    answers: list[TokenProbability]
+
 
 ANSWERS, LAYER_ANSWERS = 5, 2
 SELECTED = (  # of a larger model
@@ -28,8 +56,23 @@ SELECTED = (  # of a larger model
 
 
 @dataclass(frozen=True)
-class Walk(Walked, Shown):
-    """A pass over a text that shows itself."""
+class Walk(Shown):
+    """A pass over a text. `losses` are in nats, one for each token that has one before it."""
+
+    recording: Recording
+    layers: tuple[LayerWalk, ...]
+    stream: float  # the length of the stream's last vector after the last layer
+    answers: list[TokenProbability]
+    losses: tuple[float, ...]
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss of the text; a text of one token has none."""
+        return sum(self.losses) / len(self.losses) if self.losses else None
+
+    @property
+    def is_small(self) -> bool:
+        return self.recording.config.width <= SMALL_WIDTH
 
     def document(self) -> Section:
         return walk_document(self)
@@ -71,7 +114,7 @@ def selection(model: LanguageModel) -> list[str]:
 def walk_layer(recording: Recording, layer: int) -> LayerWalk:
     """One layer."""
     block, has_feedforward = f"trunk.blocks.{layer}", recording.config.feedforward != "none"
-    after = logits_after(recording.model.decoder, recording.stored(block)[-1])
+    after = lens_logits(recording.model.decoder, recording.stored(block)[-1])
     return LayerWalk(
         layer=layer,
         stream=size_of(recording, stream_into(layer)),
@@ -82,11 +125,11 @@ def walk_layer(recording: Recording, layer: int) -> LayerWalk:
     )
 
 
-def sights_of(weights: Tensor) -> tuple[Sight, ...]:
+def sights_of(weights: Tensor) -> tuple[StrongestKey, ...]:
     """The largest weight of each head, from weights (H, S)."""
     best = weights.max(-1)
     return tuple(
-        Sight(head, key, weight)
+        StrongestKey(head, key, weight)
         for head, (key, weight) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     )
 
@@ -99,3 +142,87 @@ def size_of(recording: Recording, name: str) -> float:
 def every_value(recording: Recording) -> dict[str, Any]:
     """All named values as nested lists."""
     return {name: recording.array(name).tolist() for name in trace_names(recording.model)}
+
+
+EDGE = 8  # tokens shown from the beginning and the end of a long text
+LINE = 68
+HARD_SPACE = "\N{NO-BREAK SPACE}"
+
+
+def walk_document(walk: Walk) -> Section:
+    """All sections, in the order of the pass."""
+    recording = walk.recording
+    parts: list[Part] = [tokens_section(walk), layers_section(walk), attention_section(walk)]
+    if walk.is_small:
+        parts += [layer_matrices(recording, layer.layer) for layer in walk.layers]
+        parts.append(last_matrices(recording))
+    return Section("", [*parts, answers_section(walk)])
+
+
+def tokens_section(walk: Walk) -> Section:
+    """The text's tokens, and how well each was foretold."""
+    recording = walk.recording
+    rows = []
+    for position, (token, loss) in enumerate(zip(recording.ids, (None, *walk.losses), strict=True)):
+        foretold = ("", "") if loss is None else (f"{math.exp(-loss):.2%}", f"{loss:.3f}")
+        rows.append((str(position), str(token), recording.token(position), *foretold))
+    if len(rows) > 2 * EDGE + 1:
+        left_out = len(rows) - 2 * EDGE
+        rows[EDGE:-EDGE] = [("", "", f"… {left_out} more", "", "")]
+    note = "Probability: what the model gave to this token, having read those before it. Loss: -log of that, in nats."
+    total = "" if walk.loss is None else f" Mean loss of the text: {walk.loss:.4f}."
+    return Section(
+        f"The text: {len(recording.ids)} token{'s' if len(recording.ids) > 1 else ''}",
+        [Table(("position", "number", "token", "probability", "loss"), rows), Paragraph(note + total)],
+    )
+
+
+def layers_section(walk: Walk) -> Section:
+    """One line a layer: how large the updates are beside the stream, and what the model would answer after it."""
+    rows = [layer_row(layer) for layer in walk.layers]
+    header = ("layer", "stream", "attention", "feed-forward", "if the pass ended after it")
+    adds = "adds to" if walk.recording.config.attention_residual else "makes in place of"
+    note = (
+        "Lengths of vectors at the last position: the stream that comes into a layer, and what each part of the layer "
+        f"{adds} it. After the last layer the stream is {walk.stream:.2f} long. The last column asks the last norm and "
+        "the head at once, without the layers that come after."
+    )
+    return Section("Through the layers", [Table(header, rows), Paragraph(note)])
+
+
+def layer_row(layer: LayerWalk) -> tuple[str, ...]:
+    feedforward = "" if layer.feedforward is None else f"{layer.feedforward:.2f}"
+    would = ", ".join(f"{quoted(answer.text)} {answer.probability:.1%}" for answer in layer.answers)
+    return str(layer.layer), f"{layer.stream:.2f}", f"{layer.attention:.2f}", feedforward, would
+
+
+def attention_section(walk: Walk) -> Section:
+    """For each layer, which token its heads weigh most; heads that look at the same one together."""
+    rows = []
+    for layer in walk.layers:
+        lines = wrapped(sights_text(walk.recording, layer))
+        rows += [("" if number else str(layer.layer), line) for number, line in enumerate(lines)]
+    table = Table(("layer", "the token that each head weighs most, and the heads with their weights"), rows)
+    return Section(f"Where attention looks from the last token, {walk.recording.token(-1)}", [table])
+
+
+def wrapped(entries: list[str]) -> list[str]:
+    """Entries one after the other in lines, none broken where it need not be."""
+    text = " ".join(entry.replace(" ", HARD_SPACE) for entry in entries)
+    return [line.replace(HARD_SPACE, " ") for line in textwrap.wrap(text, LINE)]
+
+
+def sights_text(recording: Recording, layer: LayerWalk) -> list[str]:
+    """`3 ' of': head 0 61%,`, `2 44%;`, `0 'The': head 1 80%`: the token that most heads look at comes first."""
+    heads: defaultdict[int, list[str]] = defaultdict(list)
+    for sight in layer.sights:
+        heads[sight.key].append(f"{sight.head} {sight.weight:.0%}")
+    most = sorted(heads, key=lambda key: (-len(heads[key]), key))
+    text = "; ".join(f"{key} {recording.token(key)}: head {', '.join(heads[key])}" for key in most)
+    return re.split(r"(?<=\d%[,;]) ", text)
+
+
+def answers_section(walk: Walk) -> Section:
+    """The final distribution."""
+    rows = [(quoted(answer.text), str(answer.id), f"{answer.probability:.2%}") for answer in walk.answers]
+    return Section(f"What follows {walk.recording.token(-1)}", [Table(("token", "number", "probability"), rows)])

@@ -1,7 +1,8 @@
-"""One traced pass over a text, as the arrays that a page shows."""
+"""The logit lens at every place of the stream, as arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,52 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.errors import TokenizerError
-from foretell.insight.page.lens import Lens, look_through
+from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.page.pack import refuse_endless, steps
 from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, encode_some
 from foretell.model.cache import FreshKVView
+from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
+
+TOP = 5
+
+
+@dataclass(frozen=True)
+class LensArrays:
+    """What each place (P) of the stream says at each position (T), and what it makes of the token that follows.
+
+    ids, probabilities and logits are (P, T, K), the likeliest first. following and ranks (rank 0 is the likeliest) are
+    (P, T) and about the text's next token; the last position has none, and holds 0 and -1.
+    """
+
+    ids: np.ndarray
+    probabilities: np.ndarray
+    logits: np.ndarray
+    following: np.ndarray
+    ranks: np.ndarray
+
+
+def lens_arrays(decoder: Decoder, streams: Sequence[Tensor], next_ids: Tensor, vocab_size: int) -> LensArrays:
+    """Streams (T, D), one for each place; next_ids (T-1,) or (T,) are the tokens that follow the first positions."""
+    places = [_read_place(decoder, stream, next_ids, vocab_size) for stream in streams]
+    return LensArrays(*(np.stack(parts) for parts in zip(*places, strict=True)))
+
+
+def _read_place(decoder: Decoder, stream: Tensor, next_ids: Tensor, vocab_size: int) -> list[np.ndarray]:
+    logits = lens_logits(decoder, stream)[:, :vocab_size].float()  # (T, V)
+    T, K = len(logits), min(TOP, vocab_size)
+    logprobs = logits.log_softmax(-1)
+    top = logits.topk(K)  # (T, K)
+    following, ranks = torch.zeros(T), torch.full((T,), -1)
+    count = len(next_ids)
+    said = logits[:count].gather(1, next_ids[:, None])  # (count, 1)
+    following[:count] = logprobs[:count].gather(1, next_ids[:, None])[:, 0].exp().cpu()
+    ranks[:count] = (logits[:count] > said).sum(-1).cpu()
+    parts = (top.indices, logprobs.gather(1, top.indices).exp(), top.values, following, ranks)
+    return [part.cpu().numpy() for part in parts]
+
 
 CORE = "trunk.blocks.{layer}.attention.core"
 LENS_POSITIONS = 256
@@ -25,7 +65,7 @@ FINAL = "trunk"  # what the head reads
 
 
 @dataclass(frozen=True)
-class Place:
+class StreamPoint:
     """A point of the residual stream: the name of its value, and the layer whose end it is, where it is one."""
 
     name: str
@@ -34,7 +74,7 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Pass:
+class TracedPass:
     """What one pass computed. Attention holds, for each layer, the weights (H, N) of the N pairs that may see each
     other, row by row, in whole multiples of 0.0001."""
 
@@ -47,12 +87,12 @@ class Pass:
     attention: list[np.ndarray]
     queries: list[np.ndarray]  # (H, T, E) a layer, as the core takes them
     keys: list[np.ndarray]  # (G, T, E)
-    places: list[Place]
+    places: list[StreamPoint]
     streams: np.ndarray  # (P, T, D)
     words: np.ndarray  # (T, D)
     positions: np.ndarray | None  # (T, D)
     logits: np.ndarray  # (V,), after the last token
-    lens: Lens  # of the last LENS_POSITIONS positions, at the places that have a layer and at the final one
+    lens: LensArrays  # of the last LENS_POSITIONS positions, at the places that have a layer and at the final one
     lens_places: list[int]
     row_ids: list[int]  # tokens whose rows of the head are in `rows`
     rows: np.ndarray  # (R, D)
@@ -60,7 +100,7 @@ class Pass:
 
 
 @torch.inference_mode()
-def collect(model: LanguageModel, text: str) -> Pass:
+def collect(model: LanguageModel, text: str) -> TracedPass:
     """Run the model once over a text and take from it all that a page can show."""
     decoder, config = model.decoder, model.decoder.config
     ids = encode_some(model, text)
@@ -73,11 +113,11 @@ def collect(model: LanguageModel, text: str) -> Pass:
     logits = decoder.head(final[-1:])[0, :vocab_size]  # (V,)
     lens_places = [number for number, place in enumerate(places) if place.layer is not None]
     lens_from = max(0, len(ids) - LENS_POSITIONS)
-    lens = look_through(decoder, list(streams[lens_places, lens_from:]), batch[0, lens_from + 1 :], vocab_size)
+    lens = lens_arrays(decoder, list(streams[lens_places, lens_from:]), batch[0, lens_from + 1 :], vocab_size)
     row_ids = sorted({*lens.ids[-1, :, 0].tolist(), *logits.topk(min(LIKELIEST, vocab_size)).indices.tolist()})
     rows, biases = head_rows(model, row_ids)
     layers = range(config.num_layers)
-    return Pass(
+    return TracedPass(
         config=config,
         name=model.name,
         text=text,
@@ -100,20 +140,20 @@ def collect(model: LanguageModel, text: str) -> Pass:
     )
 
 
-def stream_places(config: ModelConfig) -> list[Place]:
+def stream_places(config: ModelConfig) -> list[StreamPoint]:
     """Where the stream of vectors is looked at: the embedding, the middle and the end of each block, the last norm."""
-    places = [Place("embed", "embedding", -1)]
+    places = [StreamPoint("embed", "embedding", -1)]
     for layer in range(config.num_layers):
         block = f"trunk.blocks.{layer}"
         if config.feedforward != "none" or config.norm_placement == "post":
-            places.append(Place(f"{block}.attention_residual", f"layer {layer}, after attention"))
-        places.append(Place(block, f"after layer {layer}", layer))
+            places.append(StreamPoint(f"{block}.attention_residual", f"layer {layer}, after attention"))
+        places.append(StreamPoint(block, f"after layer {layer}", layer))
     if config.norm_placement == "pre" and config.norm != "none":
-        places.append(Place(FINAL, "after the last norm"))
+        places.append(StreamPoint(FINAL, "after the last norm"))
     return places
 
 
-def selected_names(model: LanguageModel, places: list[Place]) -> list[str]:
+def selected_names(model: LanguageModel, places: list[StreamPoint]) -> list[str]:
     """The names that a page's numbers are read from."""
     cores = [CORE.format(layer=layer) for layer in range(model.decoder.config.num_layers)]
     attention = [f"{core}.{part}" for core in cores for part in ("query", "key", "weights")]

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foretell.insight.page.collect import Pass
-from foretell.insight.page.pack import Section, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
+from foretell.insight.page.collect import TracedPass
+from foretell.insight.page.pack import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
 
 DEFAULT_BYTES = 20_000_000
 MARGIN = 0.97  # of an estimate from one layer, for layers that compress less
@@ -28,8 +28,8 @@ class Contents:
     The page answers when it has read `sections`; `rest` comes after its script and is read while it is looked at.
     """
 
-    sections: list[Section] = field(default_factory=list)
-    rest: list[Section] = field(default_factory=list)
+    sections: list[PackedSection] = field(default_factory=list)
+    rest: list[PackedSection] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     first_query: int = 0
 
@@ -39,7 +39,7 @@ class Contents:
         return sum(len(section.content) for section in (*self.sections, *self.rest))
 
 
-def choose(seen: Pass, room: int, limit: int) -> Contents:
+def choose(seen: TracedPass, room: int, limit: int) -> Contents:
     """The sections that fit into `room` bytes of a page that may have `limit`."""
     contents = Contents(sections=list(needed(seen)))
     if len(seen.lens.ids[0]) < len(seen.ids):
@@ -53,7 +53,7 @@ def choose(seen: Pass, room: int, limit: int) -> Contents:
     return contents
 
 
-def add_what_fits(contents: Contents, groups: list[list[Section]], room: int, words: str) -> None:
+def add_what_fits(contents: Contents, groups: list[list[PackedSection]], room: int, words: str) -> None:
     """The groups up to the first that does not fit; what is left out is said."""
     kept = 0
     for group in groups:
@@ -71,7 +71,7 @@ def in_megabytes(size: int) -> str:
     return f"{size / 1e6:.3g} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def needed(seen: Pass) -> Iterator[Section]:
+def needed(seen: TracedPass) -> Iterator[PackedSection]:
     """All that a page has in any case, but attention."""
     lens = seen.lens
     yield pack_text("vocabulary", json.dumps(seen.vocabulary, ensure_ascii=False))
@@ -84,7 +84,7 @@ def needed(seen: Pass) -> Iterator[Section]:
     yield pack_whole("lens.ranks", lens.ranks)
 
 
-def add_attention(contents: Contents, seen: Pass, room: int, reason: str) -> None:
+def add_attention(contents: Contents, seen: TracedPass, room: int, reason: str) -> None:
     """Attention of every head; of the last queries only, where all rows would be too much."""
     T = len(seen.ids)
     sections = [attention_section(seen, layer, 0) for layer in range(len(seen.attention))]
@@ -101,21 +101,21 @@ def add_attention(contents: Contents, seen: Pass, room: int, reason: str) -> Non
     contents.sections += sections
 
 
-def attention_section(seen: Pass, layer: int, first_query: int) -> Section:
+def attention_section(seen: TracedPass, layer: int, first_query: int) -> PackedSection:
     """The weights of one layer from a query on."""
     window = seen.config.windows[layer] or len(seen.ids)
     skipped = sum(min(query + 1, window) for query in range(first_query))
     return pack_weights(f"attention.{layer}", seen.attention[layer][:, skipped:])
 
 
-def embeddings(seen: Pass) -> Iterator[list[Section]]:
+def embeddings(seen: TracedPass) -> Iterator[list[PackedSection]]:
     sections = [pack_rounded("embed.sum", seen.streams[0])]
     if seen.positions is not None:
         sections += [pack_rounded("embed.words", seen.words), pack_rounded("embed.positions", seen.positions)]
     yield sections
 
 
-def final_vectors(seen: Pass) -> Iterator[list[Section]]:
+def final_vectors(seen: TracedPass) -> Iterator[list[PackedSection]]:
     # Exact, since a logit adds up the roundings of D products
     yield [
         pack_exact("final", seen.streams[-1]),
@@ -124,18 +124,18 @@ def final_vectors(seen: Pass) -> Iterator[list[Section]]:
     ]
 
 
-def stream_vectors(seen: Pass) -> Iterator[list[Section]]:
+def stream_vectors(seen: TracedPass) -> Iterator[list[PackedSection]]:
     for number in range(1, len(seen.places)):
         yield [pack_rounded(f"stream.{number}", seen.streams[number])]
 
 
-def queries_and_keys(seen: Pass) -> Iterator[list[Section]]:
+def queries_and_keys(seen: TracedPass) -> Iterator[list[PackedSection]]:
     for layer, (queries, keys) in enumerate(zip(seen.queries, seen.keys, strict=True)):
         yield [pack_rounded(f"queries.{layer}", queries), pack_rounded(f"keys.{layer}", keys)]
 
 
 # Each yields groups of sections, which are kept or left out together
-OPTIONAL: tuple[tuple[str, Callable[[Pass], Iterator[list[Section]]]], ...] = (
+OPTIONAL: tuple[tuple[str, Callable[[TracedPass], Iterator[list[PackedSection]]]], ...] = (
     ("word and position vectors", embeddings),
     ("the vectors that the head reads, and its rows", final_vectors),
     ("the stream's vectors, place by place", stream_vectors),

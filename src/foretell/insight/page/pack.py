@@ -21,7 +21,7 @@ ROUNDED = (("rounded16", "<i2", 2**15 - 1), ("rounded32", "<i4", 2**31 - 1))  # 
 
 
 @dataclass(frozen=True)
-class Section:
+class PackedSection:
     """Packed numbers of one name: gzip in base64, the shape, and the kind that says how to read the words."""
 
     name: str
@@ -33,12 +33,12 @@ class Section:
         return {"name": self.name, "kind": self.kind, "shape": self.shape}
 
 
-def pack_weights(name: str, weights: np.ndarray) -> Section:
+def pack_weights(name: str, weights: np.ndarray) -> PackedSection:
     """Attention weights, given as whole multiples of 0.0001 (see `steps`)."""
     return _section(name, "weight16", weights.astype("<u2"))
 
 
-def pack_rounded(name: str, values: np.ndarray) -> Section:
+def pack_rounded(name: str, values: np.ndarray) -> PackedSection:
     """Any numbers to four decimals: a word each where all fit, else two words, else the bits of float32."""
     refuse_endless(name, values)
     whole = steps(values)
@@ -49,20 +49,20 @@ def pack_rounded(name: str, values: np.ndarray) -> Section:
     return pack_exact(name, values)
 
 
-def pack_exact(name: str, values: np.ndarray) -> Section:
+def pack_exact(name: str, values: np.ndarray) -> PackedSection:
     """The bits of float32."""
     refuse_endless(name, values)
     return _section(name, "float32", values.astype("<f4"))
 
 
-def pack_whole(name: str, values: np.ndarray) -> Section:
+def pack_whole(name: str, values: np.ndarray) -> PackedSection:
     """Whole numbers of 32 bits."""
     return _section(name, "whole32", values.astype("<i4"))
 
 
-def pack_text(name: str, content: str) -> Section:
+def pack_text(name: str, content: str) -> PackedSection:
     """One string, as UTF-8."""
-    return Section(name, "text", (1,), _encode(content.encode("utf-8")))
+    return PackedSection(name, "text", (1,), _encode(content.encode("utf-8")))
 
 
 def steps(values: np.ndarray) -> np.ndarray:
@@ -79,9 +79,9 @@ def refuse_endless(name: str, values: np.ndarray) -> None:
         raise OutputError(f"there is no page to make: the model's {name} are not all finite numbers")
 
 
-def _section(name: str, kind: str, values: np.ndarray) -> Section:
+def _section(name: str, kind: str, values: np.ndarray) -> PackedSection:
     planes = np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, values.itemsize).T
-    return Section(name, kind, values.shape, _encode(planes.tobytes()))
+    return PackedSection(name, kind, values.shape, _encode(planes.tobytes()))
 
 
 def _encode(content: bytes) -> str:

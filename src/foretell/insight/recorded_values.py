@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable
+import json
+import os
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
+from foretell.files import TEMPORARY, check_target
 from foretell.insight.derive import ATTENTION
 from foretell.insight.points import Point
+from foretell.language_model import save_tensors
 from foretell.paths import starred
 
 DEFAULT_BYTES = 2 << 30
@@ -99,3 +105,81 @@ def format_bytes(count: int) -> str:
             break
         size /= 1024
     return f"{size:,.0f} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
+
+
+class RecordedValues:
+    """RecordedValues by name and number of the call. Masks are kept as they are; tensors are detached and counted."""
+
+    def __init__(self, budget: Budget):
+        self.budget = budget
+        self._calls: defaultdict[str, dict[int, Any]] = defaultdict(dict)
+
+    def add(self, name: str, value: Any) -> int:
+        """Keep the value of one more call, and return that call's number."""
+        call = len(self._calls[name])
+        self.put(name, call, value)
+        return call
+
+    def put(self, name: str, call: int, value: Any) -> None:
+        """Keep the value of a call."""
+        if isinstance(value, Tensor):
+            value = owned(value)
+            self.budget.add(name, value)
+        self._calls[name][call] = value
+
+    def calls(self, name: str) -> list[Any]:
+        """The values of all calls, in order; none where there was no call."""
+        return [value for _, value in sorted(self._calls.get(name, {}).items())]
+
+    def names(self) -> list[str]:
+        """All names with a value."""
+        return list(self._calls)
+
+
+def owned(value: Tensor) -> Tensor:
+    """A value that stays as it is: what lies inside something larger is copied out.
+
+    Keys and values in a cache are such: later tokens are written beside them, and padding over what was padding.
+    """
+    detached = value.detach()
+    return detached.clone() if detached.untyped_storage().nbytes() > detached.nbytes else detached
+
+
+FORMAT = "foretell.trace/1"
+
+
+class Recorded(Protocol):
+    """What there is to write."""
+
+    def names(self) -> list[str]: ...
+
+    def calls(self, name: str) -> list[Tensor]: ...
+
+    def is_derived(self, name: str) -> bool: ...
+
+
+def save_values(recorded: Recorded, path: Path, budget: Budget, metadata: Mapping[str, str]) -> list[str]:
+    """Write every value, and which of them are derived; returns the keys. The file appears whole or not at all."""
+    path = check_target(path)
+    tensors: dict[str, Tensor] = {}
+    derived: list[str] = []
+    for name in recorded.names():
+        for key, value in keyed(name, recorded.calls(name)).items():
+            budget.add(name, value)
+            # A copy, since safetensors refuses two names for one piece of memory, which identity modules bring about
+            tensors[key] = value.detach().to("cpu", copy=True).contiguous()
+            derived += [key] if recorded.is_derived(name) else []
+    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
+    try:
+        save_tensors(temporary, tensors, {"format": FORMAT, "derived": json.dumps(derived), **metadata})
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return list(tensors)
+
+
+def keyed(name: str, values: list[Tensor]) -> dict[str, Tensor]:
+    """A name's values by key: the name itself, or `name#0`, `name#1` where there are several."""
+    if len(values) == 1:
+        return {name: values[0]}
+    return {f"{name}#{number}": value for number, value in enumerate(values)}

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from foretell.insight.explain.arrays import Array, to_array
+from foretell.insight.explain.explain_output import probabilities
 from foretell.insight.explain.flow import stream_into
-from foretell.insight.explain.output import probabilities
-from foretell.insight.explain.recording import Recording
+from foretell.insight.explain.recording import Array, Recording, to_array
 from foretell.typesetting.document import Formula, Part, Section
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
 

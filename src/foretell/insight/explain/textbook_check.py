@@ -9,8 +9,7 @@ import numpy as np
 import torch
 from torch.func import functional_call
 
-from foretell.insight.explain.arrays import Array, to_array
-from foretell.insight.explain.recording import check_steady
+from foretell.insight.explain.recording import Array, check_steady, to_array
 from foretell.insight.explain.steps import plain
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel, encode_some
@@ -25,7 +24,7 @@ SHOWN = 5
 
 
 @dataclass(frozen=True)
-class Difference:
+class LogitDifference:
     """The largest difference of any logit from the textbook's; `share` is of the largest logit, as is the bound."""
 
     dtype: str
@@ -50,13 +49,13 @@ class CheckedToken:
 
 
 @dataclass(frozen=True)
-class Check(Shown):
+class TextbookCheck(Shown):
     """The textbook, in float64, beside the model in its own precision and in float64."""
 
     text: str
     count: int
     tokens: tuple[CheckedToken, ...]
-    differences: tuple[Difference, ...]
+    differences: tuple[LogitDifference, ...]
 
     @property
     def holds(self) -> bool:
@@ -98,14 +97,14 @@ class Check(Shown):
         return Table(header, rows)
 
 
-def bound_words(difference: Difference) -> tuple[str, str]:
+def bound_words(difference: LogitDifference) -> tuple[str, str]:
     """The bound, and whether it is kept."""
     if difference.bound is None:
         return "none", ""
     return f"{difference.bound:.0e}", "kept" if difference.holds else "BROKEN"
 
 
-def check(model: LanguageModel, text: str) -> Check:
+def check(model: LanguageModel, text: str) -> TextbookCheck:
     """Run a text through the textbook's decoder and through the model, and compare all logits.
 
     The model runs as it is and once more with its weights in float64. Raises `UsageError` for an empty text.
@@ -117,7 +116,7 @@ def check(model: LanguageModel, text: str) -> Check:
     logits = {model.dtype: model_logits(model, ids), torch.float64: logits_in_float64(model, ids)}
     differences = tuple(compare(dtype, found, textbook) for dtype, found in logits.items())
     named = {name_of(dtype): found for dtype, found in logits.items()}
-    return Check(text, len(ids), likeliest(model, textbook, named), differences)
+    return TextbookCheck(text, len(ids), top_tokens(model, textbook, named), differences)
 
 
 @torch.no_grad()
@@ -133,15 +132,15 @@ def logits_in_float64(model: LanguageModel, ids: list[int]) -> Array:
     return to_array(functional_call(model.decoder, weights, (torch.tensor([ids]),))[0])
 
 
-def compare(dtype: torch.dtype, found: Array, textbook: Array) -> Difference:
+def compare(dtype: torch.dtype, found: Array, textbook: Array) -> LogitDifference:
     """How far the logits (T, V) of a precision are from the textbook's."""
     largest = float(np.abs(found - textbook).max())
     scale = float(np.abs(textbook).max())
     share = largest / scale if largest else 0.0
-    return Difference(name_of(dtype), largest, share, BOUNDS.get(dtype))
+    return LogitDifference(name_of(dtype), largest, share, BOUNDS.get(dtype))
 
 
-def likeliest(model: LanguageModel, textbook: Array, logits: dict[str, Array]) -> tuple[CheckedToken, ...]:
+def top_tokens(model: LanguageModel, textbook: Array, logits: dict[str, Array]) -> tuple[CheckedToken, ...]:
     """The likeliest tokens after the text by the textbook."""
     vocabulary = min(model.tokenizer.vocab_size, textbook.shape[1])
     expected = softmax(textbook[-1, :vocabulary])

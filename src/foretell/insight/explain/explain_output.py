@@ -7,11 +7,8 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.explain.arrays import Array
-from foretell.insight.explain.linear import number
-from foretell.insight.explain.place import Place
-from foretell.insight.explain.recording import Recording
-from foretell.insight.explain.steps import Equation, Listing, Step, Working
+from foretell.insight.explain.recording import Array, Recording, TracedScalar
+from foretell.insight.explain.steps import Equation, Listing, Step, Working, numeral
 from foretell.typesetting.expression import Call, Fraction, Symbol, row, script
 
 LIKELIEST = 6
@@ -35,9 +32,9 @@ def losses(recording: Recording) -> Tensor:
 STORED = {"probabilities": probabilities, "loss": losses}
 
 
-def explain_probability(recording: Recording, place: Place) -> Working:
+def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
     """exp(logit) over the sum of all exp(logit)."""
-    position, token = place.index
+    position, token = scalar.index
     if token >= recording.vocabulary:
         raise UsageError(
             f"the head has a score for number {token}, but the tokenizer has only {recording.vocabulary} tokens; "
@@ -47,10 +44,10 @@ def explain_probability(recording: Recording, place: Place) -> Working:
     exponentials = np.exp(logits - logits.max())
     value = float(exponentials[token] / exponentials.sum())
     formula = Fraction(script("exp", str(token)), row(script("Σ", "v"), script("exp", "v")))
-    quotient = Fraction(number(exponentials[token]), number(exponentials.sum()))
+    quotient = Fraction(numeral(exponentials[token]), numeral(exponentials.sum()))
     steps: list[Step] = [
         likeliest_tokens(recording, position, (logits, exponentials), token),
-        Equation(row(Symbol("probability"), "=", formula, "=", quotient, "=", number(value)), value),
+        Equation(row(Symbol("probability"), "=", formula, "=", quotient, "=", numeral(value)), value),
     ]
     return Working(steps, value, value * (2 + float(logits.max() - logits[token])))
 
@@ -70,15 +67,15 @@ def likeliest_tokens(recording: Recording, position: int, row_of: tuple[Array, A
     return Listing(note, columns, ("exp", "probability"), focus=int(np.flatnonzero(order == token)[0]))
 
 
-def explain_loss(recording: Recording, place: Place) -> Working:
+def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
     """-log of the probability of the token that follows."""
-    position = place.index[0]
+    position = scalar.index[0]
     target = recording.ids[position + 1]
-    probability = explain_probability(recording, Place("probabilities", (position, target), place.module))
+    probability = explain_probability(recording, TracedScalar("probabilities", (position, target), scalar.module))
     logits = recording.array("head")[position, : recording.vocabulary]
     shifted = logits - logits.max()
     value = float(np.log(np.exp(shifted).sum()) - shifted[target])
-    equation = row(Symbol("loss"), "=", "-", Call("log", number(probability.value)), "=", number(value))
+    equation = row(Symbol("loss"), "=", "-", Call("log", numeral(probability.value)), "=", numeral(value))
     note = f"position {position} is followed by {recording.token(position + 1)}, number {target}; in nats"
     return Working([*probability.steps, Equation(equation, value, note)], value, 2 + abs(value))
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.explain.check import check
+from foretell.insight.explain.textbook_check import check
 from foretell.insight.trace import Trace
 
 TEXT = "abcafig!"

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.lens import logit_lens
+from foretell.insight.attribution.logit_lens import logit_lens
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 

@@ -11,9 +11,13 @@ import torch
 
 from foretell.config import ModelConfig
 from foretell.errors import TokenizerError, UsageError
-from foretell.insight.attribution.contributions import SUM_BOUND, Contributions, contributions
-from foretell.insight.attribution.frozen_norm import FREEZERS, FrozenNorm
+from foretell.insight.attribution.direct_logit_attribution import (
+    SUM_BOUND,
+    DirectLogitAttribution,
+    direct_logit_attribution,
+)
 from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.attribution.stream_parts import FREEZERS, FrozenNorm
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
@@ -31,7 +35,7 @@ MORE: dict[str, dict[str, Any]] = {  # choices that the shared configurations do
 }
 
 
-def excess(model: LanguageModel, found: Contributions, at: int) -> float:
+def excess(model: LanguageModel, found: DirectLogitAttribution, at: int) -> float:
     """How far the sum is from the logit, as a share of the stated bound."""
     with torch.no_grad():
         largest = float(make_prediction(model, "abcadjb", at).logits().abs().max())
@@ -45,15 +49,15 @@ def test_contributions_add_up_to_the_logit_of_any_token_at_any_position(
     model = make_model(config, PRECISIONS[precision])
     for at in (0, 3, 6):
         for token in (0, 7):
-            assert excess(model, contributions(model, text, token, at), at) <= 1
-            assert excess(model, contributions(model, text, token, at, against=4), at) <= 1
+            assert excess(model, direct_logit_attribution(model, text, token, at), at) <= 1
+            assert excess(model, direct_logit_attribution(model, text, token, at, against=4), at) <= 1
 
 
 @pytest.mark.parametrize("changes", MORE.values(), ids=MORE)
 def test_contributions_add_up_whatever_is_combined(changes: dict[str, Any], make_model: MakeModel, text: str) -> None:
     model = make_model("gpt2", torch.float64, **changes)
     for token in range(11):
-        found = contributions(model, text, token)
+        found = direct_logit_attribution(model, text, token)
         assert found.total == pytest.approx(found.logit, abs=1e-10)
 
 
@@ -61,7 +65,7 @@ def test_in_float64_the_sum_is_the_logit_to_ten_digits(config: ModelConfig, make
     model = make_model(config, torch.float64)
     with torch.no_grad():
         logits = model.decoder(torch.tensor([model.tokenizer.encode(text)]))[0, -1]
-    found = contributions(model, text, 5)
+    found = direct_logit_attribution(model, text, 5)
     assert found.logit == pytest.approx(float(logits[5]), abs=1e-12)
     assert found.total == pytest.approx(float(logits[5]), abs=1e-10)
     assert sum(part.value for part in found.parts) == pytest.approx(found.total, abs=1e-12)
@@ -69,7 +73,7 @@ def test_in_float64_the_sum_is_the_logit_to_ten_digits(config: ModelConfig, make
 
 def test_a_part_that_is_forgotten_would_be_noticed(make_model: MakeModel, text: str) -> None:
     model = make_model("gpt2", bias={"head": True}, tie_embeddings=False)
-    found = contributions(model, text, 5)
+    found = direct_logit_attribution(model, text, 5)
     for part in found.parts:
         without = replace(found, total=found.total - part.value)
         assert excess(model, without, -1) > 1, part.name
@@ -84,18 +88,18 @@ def test_a_norm_that_does_not_centre_would_be_noticed(make_model: MakeModel, tex
 
     monkeypatch.setitem(FREEZERS, LayerNorm, without_centring)
     model = make_model("gpt2")
-    assert excess(model, contributions(model, text, 5), -1) > 1
+    assert excess(model, direct_logit_attribution(model, text, 5), -1) > 1
 
 
 def test_parts_have_the_addresses_that_everything_has(make_model: MakeModel, text: str) -> None:
-    names = [part.name for part in contributions(make_model("gpt2", bias={"head": True}), text).parts]
+    names = [part.name for part in direct_logit_attribution(make_model("gpt2", bias={"head": True}), text).parts]
     block = [f"attention.core[{head}]" for head in (0, 1)] + ["attention.output.bias", "feedforward"]
     blocks = [f"trunk.blocks.{layer}.{name}" for layer in (0, 1) for name in block]
     assert names == ["embed.token", "embed.position", *blocks, "trunk.norm.bias", "head.bias"]
 
 
 def test_a_block_without_a_residual_lets_nothing_before_it_through(make_model: MakeModel, text: str) -> None:
-    names = [part.name for part in contributions(make_model("smallest"), text).parts]
+    names = [part.name for part in direct_logit_attribution(make_model("smallest"), text).parts]
     assert names == ["trunk.blocks.1.attention.core[0]"]
 
 
@@ -104,7 +108,7 @@ def test_a_contribution_is_what_the_logit_loses_where_nothing_else_comes_in_betw
 ) -> None:
     """Without norms, what the last block adds reaches the logit alone: leaving it out takes away just that."""
     model = make_model("gpt2", torch.float64, norm="none")
-    found = contributions(model, text, 3)
+    found = direct_logit_attribution(model, text, 3)
     last = "trunk.blocks.1.feedforward"
     with torch.no_grad(), Trace(model, replace={last: torch.zeros(8)}):
         without = float(make_prediction(model, text).logits()[3])
@@ -116,7 +120,7 @@ def test_a_contribution_is_what_the_logit_loses_where_nothing_else_comes_in_betw
 def test_a_heads_contribution_is_what_the_logit_loses_without_that_head(make_model: MakeModel, text, head: int) -> None:
     model = make_model("llama", torch.float64, norm="none", feedforward="none")
     core = "trunk.blocks.1.attention.core"
-    found = contributions(model, text, 3)
+    found = direct_logit_attribution(model, text, 3)
     with torch.no_grad(), Trace(model, replace={core: without_heads(head)}):
         without = float(make_prediction(model, text).logits()[3])
     value = next(part.value for part in found.parts if part.name == f"{core}[{head}]")
@@ -125,8 +129,8 @@ def test_a_heads_contribution_is_what_the_logit_loses_without_that_head(make_mod
 
 def test_against_another_token_every_number_is_a_difference(make_model: MakeModel, text: str) -> None:
     model = make_model("gpt2", torch.float64, bias={"head": True})
-    first, second = contributions(model, text, "b"), contributions(model, text, "e")
-    both = contributions(model, text, "b", against="e")
+    first, second = direct_logit_attribution(model, text, "b"), direct_logit_attribution(model, text, "e")
+    both = direct_logit_attribution(model, text, "b", against="e")
     assert both.logit == pytest.approx(first.logit - second.logit)
     for part, one, other in zip(both.parts, first.parts, second.parts, strict=True):
         assert part.value == pytest.approx(one.value - other.value, abs=1e-12)
@@ -135,7 +139,7 @@ def test_against_another_token_every_number_is_a_difference(make_model: MakeMode
 def test_without_a_token_it_is_the_likeliest(model: LanguageModel, text: str) -> None:
     with torch.no_grad():
         best = int(make_prediction(model, text, 2).logits().argmax())
-    found = contributions(model, text, at=2)
+    found = direct_logit_attribution(model, text, at=2)
     assert (found.token, found.text) == (best, model.tokenizer.text_of(best))
 
 
@@ -143,7 +147,7 @@ def test_without_a_token_it_is_the_likeliest(model: LanguageModel, text: str) ->
 
 
 def test_printed_the_largest_come_first_and_the_others_are_one_line(make_model: MakeModel, text: str) -> None:
-    found = contributions(make_model("llama", num_layers=6), text, "c")
+    found = direct_logit_attribution(make_model("llama", num_layers=6), text, "c")
     lines = str(found).splitlines()
     sizes = [abs(float(line.split()[0].replace("−", "-"))) for line in lines[5:21]]
     assert sizes == sorted(sizes, reverse=True)
@@ -155,7 +159,7 @@ def test_printed_the_largest_come_first_and_the_others_are_one_line(make_model: 
 
 
 def test_bars_show_the_sign(make_model: MakeModel, text: str) -> None:
-    for line in str(contributions(make_model("gpt2"), text, "c")).splitlines()[5:-3]:
+    for line in str(direct_logit_attribution(make_model("gpt2"), text, "c")).splitlines()[5:-3]:
         assert ("█" in line) == (line[0] == "+")
         assert ("▒" in line) == (line[0] == "−")
 
@@ -172,11 +176,11 @@ def test_bars_show_the_sign(make_model: MakeModel, text: str) -> None:
 )
 def test_what_cannot_be_asked_is_one_line(make_model: MakeModel, text: str, ask, error, words) -> None:
     with pytest.raises(error, match=words):
-        contributions(make_model("gpt2"), text, **ask)
+        direct_logit_attribution(make_model("gpt2"), text, **ask)
 
 
 def test_a_model_in_training_is_not_looked_into(make_model: MakeModel, text: str) -> None:
     model = make_model("explicit core")
     model.decoder.train()
     with pytest.raises(UsageError, match="dropout"):
-        contributions(model, text)
+        direct_logit_attribution(model, text)

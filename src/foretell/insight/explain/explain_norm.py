@@ -7,12 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from foretell.insight.explain.arrays import Array
+from foretell.insight.explain.explain_linear import read_input
 from foretell.insight.explain.flow import input_of
-from foretell.insight.explain.linear import factor, number, plus, read_input
-from foretell.insight.explain.place import Place, address_of
-from foretell.insight.explain.recording import Recording
-from foretell.insight.explain.steps import Equation, Listing, Step, Working
+from foretell.insight.explain.recording import Array, Recording, TracedScalar, address_of
+from foretell.insight.explain.steps import Equation, Listing, Step, Working, factor, numeral, plus
 from foretell.typesetting.expression import Expression, Fraction, Number, Root, Symbol, row
 
 
@@ -30,7 +28,7 @@ def mean_of(x: Array, source: str) -> Working:
     """The mean of the elements."""
     listing = Listing("", {"element": range(len(x)), "x": x}, ("x",), operands={"x": source})
     value = listing.sums["x"] / len(x)
-    equation = row(Symbol("mean"), "=", Fraction(number(listing.sums["x"]), Number(len(x))), "=", number(value))
+    equation = row(Symbol("mean"), "=", Fraction(numeral(listing.sums["x"]), Number(len(x))), "=", numeral(value))
     return Working([listing, Equation(equation, value)], value, float(np.abs(x).mean()))
 
 
@@ -41,7 +39,7 @@ def variance_of(x: Array, source: str) -> Working:
     columns = {"element": range(len(x)), "x": x, "x - mean": left, "(x - mean)²": left**2}
     listing = Listing("", columns, ("x", "(x - mean)²"), operands={"x": source})
     total = listing.sums["(x - mean)²"]
-    equation = row(Symbol("variance"), "=", Fraction(number(total), Number(len(x))), "=", number(total / len(x)))
+    equation = row(Symbol("variance"), "=", Fraction(numeral(total), Number(len(x))), "=", numeral(total / len(x)))
     # A mean that is off by epsilon max|x| moves each square by twice that times its own root
     scale = total / len(x) + 2 * float(np.abs(x).max() * np.abs(left).mean())
     return Working([listing, *mean.steps[1:], Equation(equation, total / len(x))], total / len(x), scale)
@@ -51,7 +49,7 @@ def mean_square_of(x: Array, source: str) -> Working:
     """The mean of the squares; no mean is subtracted."""
     listing = Listing("", {"element": range(len(x)), "x": x, "x²": x**2}, ("x²",), operands={"x": source})
     total = listing.sums["x²"]
-    equation = row(Symbol("mean square"), "=", Fraction(number(total), Number(len(x))), "=", number(total / len(x)))
+    equation = row(Symbol("mean square"), "=", Fraction(numeral(total), Number(len(x))), "=", numeral(total / len(x)))
     return Working([listing, Equation(equation, total / len(x))], total / len(x), total / len(x))
 
 
@@ -62,10 +60,10 @@ STATISTICS: dict[str, Callable[[Array, str], Working]] = {
 }
 
 
-def explain_statistic(recording: Recording, place: Place) -> Working:
+def explain_statistic(recording: Recording, scalar: TracedScalar) -> Working:
     """A norm's mean, variance or mean square at one position."""
-    x, source = read_vector(recording, place.parent, place.index)
-    return STATISTICS[place.name.rpartition(".")[2]](x, source)
+    x, source = read_vector(recording, scalar.parent, scalar.index)
+    return STATISTICS[scalar.name.rpartition(".")[2]](x, source)
 
 
 @dataclass(frozen=True)
@@ -100,47 +98,47 @@ class Scaling:
         return abs(self.weight) * (lost + 2 * abs(self.unit)) + abs(self.bias)
 
 
-def explain_layer_norm(recording: Recording, place: Place) -> Working:
+def explain_layer_norm(recording: Recording, scalar: TracedScalar) -> Working:
     """(x - mean) / sqrt(variance + epsilon) * weight + bias."""
-    x, source = read_vector(recording, place.name, place.index[:-1])
+    x, source = read_vector(recording, scalar.name, scalar.index[:-1])
     statistics = variance_of(x, source)
-    return finish(recording, place, statistics, (x, float(x.mean())))
+    return finish(recording, scalar, statistics, (x, float(x.mean())))
 
 
-def explain_rms_norm(recording: Recording, place: Place) -> Working:
+def explain_rms_norm(recording: Recording, scalar: TracedScalar) -> Working:
     """x / sqrt(mean square + epsilon) * weight."""
-    x, source = read_vector(recording, place.name, place.index[:-1])
-    return finish(recording, place, mean_square_of(x, source), (x, 0.0))
+    x, source = read_vector(recording, scalar.name, scalar.index[:-1])
+    return finish(recording, scalar, mean_square_of(x, source), (x, 0.0))
 
 
-def finish(recording: Recording, place: Place, statistics: Working, centred: tuple[Array, float]) -> Working:
+def finish(recording: Recording, scalar: TracedScalar, statistics: Working, centred: tuple[Array, float]) -> Working:
     """The last steps, which both norms share: to unit size, then scaled and shifted. `centred`: x, and its centre."""
-    element, has_bias = place.index[-1], recording.parameter(f"{place.name}.bias") is not None
+    element, has_bias = scalar.index[-1], recording.parameter(f"{scalar.name}.bias") is not None
     x, mean = centred
     scaling = Scaling(
         x=float(x[element]),
         mean=mean,
         spread=statistics.value,
         epsilon=recording.config.norm_epsilon,
-        weight=float(recording.weight(f"{place.name}.weight", element)),
-        bias=float(recording.weight(f"{place.name}.bias", element)) if has_bias else 0.0,
+        weight=float(recording.weight(f"{scalar.name}.weight", element)),
+        bias=float(recording.weight(f"{scalar.name}.bias", element)) if has_bias else 0.0,
     )
-    subtracted = [number(scaling.x), *([] if mean == 0.0 else plus(-mean))]
-    root = Root(row(number(scaling.spread), "+", Number(scaling.epsilon, 6)))
-    unit = row(Symbol("unit"), "=", Fraction(row(*subtracted), root), "=", number(scaling.unit))
+    subtracted = [numeral(scaling.x), *([] if mean == 0.0 else plus(-mean))]
+    root = Root(row(numeral(scaling.spread), "+", Number(scaling.epsilon, 6)))
+    unit = row(Symbol("unit"), "=", Fraction(row(*subtracted), root), "=", numeral(scaling.unit))
     steps: list[Step] = [*statistics.steps, Equation(unit, scaling.unit, f"element {element}, epsilon inside the root")]
-    steps.append(Equation(affine(scaling, has_bias), scaling.value, affine_note(place, element, has_bias)))
+    steps.append(Equation(affine(scaling, has_bias), scaling.value, affine_note(scalar, element, has_bias)))
     return Working(steps, scaling.value, scaling.scale(float(np.abs(x).max())))
 
 
 def affine(scaling: Scaling, has_bias: bool) -> Expression:
     """unit · γ + β with its numbers."""
-    product = [Symbol("y"), "=", number(scaling.unit), "·", factor(scaling.weight)]
+    product = [Symbol("y"), "=", numeral(scaling.unit), "·", factor(scaling.weight)]
     shift = plus(scaling.bias) if has_bias else []
-    return row(*product, *shift, "=", number(scaling.value))
+    return row(*product, *shift, "=", numeral(scaling.value))
 
 
-def affine_note(place: Place, element: int, has_bias: bool) -> str:
+def affine_note(scalar: TracedScalar, element: int, has_bias: bool) -> str:
     """Where scale and shift are from."""
-    shift = f", then shifted by {address_of(f'{place.name}.bias', element)}" if has_bias else ""
-    return f"scaled by {address_of(f'{place.name}.weight', element)}{shift}"
+    shift = f", then shifted by {address_of(f'{scalar.name}.bias', element)}" if has_bias else ""
+    return f"scaled by {address_of(f'{scalar.name}.weight', element)}{shift}"

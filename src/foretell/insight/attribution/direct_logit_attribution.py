@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.insight.attribution.parts import RECORDED, Dissection, Parts
 from foretell.insight.attribution.prediction import Prediction, choose_token, make_prediction
+from foretell.insight.attribution.stream_parts import RECORDED, StreamDecomposition, StreamParts
 from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted, signed
@@ -42,7 +42,7 @@ SUM_BOUND = 16
 
 
 @dataclass(frozen=True)
-class Contribution:
+class DirectContribution:
     """What one part, by its address, brought to the logit."""
 
     name: str
@@ -50,7 +50,7 @@ class Contribution:
 
 
 @dataclass(frozen=True)
-class Contributions(Shown):
+class DirectLogitAttribution(Shown):
     """All parts in the order of the model; `total` is their sum, `logit` what the model itself said.
 
     With `against`, all numbers are differences: this token's logit minus that token's.
@@ -61,11 +61,11 @@ class Contributions(Shown):
     text: str
     against: int | None
     against_text: str | None
-    parts: list[Contribution]
+    parts: list[DirectContribution]
     total: float
     logit: float
 
-    def largest(self, count: int) -> list[Contribution]:
+    def largest(self, count: int) -> list[DirectContribution]:
         """The first `count` by size, whatever their sign."""
         return sorted(self.parts, key=lambda part: -abs(part.value))[:count]
 
@@ -92,9 +92,9 @@ class Contributions(Shown):
 
 
 @torch.inference_mode()
-def contributions(
+def direct_logit_attribution(
     model: LanguageModel, text: str, token: str | int | None = None, at: int = -1, against: str | int | None = None
-) -> Contributions:
+) -> DirectLogitAttribution:
     """The direct contribution of every part to a token's logit after position `at` of the text.
 
     token: text or id; None is the likeliest. Parts are the embeddings of the token and of its position, each head
@@ -107,25 +107,25 @@ def contributions(
         logits = prediction.logits().double()
     chosen = choose_token(model, token, logits)
     other = None if against is None else choose_token(model, against, logits)
-    parts = Dissection(model.decoder, trace, prediction.at).run()
+    parts = StreamDecomposition(model.decoder, trace, prediction.at).run()
     found = _multiplied(parts, *_readout(model.decoder.head, chosen, other))
     logit = logits[chosen] - (0 if other is None else logits[other])
     return _result(prediction, chosen, other, found, float(logit))
 
 
 def _result(
-    prediction: Prediction, token: int, against: int | None, parts: list[Contribution], logit: float
-) -> Contributions:
+    prediction: Prediction, token: int, against: int | None, parts: list[DirectContribution], logit: float
+) -> DirectLogitAttribution:
     text_of = prediction.model.tokenizer.text_of
     against_text = None if against is None else text_of(against)
     total = sum(part.value for part in parts)
-    return Contributions(str(prediction), token, text_of(token), against, against_text, parts, total, logit)
+    return DirectLogitAttribution(str(prediction), token, text_of(token), against, against_text, parts, total, logit)
 
 
-def _multiplied(parts: Parts, direction: Tensor, bias: float | None) -> list[Contribution]:
+def _multiplied(parts: StreamParts, direction: Tensor, bias: float | None) -> list[DirectContribution]:
     values = (parts.stacked() @ direction).tolist()
-    found = [Contribution(name, value) for name, value in zip(parts.names, values, strict=True)]
-    return found if bias is None else [*found, Contribution("head.bias", bias)]
+    found = [DirectContribution(name, value) for name, value in zip(parts.names, values, strict=True)]
+    return found if bias is None else [*found, DirectContribution("head.bias", bias)]
 
 
 def _readout(head: nn.Module, token: int, against: int | None) -> tuple[Tensor, float | None]:

@@ -1,11 +1,8 @@
-"""Where each head looks: its attention weights.
-
-A weight says from where a head took what it took, not how much that mattered: see `contributions` and `ablation`.
-"""
+"""What a head's attention weights come to in numbers, each a mean over the tokens that look."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,13 +10,66 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.head_measures import MEASURES, Measure
 from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
 from foretell.typesetting.document import HeatMap, Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
+
+
+@dataclass(frozen=True)
+class HeadMeasure:
+    """A number for every head, and how it is written."""
+
+    title: str
+    of: Callable[[Tensor], Tensor]  # weights (..., T, S) to one number a head, (...)
+    format: Callable[[float], str]
+
+
+def mean_distance(weights: Tensor) -> Tensor:
+    """How many tokens back a head looks, on average."""
+    places = torch.arange(weights.shape[-1], device=weights.device)
+    return _over_queries((weights * (places[:, None] - places)).sum(-1))
+
+
+def attention_sink(weights: Tensor) -> Tensor:
+    """How much goes to the first token, where heads that have nothing to do often look (Xiao et al. 2023)."""
+    return _over_queries(weights[..., 0])
+
+
+def share_on_itself(weights: Tensor) -> Tensor:
+    """How much each token gives to itself."""
+    return _over_queries(weights.diagonal(dim1=-2, dim2=-1))
+
+
+def share_on_previous(weights: Tensor) -> Tensor:
+    """How much goes to the token before; for the second token that is the first."""
+    return weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(-1) if weights.shape[-1] > 1 else 0 * weights[..., 0, 0]
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """How spread out a head's look is, in nats: 0 is one token alone, ln n is n tokens evenly."""
+    return _over_queries(torch.special.entr(weights).sum(-1))
+
+
+def _over_queries(values: Tensor) -> Tensor:
+    """The mean over all queries but the first, which has only itself to look at; alone, it is all there is."""
+    return values[..., 1:].mean(-1) if values.shape[-1] > 1 else values[..., 0]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0%}"
+
+
+MEASURES: dict[str, HeadMeasure] = {
+    "distance": HeadMeasure("mean distance in tokens", mean_distance, "{:.1f}".format),
+    "first": HeadMeasure("share on the first token", attention_sink, _percent),
+    "itself": HeadMeasure("share on the token itself", share_on_itself, _percent),
+    "previous": HeadMeasure("share on the token before", share_on_previous, _percent),
+    "entropy": HeadMeasure("entropy in nats", entropy, "{:.2f}".format),
+}
+
 
 HEADS_ABREAST = 12  # columns of a table that 80 characters have room for
 
@@ -44,7 +94,7 @@ class HeadPattern(Shown):
         numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
         return {"name": self.name, **numbers, "weights": self.weights.tolist()}
 
-    def _of(self, measure: Measure) -> float:
+    def _of(self, measure: HeadMeasure) -> float:
         return float(measure.of(self.weights))
 
 

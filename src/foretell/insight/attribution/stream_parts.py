@@ -1,4 +1,4 @@
-"""The stream at one position, taken apart into what the embedding, each head and each feed-forward layer added."""
+"""A norm with its statistics held still is linear: it can be applied to each part of a stream by itself."""
 
 from __future__ import annotations
 
@@ -8,11 +8,53 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from foretell.insight.attribution.frozen_norm import freeze
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.linear import Linear
+from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.transformer import AddUpdate, ReplaceByUpdate
+
+
+@dataclass(frozen=True)
+class FrozenNorm:
+    """Multiplies each part (N, D) by `scale` (D,), after subtracting its own mean where the norm does; then the shift.
+
+    The parts' means add up to the stream's, so only the division has to be held still.
+    """
+
+    scale: Tensor | float
+    centres: bool
+    shift: Tensor | None
+
+    def __call__(self, parts: Tensor) -> Tensor:
+        """Each part as it is in the normalised stream, in which the shift is a part of its own."""
+        return (parts - parts.mean(-1, keepdim=True) if self.centres else parts) * self.scale
+
+
+def freeze(decoder: nn.Module, path: str, trace: Trace, at: int) -> FrozenNorm:
+    """The norm at a path with the statistics that it had at position `at` of the traced pass."""
+    norm = decoder.get_submodule(path)
+    return FREEZERS[type(norm)](norm, path, trace, at)
+
+
+def _freeze_layer_norm(norm: LayerNorm, path: str, trace: Trace, at: int) -> FrozenNorm:
+    variance = trace[f"{path}.variance"][0, at].double()
+    shift = None if norm.bias is None else norm.bias.detach().double()
+    return FrozenNorm(norm.weight.detach().double() / torch.sqrt(variance + norm.eps), True, shift)
+
+
+def _freeze_rms_norm(norm: RMSNorm, path: str, trace: Trace, at: int) -> FrozenNorm:
+    mean_square = trace[f"{path}.mean_square"][0, at].double()
+    assert norm.eps is not None, "the configuration always has one"
+    return FrozenNorm(norm.weight.detach().double() / torch.sqrt(mean_square + norm.eps), False, None)
+
+
+FREEZERS: dict[type[nn.Module], Callable[..., FrozenNorm]] = {
+    LayerNorm: _freeze_layer_norm,
+    RMSNorm: _freeze_rms_norm,
+    nn.Identity: lambda norm, path, trace, at: FrozenNorm(1.0, False, None),
+}
+
 
 # What a dissection needs to have been recorded; of these, a model has what it has
 RECORDED = (
@@ -27,7 +69,7 @@ RECORDED = (
 
 
 @dataclass
-class Parts:
+class StreamParts:
     """Named vectors (D,) in float64 that add up to the stream."""
 
     names: list[str] = field(default_factory=list)
@@ -52,18 +94,21 @@ class Parts:
 
 
 # A residual connection: what becomes of the parts when an update comes
-RESIDUALS: dict[type[nn.Module], Callable[[Parts], None]] = {AddUpdate: Parts.keep, ReplaceByUpdate: Parts.clear}
+RESIDUALS: dict[type[nn.Module], Callable[[StreamParts], None]] = {
+    AddUpdate: StreamParts.keep,
+    ReplaceByUpdate: StreamParts.clear,
+}
 
 
-class Dissection:
+class StreamDecomposition:
     """Follows the stream at position `at` of a traced pass through the decoder, part by part."""
 
     def __init__(self, decoder: Decoder, trace: Trace, at: int):
         self.decoder, self.trace, self.at = decoder, trace, at
         self.recorded = set(trace.names())
-        self.parts = Parts()
+        self.parts = StreamParts()
 
-    def run(self) -> Parts:
+    def run(self) -> StreamParts:
         """The parts of what the head reads."""
         self._embed()
         for layer in range(self.decoder.config.num_layers):
@@ -115,9 +160,9 @@ class Dissection:
         return self.trace[name][0, self.at]
 
 
-PLACEMENTS: dict[str, Callable[[Dissection, str], None]] = {
-    "pre": Dissection._block_norm_first,
-    "post": Dissection._block_norm_after,
+PLACEMENTS: dict[str, Callable[[StreamDecomposition, str], None]] = {
+    "pre": StreamDecomposition._block_norm_first,
+    "post": StreamDecomposition._block_norm_after,
 }
 WeightAndBias = tuple[Tensor, Tensor | None]
 OUTPUTS: dict[type[nn.Module], Callable[..., WeightAndBias]] = {  # what takes the heads (H * E) into the stream (D)

@@ -9,8 +9,7 @@ import pytest
 import torch
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.head_measures import MEASURES
-from foretell.insight.attribution.heads import HeadPatterns, head_patterns
+from foretell.insight.attribution.head_patterns import MEASURES, HeadPatterns, head_patterns
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 
