@@ -1,4 +1,4 @@
-"""How much a trace may hold: what it will need is estimated before a pass and counted during it."""
+"""Recorded values: storage by name and call, the memory budget, and the file they are saved to."""
 
 from __future__ import annotations
 
@@ -25,24 +25,24 @@ LARGEST_SHOWN = 3
 
 
 class Budget:
-    """Counts bytes by name, and refuses with a `UsageError` what would go over the limit."""
+    """Counts bytes by name and raises `UsageError` when the limit would be exceeded."""
 
     def __init__(self, limit: int):
         self.limit = limit
-        self.held: Counter[str] = Counter()  # by the name with its numbers starred
+        self.held: Counter[str] = Counter()  # by name, with layer numbers as *
 
     @property
     def total(self) -> int:
-        """All bytes counted so far."""
+        """Total bytes counted so far."""
         return sum(self.held.values())
 
     def add(self, name: str, value: Tensor) -> None:
-        """Count a value that is about to be kept."""
+        """Count a value that is about to be stored."""
         self.held[starred(name)] += value.nbytes
         self.check(self.held)
 
     def check(self, needed: Counter[str]) -> None:
-        """Refuse what needs more than there is, naming what takes most of it."""
+        """Raise `UsageError`, naming the largest values, if the sum of `needed` exceeds the limit."""
         total = sum(needed.values())
         if total <= self.limit:
             return
@@ -53,7 +53,7 @@ class Budget:
         )
 
     def foresee(self, points: Iterable[Point], config: ModelConfig, ids: Tensor, element_bytes: int) -> None:
-        """Refuse a pass over ids (B, T) that would go over the limit, before it begins."""
+        """Estimate what a pass over ids (B, T) needs, and refuse it before it starts if that exceeds the limit."""
         widths = least_widths(config, ids.shape[1])
         needed = Counter(self.held)
         for point in points:
@@ -62,7 +62,7 @@ class Budget:
 
 
 def width_name(point: Point) -> str:
-    """The last segment of what a point is named after; a block is called `block`, the weights' dropout by its core."""
+    """The key of a point in `least_widths`: the last segment of its name, with three exceptions."""
     *parents, last = point.name.split(".")
     if last == "dropout" and parents[-1] == "core":
         return "weights"
@@ -72,9 +72,9 @@ def width_name(point: Point) -> str:
 
 
 def least_widths(config: ModelConfig, length: int) -> dict[str, int]:
-    """Elements for each token of a row, at least, by `width_name`.
+    """A lower bound of elements per token, by `width_name`.
 
-    The keys that a cache holds besides are not counted, nor the logits, since a caller may ask for a few of them only.
+    Cached keys are not counted, nor are logits: a caller may ask for those of a few positions only.
     """
     heads, groups = config.num_heads * config.head_width, config.num_kv_heads * config.head_width
     stream = (
@@ -91,7 +91,7 @@ def least_widths(config: ModelConfig, length: int) -> dict[str, int]:
 
 
 def element_bytes(weight: Tensor) -> int:
-    """Bytes of a value of this model, at least: under autocast many are smaller than the weights."""
+    """A lower bound of bytes per element: under autocast, values may be smaller than the weights."""
     kind = weight.device.type
     autocast = torch.get_autocast_dtype(kind).itemsize if torch.is_autocast_enabled(kind) else weight.itemsize
     return min(weight.itemsize, autocast)
@@ -108,38 +108,38 @@ def format_bytes(count: int) -> str:
 
 
 class RecordedValues:
-    """RecordedValues by name and number of the call. Masks are kept as they are; tensors are detached and counted."""
+    """Values by name and call index. Tensors are detached and counted; masks are stored as they are."""
 
     def __init__(self, budget: Budget):
         self.budget = budget
         self._calls: defaultdict[str, dict[int, Any]] = defaultdict(dict)
 
     def add(self, name: str, value: Any) -> int:
-        """Keep the value of one more call, and return that call's number."""
+        """Store the value of the next call and return that call's index."""
         call = len(self._calls[name])
         self.put(name, call, value)
         return call
 
     def put(self, name: str, call: int, value: Any) -> None:
-        """Keep the value of a call."""
+        """Store the value of one call."""
         if isinstance(value, Tensor):
             value = owned(value)
             self.budget.add(name, value)
         self._calls[name][call] = value
 
     def calls(self, name: str) -> list[Any]:
-        """The values of all calls, in order; none where there was no call."""
+        """The values of all calls, in order."""
         return [value for _, value in sorted(self._calls.get(name, {}).items())]
 
     def names(self) -> list[str]:
-        """All names with a value."""
+        """All names that have a value."""
         return list(self._calls)
 
 
 def owned(value: Tensor) -> Tensor:
-    """A value that stays as it is: what lies inside something larger is copied out.
+    """The detached value; copied if it is a view into larger storage.
 
-    Keys and values in a cache are such: later tokens are written beside them, and padding over what was padding.
+    Keys and values in a cache are such views: later calls write into the same storage.
     """
     detached = value.detach()
     return detached.clone() if detached.untyped_storage().nbytes() > detached.nbytes else detached
@@ -149,7 +149,7 @@ FORMAT = "foretell.trace/1"
 
 
 class Recorded(Protocol):
-    """What there is to write."""
+    """Source of values to save."""
 
     def names(self) -> list[str]: ...
 
@@ -159,14 +159,14 @@ class Recorded(Protocol):
 
 
 def save_values(recorded: Recorded, path: Path, budget: Budget, metadata: Mapping[str, str]) -> list[str]:
-    """Write every value, and which of them are derived; returns the keys. The file appears whole or not at all."""
+    """Write every value to a safetensors file atomically, list derived keys in its metadata, and return all keys."""
     path = check_target(path)
     tensors: dict[str, Tensor] = {}
     derived: list[str] = []
     for name in recorded.names():
         for key, value in keyed(name, recorded.calls(name)).items():
             budget.add(name, value)
-            # A copy, since safetensors refuses two names for one piece of memory, which identity modules bring about
+            # Identity modules give one tensor two names, which safetensors refuses: so each is copied
             tensors[key] = value.detach().to("cpu", copy=True).contiguous()
             derived += [key] if recorded.is_derived(name) else []
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
@@ -179,7 +179,7 @@ def save_values(recorded: Recorded, path: Path, budget: Budget, metadata: Mappin
 
 
 def keyed(name: str, values: list[Tensor]) -> dict[str, Tensor]:
-    """A name's values by key: the name itself, or `name#0`, `name#1` where there are several."""
+    """The values of a name by file key: the name itself, or `name#0`, `name#1` if there are several calls."""
     if len(values) == 1:
         return {name: values[0]}
-    return {f"{name}#{number}": value for number, value in enumerate(values)}
+    return {f"{name}#{call}": value for call, value in enumerate(values)}

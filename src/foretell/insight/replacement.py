@@ -1,4 +1,4 @@
-"""Putting another value in the place of a named one while the model runs."""
+"""Replacement of named values while the model runs, and of attention cores by explicit ones."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from foretell.insight.points import Point, PointKind
 from foretell.model.decoder import Decoder
 
 Change = Callable[[Tensor], Tensor]
-Replacement = Change | Tensor  # a tensor is expanded to the shape of what it replaces
+Replacement = Change | Tensor  # a tensor is expanded to the shape of the value it replaces
 
 
 def without_heads(*heads: int) -> Change:
-    """For `attention.core`: the outputs (B, H, T, E) of these heads become zero, as if they had not been there."""
+    """A change for `attention.core` that sets the outputs (B, H, T, E) of these heads to zero."""
 
     def change(mixed: Tensor) -> Tensor:
         last = mixed.shape[1] - 1
@@ -34,7 +34,7 @@ def without_heads(*heads: int) -> Change:
 
 
 def replace_value(module: nn.Module, point: Point, replacement: Replacement) -> RemovableHandle:
-    """From now on, what stands at the point is what the replacement says, until the handle is removed."""
+    """Replace the value at a point in every call until the handle is removed."""
 
     def changed(value: Tensor) -> Tensor:
         return fit(replacement if isinstance(replacement, Tensor) else replacement(value), value, point.name)
@@ -53,12 +53,12 @@ def replace_value(module: nn.Module, point: Point, replacement: Replacement) -> 
 
 
 def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
-    """The same values with another one at `index`."""
+    """A copy of the tuple with `value` at `index`."""
     return (*values[:index], value, *values[index + 1 :])
 
 
 def fit(new: Any, old: Tensor, name: str) -> Tensor:
-    """The new value in the shape, type and place of the old one; what does not fit is a `UsageError`."""
+    """The new value with the shape, dtype and device of the old one. Raises `UsageError` if it does not fit."""
     if not isinstance(new, Tensor):
         raise UsageError(
             f"the replacement of {name} is a {type(new).__name__}; give a tensor of shape {tuple(old.shape)}"
@@ -72,7 +72,7 @@ def fit(new: Any, old: Tensor, name: str) -> Tensor:
 
 @contextmanager
 def explicit_cores(decoder: Decoder, paths: list[str]) -> Generator[None]:
-    """The cores at these paths replaced by explicit ones while the block runs, and put back after it."""
+    """Replace the cores at these paths by `StagedAttention` inside the block."""
     replaced = {path: decoder.get_submodule(path) for path in paths}
     try:
         for path, core in replaced.items():

@@ -1,4 +1,4 @@
-"""What the tests of attribution share: a tiny decoder of any kind with a tokenizer that has a letter for each id."""
+"""Fixtures of the attribution tests: a tiny decoder of any configuration, with a tokenizer of one letter per id."""
 
 from __future__ import annotations
 

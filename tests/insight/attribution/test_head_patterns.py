@@ -1,4 +1,4 @@
-"""What weights come to in numbers, for patterns whose numbers are known; and the weights are those of the model."""
+"""The measures of known attention patterns, and the weights of a model."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ EVEN = torch.ones(LENGTH, LENGTH).tril() / torch.arange(1, LENGTH + 1)[:, None]
         ),
         (torch.ones(1, 1), {"distance": 0, "first": 1, "itself": 1, "previous": 0, "entropy": 0}),
     ],
-    ids=["itself", "the one before", "the first", "evenly", "one token"],
+    ids=["itself", "previous", "first", "even", "one token"],
 )
-def test_a_pattern_has_the_numbers_that_it_should(weights, expected) -> None:
+def test_known_patterns_have_the_expected_measures(weights, expected) -> None:
     patterns = HeadPatterns(["a"] * len(weights), weights[None, None])
     assert {name: float(patterns.measured(name)) for name in MEASURES} == pytest.approx(expected)
 
@@ -57,7 +57,7 @@ def test_the_weights_are_those_of_the_pass(model: LanguageModel, text: str) -> N
     torch.testing.assert_close(patterns.weights.sum(-1), torch.ones(patterns.weights.shape[:-1]))
 
 
-def test_json_has_numbers_and_weights_of_each_head(make_model: MakeModel, text: str) -> None:
+def test_json_has_measures_and_weights_of_each_head(make_model: MakeModel, text: str) -> None:
     heads = head_patterns(make_model("gpt2"), text).to_json()["heads"]
     assert len(heads) == 4
     assert heads[3]["name"] == "trunk.blocks.1.attention.core[1]"
@@ -65,25 +65,25 @@ def test_json_has_numbers_and_weights_of_each_head(make_model: MakeModel, text: 
     assert len(heads[3]["weights"]) == 7
 
 
-def test_twelve_layers_of_twelve_heads_fit_eighty_columns() -> None:
+def test_twelve_layers_of_twelve_heads_fit_80_columns() -> None:
     weights = torch.rand(12, 12, 9, 9).tril()
     lines = str(HeadPatterns(["a"] * 9, weights / weights.sum(-1, keepdim=True))).splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.split()[:1] == ["11"] for line in lines) == len(MEASURES)
 
 
-def test_more_heads_than_fit_go_on_in_another_table() -> None:
+def test_many_heads_are_split_into_several_tables() -> None:
     patterns = HeadPatterns(["a"], torch.ones(1, 25, 1, 1))
     lines = [line for line in str(patterns).splitlines() if line.startswith("layer")]
     assert [len(line.split()) - 1 for line in lines[:3]] == [12, 12, 1]
     assert max(map(len, lines)) <= 80
 
 
-def test_a_head_is_shown_as_shades() -> None:
+def test_a_head_is_printed_as_a_heat_map() -> None:
     patterns = HeadPatterns(list("abcde"), PREVIOUS[None, None])
     shades = [line for line in str(patterns.layer(0)).splitlines() if line.endswith("▕")]
     assert [line.count("██") for line in shades] == [1] * 5
-    with pytest.raises(UsageError, match="no head 1 in layer 0; there are layers 0 to 0, heads 0 to 0"):
+    with pytest.raises(UsageError, match="layer 0 has no head 1; the layers are 0 to 0, the heads 0 to 0"):
         patterns.head(0, 1)
-    with pytest.raises(UsageError, match="no layer 1; the layers are 0 to 0"):
+    with pytest.raises(UsageError, match="layer 1 does not exist; the layers are 0 to 0"):
         patterns.layer(1)

@@ -1,4 +1,4 @@
-"""The lens reads every place of the stream as the model reads its end."""
+"""The logit lens applies the last norm and the head to the stream after every block."""
 
 from __future__ import annotations
 
@@ -16,20 +16,22 @@ MakeModel = Callable[..., LanguageModel]
 
 
 @torch.no_grad()
-def test_after_the_last_block_it_reads_what_the_model_says(model: LanguageModel, text: str) -> None:
+def test_the_reading_after_the_last_block_is_the_models_prediction(model: LanguageModel, text: str) -> None:
     probabilities = model.decoder(torch.tensor([model.tokenizer.encode(text)]))[0].double().softmax(-1)
     lens = logit_lens(model, text, top=4)
-    assert [one.position for one in lens.positions] == list(range(7))
-    for one, expected in zip(lens.positions, probabilities, strict=True):
+    assert [reading.position for reading in lens.positions] == list(range(7))
+    for ours, expected in zip(lens.positions, probabilities, strict=True):
         best = expected.topk(4)
-        assert one.winner.id == int(best.indices[0])
-        assert [token.id for token in one.readings[-1].tokens] == best.indices.tolist()
-        assert [token.probability for token in one.readings[-1].tokens] == pytest.approx(best.values.tolist(), rel=1e-4)
-        assert (one.readings[-1].rank, one.readings[-1].probability) == (1, pytest.approx(one.winner.probability))
+        assert ours.winner.id == int(best.indices[0])
+        assert [token.id for token in ours.readings[-1].tokens] == best.indices.tolist()
+        assert [token.probability for token in ours.readings[-1].tokens] == pytest.approx(
+            best.values.tolist(), rel=1e-4
+        )
+        assert (ours.readings[-1].rank, ours.readings[-1].probability) == (1, pytest.approx(ours.winner.probability))
 
 
 @torch.no_grad()
-def test_before_it_is_the_last_norm_and_the_head_on_the_stream(model: LanguageModel, text: str) -> None:
+def test_an_earlier_reading_is_the_last_norm_and_the_head_on_the_stream(model: LanguageModel, text: str) -> None:
     reading = logit_lens(model, text, at=3).positions[0].readings[1]
     with Trace(model, "trunk.blocks.0") as trace:
         model.decoder(torch.tensor([model.tokenizer.encode(text)]))
@@ -42,24 +44,24 @@ def test_before_it_is_the_last_norm_and_the_head_on_the_stream(model: LanguageMo
     assert reading.rank == sorted(expected.tolist(), reverse=True).index(float(expected[winner])) + 1
 
 
-def test_one_position_is_the_same_as_among_all(make_model: MakeModel, text: str) -> None:
+def test_one_position_alone_is_the_same_as_among_all(make_model: MakeModel, text: str) -> None:
     model = make_model("gpt2", torch.float64)
     alone, among = logit_lens(model, text, at=-3).positions[0], logit_lens(model, text).positions[4]
     assert alone.context == among.context == "abcad"
-    for one, other in zip(alone.readings, among.readings, strict=True):
-        assert one.probability == pytest.approx(other.probability)
-        assert (one.name, one.rank) == (other.name, other.rank)
+    for ours, theirs in zip(alone.readings, among.readings, strict=True):
+        assert ours.probability == pytest.approx(theirs.probability)
+        assert (ours.name, ours.rank) == (theirs.name, theirs.rank)
 
 
-def test_a_winner_has_settled_where_it_came_first_and_stayed(make_model: MakeModel, text: str) -> None:
-    for one in logit_lens(make_model("gpt2", num_layers=5), text).positions:
-        names = [reading.name for reading in one.readings]
-        since = names.index(one.settled)
-        assert all(reading.rank == 1 for reading in one.readings[since:])
-        assert since == 0 or one.readings[since - 1].rank > 1
+def test_a_winner_has_settled_from_where_it_ranks_first_to_the_end(make_model: MakeModel, text: str) -> None:
+    for position in logit_lens(make_model("gpt2", num_layers=5), text).positions:
+        names = [reading.name for reading in position.readings]
+        since = names.index(position.settled)
+        assert all(reading.rank == 1 for reading in position.readings[since:])
+        assert since == 0 or position.readings[since - 1].rank > 1
 
 
-def test_printed_it_fits_eighty_columns(make_model: MakeModel, text: str) -> None:
+def test_printed_output_fits_80_columns(make_model: MakeModel, text: str) -> None:
     lines = str(logit_lens(make_model("gpt2", num_layers=12), text, top=8)).splitlines()
     assert max(map(len, lines)) <= 80
     assert sum(line.startswith(("embed ", "trunk.blocks.")) for line in lines) == 13

@@ -1,4 +1,4 @@
-"""The textbook beside the model: near where the model is right, and told where it is not."""
+"""The check with the textbook: it passes for a correct model, and fails for a wrong one."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ TEXT = "abcafig!"
 
 
 def test_textbook_and_model_agree_for_every_decoder(config, make_model):
-    found = check(make_model(config), TEXT)
-    assert found.holds, str(found)
-    assert [(one.dtype, one.bound) for one in found.differences] == [("float32", 1e-3), ("float64", 1e-10)]
-    assert max(map(len, str(found).splitlines())) <= 80
-    assert json.loads(json.dumps(found.to_json(), allow_nan=False))["holds"]
+    outcome = check(make_model(config), TEXT)
+    assert outcome.holds, str(outcome)
+    assert [(difference.dtype, difference.bound) for difference in outcome.differences] == [
+        ("float32", 1e-3),
+        ("float64", 1e-10),
+    ]
+    assert max(map(len, str(outcome).splitlines())) <= 80
+    assert json.loads(json.dumps(outcome.to_json(), allow_nan=False))["holds"]
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
@@ -27,28 +30,28 @@ def test_a_model_that_computes_something_else_breaks_the_bound(make_model, name)
     model = make_model(name)
     assert check(model, TEXT).holds
     with Trace(model, replace={"trunk.blocks.0.attention": lambda update: update * 1.05}):
-        assert [one.holds for one in check(model, TEXT).differences] == [False, False]
+        assert [difference.holds for difference in check(model, TEXT).differences] == [False, False]
 
 
-def test_a_model_of_another_norm_breaks_the_bound(make_model):
+def test_a_model_with_another_epsilon_breaks_the_bound(make_model):
     model = make_model("gpt2")
     model.decoder.trunk.norm.eps = 0.1
-    found = check(model, TEXT)
-    assert not found.holds
-    assert [one.holds for one in found.differences] == [False, False]
-    assert "BROKEN" in str(found)
-    assert "NOT" in found.verdict
+    outcome = check(model, TEXT)
+    assert not outcome.holds
+    assert [difference.holds for difference in outcome.differences] == [False, False]
+    assert "BROKEN" in str(outcome)
+    assert "NOT" in outcome.verdict
 
 
-def test_numbers_that_are_none_are_a_broken_bound_too(make_model):
+def test_nan_logits_break_the_bound(make_model):
     model = make_model("gpt2")
     model.decoder.trunk.norm.weight.data[0] = torch.nan
-    found = check(model, TEXT)
-    assert not found.holds
-    json.dumps(found.to_json(), allow_nan=False)
+    outcome = check(model, TEXT)
+    assert not outcome.holds
+    json.dumps(outcome.to_json(), allow_nan=False)
 
 
-def test_in_bfloat16_no_bound_is_promised_and_the_difference_is_shown(make_model):
+def test_bfloat16_has_no_bound_but_a_difference(make_model):
     low, double = check(make_model("gpt2", torch.bfloat16), TEXT).differences
     assert (low.bound, low.holds) == (None, True)
     assert low.share > 1e-4
@@ -59,7 +62,7 @@ def test_a_model_in_float64_is_compared_once(make_model):
     assert len(check(make_model("gpt2", torch.float64), TEXT).differences) == 1
 
 
-def test_the_model_is_as_it_was(make_model):
+def test_the_check_leaves_the_model_unchanged(make_model):
     model = make_model("gpt2")
     check(model, TEXT)
     assert model.dtype == torch.float32

@@ -1,4 +1,9 @@
-"""What is to be left out, in writing: globs of trace names, with an index for one head, or each, behind it."""
+"""Ablation: how a prediction changes when an output of the model is replaced by zero or by its mean over positions.
+
+Unlike a direct contribution this is a causal effect: all later layers see the change. It does not measure everything a
+part is good for, since other parts may compensate (McGrath et al. 2023, "The Hydra Effect"). Later layers were never
+trained on an output of zero; the mean over positions is closer to what they were trained on.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +26,8 @@ from foretell.paths import matches, select
 from foretell.typesetting.document import Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
 
-ADDRESS = re.compile(r"(?P<glob>[^\[\]]+)(?:\[(?P<index>\d+|\*)\])?")
-HEADED = ("core", "query", "key", "value")  # a core and what goes into it are (B, H or G, T, E)
+TARGETS = re.compile(r"(?P<glob>[^\[\]]+)(?:\[(?P<index>\d+|\*)\])?")
+HEADED = ("core", "query", "key", "value")  # a core's output and inputs, which are (B, H or G, T, E)
 
 
 @dataclass(frozen=True)
@@ -36,7 +41,7 @@ class AblationTarget:
         return self.name if self.head is None else f"{self.name}[{self.head}]"
 
     def change(self, fill: Change) -> Change:
-        """The replacement: what `fill` makes of the value, in this head alone where there is one."""
+        """The replacement of the value by `fill(value)`, in this head alone if there is one."""
         if self.head is None:
             return fill
 
@@ -55,20 +60,20 @@ FILLS: dict[str, Change] = {
 
 
 def find_targets(decoder: Decoder, address: str) -> list[AblationTarget]:
-    """All that an address names: `trunk.blocks.*.feedforward`; one head, `**.attention.core[0]`; each, `**.core[*]`."""
-    found = ADDRESS.fullmatch(address)
-    if found is None:
-        raise UsageError(f"'{address}' is no address; write a name or glob, and [0] or [*] behind it for heads")
-    names = select(found["glob"], replaceable(decoder, found["glob"]))
-    if found["index"] is None:
+    """The targets of `trunk.blocks.*.feedforward`; of one head, `**.attention.core[0]`; of each head, `**.core[*]`."""
+    match = TARGETS.fullmatch(address)
+    if match is None:
+        raise UsageError(f"'{address}' is not an address; write a name or glob, followed by [0] or [*] for heads")
+    names = select(match["glob"], replaceable(decoder, match["glob"]))
+    if match["index"] is None:
         return [AblationTarget(name) for name in names]
-    return [AblationTarget(name, head) for name in names for head in _heads(decoder, name, found["index"])]
+    return [AblationTarget(name, head) for name in names for head in _heads(decoder, name, match["index"])]
 
 
 def replaceable(decoder: Decoder, glob: str) -> list[str]:
-    """The names of what modules hand out, all of which a pass can be made to go on without.
+    """The names of values that can be replaced: outputs and inputs of modules.
 
-    A glob that matches only what is computed beside the pass is a `UsageError`.
+    Raises `UsageError` for a glob that matches derived values only.
     """
     entries = make_catalog(decoder).entries
     names = [name for name, entry in entries.items() if isinstance(entry, Point)]
@@ -76,7 +81,7 @@ def replaceable(decoder: Decoder, glob: str) -> list[str]:
     if matched and not any(name in names for name in matched):
         first = matched[0]
         raise UsageError(
-            f"{first} is computed beside the pass, which does not read it; leave out {first.rpartition('.')[0]} instead"
+            f"{first} is derived from the pass, which does not use it; ablate {first.rpartition('.')[0]} instead"
         )
     return names
 
@@ -84,7 +89,7 @@ def replaceable(decoder: Decoder, glob: str) -> list[str]:
 def _heads(decoder: Decoder, name: str, index: str) -> range:
     parents, last = name.rpartition(".")[0], _last(name)
     if last not in HEADED or (last != "core" and _last(parents) != "core"):
-        raise UsageError(f"{name} has no heads to choose from; attention.core and what is named below it have")
+        raise UsageError(f"{name} has no heads; attention.core and its query, key and value have")
     config = decoder.config
     count = config.num_kv_heads if last in ("key", "value") else config.num_heads
     if index == "*":
@@ -103,10 +108,10 @@ SHOWN = 24
 
 @dataclass(frozen=True)
 class AblationEffect:
-    """What one ablation does: the token's probability with it, and the distance from the distribution without.
+    """The effect of one ablation: the token's probability after it, and the divergence of the distribution.
 
-    divergence is the Kullback-Leibler divergence in nats, of the distribution after from the one before:
-    sum of before * ln(before / after). winner is the likeliest token now.
+    divergence: the Kullback-Leibler divergence in nats, the sum of before * ln(before / after). winner: the most
+    probable token after the ablation.
     """
 
     name: str
@@ -117,7 +122,7 @@ class AblationEffect:
 
 @dataclass(frozen=True)
 class Ablation(Shown):
-    """The effects of leaving out each of several parts by itself, the largest divergence first."""
+    """The effects of ablating each of several parts by itself, the largest divergence first."""
 
     where: str
     token: TokenProbability
@@ -126,7 +131,7 @@ class Ablation(Shown):
     effects: list[AblationEffect]
 
     def document(self) -> Section:
-        """A line for each part."""
+        """One line per part."""
         token = quoted(self.token.text)
         before = f"{token} has {percent(self.token.probability)} {self.where}."
         rows = [
@@ -149,10 +154,10 @@ class Ablation(Shown):
 def ablate(
     model: LanguageModel, text: str, address: str, token: str | int | None = None, at: int = -1, fill: str = "zero"
 ) -> Ablation:
-    """Run the model once as it is and once for each part that the address names, that part's output replaced.
+    """Run the model once unchanged and once per target of the address, with that target's value replaced.
 
-    address: as in `address.find_targets`. fill: `zero`, or `mean`, the mean over the positions of this text.
-    token: text or id; None is the likeliest.
+    address: as in `find_targets`. fill: `zero`, or `mean` over the positions of this text. token: text or id; None for
+    the most probable one. at: the position whose prediction is examined.
     """
     if fill not in FILLS:
         raise UsageError(f"unknown replacement '{fill}'{did_you_mean(fill, FILLS)}; known: {', '.join(FILLS)}")

@@ -1,14 +1,14 @@
-"""What each part of a model contributed, directly, to the logit of one token.
+"""Direct logit attribution: the direct contribution of each part of a model to the logit of one token.
 
-A logit is a sum: the head multiplies the stream by one vector, and the stream is what the embedding, each head and each
-feed-forward layer put into it. So the logit falls apart into one number for each of them (Elhage et al. 2021, "A
-Mathematical Framework for Transformer Circuits"). The norms on the way are held still at the statistics that they had
-in this pass, which makes them linear.
+A logit is a dot product of the stream with one vector of the head, and the stream is the sum of what the embedding,
+each head and each feed-forward layer added. So the logit is a sum of one number per part (Elhage et al. 2021, "A
+Mathematical Framework for Transformer Circuits"). The norms on the way are frozen: with the statistics of this pass
+they are linear.
 
-What a direct contribution is: how much of the number came from this part with no other part in between. What it is not:
-the effect of leaving the part out, since later layers read what it wrote and norms would divide by something else; that
-is what `ablation` measures. Nor is it evidence for a token by itself: the same number added to all logits changes no
-probability. Comparing with another token (`against`) leaves out what is common to both.
+A direct contribution is what a part added to the logit with no other part in between. It is not the effect of
+removing the part, since later layers read what it wrote and the norms would divide by something else; `ablation`
+measures that. It is not evidence for a token by itself either: a number that is added to all logits changes no
+probability. A comparison with another token (`against`) removes what is common to both.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from foretell.typesetting.document import Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
 
 BAR_WIDTH = 24
-BARS = {True: "█", False: "▒"}  # by: does it raise the logit?
-SHOWN = 16  # parts named one by one
+RAISES, LOWERS = "█", "▒"  # bars of parts that raise or lower the logit
+SHOWN = 16  # parts listed individually
 
-# The sum is made in float64, of values that the model rounded on their way. So it may differ from the logit by up to
-# SUM_BOUND * epsilon of the model's dtype * the largest of all logits in size; measured: at most 5.1, primer's 0.7
+# The sum is computed in float64 from values that the model has rounded. So it may differ from the logit by up to
+# SUM_BOUND * epsilon of the model's dtype * the largest absolute logit; measured: at most 5.1, primer 0.7
 SUM_BOUND = 16
 
 
 @dataclass(frozen=True)
 class DirectContribution:
-    """What one part, by its address, brought to the logit."""
+    """The direct contribution of one part, by its address, to the logit."""
 
     name: str
     value: float
@@ -51,9 +51,9 @@ class DirectContribution:
 
 @dataclass(frozen=True)
 class DirectLogitAttribution(Shown):
-    """All parts in the order of the model; `total` is their sum, `logit` what the model itself said.
+    """All parts in the order of the model; `total` is their sum, `logit` the model's own value.
 
-    With `against`, all numbers are differences: this token's logit minus that token's.
+    With `against`, all numbers are differences: the logit of `token` minus that of `against`.
     """
 
     where: str
@@ -66,11 +66,11 @@ class DirectLogitAttribution(Shown):
     logit: float
 
     def largest(self, count: int) -> list[DirectContribution]:
-        """The first `count` by size, whatever their sign."""
+        """The `count` largest parts by absolute value."""
         return sorted(self.parts, key=lambda part: -abs(part.value))[:count]
 
     def document(self) -> Section:
-        """The largest one by one with bars, the others together, the sum and the logit under each other."""
+        """The largest parts with bars, the sum of the others, then the total and the logit."""
         shown = self.largest(SHOWN if len(self.parts) > SHOWN + 1 else len(self.parts))
         longest = abs(shown[0].value) or 1.0
         rows = [(signed(part.value), _bar(part.value / longest), part.name) for part in shown]
@@ -95,11 +95,11 @@ class DirectLogitAttribution(Shown):
 def direct_logit_attribution(
     model: LanguageModel, text: str, token: str | int | None = None, at: int = -1, against: str | int | None = None
 ) -> DirectLogitAttribution:
-    """The direct contribution of every part to a token's logit after position `at` of the text.
+    """The direct contribution of every part to a token's logit at position `at` of the text.
 
-    token: text or id; None is the likeliest. Parts are the embeddings of the token and of its position, each head
-    (`trunk.blocks.3.attention.core[0]`), the biases of attention's outputs, each feed-forward layer, what norms on the
-    way add (`trunk.norm.bias`) and the head's bias. They add up to the logit within SUM_BOUND.
+    token: text or id; None for the most probable one. Parts are the token and position embeddings, each head
+    (`trunk.blocks.3.attention.core[0]`), the biases of attention outputs, each feed-forward layer, the biases of norms
+    (`trunk.norm.bias`) and of the head. Their sum equals the logit within SUM_BOUND.
     """
     prediction = make_prediction(model, text, at)
     names = [name for name in trace_names(model) if any(matches(glob, name) for glob in RECORDED)]
@@ -108,9 +108,9 @@ def direct_logit_attribution(
     chosen = choose_token(model, token, logits)
     other = None if against is None else choose_token(model, against, logits)
     parts = StreamDecomposition(model.decoder, trace, prediction.at).run()
-    found = _multiplied(parts, *_readout(model.decoder.head, chosen, other))
+    contributions = _multiplied(parts, *_readout(model.decoder.head, chosen, other))
     logit = logits[chosen] - (0 if other is None else logits[other])
-    return _result(prediction, chosen, other, found, float(logit))
+    return _result(prediction, chosen, other, contributions, float(logit))
 
 
 def _result(
@@ -124,12 +124,12 @@ def _result(
 
 def _multiplied(parts: StreamParts, direction: Tensor, bias: float | None) -> list[DirectContribution]:
     values = (parts.stacked() @ direction).tolist()
-    found = [DirectContribution(name, value) for name, value in zip(parts.names, values, strict=True)]
-    return found if bias is None else [*found, DirectContribution("head.bias", bias)]
+    contributions = [DirectContribution(name, value) for name, value in zip(parts.names, values, strict=True)]
+    return contributions if bias is None else [*contributions, DirectContribution("head.bias", bias)]
 
 
 def _readout(head: nn.Module, token: int, against: int | None) -> tuple[Tensor, float | None]:
-    """The vector (D,) whose product with the stream is the logit, or a difference of two; and what the bias adds."""
+    """The vector (D,) whose dot product with the stream is the logit or difference of logits, and the bias term."""
     weight, bias = HEADS[type(head)](head)
     rows = [token] if against is None else [token, against]
     first, *others = weight[rows].double()
@@ -147,5 +147,5 @@ HEADS: dict[type[nn.Module], Callable[[Any], tuple[Tensor, Tensor | None]]] = { 
 
 
 def _bar(share: float) -> str:
-    """Up to BAR_WIDTH columns; anything that is not nothing shows."""
-    return BARS[share > 0] * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
+    """A bar of up to BAR_WIDTH columns, at least one unless the share is zero."""
+    return (RAISES if share > 0 else LOWERS) * max(1 if share else 0, round(BAR_WIDTH * abs(share)))

@@ -1,4 +1,7 @@
-"""What a head's attention weights come to in numbers, each a mean over the tokens that look."""
+"""Attention patterns: the weights of each head over a text, and five numbers that describe them.
+
+A weight says where a head reads from, not how much it matters: see `direct_logit_attribution` and `ablation`.
+"""
 
 from __future__ import annotations
 
@@ -20,41 +23,41 @@ from foretell.typesetting.notebook import Shown
 
 @dataclass(frozen=True)
 class HeadMeasure:
-    """A number for every head, and how it is written."""
+    """A number that describes a head's attention weights, and how it is formatted."""
 
     title: str
-    of: Callable[[Tensor], Tensor]  # weights (..., T, S) to one number a head, (...)
+    of: Callable[[Tensor], Tensor]  # weights (..., T, S) to one number per head, (...)
     format: Callable[[float], str]
 
 
 def mean_distance(weights: Tensor) -> Tensor:
-    """How many tokens back a head looks, on average."""
-    places = torch.arange(weights.shape[-1], device=weights.device)
-    return _over_queries((weights * (places[:, None] - places)).sum(-1))
+    """The mean distance, in tokens, from query to key."""
+    positions = torch.arange(weights.shape[-1], device=weights.device)
+    return _over_queries((weights * (positions[:, None] - positions)).sum(-1))
 
 
 def attention_sink(weights: Tensor) -> Tensor:
-    """How much goes to the first token, where heads that have nothing to do often look (Xiao et al. 2023)."""
+    """The mean weight on the first token, where idle heads often attend (Xiao et al. 2023, "attention sinks")."""
     return _over_queries(weights[..., 0])
 
 
 def share_on_itself(weights: Tensor) -> Tensor:
-    """How much each token gives to itself."""
+    """The mean weight of each token on itself."""
     return _over_queries(weights.diagonal(dim1=-2, dim2=-1))
 
 
 def share_on_previous(weights: Tensor) -> Tensor:
-    """How much goes to the token before; for the second token that is the first."""
+    """The mean weight on the previous token."""
     return weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(-1) if weights.shape[-1] > 1 else 0 * weights[..., 0, 0]
 
 
 def entropy(weights: Tensor) -> Tensor:
-    """How spread out a head's look is, in nats: 0 is one token alone, ln n is n tokens evenly."""
+    """The mean entropy of the weights in nats: 0 for a single token, ln n for n tokens evenly."""
     return _over_queries(torch.special.entr(weights).sum(-1))
 
 
 def _over_queries(values: Tensor) -> Tensor:
-    """The mean over all queries but the first, which has only itself to look at; alone, it is all there is."""
+    """The mean over all queries but the first, which can attend to itself only; over one query, its value."""
     return values[..., 1:].mean(-1) if values.shape[-1] > 1 else values[..., 0]
 
 
@@ -71,26 +74,26 @@ MEASURES: dict[str, HeadMeasure] = {
 }
 
 
-HEADS_ABREAST = 12  # columns of a table that 80 characters have room for
+HEADS_PER_TABLE = 12  # columns that fit 80 characters
 
 
 @dataclass(frozen=True, eq=False)
 class HeadPattern(Shown):
-    """One head's weights, (T, S): how much query t takes of key s. Every row sums to 1."""
+    """The attention weights of one head, (T, S). Every row sums to 1."""
 
     name: str
     pieces: list[str]
     weights: Tensor
 
     def document(self) -> Section:
-        """The weights as shades, a row for each token that looks."""
+        """The weights as a heat map, one row per query."""
         labels = [quoted(piece) for piece in self.pieces]
         numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
         shades = HeatMap(self.weights.double().cpu().numpy(), labels, labels)
         return Section(self.name, [shades, Paragraph(numbers)])
 
     def to_json(self) -> dict[str, Any]:
-        """Its numbers and its weights."""
+        """The measures and the weights."""
         numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
         return {"name": self.name, **numbers, "weights": self.weights.tolist()}
 
@@ -100,15 +103,15 @@ class HeadPattern(Shown):
 
 @dataclass(frozen=True, eq=False)
 class LayerPatterns(Shown):
-    """The heads of one layer, each to be looked at whole."""
+    """The heads of one layer, each with all weights."""
 
     layer: int
     heads: list[HeadPattern]
 
     def document(self) -> Section:
-        """Every head as shades."""
-        title = f"where the heads of layer {self.layer} look"
-        return Section(title, [Paragraph(WHERE), *(head.document() for head in self.heads)])
+        """A heat map per head."""
+        title = f"attention patterns of layer {self.layer}"
+        return Section(title, [Paragraph(ROWS), *(head.document() for head in self.heads)])
 
     def to_json(self) -> dict[str, Any]:
         return {"tokens": self.heads[0].pieces, "heads": [head.to_json() for head in self.heads]}
@@ -116,7 +119,7 @@ class LayerPatterns(Shown):
 
 @dataclass(frozen=True, eq=False)
 class HeadPatterns(Shown):
-    """The weights of all heads over one text, (L, H, T, T)."""
+    """The attention weights of all heads over one text, (L, H, T, T)."""
 
     pieces: list[str]
     weights: Tensor
@@ -126,45 +129,45 @@ class HeadPatterns(Shown):
         return MEASURES[name].of(self.weights)
 
     def head(self, layer: int, head: int) -> HeadPattern:
-        """One head; a `UsageError` where there is none of that number."""
+        """One head. Raises `UsageError` if it does not exist."""
         layers, heads = self.weights.shape[:2]
         if not (0 <= layer < layers and 0 <= head < heads):
             raise UsageError(
-                f"there is no head {head} in layer {layer}; there are layers 0 to {layers - 1}, heads 0 to {heads - 1}"
+                f"layer {layer} has no head {head}; the layers are 0 to {layers - 1}, the heads 0 to {heads - 1}"
             )
         return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
 
     def layer(self, layer: int) -> LayerPatterns:
-        """The heads of one layer; a `UsageError` where there is none of that number."""
+        """The heads of one layer. Raises `UsageError` if it does not exist."""
         layers = len(self.weights)
         if not 0 <= layer < layers:
-            raise UsageError(f"there is no layer {layer}; the layers are 0 to {layers - 1}")
+            raise UsageError(f"layer {layer} does not exist; the layers are 0 to {layers - 1}")
         return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
 
     def document(self) -> Section:
-        """For each measure a table, layers down and heads across."""
+        """One table per measure, layers down and heads across."""
         parts = [Section(measure.title, self._tables(name)) for name, measure in MEASURES.items()]
-        return Section("where each head looks", [Paragraph(AVERAGES), *parts])
+        return Section("attention patterns of each head", [Paragraph(AVERAGES), *parts])
 
     def to_json(self) -> dict[str, Any]:
-        """The numbers and the weights of each head."""
+        """The measures and the weights of each head."""
         layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
         return {"tokens": self.pieces, "heads": [head for layer in layers for head in layer["heads"]]}
 
     def _tables(self, name: str) -> Sequence[Table]:
-        """One table, or several where there are many heads."""
+        """The table of one measure, split if there are many heads."""
         values, write = self.measured(name).tolist(), MEASURES[name].format
         return [
             Table(
-                ("layer", *(str(head) for head in range(start, min(start + HEADS_ABREAST, len(values[0]))))),
-                [(str(layer), *map(write, row[start : start + HEADS_ABREAST])) for layer, row in enumerate(values)],
+                ("layer", *(str(head) for head in range(start, min(start + HEADS_PER_TABLE, len(values[0]))))),
+                [(str(layer), *map(write, row[start : start + HEADS_PER_TABLE])) for layer, row in enumerate(values)],
             )
-            for start in range(0, len(values[0]), HEADS_ABREAST)
+            for start in range(0, len(values[0]), HEADS_PER_TABLE)
         ]
 
 
-WHERE = "Each row is a token that looks, each column one that is looked at, both from the first to the last."
-AVERAGES = "Layers down, heads across. Means over all tokens but the first, which has only itself to look at."
+ROWS = "Each row is a query token, each column a key token, both from the first to the last."
+AVERAGES = "Layers down, heads across. Means over all query tokens but the first, which can attend to itself only."
 
 
 @torch.inference_mode()

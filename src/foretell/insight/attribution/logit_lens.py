@@ -1,4 +1,8 @@
-"""What the head makes of a stream that is not at its end."""
+"""The logit lens: what the model would predict if it stopped after the embedding or after a block.
+
+Source: nostalgebraist, "interpreting GPT: the logit lens", 2020. The last norm and the head read the stream after every
+block. They were trained on its end only: an early reading may be poor although the information is in the stream.
+"""
 
 from __future__ import annotations
 
@@ -19,23 +23,22 @@ from foretell.typesetting.notebook import Shown
 
 @torch.no_grad()
 def lens_logits(decoder: Decoder, stream: Tensor) -> Tensor:
-    """What the last norm and the head make of a stream (..., D) as it is after some layer: the logit lens.
+    """The logits of a stream (..., D) after any layer: the last norm and the head applied to it.
 
-    nostalgebraist 2020, "interpreting GPT: the logit lens". After the last layer these are the model's own logits.
-    Where norms come after each sublayer, there is no last norm, and the head reads the stream as it is.
+    After the last layer these are the model's own logits. A model with norms after each sublayer has no last norm.
     """
     return decoder.head(decoder.trunk.norm(stream))
 
 
-LIKELIEST_WIDTH = 44  # columns for them, so that a row fits 80
+TOP_TOKENS_WIDTH = 44  # columns for the top tokens, so that a row fits 80
 STEPS = " ▁▂▃▄▅▆▇█"
 
 
 @dataclass(frozen=True)
 class LensReading:
-    """One place of the stream, read: the likeliest tokens, and how the token that wins at the end stands here.
+    """The prediction from one point of the stream: its top tokens, and probability and rank of the final winner.
 
-    rank 1 is the likeliest.
+    rank 1 is the most probable token.
     """
 
     name: str
@@ -46,7 +49,7 @@ class LensReading:
 
 @dataclass(frozen=True)
 class LensPosition:
-    """All readings at one position, from the embedding to the last block, whose reading is the model's prediction."""
+    """All readings at one position, from the embedding to the last block, which gives the model's own prediction."""
 
     position: int
     context: str
@@ -55,7 +58,7 @@ class LensPosition:
 
     @property
     def settled(self) -> str:
-        """Where the winner came first and stayed so."""
+        """The name of the point from which on the winner ranks first."""
         settled = self.readings[-1].name
         for reading in reversed(self.readings):
             if reading.rank > 1:
@@ -66,18 +69,20 @@ class LensPosition:
 
 @dataclass(frozen=True)
 class LogitLens(Shown):
-    """A text read by the lens, at one position or at each."""
+    """The logit lens at one position of a text or at each."""
 
     positions: list[LensPosition]
 
     def document(self) -> Section:
-        """A line for each position where there are several; then the last one place by place."""
+        """One line per position if there are several, then all readings of the last one."""
         parts: list[Part] = [self._overview()] if len(self.positions) > 1 else []
         last = self.positions[-1]
         title = f"after {ending(last.context)} (position {last.position})"
-        header = ("read after", quoted(last.winner.text), "rank", "likeliest")
+        header = ("read after", quoted(last.winner.text), "rank", "top tokens")
         detail = Table(header, [_row(reading) for reading in last.readings])
-        return Section("the stream, read by the last norm and the head", [*parts, Section(title, [detail])])
+        return Section(
+            "logit lens: the last norm and the head applied to the stream", [*parts, Section(title, [detail])]
+        )
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -85,39 +90,39 @@ class LogitLens(Shown):
     def _overview(self) -> Table:
         rows = [
             (
-                str(one.position),
-                quoted(one.winner.text),
-                percent(one.winner.probability),
-                f"▏{''.join(_step(reading.probability) for reading in one.readings)}▕",
-                one.settled,
+                str(lens.position),
+                quoted(lens.winner.text),
+                percent(lens.winner.probability),
+                f"▏{''.join(_step(reading.probability) for reading in lens.readings)}▕",
+                lens.settled,
             )
-            for one in self.positions
+            for lens in self.positions
         ]
-        return Table(("after", "wins", "with", "place by place", "first since"), rows)
+        return Table(("after", "wins", "with", "by layer", "first since"), rows)
 
 
 @torch.inference_mode()
 def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int = 3) -> LogitLens:
-    """Read the stream after the embedding and after each block of one pass, at position `at` or (None) at all."""
+    """Read the stream after the embedding and after each block of one pass, at position `at` or at all (None)."""
     prediction = make_prediction(model, text, -1 if at is None else at)
-    places = list(range(len(prediction.ids))) if at is None else [prediction.at]
+    positions = list(range(len(prediction.ids))) if at is None else [prediction.at]
     with Trace(model, ["embed", "trunk.blocks.*"]) as trace:
         prediction.logits()
     *_, last = trace.names()
-    final = _read(model, trace[last][0, places])  # (P, V)
+    final = _read(model, trace[last][0, positions])  # (P, V)
     winners = final.argmax(-1).tolist()
-    readings: list[list[LensReading]] = [[] for _ in places]
+    readings: list[list[LensReading]] = [[] for _ in positions]
     for name in trace.names():  # one at a time, since all of them are (L + 1, P, V)
-        logprobs = _read(model, trace[name][0, places])
-        for row, winner, found in zip(logprobs, winners, readings, strict=True):
-            found.append(_reading(model, name, row, winner, top))
-    texts = [model.tokenizer.decode(prediction.ids[: place + 1]) for place in places]
+        logprobs = _read(model, trace[name][0, positions])
+        for row, winner, collected in zip(logprobs, winners, readings, strict=True):
+            collected.append(_reading(model, name, row, winner, top))
+    texts = [model.tokenizer.decode(prediction.ids[: position + 1]) for position in positions]
     first = [likeliest(model, row, 1)[0] for row in final]
-    return LogitLens([LensPosition(*one) for one in zip(places, texts, first, readings, strict=True)])
+    return LogitLens([LensPosition(*parts) for parts in zip(positions, texts, first, readings, strict=True)])
 
 
 def _read(model: LanguageModel, stream: Tensor) -> Tensor:
-    """Log-probabilities (P, V) of what may follow, from places of the stream (P, D)."""
+    """Log-probabilities (P, V) of the next token, from the stream (P, D)."""
     return lens_logits(model.decoder, stream)[:, : model.tokenizer.vocab_size].double().log_softmax(-1)
 
 
@@ -132,4 +137,4 @@ def _step(probability: float) -> str:
 
 def _row(reading: LensReading) -> tuple[str, str, str, str]:
     tokens = (f"{quoted(token.text)} {percent(token.probability)}" for token in reading.tokens)
-    return reading.name, percent(reading.probability), str(reading.rank), fitting(tokens, LIKELIEST_WIDTH)
+    return reading.name, percent(reading.probability), str(reading.rank), fitting(tokens, TOP_TOKENS_WIDTH)

@@ -1,4 +1,7 @@
-"""A norm with its statistics held still is linear: it can be applied to each part of a stream by itself."""
+"""The stream at one position as a sum of parts: the embeddings, and the output of each head and feed-forward layer.
+
+A norm with frozen statistics is linear, so it can be applied to each part separately.
+"""
 
 from __future__ import annotations
 
@@ -17,22 +20,22 @@ from foretell.model.transformer import AddUpdate, ReplaceByUpdate
 
 @dataclass(frozen=True)
 class FrozenNorm:
-    """Multiplies each part (N, D) by `scale` (D,), after subtracting its own mean where the norm does; then the shift.
+    """A norm as a linear function of parts (N, D): subtract each part's mean if `centers`, then multiply by `scale`.
 
-    The parts' means add up to the stream's, so only the division has to be held still.
+    The means of the parts add up to the mean of the stream, so only the divisor is frozen. `shift` is a separate part.
     """
 
     scale: Tensor | float
-    centres: bool
+    centers: bool
     shift: Tensor | None
 
     def __call__(self, parts: Tensor) -> Tensor:
-        """Each part as it is in the normalised stream, in which the shift is a part of its own."""
-        return (parts - parts.mean(-1, keepdim=True) if self.centres else parts) * self.scale
+        """The contribution of each part to the normalized stream, without the shift."""
+        return (parts - parts.mean(-1, keepdim=True) if self.centers else parts) * self.scale
 
 
 def freeze(decoder: nn.Module, path: str, trace: Trace, at: int) -> FrozenNorm:
-    """The norm at a path with the statistics that it had at position `at` of the traced pass."""
+    """The norm at a path with its statistics at position `at` of the traced pass."""
     norm = decoder.get_submodule(path)
     return FREEZERS[type(norm)](norm, path, trace, at)
 
@@ -56,7 +59,7 @@ FREEZERS: dict[type[nn.Module], Callable[..., FrozenNorm]] = {
 }
 
 
-# What a dissection needs to have been recorded; of these, a model has what it has
+# Values that a decomposition reads, as far as the model has them
 RECORDED = (
     *("embed.token", "embed.position", "trunk.blocks.*.attention.core", "trunk.blocks.*.feedforward"),
     *(
@@ -76,24 +79,24 @@ class StreamParts:
     vectors: list[Tensor] = field(default_factory=list)
 
     def add(self, name: str, vector: Tensor | None) -> None:
-        """One more part; None is nothing."""
+        """Add a part, unless it is None."""
         if vector is not None:
             self.names.append(name)
             self.vectors.append(vector.detach().double())
 
     def clear(self) -> None:
-        """What was there does not go on."""
+        """Remove all parts: without a residual connection the update replaces the stream."""
         self.names, self.vectors = [], []
 
     def keep(self) -> None:
-        """What was there goes on."""
+        """Keep all parts: the update is added to the stream."""
 
     def stacked(self) -> Tensor:
-        """All parts, (N, D)."""
+        """All parts as one tensor, (N, D)."""
         return torch.stack(self.vectors)
 
 
-# A residual connection: what becomes of the parts when an update comes
+# What a residual module does to the parts in the stream before an update is added
 RESIDUALS: dict[type[nn.Module], Callable[[StreamParts], None]] = {
     AddUpdate: StreamParts.keep,
     ReplaceByUpdate: StreamParts.clear,
@@ -101,7 +104,7 @@ RESIDUALS: dict[type[nn.Module], Callable[[StreamParts], None]] = {
 
 
 class StreamDecomposition:
-    """Follows the stream at position `at` of a traced pass through the decoder, part by part."""
+    """Follows the parts of the stream at position `at` of a traced pass through the decoder."""
 
     def __init__(self, decoder: Decoder, trace: Trace, at: int):
         self.decoder, self.trace, self.at = decoder, trace, at
@@ -109,7 +112,7 @@ class StreamDecomposition:
         self.parts = StreamParts()
 
     def run(self) -> StreamParts:
-        """The parts of what the head reads."""
+        """The parts of the head's input."""
         self._embed()
         for layer in range(self.decoder.config.num_layers):
             PLACEMENTS[self.decoder.config.norm_placement](self, f"trunk.blocks.{layer}")
@@ -119,16 +122,16 @@ class StreamDecomposition:
     def _embed(self) -> None:
         token = self._value("embed.token")
         self.parts.add("embed.token", token)
-        if "embed.position" in self.recorded:  # as added: sinusoids are made in float64
+        if "embed.position" in self.recorded:  # rounded as when it was added: sinusoids are computed in float64
             self.parts.add("embed.position", self._value("embed.position").to(token.dtype))
 
-    def _block_norm_first(self, path: str) -> None:
-        """Norms read the stream and do not change it."""
+    def _block_pre_norm(self, path: str) -> None:
+        """A block with norms before its sublayers, which leave the stream unchanged."""
         self._attend(path)
         self._feed_forward(path)
 
-    def _block_norm_after(self, path: str) -> None:
-        """Norms change the stream, and so all that is in it by then."""
+    def _block_post_norm(self, path: str) -> None:
+        """A block with norms after its sublayers, which change all parts of the stream."""
         self._attend(path)
         self._normalize(f"{path}.attention_norm")
         if self._feed_forward(path):
@@ -145,7 +148,7 @@ class StreamDecomposition:
         self.parts.add(f"{path}.attention.output.bias", bias)
 
     def _feed_forward(self, path: str) -> bool:
-        """Is there one?"""
+        """Add the feed-forward layer's output; False if the block has none."""
         name = f"{path}.feedforward"
         if name in self.recorded:
             self.parts.add(name, self._value(name))
@@ -161,11 +164,13 @@ class StreamDecomposition:
 
 
 PLACEMENTS: dict[str, Callable[[StreamDecomposition, str], None]] = {
-    "pre": StreamDecomposition._block_norm_first,
-    "post": StreamDecomposition._block_norm_after,
+    "pre": StreamDecomposition._block_pre_norm,
+    "post": StreamDecomposition._block_post_norm,
 }
 WeightAndBias = tuple[Tensor, Tensor | None]
-OUTPUTS: dict[type[nn.Module], Callable[..., WeightAndBias]] = {  # what takes the heads (H * E) into the stream (D)
+OUTPUTS: dict[
+    type[nn.Module], Callable[..., WeightAndBias]
+] = {  # weight (D, H * E) and bias of attention's output projection
     Linear: lambda output, size, device: (output.weight.detach().double(), output.bias),
     nn.Identity: lambda output, size, device: (torch.eye(size, dtype=torch.float64, device=device), None),
 }

@@ -1,4 +1,4 @@
-"""What a head computes for one query: scores, their scaling, the mask, the softmax, the mixture of values."""
+"""Explanations of attention: rotary positions, the core's inputs, scores, mask, softmax, and weighted values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from foretell.typesetting.expression import Call, Expression, Fraction, Number, 
 
 @dataclass(frozen=True)
 class OneQuery:
-    """One query of one head, with all keys and values that its head has. All from the core's recorded inputs."""
+    """One query of one head with all keys and values of that head, from the core's recorded inputs."""
 
     recording: Recording
     core: str
@@ -35,7 +35,7 @@ class OneQuery:
 
     @property
     def key_head(self) -> int:
-        """Neighbouring query heads share a key head."""
+        """The key head that this query head shares with its neighbours."""
         config = self.recording.config
         return self.head // (config.num_heads // config.num_kv_heads)
 
@@ -70,7 +70,7 @@ class OneQuery:
 
     @cached_property
     def exponentials(self) -> Array:
-        """exp(masked - largest): the largest is taken off so that no exponential overflows; the quotients stay."""
+        """exp(masked - largest), so that no exponential overflows; the quotients are unchanged."""
         return np.exp(self.masked - self.masked.max())
 
     @cached_property
@@ -79,28 +79,28 @@ class OneQuery:
 
     @cached_property
     def score_scales(self) -> Array:
-        """The sizes of the products that each scaled score adds up, (S,)."""
+        """The sums of the absolute products of each scaled score, (S,)."""
         return np.abs(self.keys) @ np.abs(self.vector) / math.sqrt(self.width)
 
     @property
     def spread(self) -> float:
-        """What rounding does to a weight, in epsilons of it: its own score may move, and the largest one."""
+        """The rounding error of a weight, in epsilons of it: its own score and the largest one may both be rounded."""
         return 2 + 2 * float(self.score_scales.max())
 
 
 def reason_hidden(query: OneQuery, key: int) -> str | None:
-    """Why the query may not see the key; None where it may."""
+    """Why the query may not see the key; None if it may."""
     layer = int(query.core.split(".")[2])
     window = query.recording.config.windows[layer]
     if key > query.query:
         return f"key {key} comes after query {query.query}"
     if window is not None and query.query - key >= window:
-        return f"key {key} is not among the last {window} up to query {query.query}, which are all that this layer sees"
+        return f"key {key} is outside the window of this layer: the last {window} positions up to query {query.query}"
     return None
 
 
 def query_of(recording: Recording, scalar: TracedScalar) -> OneQuery:
-    """The query of a place in `core.<stage>` or in `core` itself."""
+    """The query of a scalar of `core.<stage>` or of `core` itself."""
     core = scalar.parent if scalar.parent.endswith(".core") else scalar.name
     return OneQuery(recording, core, scalar.index[0], scalar.index[1])
 
@@ -110,7 +110,7 @@ def explain_score(recording: Recording, scalar: TracedScalar) -> Working:
     query, key = query_of(recording, scalar), scalar.index[2]
     shared = ""
     if query.key_head != query.head:
-        shared = f"query head {query.head} reads key head {query.key_head}, which it shares"
+        shared = f"query head {query.head} uses key head {query.key_head}, shared by several query heads"
     operands = {
         "q": address_of(f"{query.core}.query", query.head, query.query),
         "k": address_of(f"{query.core}.key", query.key_head, key),
@@ -151,10 +151,10 @@ def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def softmax_row(query: OneQuery, key: int) -> Listing:
-    """Every key of the query's row, from score to weight."""
+    """The query's row of the attention matrix, one row per key, from score to weight."""
     columns = {
         "key": range(len(query.keys)),
-        "token": [query.recording.token(place) for place in range(len(query.keys))],
+        "token": [query.recording.token(position) for position in range(len(query.keys))],
         "score": query.scores,
         "scaled": query.scaled,
         "masked": query.masked,
@@ -175,7 +175,7 @@ def softmax_equation(query: OneQuery, key: int) -> Equation:
 
 
 def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
-    """The values, each as much as its key weighs; one element of the sum."""
+    """One element of the weighted sum of the values."""
     query, element = query_of(recording, scalar), scalar.index[2]
     column = query.values[:, element]
     columns = {
@@ -189,7 +189,7 @@ def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
         "weight": f"{query.core}.weights[{query.head},{query.query},:]",
         "value": f"{query.core}.value[{query.key_head},:,{element}]",
     }
-    note = "the weights are recomputed here from the recorded queries and keys; ask for one to see how"
+    note = "the weights are recomputed here from the recorded queries and keys; explain one of them to see how"
     listing = Listing(note, columns, ("weight", "product"), operands=operands)
     total = listing.sums["product"]
     terms = (script("Σ", "s"), script("weight", "s"), "·", script("value", "s"))
@@ -216,56 +216,56 @@ def explain_angle(recording: Recording, scalar: TracedScalar) -> Working:
         Equation(row(Symbol("angle"), "=", Number(position), "·", numeral(step), "=", numeral(angle)), angle),
         Equation(row(Call(name, numeral(angle)), "=", numeral(value)), value),
     ]
-    # The frequency is a power, whose exponent is rounded: theta^x is off by as much as ln(theta) x is
+    # The frequency theta^x has a relative error of ln(theta) times the rounding error of x
     return Working(list(steps), value, 1 + angle * (2 + math.log(config.rope_theta)))
 
 
 def scaling_words(recording: Recording) -> list[Expression | str]:
-    """`, stretched` where the trained frequency is not the one in use."""
+    """The kind and factor of rope scaling, if there is one."""
     scaling = recording.config.rope_scaling
     return [] if scaling is None else [",", Symbol(f"{scaling.type} scaling by {scaling.factor:g}")]
 
 
 def explain_query(recording: Recording, scalar: TracedScalar) -> Working:
-    """The query that the core gets: after its norm, and turned by its position."""
-    return turned(recording, scalar, scalar.name.replace(".core.query", ".query_norm"))
+    """The core's query input: the query after its norm, rotated by its position."""
+    return rotated(recording, scalar, scalar.name.replace(".core.query", ".query_norm"))
 
 
 def explain_key(recording: Recording, scalar: TracedScalar) -> Working:
-    """The key that the core gets."""
-    return turned(recording, scalar, scalar.name.replace(".core.key", ".key_norm"))
+    """The core's key input: the key after its norm, rotated by its position."""
+    return rotated(recording, scalar, scalar.name.replace(".core.key", ".key_norm"))
 
 
 def explain_value_input(recording: Recording, scalar: TracedScalar) -> Working:
-    """The value that the core gets: the head's part of the projection."""
+    """The core's value input: the head's slice of the value projection."""
     head, position, element = scalar.index
     source = scalar.name.replace(".core.value", ".value")
     width = recording.config.head_width
-    place_in_row = (position, head * width + element)
-    value = float(recording.array(source)[place_in_row])
+    index = (position, head * width + element)
+    value = float(recording.array(source)[index])
     own = f"elements {head * width} to {(head + 1) * width - 1} of the projection"
-    remark = Remark(f"Key head {head} has {own}; this one is {address_of(source, *place_in_row)}.")
+    remark = Remark(f"Key head {head} consists of {own}; this one is {address_of(source, *index)}.")
     return Working([remark, Equation(row(Symbol("v"), "=", numeral(value)), value)], value, 0.0)
 
 
-def turned(recording: Recording, scalar: TracedScalar, source: str) -> Working:
-    """An element and its partner, turned by the position's angle; as it is where positions are not rotations."""
+def rotated(recording: Recording, scalar: TracedScalar, source: str) -> Working:
+    """An element rotated with its partner by the position's angle; unchanged without rotary positions."""
     before = float(recording.array(source)[scalar.index])
     if recording.config.position != "rotary":
-        remark = Remark(f"Without rotary positions this is {address_of(source, *scalar.index)} as it is.")
+        remark = Remark(f"Without rotary positions this equals {address_of(source, *scalar.index)}.")
         return Working([remark, Equation(row(Symbol("x"), "=", numeral(before)), before)], before, 0.0)
     head, position, element = scalar.index
     half = recording.config.head_width // 2
     is_first = element < half
     partner = element + half if is_first else element - half
-    beside = float(recording.array(source)[head, position, partner])
+    partner_value = float(recording.array(source)[head, position, partner])
     cosine, sine = (float(recording.array(f"trunk.rotation.{name}")[position, element]) for name in ("cosine", "sine"))
-    kept, brought = before * cosine, (-beside if is_first else beside) * sine
+    kept, brought = before * cosine, (-partner_value if is_first else partner_value) * sine
     value = kept + brought
     sign = "-" if is_first else "+"
     formula = row(
         *(Symbol("x"), "·", Symbol("cos"), sign, Symbol("y"), "·", Symbol("sin"), "="),
-        *(numeral(before), "·", factor(cosine), sign, factor(beside), "·", factor(sine), "=", numeral(value)),
+        *(numeral(before), "·", factor(cosine), sign, factor(partner_value), "·", factor(sine), "=", numeral(value)),
     )
     operands = {
         "x": address_of(source, *scalar.index),

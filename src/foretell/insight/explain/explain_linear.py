@@ -1,4 +1,4 @@
-"""Dot products: linear layers, and the head that reads the embedding's weight."""
+"""Explanations of linear layers, the tied head, and activation functions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def explain_linear(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_tied_head(recording: Recording, scalar: TracedScalar) -> Working:
-    """The same with a row of the token embedding."""
+    """w · x + b, with one row of the token embedding."""
     return explain_row(recording, scalar, "embed.token.weight")
 
 
 def explain_row(recording: Recording, scalar: TracedScalar, weight: str) -> Working:
-    """w · x + b: w one row of a weight (outputs, inputs), x what the layer reads at this position."""
+    """w · x + b, where w is one row of a weight (outputs, inputs) and x the layer's input at this position."""
     position, output = scalar.index
     x, source = read_input(recording, scalar.name, position)
     operands = {"w": address_of(weight, output), "x": source}
@@ -42,7 +42,7 @@ def explain_row(recording: Recording, scalar: TracedScalar, weight: str) -> Work
 
 
 def explain_gated(recording: Recording, scalar: TracedScalar) -> Working:
-    """The last layer of a gated feed-forward layer: what it reads is a product itself."""
+    """The down projection of a gated feed-forward layer, whose input is the product g · u."""
     position, output = scalar.index
     source = input_of(recording.config, scalar.name)
     gate, up = source, source.replace("activation", "up")
@@ -59,7 +59,7 @@ def explain_gated(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def affine(recording: Recording, scalar: TracedScalar, products: Listing, total: float, scale: float) -> Working:
-    """The products added up, on the `scale` of which rounding may change their sum, and the bias where there is one."""
+    """The sum of the products, plus the bias if there is one; `scale` is that of `Working`."""
     bias, output = f"{scalar.name}.bias", scalar.index[1]
     if recording.parameter(bias) is None:
         formula = row(Symbol("y"), "=", Symbol("w"), "·", Symbol("x"), "=", numeral(total))
@@ -73,17 +73,17 @@ def affine(recording: Recording, scalar: TracedScalar, products: Listing, total:
 
 
 def precise_scale(recording: Recording, products: Listing, total: float) -> float:
-    """The same for products of stored numbers, which kernels add up in float32 or better: the sum alone is rounded."""
+    """The scale of a dot product in a kernel that accumulates in float32 or better: only the sum is rounded further."""
     epsilon = torch.finfo(recording.model.dtype).eps
     return abs(total) + scale_of(products) * min(1.0, torch.finfo(torch.float32).eps / epsilon)
 
 
 def read_input(recording: Recording, path: str, position: int) -> tuple[Array, str]:
-    """What the module at `path` reads at a position, and where that is from."""
+    """The input vector of the module at `path` at a position, and its address."""
     source = input_of(recording.config, path)
     value = recording.array(source)
-    if source.endswith(".core"):  # heads side by side
-        return value[:, position].reshape(-1), f"{address_of(source)[:-2]}[:,{position},:], all heads side by side"
+    if source.endswith(".core"):  # heads are concatenated
+        return value[:, position].reshape(-1), f"{address_of(source)[:-2]}[:,{position},:], all heads concatenated"
     return value[position], f"{source}[{position}]"
 
 
@@ -91,7 +91,7 @@ X = Symbol("x")
 HALF = Fraction(X, Number(2))
 ROOT = Root(Fraction(Number(2), Symbol("π")))
 CUBIC = row(X, "+", Number(0.044715, 6), script("x", "", "3"))
-FORMULAS: dict[str, Expression] = {  # by the configuration's name
+FORMULAS: dict[str, Expression] = {  # by the configuration's `activation`
     "gelu_tanh": row(HALF, "·", Call("", row(Number(1), "+", Call("tanh", row(ROOT, "·", Call("", CUBIC)))))),
     "gelu_erf": row(HALF, "·", Call("", row(Number(1), "+", Call("erf", Fraction(X, Root(Number(2))))))),
     "relu": Call("max", row(Number(0), ",", X)),
@@ -101,7 +101,7 @@ FORMULAS: dict[str, Expression] = {  # by the configuration's name
 
 
 def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:
-    """f(x) of one number, by the configured formula."""
+    """f(x) of one number, with the configured activation function."""
     kind = recording.config.activation
     source = input_of(recording.config, scalar.name)
     x = float(recording.array(source)[scalar.index])

@@ -1,4 +1,4 @@
-"""LayerNorm, RMSNorm, and the statistics that they divide by."""
+"""Explanations of LayerNorm, RMSNorm and their statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from foretell.typesetting.expression import Expression, Fraction, Number, Root, 
 
 
 def read_vector(recording: Recording, path: str, index: tuple[int, ...]) -> tuple[Array, str]:
-    """The vector that a norm reads: one position's, or one head's part of it; and where that is from."""
+    """The input vector of a norm at one position, or one head's slice of it, and its address."""
     *heads, position = index
     if not heads:
         return read_input(recording, path, position)
@@ -33,14 +33,14 @@ def mean_of(x: Array, source: str) -> Working:
 
 
 def variance_of(x: Array, source: str) -> Working:
-    """The mean square of what the mean leaves."""
+    """The mean squared difference from the mean."""
     mean = mean_of(x, source)
     left = x - mean.value
     columns = {"element": range(len(x)), "x": x, "x - mean": left, "(x - mean)²": left**2}
     listing = Listing("", columns, ("x", "(x - mean)²"), operands={"x": source})
     total = listing.sums["(x - mean)²"]
     equation = row(Symbol("variance"), "=", Fraction(numeral(total), Number(len(x))), "=", numeral(total / len(x)))
-    # A mean that is off by epsilon max|x| moves each square by twice that times its own root
+    # An error of epsilon max|x| in the mean changes each square by twice that error times its own root
     scale = total / len(x) + 2 * float(np.abs(x).max() * np.abs(left).mean())
     return Working([listing, *mean.steps[1:], Equation(equation, total / len(x))], total / len(x), scale)
 
@@ -68,7 +68,7 @@ def explain_statistic(recording: Recording, scalar: TracedScalar) -> Working:
 
 @dataclass(frozen=True)
 class Scaling:
-    """What a norm does to one element: subtract, divide by the root of (spread + epsilon), scale, shift."""
+    """A norm applied to one element: subtract the mean, divide by sqrt(spread + epsilon), scale, shift."""
 
     x: float
     mean: float
@@ -90,9 +90,9 @@ class Scaling:
         return self.unit * self.weight + self.bias
 
     def scale(self, largest: float) -> float:
-        """What rounding can do, in epsilons, where `largest` is the largest element of the vector.
+        """The possible rounding error, in epsilons; `largest` is the largest absolute element of the vector.
 
-        A mean that is off by an epsilon of `largest` moves the difference as well as, through the variance, the root.
+        An error of one epsilon of `largest` in the mean changes the difference and, through the variance, the root.
         """
         lost = largest / self.root * (1 + abs(self.unit))
         return abs(self.weight) * (lost + 2 * abs(self.unit)) + abs(self.bias)
@@ -111,10 +111,10 @@ def explain_rms_norm(recording: Recording, scalar: TracedScalar) -> Working:
     return finish(recording, scalar, mean_square_of(x, source), (x, 0.0))
 
 
-def finish(recording: Recording, scalar: TracedScalar, statistics: Working, centred: tuple[Array, float]) -> Working:
-    """The last steps, which both norms share: to unit size, then scaled and shifted. `centred`: x, and its centre."""
+def finish(recording: Recording, scalar: TracedScalar, statistics: Working, centered: tuple[Array, float]) -> Working:
+    """The steps that both norms share: normalize, then scale and shift. `centered` is x and the mean to subtract."""
     element, has_bias = scalar.index[-1], recording.parameter(f"{scalar.name}.bias") is not None
-    x, mean = centred
+    x, mean = centered
     scaling = Scaling(
         x=float(x[element]),
         mean=mean,
@@ -139,6 +139,6 @@ def affine(scaling: Scaling, has_bias: bool) -> Expression:
 
 
 def affine_note(scalar: TracedScalar, element: int, has_bias: bool) -> str:
-    """Where scale and shift are from."""
+    """The addresses of scale and shift."""
     shift = f", then shifted by {address_of(f'{scalar.name}.bias', element)}" if has_bias else ""
     return f"scaled by {address_of(f'{scalar.name}.weight', element)}{shift}"

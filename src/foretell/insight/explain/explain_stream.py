@@ -1,4 +1,4 @@
-"""Embeddings, residuals, and values that go on as they are."""
+"""Explanations of embeddings, residual connections, and modules that change nothing."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from foretell.typesetting.expression import Call, Fraction, Number, Symbol, row,
 
 
 def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
-    """One number of the token's row of the embedding."""
+    """One number of the token's embedding."""
     position, element = scalar.index
-    token = recording.ids[position]
-    value = float(recording.weight(f"{scalar.name}.weight", token, element))
-    note = f"token {recording.named(token)} has the number {token}; its vector is that row of {scalar.name}.weight"
-    equation = row(script("W", f"{token},{element}"), "=", numeral(value))
+    token_id = recording.ids[position]
+    value = float(recording.weight(f"{scalar.name}.weight", token_id, element))
+    note = f"token {recording.named(token_id)} has id {token_id}; its vector is that row of {scalar.name}.weight"
+    equation = row(script("W", f"{token_id},{element}"), "=", numeral(value))
     return Working([Equation(equation, value, note)], value, 0.0)
 
 
 def explain_position_vector(recording: Recording, scalar: TracedScalar) -> Working:
-    """One number of the position's learned row."""
+    """One number of a learned position embedding."""
     position, element = scalar.index
     value = float(recording.weight(f"{scalar.name}.weight", position, element))
-    note = f"position {position} has its own row of {scalar.name}.weight"
+    note = f"the vector of position {position} is that row of {scalar.name}.weight"
     equation = row(script("W", f"{position},{element}"), "=", numeral(value))
     return Working([Equation(equation, value, note)], value, 0.0)
 
 
 def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
-    """sin or cos of position / 10000^(2i/D)."""
+    """One number of a sinusoidal position embedding: sin or cos of position / 10000^(2i/D)."""
     position, element = scalar.index
     width = recording.config.width
     pair = element - element % 2
@@ -43,7 +43,7 @@ def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_embedding(recording: Recording, scalar: TracedScalar) -> Working:
-    """The token's vector plus the position's."""
+    """Token embedding plus position embedding."""
     return add(recording, ("embed.token", "embed.position"), scalar.index)
 
 
@@ -54,10 +54,10 @@ def explain_residual(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
-    """No residual: the update alone."""
+    """The update alone, without a residual connection."""
     update = scalar.name.removesuffix("_residual")
     value = float(recording.array(update)[scalar.index])
-    remark = Remark(f"There is no residual connection here: {address_of(update, *scalar.index)} alone goes on.")
+    remark = Remark(f"Without a residual connection the stream is replaced by {address_of(update, *scalar.index)}.")
     return Working([remark, Equation(row(Symbol("x"), "=", numeral(value)), value)], value, 0.0)
 
 
@@ -70,15 +70,15 @@ def add(recording: Recording, names: tuple[str, str], index: tuple[int, ...]) ->
 
 
 def explain_identity(recording: Recording, scalar: TracedScalar) -> Working:
-    """Nothing happens here: no norm, no projection, or no dropout."""
+    """The unchanged input of a module that does nothing: an absent norm, projection or dropout."""
     name, index = input_and_index(recording, scalar)
     value = float(recording.array(name)[index])
-    remark = Remark(f"{scalar.name} does nothing in this model: {address_of(name, *index)} goes on as it is.")
+    remark = Remark(f"{scalar.name} does nothing in this model; the value is {address_of(name, *index)}.")
     return Working([remark, Equation(row(Symbol("x"), "=", numeral(value)), value)], value, 0.0)
 
 
 def input_and_index(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, ...]]:
-    """The number that a module without effect reads: heads lie side by side outside of attention."""
+    """Name and index of the same number in the module's input, where heads may be concatenated or split."""
     name, width = input_of(recording.config, scalar.name), recording.config.head_width
     if name.endswith(".core"):
         position, element = scalar.index

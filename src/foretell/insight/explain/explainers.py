@@ -1,4 +1,4 @@
-"""Which function explains which value: by the end of its name, or by the kind of module that hands it out."""
+"""The function that explains each value: by the end of its name, or by the class of its module."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ BY_ENDING: dict[str, Explainer] = {
     "core.scaled": explain_scaled,
     "core.masked": explain_masked,
     "core.weights": explain_weight,
-    "core.dropout": explain_weight,  # which drops nothing while nothing is trained
+    "core.dropout": explain_weight,  # dropout is inactive outside training
     "rotation.cosine": explain_angle,
     "rotation.sine": explain_angle,
     "probabilities": explain_probability,
@@ -77,7 +77,7 @@ BY_MODULE: dict[type[nn.Module], Explainer] = {
     AddUpdate: explain_residual,
     ReplaceByUpdate: explain_replacement,
 }
-HANDS_OUT: dict[type[nn.Module], str] = {  # modules whose output is that of a part of them
+RETURNS: dict[type[nn.Module], str] = {  # modules that return the output of one of their submodules
     TokenEmbedding: "token",
     Transformer: "norm",
     Attention: "output",
@@ -90,20 +90,22 @@ HANDS_OUT: dict[type[nn.Module], str] = {  # modules whose output is that of a p
 def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
     """The steps to one number."""
     if scalar.name == "embed.dropout":
-        return handed_out(recording, scalar, "embed")
+        return returned_by(recording, scalar, "embed")
     *_, last = scalar.name.split(".")
     by_name = BY_ENDING.get(".".join(scalar.name.split(".")[-2:])) or BY_ENDING.get(last)
     if by_name is not None:
         return by_name(recording, scalar)
     for kind in type(scalar.module).__mro__:
-        if kind in HANDS_OUT:
-            return handed_out(recording, scalar, f"{scalar.name}.{HANDS_OUT[kind]}")
+        if kind in RETURNS:
+            return returned_by(recording, scalar, f"{scalar.name}.{RETURNS[kind]}")
         if kind in BY_MODULE:
             return BY_MODULE[kind](recording, scalar)
-    raise UsageError(f"{scalar.name} is a {type(scalar.module).__name__}, which nothing here can explain")
+    raise UsageError(f"{scalar.name} is a {type(scalar.module).__name__}, which has no explanation")
 
 
-def handed_out(recording: Recording, scalar: TracedScalar, part: str) -> Working:
-    """The number is that of a part of the module; the working is the part's."""
+def returned_by(recording: Recording, scalar: TracedScalar, part: str) -> Working:
+    """The working of a number that the module returns from its submodule `part`."""
     working = explain_scalar(recording, locate(part, scalar.index, recording))
-    return Working([Remark(f"{scalar.name} is what {part} hands out."), *working.steps], working.value, working.scale)
+    return Working(
+        [Remark(f"{scalar.name} returns the output of {part}."), *working.steps], working.value, working.scale
+    )

@@ -1,4 +1,4 @@
-"""The textbook's forward pass beside the model's, on a user's own model and text: `check`."""
+"""`check`: the logits of the model compared with those of the textbook's forward pass, on any text."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from foretell.textbook.softmax import softmax
 from foretell.typesetting.document import Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
 
-# As shares of the largest logit; in bfloat16 none is promised. How near they really come is in tests/textbook
+# As shares of the largest logit; bfloat16 has no bound. tests/textbook measures the actual differences
 BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-3}
 SHOWN = 5
 
 
 @dataclass(frozen=True)
 class LogitDifference:
-    """The largest difference of any logit from the textbook's; `share` is of the largest logit, as is the bound."""
+    """The largest difference from the textbook's logits; `share` and `bound` are relative to the largest logit."""
 
     dtype: str
     largest: float
@@ -34,13 +34,13 @@ class LogitDifference:
 
     @property
     def holds(self) -> bool:
-        """Does it keep to the bound, where one is promised? NaN does not."""
+        """True if the difference is within its bound or has none; False for NaN."""
         return self.bound is None or self.share <= self.bound
 
 
 @dataclass(frozen=True)
 class CheckedToken:
-    """A token with its probability after the text by the textbook, and by the model in each precision."""
+    """A token with its probability by the textbook and by the model in each precision."""
 
     id: int
     text: str
@@ -50,7 +50,7 @@ class CheckedToken:
 
 @dataclass(frozen=True)
 class TextbookCheck(Shown):
-    """The textbook, in float64, beside the model in its own precision and in float64."""
+    """The textbook, in float64, compared with the model in its own precision and in float64."""
 
     text: str
     count: int
@@ -59,23 +59,23 @@ class TextbookCheck(Shown):
 
     @property
     def holds(self) -> bool:
-        """Do all differences keep to their bounds?"""
+        """True if all differences are within their bounds."""
         return all(difference.holds for difference in self.differences)
 
     @property
     def verdict(self) -> str:
-        """The same as a sentence."""
+        """`holds` as a sentence."""
         if self.holds:
             return "The model computes what the textbook computes."
         broken = ", ".join(difference.dtype for difference in self.differences if not difference.holds)
-        return f"The model does NOT compute what the textbook computes: the bound is broken in {broken}."
+        return f"The model does NOT compute what the textbook computes: the difference exceeds the bound in {broken}."
 
     def document(self) -> Section:
         kinds = [difference.dtype for difference in self.differences]
-        header = ("token", "number", "textbook", *(f"model {kind}" for kind in kinds))
+        header = ("token", "id", "textbook", *(f"model {kind}" for kind in kinds))
         rows = [
-            (quoted(one.text), str(one.id), *(f"{value:.8f}" for value in (one.textbook, *one.model.values())))
-            for one in self.tokens
+            (quoted(token.text), str(token.id), *(f"{value:.8f}" for value in (token.textbook, *token.model.values())))
+            for token in self.tokens
         ]
         note = "Textbook: the algorithms of the literature in NumPy, one vector at a time, in float64."
         return Section(
@@ -85,20 +85,25 @@ class TextbookCheck(Shown):
 
     def to_json(self) -> dict[str, Any]:
         tokens = [asdict(token) for token in self.tokens]
-        differences = [{**asdict(one), "holds": one.holds} for one in self.differences]
+        differences = [{**asdict(difference), "holds": difference.holds} for difference in self.differences]
         return plain({"text": self.text, "tokens": tokens, "differences": differences, "holds": self.holds})
 
     def _differences(self) -> Table:
         header = ("all logits, all positions", "largest difference", "share of the largest", "bound", "")
         rows = [
-            (f"model in {one.dtype}", f"{one.largest:.1e}", f"{one.share:.1e}", *bound_words(one))
-            for one in self.differences
+            (
+                f"model in {difference.dtype}",
+                f"{difference.largest:.1e}",
+                f"{difference.share:.1e}",
+                *bound_words(difference),
+            )
+            for difference in self.differences
         ]
         return Table(header, rows)
 
 
 def bound_words(difference: LogitDifference) -> tuple[str, str]:
-    """The bound, and whether it is kept."""
+    """The bound and whether it is kept, as words."""
     if difference.bound is None:
         return "none", ""
     return f"{difference.bound:.0e}", "kept" if difference.holds else "BROKEN"
@@ -114,8 +119,8 @@ def check(model: LanguageModel, text: str) -> TextbookCheck:
     weights = {path: to_array(weight) for path, weight in model.decoder.named_parameters()}
     textbook = decoder_forward(model.decoder.config, weights, ids)  # (T, V)
     logits = {model.dtype: model_logits(model, ids), torch.float64: logits_in_float64(model, ids)}
-    differences = tuple(compare(dtype, found, textbook) for dtype, found in logits.items())
-    named = {name_of(dtype): found for dtype, found in logits.items()}
+    differences = tuple(compare(dtype, own, textbook) for dtype, own in logits.items())
+    named = {name_of(dtype): own for dtype, own in logits.items()}
     return TextbookCheck(text, len(ids), top_tokens(model, textbook, named), differences)
 
 
@@ -127,33 +132,33 @@ def model_logits(model: LanguageModel, ids: list[int]) -> Array:
 
 @torch.no_grad()
 def logits_in_float64(model: LanguageModel, ids: list[int]) -> Array:
-    """The same forward of the same modules with their weights in float64, on the CPU, (T, V)."""
+    """The logits (T, V) of the same modules with their weights in float64, on the CPU."""
     weights = {path: weight.detach().cpu().double() for path, weight in model.decoder.named_parameters()}
     return to_array(functional_call(model.decoder, weights, (torch.tensor([ids]),))[0])
 
 
-def compare(dtype: torch.dtype, found: Array, textbook: Array) -> LogitDifference:
-    """How far the logits (T, V) of a precision are from the textbook's."""
-    largest = float(np.abs(found - textbook).max())
+def compare(dtype: torch.dtype, logits: Array, textbook: Array) -> LogitDifference:
+    """The largest difference of logits (T, V) in one precision from the textbook's."""
+    largest = float(np.abs(logits - textbook).max())
     scale = float(np.abs(textbook).max())
     share = largest / scale if largest else 0.0
     return LogitDifference(name_of(dtype), largest, share, BOUNDS.get(dtype))
 
 
 def top_tokens(model: LanguageModel, textbook: Array, logits: dict[str, Array]) -> tuple[CheckedToken, ...]:
-    """The likeliest tokens after the text by the textbook."""
+    """The most probable next tokens by the textbook, with the model's probabilities."""
     vocabulary = min(model.tokenizer.vocab_size, textbook.shape[1])
     expected = softmax(textbook[-1, :vocabulary])
-    found = {kind: softmax(one[-1, :vocabulary]) for kind, one in logits.items()}
+    own = {kind: softmax(values[-1, :vocabulary]) for kind, values in logits.items()}
     best = np.argsort(-expected, kind="stable")[:SHOWN]
     return tuple(
         CheckedToken(
-            int(token),
-            model.tokenizer.text_of(int(token)),
-            float(expected[token]),
-            {kind: float(one[token]) for kind, one in found.items()},
+            token_id,
+            model.tokenizer.text_of(token_id),
+            float(expected[token_id]),
+            {kind: float(probabilities[token_id]) for kind, probabilities in own.items()},
         )
-        for token in best
+        for token_id in best.tolist()
     )
 
 

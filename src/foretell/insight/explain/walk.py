@@ -1,4 +1,4 @@
-"""What a walk through a pass found: layers, heads, answers and losses as data."""
+"""The walk through a pass: what each layer attended to, how much it changed, and what it predicted so far."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from foretell.language_model import LanguageModel, TokenProbability, likeliest
 from foretell.typesetting.document import Paragraph, Part, Section, Table
 from foretell.typesetting.notebook import Shown
 
-SMALL_WIDTH = 8  # up to here the vectors themselves are shown
+SMALL_WIDTH = 8  # up to this width the vectors themselves are shown
 
 
 @dataclass(frozen=True)
 class StrongestKey:
-    """The key that a head weighs most, from the last position."""
+    """The key with the largest attention weight of a head, from the last position."""
 
     head: int
     key: int
@@ -38,7 +38,7 @@ class StrongestKey:
 
 @dataclass(frozen=True)
 class LayerWalk:
-    """One layer at the last position. Sizes are lengths of vectors: the stream that comes in, the updates to it."""
+    """One layer at the last position. Sizes are vector norms: of the layer's input stream and of the updates to it."""
 
     layer: int
     stream: float
@@ -49,7 +49,7 @@ class LayerWalk:
 
 
 ANSWERS, LAYER_ANSWERS = 5, 2
-SELECTED = (  # of a larger model
+SELECTED = (  # recorded of a larger model
     *("embed", "head", "trunk.blocks.*", "trunk.blocks.*.attention", "trunk.blocks.*.feedforward"),
     "trunk.blocks.*.attention.core.weights",
 )
@@ -57,17 +57,17 @@ SELECTED = (  # of a larger model
 
 @dataclass(frozen=True)
 class Walk(Shown):
-    """A pass over a text. `losses` are in nats, one for each token that has one before it."""
+    """A walk through a pass over a text. `losses` are in nats, one for each token but the first."""
 
     recording: Recording
     layers: tuple[LayerWalk, ...]
-    stream: float  # the length of the stream's last vector after the last layer
+    stream: float  # norm of the stream after the last layer, at the last position
     answers: list[TokenProbability]
     losses: tuple[float, ...]
 
     @property
     def loss(self) -> float | None:
-        """The mean loss of the text; a text of one token has none."""
+        """The mean loss of the text; None for a text of one token."""
         return sum(self.losses) / len(self.losses) if self.losses else None
 
     @property
@@ -90,29 +90,29 @@ class Walk(Shown):
 
 
 def walk(model: LanguageModel, text: str) -> Walk:
-    """The walk through the pass over a text. Raises as `record` does for a text that cannot be read."""
+    """Walk through the pass over a text. Raises the errors of `record`."""
     recording = record(model, text, selection(model))
     layers = tuple(walk_layer(recording, layer) for layer in range(model.decoder.config.num_layers))
     last = recording.stored("head")[-1]
-    found = losses(recording)[:-1].tolist()
+    token_losses = losses(recording)[:-1].tolist()
     answers = answers_of(recording, last, ANSWERS)
-    return Walk(recording, layers, size_of(recording, stream_into(len(layers))), answers, tuple(found))
+    return Walk(recording, layers, size_of(recording, stream_into(len(layers))), answers, tuple(token_losses))
 
 
 def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
-    """The likeliest tokens of scores (V,)."""
+    """The most probable tokens of logits (V,)."""
     return likeliest(recording.model, logits[: recording.vocabulary].cpu().double().log_softmax(-1), top)
 
 
 def selection(model: LanguageModel) -> list[str]:
-    """What a walk records: of small models everything."""
+    """The names to record: all of them for a small model."""
     if model.decoder.config.width <= SMALL_WIDTH:
         return ["**"]
     return [glob for glob in SELECTED if model.decoder.config.feedforward != "none" or "feedforward" not in glob]
 
 
 def walk_layer(recording: Recording, layer: int) -> LayerWalk:
-    """One layer."""
+    """The walk of one layer."""
     block, has_feedforward = f"trunk.blocks.{layer}", recording.config.feedforward != "none"
     after = lens_logits(recording.model.decoder, recording.stored(block)[-1])
     return LayerWalk(
@@ -135,7 +135,7 @@ def sights_of(weights: Tensor) -> tuple[StrongestKey, ...]:
 
 
 def size_of(recording: Recording, name: str) -> float:
-    """The length of a stream's vector at the last position."""
+    """The norm of a stream at the last position."""
     return float(torch.linalg.vector_norm(recording.stored(name)[-1].double().cpu()))
 
 
@@ -150,7 +150,7 @@ HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 def walk_document(walk: Walk) -> Section:
-    """All sections, in the order of the pass."""
+    """The walk as a document, in the order of the pass."""
     recording = walk.recording
     parts: list[Part] = [tokens_section(walk), layers_section(walk), attention_section(walk)]
     if walk.is_small:
@@ -160,32 +160,32 @@ def walk_document(walk: Walk) -> Section:
 
 
 def tokens_section(walk: Walk) -> Section:
-    """The text's tokens, and how well each was foretold."""
+    """The tokens of the text with their probabilities and losses."""
     recording = walk.recording
     rows = []
     for position, (token, loss) in enumerate(zip(recording.ids, (None, *walk.losses), strict=True)):
-        foretold = ("", "") if loss is None else (f"{math.exp(-loss):.2%}", f"{loss:.3f}")
-        rows.append((str(position), str(token), recording.token(position), *foretold))
+        predicted = ("", "") if loss is None else (f"{math.exp(-loss):.2%}", f"{loss:.3f}")
+        rows.append((str(position), str(token), recording.token(position), *predicted))
     if len(rows) > 2 * EDGE + 1:
         left_out = len(rows) - 2 * EDGE
         rows[EDGE:-EDGE] = [("", "", f"… {left_out} more", "", "")]
-    note = "Probability: what the model gave to this token, having read those before it. Loss: -log of that, in nats."
+    note = "Probability: of this token, given those before it. Loss: -log of the probability, in nats."
     total = "" if walk.loss is None else f" Mean loss of the text: {walk.loss:.4f}."
     return Section(
         f"The text: {len(recording.ids)} token{'s' if len(recording.ids) > 1 else ''}",
-        [Table(("position", "number", "token", "probability", "loss"), rows), Paragraph(note + total)],
+        [Table(("position", "id", "token", "probability", "loss"), rows), Paragraph(note + total)],
     )
 
 
 def layers_section(walk: Walk) -> Section:
-    """One line a layer: how large the updates are beside the stream, and what the model would answer after it."""
+    """One line per layer: the norms of stream and updates, and the prediction after the layer."""
     rows = [layer_row(layer) for layer in walk.layers]
     header = ("layer", "stream", "attention", "feed-forward", "if the pass ended after it")
-    adds = "adds to" if walk.recording.config.attention_residual else "makes in place of"
+    verb = "adds to it" if walk.recording.config.attention_residual else "replaces it with"
     note = (
-        "Lengths of vectors at the last position: the stream that comes into a layer, and what each part of the layer "
-        f"{adds} it. After the last layer the stream is {walk.stream:.2f} long. The last column asks the last norm and "
-        "the head at once, without the layers that come after."
+        "Norms of vectors at the last position: the stream that enters a layer, and the vector that each sublayer "
+        f"{verb}. After the last layer the norm of the stream is {walk.stream:.2f}. The last column applies the last "
+        "norm and the head directly, without the layers in between (the logit lens)."
     )
     return Section("Through the layers", [Table(header, rows), Paragraph(note)])
 
@@ -197,23 +197,23 @@ def layer_row(layer: LayerWalk) -> tuple[str, ...]:
 
 
 def attention_section(walk: Walk) -> Section:
-    """For each layer, which token its heads weigh most; heads that look at the same one together."""
+    """The token with the largest weight per head and layer; heads with the same token together."""
     rows = []
     for layer in walk.layers:
         lines = wrapped(sights_text(walk.recording, layer))
-        rows += [("" if number else str(layer.layer), line) for number, line in enumerate(lines)]
-    table = Table(("layer", "the token that each head weighs most, and the heads with their weights"), rows)
+        rows += [("" if index else str(layer.layer), line) for index, line in enumerate(lines)]
+    table = Table(("layer", "the token with the largest weight of each head: heads and weights"), rows)
     return Section(f"Where attention looks from the last token, {walk.recording.token(-1)}", [table])
 
 
 def wrapped(entries: list[str]) -> list[str]:
-    """Entries one after the other in lines, none broken where it need not be."""
+    """Entries joined and wrapped into lines; an entry is only broken if it is longer than a line."""
     text = " ".join(entry.replace(" ", HARD_SPACE) for entry in entries)
     return [line.replace(HARD_SPACE, " ") for line in textwrap.wrap(text, LINE)]
 
 
 def sights_text(recording: Recording, layer: LayerWalk) -> list[str]:
-    """`3 ' of': head 0 61%,`, `2 44%;`, `0 'The': head 1 80%`: the token that most heads look at comes first."""
+    """`3 ' of': head 0 61%,`, `2 44%;`, `0 'The': head 1 80%`: the token of the most heads comes first."""
     heads: defaultdict[int, list[str]] = defaultdict(list)
     for sight in layer.sights:
         heads[sight.key].append(f"{sight.head} {sight.weight:.0%}")
@@ -223,6 +223,6 @@ def sights_text(recording: Recording, layer: LayerWalk) -> list[str]:
 
 
 def answers_section(walk: Walk) -> Section:
-    """The final distribution."""
+    """The most probable next tokens."""
     rows = [(quoted(answer.text), str(answer.id), f"{answer.probability:.2%}") for answer in walk.answers]
-    return Section(f"What follows {walk.recording.token(-1)}", [Table(("token", "number", "probability"), rows)])
+    return Section(f"What follows {walk.recording.token(-1)}", [Table(("token", "id", "probability"), rows)])

@@ -1,4 +1,4 @@
-"""The page's own files: a template, a style and ES modules, put together into one document."""
+"""`write_page(model, text, path)`: one self-contained HTML file that shows a forward pass and needs no network."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foretell.insight.page.fit import DEFAULT_BYTES, Contents, choose, in_megaby
 from foretell.insight.page.pack import PackedSection
 from foretell.language_model import LanguageModel
 
-PLAIN = " !$'()*+,-./:;=?@[]^_`{|}~&"  # may stand in an address as they are; not # and line ends, which it would lose
+PLAIN = " !$'()*+,-./:;=?@[]^_`{|}~&"  # characters that need no escape in a data URL; # and line ends do
 
 FOLDER = files("foretell.insight.page").joinpath("assets")
 MARK = re.compile(r"{{(\w+)}}")
@@ -28,7 +28,7 @@ MARK = re.compile(r"{{(\w+)}}")
 def assemble(
     name: str, structure: dict[str, Any], sections: Iterable[PackedSection], rest: Iterable[PackedSection]
 ) -> str:
-    """The whole document: nothing in it is fetched, and no text of a user is ever part of its markup."""
+    """The whole document. It fetches nothing, and no user text becomes markup."""
     parts = {
         "title": f"{escape(printable(name))} · foretell",
         "heading": escape(printable(name)),
@@ -42,23 +42,25 @@ def assemble(
 
 
 def holders(sections: Iterable[PackedSection]) -> str:
-    """An element for each section, which a browser neither runs nor shows."""
-    return "\n".join(f'<script type="text/plain" id="{one.name}">{one.content}</script>' for one in sections)
+    """One element per section, which a browser neither runs nor displays."""
+    return "\n".join(
+        f'<script type="text/plain" id="{section.name}">{section.content}</script>' for section in sections
+    )
 
 
 def module_addresses() -> dict[str, str]:
-    """Every module under the name by which the others import it; an import map takes the place of a server."""
+    """The import map: every module's import name and its content as a data URL, since there is no server."""
     names = sorted(file.name for file in FOLDER.iterdir() if file.name.endswith(".js"))
-    return {f"page/{name}": address(f"{read(name)}//# sourceURL=page/{name}\n") for name in names}
+    return {f"page/{name}": data_url(f"{read(name)}//# sourceURL=page/{name}\n") for name in names}
 
 
-def address(module: str) -> str:
-    """A module as an address that holds it."""
+def data_url(module: str) -> str:
+    """A module as a data URL."""
     return f"data:text/javascript;charset=utf-8,{quote(module, safe=PLAIN)}"
 
 
 def as_script(value: Any) -> str:
-    """JSON that can stand inside a script element: nothing in it can end the element, or begin a comment."""
+    """JSON for the inside of a script element: it cannot end the element or begin a comment."""
     content = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
     return content.replace("<", "\\u003c").replace("\x7f", "\\u007f")
 
@@ -69,7 +71,7 @@ def printable(text: str) -> str:
 
 
 def read(name: str) -> str:
-    """The content of one of the page's files."""
+    """The content of an asset."""
     return FOLDER.joinpath(name).read_text(encoding="utf-8")
 
 
@@ -78,7 +80,7 @@ FORMAT = "foretell.page/1"
 
 @dataclass(frozen=True)
 class PageReport:
-    """What was written: size in bytes, how many tokens, layers and heads, and what the page says is left out."""
+    """What was written: size in bytes, counts of tokens, layers and heads, and a sentence about each thing left out."""
 
     path: str
     bytes: int
@@ -88,7 +90,7 @@ class PageReport:
     cut: list[str]
 
     def __str__(self) -> str:
-        shape = f"{self.tokens} tokens, {self.layers} layers, {self.heads} heads a layer"
+        shape = f"{self.tokens} tokens, {self.layers} layers, {self.heads} heads per layer"
         return f"{self.path}: {shape}, {in_megabytes(self.bytes)}"
 
     def to_json(self) -> dict[str, Any]:
@@ -96,29 +98,29 @@ class PageReport:
 
 
 def write_page(model: LanguageModel, text: str, path: str | Path, budget_bytes: int = DEFAULT_BYTES) -> PageReport:
-    """Write the page of one pass over a text; the file appears whole or not at all, and replaces one of that name.
+    """Write the page of one pass over a text, atomically; an existing file is replaced.
 
-    Raises UsageError for an empty text, ContextLengthError for one that is too long, OutputError where nothing can be
-    written, where the model computes no finite numbers, or where `budget_bytes` is too little for any page.
+    Raises UsageError for an empty text, ContextLengthError for one that is too long, and OutputError if the file cannot
+    be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
     target = check_target(Path(path))
-    seen = collect(model, text)
-    contents, document = make_page(seen, budget_bytes)
+    traced = collect(model, text)
+    contents, document = make_page(traced, budget_bytes)
     write_text(target, document)
     size = len(document.encode("utf-8"))
-    return PageReport(str(path), size, len(seen.ids), seen.config.num_layers, seen.config.num_heads, contents.cut)
+    return PageReport(str(path), size, len(traced.ids), traced.config.num_layers, traced.config.num_heads, contents.cut)
 
 
 def page_html(model: LanguageModel, text: str, budget_bytes: int = DEFAULT_BYTES) -> str:
-    """The document that `write_page` writes."""
+    """The document that `write_page` writes, as a string."""
     return make_page(collect(model, text), budget_bytes)[1]
 
 
-def make_page(seen: TracedPass, budget_bytes: int) -> tuple[Contents, str]:
-    """What a page holds, and the page, which is no larger than the budget."""
-    frame = len(document_of(seen, Contents()).encode("utf-8")) + SECTION_MARKUP * section_count(seen)
-    contents = choose(seen, budget_bytes - frame, budget_bytes)
-    document = document_of(seen, contents)
+def make_page(traced: TracedPass, budget_bytes: int) -> tuple[Contents, str]:
+    """The contents of a page, and the document. Raises `OutputError` if it does not fit the budget."""
+    frame = len(document_of(traced, Contents()).encode("utf-8")) + SECTION_MARKUP * section_count(traced)
+    contents = choose(traced, budget_bytes - frame, budget_bytes)
+    document = document_of(traced, contents)
     size = len(document.encode("utf-8"))
     if size > budget_bytes:
         raise OutputError(
@@ -127,42 +129,42 @@ def make_page(seen: TracedPass, budget_bytes: int) -> tuple[Contents, str]:
     return contents, document
 
 
-# Bytes around a section's content: its element and its line in the structure; and a few sentences on what was cut
+# Bytes per section besides its content, for its element, its line in the structure and a sentence if it is cut
 SECTION_MARKUP = 200
 
 
-def section_count(seen: TracedPass) -> int:
-    """More sections than a page of this pass can have."""
-    return 3 * seen.config.num_layers + len(seen.places) + 20
+def section_count(traced: TracedPass) -> int:
+    """An upper bound of the number of sections."""
+    return 3 * traced.config.num_layers + len(traced.points) + 20
 
 
-def document_of(seen: TracedPass, contents: Contents) -> str:
-    """The document with these contents."""
-    return assemble(seen.name, structure_of(seen, contents), contents.sections, contents.rest)
+def document_of(traced: TracedPass, contents: Contents) -> str:
+    """The document of a pass with these contents."""
+    return assemble(traced.name, structure_of(traced, contents), contents.sections, contents.rest)
 
 
-def structure_of(seen: TracedPass, contents: Contents) -> dict[str, Any]:
-    """All that is not packed: the text and its tokens, the shape of the model, and what lies where."""
-    config = seen.config
+def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
+    """The unpacked data: the text and its tokens, the shape of the model, and the list of sections."""
+    config = traced.config
     return {
         "format": FORMAT,
-        "model": seen.name,
-        "text": seen.text,
-        "tokens": [{"id": token, "text": piece} for token, piece in zip(seen.ids, seen.pieces, strict=True)],
+        "model": traced.name,
+        "text": traced.text,
+        "tokens": [{"id": token_id, "text": piece} for token_id, piece in zip(traced.ids, traced.pieces, strict=True)],
         "shape": {
             "layers": config.num_layers,
             "heads": config.num_heads,
             "groups": config.num_kv_heads,
             "width": config.width,
             "headWidth": config.head_width,
-            "vocabulary": len(seen.vocabulary),
+            "vocabulary": len(traced.vocabulary),
         },
         "windows": config.windows,
         "position": config.position,
-        "places": [{"name": place.name, "label": place.label, "layer": place.layer} for place in seen.places],
-        "lensPlaces": seen.lens_places,
-        "lensFrom": len(seen.ids) - len(seen.lens.ids[0]),
-        "rowIds": seen.row_ids,
+        "places": [{"name": point.name, "label": point.label, "layer": point.layer} for point in traced.points],
+        "lensPlaces": traced.lens_points,
+        "lensFrom": len(traced.ids) - len(traced.lens.ids[0]),
+        "rowIds": traced.row_ids,
         "firstQuery": contents.first_query,
         "cut": contents.cut,
         "sections": [section.to_json() for section in contents.sections],
