@@ -10,7 +10,8 @@ from foretell.insight.page.write_page import write_page
 
 TEXT = "abcdefghij"
 UNNAMED = """() => {
-    const named = (element) => element.labels?.length || element.ariaLabel || element.ariaLabelledByElements || element.innerText?.trim();
+    const named = (element) => element.labels?.length || element.ariaLabel || element.ariaLabelledByElements
+        || element.innerText?.trim();
     return [...document.querySelectorAll("button, select, input, canvas, [role=img], [tabindex='0']")]
         .filter((element) => element.checkVisibility() && !element.ariaHidden && !named(element))
         .map((element) => element.outerHTML.slice(0, 80));
