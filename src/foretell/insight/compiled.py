@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -12,14 +13,16 @@ from torch import Tensor, nn
 
 from foretell.model.cache import CachedKVView
 
+logger = logging.getLogger(__name__)
+
 Call = tuple[tuple[Any, ...], Tensor]  # inputs and output of one call
 
 
 @contextmanager
-def run_eagerly(model: nn.Module, note: Callable[[str], None]) -> Generator[None]:
+def run_eagerly(model: nn.Module, notes: list[str]) -> Generator[None]:
     """Run compiled modules eagerly inside the block, then measure how far their compiled output differs.
 
-    After the block the first call of each compiled module is repeated, compiled; `note` gets one line per module.
+    After the block the first call of each compiled module is repeated, compiled. Each module adds a line to `notes`.
     """
     if "torch._dynamo" not in sys.modules:  # then nothing is compiled; importing it takes seconds
         yield
@@ -33,7 +36,9 @@ def run_eagerly(model: nn.Module, note: Callable[[str], None]) -> Generator[None
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
     for path, module in compiled.items():
-        note(f"{path or 'the decoder'} is compiled and ran eagerly here; {_difference(module, first_calls.get(path))}")
+        difference = _difference(module, first_calls.get(path))
+        notes.append(f"{path or 'the decoder'} is compiled and ran eagerly here; {difference}")
+        logger.info(notes[-1])
 
 
 def _keep_first(path: str, calls: dict[str, Call]) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:

@@ -77,7 +77,7 @@ class Trace:
         self.notes, self._values, self._ids = [], RecordedValues(Budget(self.budget_bytes)), []
         self.catalog = make_catalog(self.decoder)
         with ExitStack() as stack:
-            stack.enter_context(run_eagerly(self.decoder, self._note))
+            stack.enter_context(run_eagerly(self.decoder, self.notes))
             stack.enter_context(explicit_cores(self.decoder, self._cores_to_open()))
             self.catalog = make_catalog(self.decoder)  # the stages of an explicit core are modules now
             for name, replacement in self.replacements.items():

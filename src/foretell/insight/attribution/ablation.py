@@ -140,7 +140,7 @@ class Ablation(Shown):
         ]
         left_out = self.effects[SHOWN:]
         more = f"{len(left_out)} more are at {left_out[0].divergence:.4f} nats or below." if left_out else ""
-        header = (f"set to {self.fill}", token, "nats", "now likeliest")
+        header = (f"set to {self.fill}", token, "nats", "top token")
         parts = [Paragraph(before), Table(header, rows), *([Paragraph(more)] if more else [])]
         return Section(f"{token} without a part of the model", parts)
 
