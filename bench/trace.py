@@ -4,8 +4,8 @@
     python bench/trace.py --quick   3 rounds in float32: under a minute
 
 All contenders run the same pass, in turns. `untraced` is a model that was traced before; `weights` records the inputs
-of all attention weights and then computes them; `everything` records every name. A ratio is the time relative to `plain`
-in the same round: the forward of a model that was never traced.
+of all attention weights and then computes them; `everything` records every name. A ratio is the time relative to
+`plain` in the same round: the forward of a model that was never traced.
 """
 
 from __future__ import annotations

@@ -3,15 +3,15 @@ import { hasLens, readLens } from "page/data.js";
 import { byId, caption, fill, make } from "page/dom.js";
 import { count, four, named, quoted, visible } from "page/format.js";
 
-// The distribution under temperature, top-k and top-p, in this order, as defined in generation/sampling.py. Temperature
-// 0 keeps the most probable token only. Top-k keeps tokens that tie with the k-th. Top-p keeps the most probable tokens
-// until their probabilities reach the mass.
 function sortedIds(logits) {
   const order = Uint32Array.from(logits, (_, i) => i);
   return order.sort((a, b) => logits[b] - logits[a] || a - b);
 }
 
-// The probabilities of the first `kept` ids of `order`.
+// The distribution under temperature, top-k and top-p, in this order, as defined in generation/sampling.py. Temperature
+// 0 keeps the most probable token only. Top-k keeps tokens that tie with the k-th. Top-p keeps the most probable tokens
+// until their probabilities reach the mass.
+// Returns the probabilities of the first `kept` ids of `order`.
 function distribution(logits, order, { temperature, topK, topP }) {
   const largest = logits[order[0]];
   if (temperature === 0) return { kept: 1, probabilities: Float64Array.of(1) };
@@ -39,9 +39,9 @@ function normalized(scaled, kept) {
   return shares;
 }
 
-// A labelled slider and a box for the exact number. The scale of the slider may be nonlinear.
 const SLIDER_STEPS = 1000;
 
+// A labelled slider and a box for the exact number. The scale of the slider may be nonlinear.
 // scale: {toShare(value), fromShare(share)} converts between the number and 0 ... 1.
 function makeControl({ id, label, hint, low, high, step, value, scale, change }) {
   const slider = make("input", { type: "range", id, min: 0, max: SLIDER_STEPS, step: 1, "aria-describedby": `${id}-hint` });
@@ -75,7 +75,6 @@ const logScale = (high) => ({
 });
 
 // A table of tokens with their probabilities as bars, scaled to the largest one.
-
 // rows: [{text, probability, mark}]
 function barTable(title, rows, headings = ["Token", "Probability"]) {
   const largest = Math.max(...rows.map((row) => row.probability), 1e-9);
@@ -89,9 +88,9 @@ function barTable(title, rows, headings = ["Token", "Probability"]) {
     make("tbody", {}, ...rows.map(line)));
 }
 
-// The distribution after the last token, from the logits of the full vocabulary.
 const SHOWN = 10;
 
+// The distribution after the last token, from the logits of the full vocabulary.
 export function showNext(data) {
   const logits = data.get("logits").whole;
   const size = logits.length;
