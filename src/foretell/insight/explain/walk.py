@@ -25,6 +25,14 @@ from foretell.typesetting.document import Paragraph, Part, Section, Table
 from foretell.typesetting.notebook import Shown
 
 SMALL_WIDTH = 8  # up to this width the vectors themselves are shown
+ANSWERS, LAYER_ANSWERS = 5, 2  # top tokens shown of the text and per layer
+SELECTED = (  # recorded of a larger model
+    *("embed", "head", "trunk.blocks.*", "trunk.blocks.*.attention", "trunk.blocks.*.feedforward"),
+    "trunk.blocks.*.attention.core.weights",
+)
+EDGE = 8  # tokens shown from the beginning and the end of a long text
+LINE = 68
+HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)
@@ -46,13 +54,6 @@ class LayerWalk:
     feedforward: float | None
     sights: tuple[StrongestKey, ...]
     answers: list[TokenProbability]
-
-
-ANSWERS, LAYER_ANSWERS = 5, 2
-SELECTED = (  # recorded of a larger model
-    *("embed", "head", "trunk.blocks.*", "trunk.blocks.*.attention", "trunk.blocks.*.feedforward"),
-    "trunk.blocks.*.attention.core.weights",
-)
 
 
 @dataclass(frozen=True)
@@ -142,11 +143,6 @@ def size_of(recording: Recording, name: str) -> float:
 def every_value(recording: Recording) -> dict[str, Any]:
     """All named values as nested lists."""
     return {name: recording.array(name).tolist() for name in trace_names(recording.model)}
-
-
-EDGE = 8  # tokens shown from the beginning and the end of a long text
-LINE = 68
-HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 def walk_document(walk: Walk) -> Section:
