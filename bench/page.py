@@ -1,12 +1,12 @@
-"""How large the page of a pass is, and how soon it answers, for GPT-2's shape with random weights and 256 tokens.
+"""Size and load time of a page, for GPT-2's shape with random weights and 256 tokens.
 
     python bench/page.py           5 openings, two kinds of attention: under two minutes on two cores
     python bench/page.py --quick   2 openings, one kind
 
 `even` are new weights, whose attention is nearly uniform; `sharp` are the same with larger queries and keys, so that
-every row looks at a few keys, and hardly any two weights are alike. A page is opened from disk in the system's
-Chromium, in a new context each time. `interactive` is from the start of the navigation to the answer of a hover over
-the map.
+each query attends to a few keys and attention weights compress badly. A page is opened from disk in the system's
+Chromium, in a new context each time. `interactive` is the time from the start of the navigation to the response to a
+hover over the map.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from measure import Spread, describe_machine, describe_versions, heading, note
 from rich.console import Console
 from rich.table import Table
 
-from foretell.insight.page.write import PageReport, write_page
+from foretell.insight.page.write_page import PageReport, write_page
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
@@ -57,7 +57,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="How large the page is, and how soon it answers.")
+    parser = argparse.ArgumentParser(description="Size and load time of a page.")
     parser.add_argument("--quick", action="store_true", help="one kind of weights and two openings")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     return parser.parse_args()
@@ -68,7 +68,7 @@ def measure(kind: str, openings: int, path: Path) -> dict[str, Any]:
     note(f"{kind}: one page, {openings} openings")
     model = LanguageModel(make_model(kind), words(), f"gpt2, {kind}")
     started = time.perf_counter()
-    report = write_page(model, " ".join(f"w{(7919 * place) % 50_000}" for place in range(LENGTH)), path)
+    report = write_page(model, " ".join(f"w{(7919 * position) % 50_000}" for position in range(LENGTH)), path)
     seconds = time.perf_counter() - started
     return make_row(kind, report, seconds, open_often(path, openings))
 
@@ -86,18 +86,18 @@ def make_model(kind: str) -> Decoder:
 
 def words():
     """A vocabulary of GPT-2's size."""
-    return vocabulary_tokenizer([f"w{number}" for number in range(50_257)])
+    return vocabulary_tokenizer([f"w{token_id}" for token_id in range(50_257)])
 
 
 def open_often(path: Path, times: int) -> list[float]:
-    """Seconds from navigation to the answer of a hover, each in a new context; a first opening is not counted."""
+    """Seconds from navigation to the response to a hover, each in a new context; the first opening is not counted."""
     from playwright.sync_api import sync_playwright
 
-    found = next((place for place in map(shutil.which, NAMES) if place), None)
-    if found is None:
-        raise SystemExit(f"no Chromium here: {', '.join(NAMES)} are not to be found")
+    executable = next((path for path in map(shutil.which, NAMES) if path), None)
+    if executable is None:
+        raise SystemExit(f"Chromium not found: none of {', '.join(NAMES)}")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        browser = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         seconds = [open_once(browser, path) for _ in range(times + 1)]
         browser.close()
     return seconds[1:]

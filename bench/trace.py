@@ -1,11 +1,11 @@
-"""What looking inside costs, on the shape of GPT-2 124M with random weights and 256 tokens, on the CPU.
+"""The cost of tracing, on the shape of GPT-2 124M with random weights and 256 tokens, on the CPU.
 
-    python bench/trace.py           9 rounds in float32 and bfloat16: some two minutes on two cores
+    python bench/trace.py           9 rounds in float32 and bfloat16: about two minutes on two cores
     python bench/trace.py --quick   3 rounds in float32: under a minute
 
-All contenders make the same pass, in turns. `untraced` is a model that was traced before and is not now; `weights`
-records what all attention weights need and then computes every one of them; `everything` records every name. A ratio is
-that of the round's times to the plain forward, a model that no trace has ever touched.
+All contenders run the same pass, in turns. `untraced` is a model that was traced before; `weights` records the inputs
+of all attention weights and then computes them; `everything` records every name. A ratio is the time relative to
+`plain` in the same round: the forward of a model that was never traced.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from foretell.model.presets import preset_config
 LENGTH = 256
 SEED = 1
 WEIGHTS = "trunk.blocks.*.attention.core.weights"
-LIMITS = {"untraced": 1.05, "weights": 1.5}  # the ratios that are to be met; 5% is what two cores' times scatter by
+LIMITS = {"untraced": 1.05, "weights": 1.5}  # ratios to meet; times on two cores vary by 5%
 
 
 def main() -> None:
@@ -54,7 +54,7 @@ def main() -> None:
 
 def parse_arguments() -> argparse.Namespace:
     """The command line."""
-    parser = argparse.ArgumentParser(description="What looking inside costs, on the CPU.")
+    parser = argparse.ArgumentParser(description="The cost of tracing, on the CPU.")
     parser.add_argument("--quick", action="store_true", help="float32 and fewer rounds: under a minute")
     parser.add_argument("--threads", type=int, help="threads for torch (default: its own choice)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -79,19 +79,19 @@ def measure(dtype: str, rounds: int) -> list[dict[str, Any]]:
 
 
 def plain_pass(decoder: Decoder, ids: Tensor) -> Run:
-    """A forward of a model of its own, with the same weights, which no trace touches."""
+    """A forward of another model with the same weights, which is never traced."""
     untouched = Decoder(decoder.config).to(decoder.embed.token.weight.dtype).eval()
     untouched.load_state_dict(decoder.state_dict(), assign=True)
     return lambda: untouched(ids)
 
 
 def untraced_pass(decoder: Decoder, ids: Tensor) -> Run:
-    """A forward of the model that the other contenders trace."""
+    """A forward, without a trace, of the model that the other contenders trace."""
     return lambda: decoder(ids)
 
 
 def traced_pass(decoder: Decoder, ids: Tensor, select: str, held: dict[str, int]) -> Run:
-    """A forward inside a trace, and every value of attention weights that was selected, computed."""
+    """A forward inside a trace; selected attention weights are then computed."""
     name = "everything" if select == "**" else "weights"
 
     def run() -> None:
@@ -111,7 +111,7 @@ def make_row(dtype: str, name: str, own: Sequence[float], plain: Sequence[float]
     return {
         "dtype": dtype,
         "run": name,
-        "milliseconds": asdict(Spread.of(1000 * one for one in own)),
+        "milliseconds": asdict(Spread.of(1000 * seconds for seconds in own)),
         "ratio_to_plain": asdict(ratio),
         "limit": limit,
         "met": None if limit is None else ratio.median <= limit,

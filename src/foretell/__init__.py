@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from foretell.inference.completion import generate
     from foretell.inference.distribution import next_tokens, score
     from foretell.inference.embedding import embed
-    from foretell.insight.explain.explain import explain
+    from foretell.insight.explain.explanation import explain
     from foretell.insight.trace import Trace
     from foretell.loading import load
     from foretell.model.decoder import Decoder
@@ -32,7 +32,7 @@ _HOMES = {
     "Tokenizer": "foretell.text",
     "Trace": "foretell.insight.trace",
     "embed": "foretell.inference.embedding",
-    "explain": "foretell.insight.explain.explain",
+    "explain": "foretell.insight.explain.explanation",
     "generate": "foretell.inference.completion",
     "load": "foretell.loading",
     "next_tokens": "foretell.inference.distribution",

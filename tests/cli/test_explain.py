@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.insight.explain import check as check_module
+from foretell.insight.explain import textbook_check
 
 WEIGHT = "trunk.blocks.0.attention.core.weights[1,3,2]"
 
@@ -41,7 +41,7 @@ def test_the_textbook_stands_beside_the_model(foretell, trained):
 
 
 def test_a_broken_bound_is_a_failure(foretell, trained, monkeypatch):
-    monkeypatch.setattr(check_module, "decoder_forward", shifted(check_module.decoder_forward))
+    monkeypatch.setattr(textbook_check, "decoder_forward", shifted(textbook_check.decoder_forward))
     outcome = foretell("explain", trained, "The cat", "--check")
     assert outcome.code == 1
     assert "BROKEN" in outcome.out

@@ -9,7 +9,7 @@ def test_a_page_is_written_and_described_in_a_line(foretell, trained, tmp_path):
     outcome = foretell("explain", trained, "The cat", "--html", "page.html")
     assert outcome.code == 0
     size = (tmp_path / "page.html").stat().st_size
-    assert outcome.out == f"page.html: 7 tokens, 2 layers, 2 heads a layer, {size / 1000:.0f} kB\n"
+    assert outcome.out == f"page.html: 7 tokens, 2 layers, 2 heads per layer, {size / 1000:.0f} kB\n"
 
 
 def test_the_report_is_also_there_as_json(foretell, trained, tmp_path):

@@ -1,4 +1,4 @@
-"""What the tests of insight share: a decoder of every kind that the family has, with weights large enough to show."""
+"""Fixtures of the insight tests: a decoder of every kind of configuration, with large weights."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ MakeDecoder = Callable[..., Decoder]
 
 @pytest.fixture(params=CONFIGURATIONS)
 def config(request: pytest.FixtureRequest) -> ModelConfig:
-    """A test that takes this runs once for every configuration of the list."""
+    """Every configuration of the list; a test with this fixture runs once for each."""
     return make_section(ModelConfig, {**TINY, **CONFIGURATIONS[request.param]})
 
 
 @pytest.fixture(scope="session")
 def make_decoder() -> MakeDecoder:
-    """A decoder for use: `make_decoder(config)`, or `make_decoder("gpt2", width=16)`, one of the list with changes."""
+    """`make_decoder(config)`, or `make_decoder("gpt2", width=16)`: one of the list with changes."""
 
     def make(config: ModelConfig | str, dtype: torch.dtype = torch.float32, **changes: Any) -> Decoder:
         base = config.model_dump() if isinstance(config, ModelConfig) else {**TINY, **CONFIGURATIONS[config]}
@@ -74,5 +74,5 @@ def gpt2(make_decoder: MakeDecoder) -> Decoder:
 
 @pytest.fixture
 def ids() -> Tensor:
-    """Three rows that fill the context, (3, 12)."""
+    """Three rows of the full context length, (3, 12)."""
     return torch.randint(TINY["vocab_size"], (3, TINY["context_length"]), generator=torch.Generator().manual_seed(1))

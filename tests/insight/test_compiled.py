@@ -1,4 +1,4 @@
-"""A compiled model is traced through the same forward, run eagerly; the difference is measured and said."""
+"""A compiled model is traced eagerly, and the difference to its compiled output is measured and noted."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_compiled_decoder_is_traced_and_stays_compiled(gpt2: Decoder, ids: Ten
     assert torch.equal(eager, plain)
     assert torch.equal(trace["head"], plain)
     assert torch.equal(gpt2(ids), compiled)
-    assert torch._dynamo.utils.counters["frames"]["ok"] == runs, "it was compiled once more"
+    assert torch._dynamo.utils.counters["frames"]["ok"] == runs, "it was compiled again"
     note = re.fullmatch(
         r"the decoder is compiled and ran eagerly here; its compiled output differs by at most (\S+)", trace.notes[0]
     )
@@ -38,7 +38,7 @@ def test_a_compiled_decoder_is_traced_and_stays_compiled(gpt2: Decoder, ids: Ten
 
 
 @torch.no_grad()
-def test_compiled_blocks_are_traced_and_an_uncalled_one_says_so(gpt2: Decoder, ids: Tensor) -> None:
+def test_compiled_blocks_are_traced(gpt2: Decoder, ids: Tensor) -> None:
     gpt2.trunk.blocks[0].compile(backend="eager")
     with Trace(gpt2, "trunk.blocks.0.attention") as trace:
         pass
@@ -50,7 +50,7 @@ def test_compiled_blocks_are_traced_and_an_uncalled_one_says_so(gpt2: Decoder, i
 
 
 @torch.no_grad()
-def test_a_model_that_is_not_compiled_has_nothing_to_say(gpt2: Decoder, ids: Tensor) -> None:
+def test_a_model_that_is_not_compiled_has_no_notes(gpt2: Decoder, ids: Tensor) -> None:
     with Trace(gpt2, "head") as trace:
         gpt2(ids)
     assert trace.notes == []

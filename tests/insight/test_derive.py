@@ -1,4 +1,4 @@
-"""Derived values are those that the pass used: they reproduce what came out of it."""
+"""Derived values reproduce the output of the pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def traced(decoder: Decoder, ids: Tensor, autocast: bool = False) -> Trace:
 
 
 def excess(trace: Trace, core: str, stage: str = "weights") -> float:
-    """How far the mixture by these weights is from the core's output, as a share of the stated bound."""
+    """The difference of the values weighted so and the core's output, as a share of the stated bound."""
     value, output = trace[f"{core}.value"].double(), trace[core]
     mixed = derive.mix(trace[f"{core}.{stage}"].double(), value)
     largest_score = max(1.0, float(trace[f"{core}.scaled"].abs().max()))
@@ -39,7 +39,7 @@ def excess(trace: Trace, core: str, stage: str = "weights") -> float:
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_weights_beside_the_kernel_reproduce_its_output(
+def test_derived_weights_reproduce_the_kernels_output(
     config: ModelConfig, precision: str, make_decoder: MakeDecoder, ids: Tensor
 ) -> None:
     trace = traced(make_decoder(config, PRECISIONS[precision]), ids)
@@ -47,18 +47,18 @@ def test_weights_beside_the_kernel_reproduce_its_output(
     assert max(excess(trace, f"trunk.blocks.{layer}.attention.core") for layer in (0, 1)) <= 1
 
 
-def test_weights_beside_the_kernel_reproduce_its_output_under_autocast(decoder: Decoder, ids: Tensor) -> None:
+def test_derived_weights_reproduce_the_kernels_output_under_autocast(decoder: Decoder, ids: Tensor) -> None:
     trace = traced(decoder, ids, autocast=True)
     assert trace[CORE].dtype == torch.bfloat16
     assert excess(trace, CORE) <= 1
 
 
-def test_weights_that_are_slightly_wrong_would_be_seen(gpt2: Decoder, ids: Tensor) -> None:
+def test_slightly_wrong_weights_would_be_detected(gpt2: Decoder, ids: Tensor) -> None:
     gpt2.get_submodule(CORE).register_forward_hook(lambda _, __, output: output * (1 + 1e-5))
     assert excess(traced(gpt2, ids), CORE) > 1
 
 
-def test_the_stages_follow_from_each_other(decoder: Decoder, ids: Tensor) -> None:
+def test_each_stage_follows_from_the_one_before(decoder: Decoder, ids: Tensor) -> None:
     trace = traced(decoder, ids)
     query, key = trace[f"{CORE}.query"], trace[f"{CORE}.key"]
     key = key.repeat_interleave(query.shape[1] // key.shape[1], dim=1)
@@ -74,7 +74,7 @@ def test_the_stages_follow_from_each_other(decoder: Decoder, ids: Tensor) -> Non
     torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
 
 
-def test_a_layer_norm_is_made_of_its_mean_and_variance(gpt2: Decoder, ids: Tensor) -> None:
+def test_mean_and_variance_reproduce_a_layer_norm(gpt2: Decoder, ids: Tensor) -> None:
     trace, norm = traced(gpt2, ids), gpt2.trunk.norm
     assert isinstance(norm, nn.LayerNorm)
     stream = trace["trunk.blocks.1"]
@@ -82,7 +82,7 @@ def test_a_layer_norm_is_made_of_its_mean_and_variance(gpt2: Decoder, ids: Tenso
     torch.testing.assert_close(normal * norm.weight + norm.bias, trace["trunk.norm"])
 
 
-def test_an_rms_norm_is_made_of_its_mean_square_and_has_no_mean(make_decoder: MakeDecoder, ids: Tensor) -> None:
+def test_the_mean_square_reproduces_an_rms_norm_which_has_no_mean(make_decoder: MakeDecoder, ids: Tensor) -> None:
     qwen = make_decoder("qwen3")
     trace, norm = traced(qwen, ids), qwen.trunk.norm
     assert isinstance(norm, nn.RMSNorm)
@@ -100,7 +100,7 @@ def test_derived_values_are_marked_and_recorded_ones_are_not(gpt2: Decoder, ids:
     assert not trace.is_derived("trunk.norm")
 
 
-def test_half_precision_is_derived_in_float32_whatever_the_surroundings_ask_for(gpt2: Decoder, ids: Tensor) -> None:
+def test_half_precision_is_derived_in_float32_even_under_autocast(gpt2: Decoder, ids: Tensor) -> None:
     trace = traced(gpt2.bfloat16(), ids)
     alone = trace[f"{CORE}.weights"]
     with torch.autocast("cpu", torch.bfloat16):

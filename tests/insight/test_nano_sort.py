@@ -1,7 +1,7 @@
-"""An independent yardstick: a small trained GPT whose intermediate values were published with it.
+"""An independent reference: a small trained GPT that was published with its intermediate values.
 
 gpt-nano-sort is minGPT's sorting demo, 85,000 parameters; weights and values of its first block for three inputs are in
-the repository of llm-viz (Brendan Bycroft, MIT). The files are data beside this repository, not in it.
+the repository of llm-viz (Brendan Bycroft, MIT). The files are not part of this repository.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foretell.convert.weights import iter_ours
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 
-PLACE = Path("data/checkpoints/nano_sort")
+FOLDER = Path("data/checkpoints/nano_sort")
 RELATIVE = 1e-5  # of the largest value of a tensor
 BLOCK = "trunk.blocks.0"
 # a published value -> the name of ours
@@ -50,26 +50,26 @@ SAME = {
     "ln_f": "trunk",
     "lm_head": "head",
 }
-# a published value that is put together from several of ours, or another shape of one
-PUT_TOGETHER = {
-    "qkv": lambda trace: torch.cat([trace[f"{BLOCK}.attention.{one}"] for one in ("query", "key", "value")], -1),
+# a published value that combines several of ours, or has another shape
+COMBINED = {
+    "qkv": lambda trace: torch.cat([trace[f"{BLOCK}.attention.{name}"] for name in ("query", "key", "value")], -1),
     "y": lambda trace: trace[f"{BLOCK}.attention.core"].transpose(1, 2).flatten(2),
     "probs": lambda trace: trace["head"].softmax(-1),
 }
 
 
 def nano_sort() -> Path | None:
-    """The folder of the published files: below $FORETELL_SHARED, or below a folder `shared` beside any parent."""
+    """The folder of the published files: in $FORETELL_SHARED, or in a folder `shared` next to any parent folder."""
     named = os.environ.get("FORETELL_SHARED")
     shared = [Path(named)] if named else [parent / "shared" for parent in Path(__file__).resolve().parents]
-    return next((one / PLACE for one in shared if (one / PLACE).is_dir()), None)
+    return next((folder / FOLDER for folder in shared if (folder / FOLDER).is_dir()), None)
 
 
 def read(name: str) -> dict[str, Tensor]:
     """The tensors of one published file."""
     folder = nano_sort()
     if folder is None:
-        pytest.skip(f"no {PLACE} here; name the folder above it in FORETELL_SHARED")
+        pytest.skip(f"{FOLDER} not found; set FORETELL_SHARED to its parent folder")
     values = json.loads((folder / name).read_text(encoding="utf-8"))
     return {key: tensor(value) for key, value in values.items() if "data" in value}
 
@@ -80,8 +80,11 @@ def tensor(value: dict) -> Tensor:
 
 
 def untransposed() -> Family:
-    """GPT-2's table, for matrices that are as ours."""
-    rows = (replace(row, transforms=tuple(one for one in row.transforms if one != Transpose())) for row in GPT2.rows)
+    """GPT-2's table without transposition: these matrices have our layout."""
+    rows = (
+        replace(row, transforms=tuple(transform for transform in row.transforms if transform != Transpose()))
+        for row in GPT2.rows
+    )
     return replace(GPT2, rows=tuple(rows))
 
 
@@ -117,7 +120,7 @@ def error(ours: Tensor, theirs: Tensor) -> float:
 
 
 def test_every_published_value_is_compared(published: dict[str, Tensor]) -> None:
-    assert {*SAME, *PUT_TOGETHER, "idx"} == set(published)
+    assert {*SAME, *COMBINED, "idx"} == set(published)
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -125,12 +128,12 @@ def test_a_recorded_value_is_the_published_one(name: str, trace: Trace, publishe
     assert error(trace[SAME[name]], published[name]) < RELATIVE
 
 
-@pytest.mark.parametrize("name", PUT_TOGETHER)
-def test_a_value_put_together_is_the_published_one(name: str, trace: Trace, published: dict[str, Tensor]) -> None:
-    assert error(PUT_TOGETHER[name](trace), published[name]) < RELATIVE
+@pytest.mark.parametrize("name", COMBINED)
+def test_a_combined_value_is_the_published_one(name: str, trace: Trace, published: dict[str, Tensor]) -> None:
+    assert error(COMBINED[name](trace), published[name]) < RELATIVE
 
 
-def test_another_gelu_would_be_noticed(sorter: Decoder, trace: Trace, published: dict[str, Tensor]) -> None:
+def test_another_gelu_would_be_detected(sorter: Decoder, trace: Trace, published: dict[str, Tensor]) -> None:
     up = trace[f"{BLOCK}.feedforward.up"]
     assert error(torch.nn.functional.gelu(up), published["gelu"]) > RELATIVE
 

@@ -1,4 +1,4 @@
-"""A receipt repeats the draw of its token, shows every step on the way, and notices when it was changed."""
+"""Receipts replay the draw of a token, show every filter, and detect changes."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from foretell.errors import ConfigError, DataError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.insight.receipt import Receipt
-from foretell.insight.recording import RecordingSampler
+from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer, train_tokenizer
 
@@ -58,7 +57,7 @@ def some_logits(seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tens
     return (3 * torch.randn(11, generator=torch.Generator().manual_seed(seed))).to(dtype)
 
 
-# --- the same tokens, repeated ----------------------------------------------------------------------------------------
+# --- replay ---
 
 
 @given(sampling=SETTINGS, seed=st.integers(0, 10**6), dtype=st.sampled_from(list(PRECISIONS.values())))
@@ -96,10 +95,10 @@ def test_a_whole_generation_is_the_same_with_receipts(make_decoder: MakeDecoder,
         assert [receipt.position for receipt in receipts] == list(range(len(sequence.prompt), len(sequence.ids)))
 
 
-# --- the path through the filters -------------------------------------------------------------------------------------
+# --- stages ---
 
 
-def test_stages_are_the_filters_in_the_order_they_ran_each_over_the_whole_vocabulary(record) -> None:
+def test_stages_are_the_filters_in_order_over_the_whole_vocabulary(record) -> None:
     receipt = record(some_logits(), [1, 2], **ALL_FILTERS)
     stages = list(receipt.stages())
     assert [(stage.name, stage.setting) for stage in stages] == [("logits", None), *ALL_FILTERS.items()]
@@ -110,25 +109,25 @@ def test_stages_are_the_filters_in_the_order_they_ran_each_over_the_whole_vocabu
     assert torch.equal(receipt.drawn_from, stages[-1].probabilities)
 
 
-def test_filters_that_were_not_asked_for_are_no_stages(record) -> None:
+def test_inactive_filters_are_not_stages(record) -> None:
     assert [stage.name for stage in record(some_logits(), [1]).stages()] == ["logits"]
     assert [stage.left for stage in record(some_logits(), [1], temperature=0).stages()] == [11, 1]
 
 
-def test_a_stage_lists_the_likeliest_of_those_left(record) -> None:
+def test_a_stage_lists_the_top_tokens_left(record) -> None:
     *_, last = record(torch.arange(11.0), [1], top_k=2).stages()
-    assert [token for token, _ in last.likeliest(5)] == [10, 9]
-    assert sum(probability for _, probability in last.likeliest(5)) == pytest.approx(1)
+    assert [token for token, _ in last.top_tokens(5)] == [10, 9]
+    assert sum(probability for _, probability in last.top_tokens(5)) == pytest.approx(1)
 
 
-def test_a_receipt_keeps_the_logits_whatever_happens_to_them_later(record) -> None:
+def test_a_receipt_keeps_its_own_copy_of_the_logits(record) -> None:
     logits = some_logits()
     receipt = record(logits, [1])
     logits.zero_()
     assert torch.equal(receipt.logits, some_logits())
 
 
-# --- in writing -------------------------------------------------------------------------------------------------------
+# --- JSON ---
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -156,10 +155,10 @@ def test_json_names_tokens_by_their_text(record) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"token": {"id": 3}}, r"position 2 does not hold: it names token 3 'd', and replays to token \d+"),
-        ({"draw": 0.25}, r"it names the draw 0.25, and that of seed 1, sample 2, position 2 is 0\.\d+"),
-        ({"sample": 3}, "it names the draw .*, and that of seed 1, sample 3, position 2"),
-        ({"ids": [1, 2, 3]}, "position 3 does not hold"),
+        ({"token": {"id": 3}}, r"position 2 is not valid: it is for token 3 'd' but replays to token \d+"),
+        ({"draw": 0.25}, r"its draw is 0.25, but the draw of seed 1, sample 2, position 2 is 0\.\d+"),
+        ({"sample": 3}, "its draw is .*, but the draw of seed 1, sample 3, position 2"),
+        ({"ids": [1, 2, 3]}, "position 3 is not valid"),
         ({"sampling": {"temperature": 1.0, "seed": 9}}, "seed 9"),
         (
             {"logits": {"dtype": "float32", "data": "AACAPwAAAAAAAAAAAAAAAA=="}, "token": {"id": 1}},
@@ -167,7 +166,7 @@ def test_json_names_tokens_by_their_text(record) -> None:
         ),
     ],
 )
-def test_a_receipt_that_was_changed_says_in_one_line_that_it_does_not_hold(record, tokenizer, change, words) -> None:
+def test_a_changed_receipt_is_not_valid(record, tokenizer, change, words) -> None:
     values = record(some_logits(4), [1, 2], temperature=0.5).to_json() | {"vocab_size": None} | change
     changed = Receipt.from_json(values, tokenizer)
     with pytest.raises(DataError, match=words) as failure:
@@ -189,13 +188,13 @@ def test_changed_logits_do_not_replay_to_the_same_token(record) -> None:
         ({"drwa": 0.5}, ConfigError, "did you mean 'draw'"),
         ({"sampling": {"temperature": -1}}, ConfigError, "receipt.sampling.temperature"),
         ({"draw": "often"}, ConfigError, "receipt.draw"),
-        ({"ids": [99]}, DataError, "the receipt names the token 99, and its logits are of 0 to 10"),
-        ({"logits": {"dtype": "int8", "data": ""}}, DataError, "dtype 'int8'; known are bfloat16"),
+        ({"ids": [99]}, DataError, "the receipt names token 99, but its logits are for tokens 0 to 10"),
+        ({"logits": {"dtype": "int8", "data": ""}}, DataError, "dtype 'int8'; known dtypes are bfloat16"),
         ({"logits": {"dtype": "float32", "data": "AAA="}}, DataError, "2 bytes, which is not a whole number"),
         ({"logits": {"dtype": "float32", "data": "?"}}, DataError, "not base64"),
     ],
 )
-def test_what_is_no_receipt_is_refused_in_one_line(record, change, error, words) -> None:
+def test_malformed_receipts_are_one_line_errors(record, change, error, words) -> None:
     with pytest.raises(error, match=words) as failure:
         Receipt.from_json(record(some_logits(), [1]).to_json() | change)
     assert "\n" not in str(failure.value)

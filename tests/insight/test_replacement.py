@@ -1,7 +1,8 @@
-"""Any named value can be replaced while the model runs, and what comes after it sees the replacement."""
+"""Any named value can be replaced while the model runs, and the rest of the pass uses the replacement."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import pytest
@@ -31,7 +32,7 @@ def replaced(decoder: Decoder, ids: Tensor, replace: dict[str, Replacement]) -> 
         return decoder(ids)
 
 
-def test_a_replaced_stream_decides_all_that_follows(gpt2: Decoder, ids: Tensor) -> None:
+def test_a_replaced_stream_determines_the_rest_of_the_pass(gpt2: Decoder, ids: Tensor) -> None:
     other = ids.flip(1)
     with Trace(gpt2, "trunk.blocks.0") as trace:
         expected = gpt2(other)
@@ -67,18 +68,18 @@ def test_globs_replace_in_every_layer(gpt2: Decoder, ids: Tensor) -> None:
     assert not any(trace[name].any() for name in trace.names())
 
 
-def test_a_head_that_is_left_out_is_one_whose_columns_of_the_output_weight_are_zero(gpt2: Decoder, ids: Tensor) -> None:
+def test_without_heads_equals_zero_columns_of_the_output_weight(gpt2: Decoder, ids: Tensor) -> None:
     ablated = replaced(gpt2, ids, {CORE: without_heads(1)})
     with torch.no_grad():
         gpt2.get_submodule("trunk.blocks.0.attention.output").get_parameter("weight")[:, 4:] = 0
     torch.testing.assert_close(ablated, gpt2(ids))
 
 
-# --- derived values ---------------------------------------------------------------------------------------------------
+# --- derived values ---
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_an_explicit_core_that_replaces_nothing_is_the_models_own(
+def test_an_explicit_core_equals_the_models_own_core(
     config: ModelConfig, stage: str, make_decoder: MakeDecoder, ids: Tensor
 ) -> None:
     decoder = make_decoder(config, torch.float64)
@@ -86,17 +87,17 @@ def test_an_explicit_core_that_replaces_nothing_is_the_models_own(
     torch.testing.assert_close(explicit, decoder(ids), rtol=0, atol=1e-12 * float(explicit.abs().max().detach()))
 
 
-def test_replaced_weights_mix_the_values_and_the_trace_says_so(gpt2: Decoder, ids: Tensor) -> None:
-    heard: list[str] = []
+def test_replaced_weights_are_used_and_noted(gpt2: Decoder, ids: Tensor, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "foretell")
     uniform = torch.full((12, 12), 1 / 12)
-    with Trace(gpt2, f"{CORE}.**", replace={f"{CORE}.weights": uniform}, say=heard.append) as trace:
+    with Trace(gpt2, f"{CORE}.**", replace={f"{CORE}.weights": uniform}) as trace:
         gpt2(ids)
     means = trace[f"{CORE}.value"].mean(2, keepdim=True).expand(3, 2, 12, 4)
     torch.testing.assert_close(trace[CORE], means)
     assert torch.equal(trace[f"{CORE}.weights"], uniform.expand(3, 2, 12, 12))
     assert not trace.is_derived(f"{CORE}.weights")
     assert (
-        heard
+        caplog.messages
         == trace.notes
         == [
             "trunk.blocks.0.attention.core is explicit in this trace, in place of the model's own, "
@@ -105,7 +106,7 @@ def test_replaced_weights_mix_the_values_and_the_trace_says_so(gpt2: Decoder, id
     )
 
 
-def test_a_trace_that_replaces_can_begin_again(gpt2: Decoder, ids: Tensor) -> None:
+def test_a_trace_with_replacements_can_be_entered_again(gpt2: Decoder, ids: Tensor) -> None:
     trace = Trace(gpt2, f"{CORE}.weights", replace={f"{CORE}.weights": torch.zeros(12, 12)})
     for _ in range(2):
         with trace:
@@ -114,7 +115,7 @@ def test_a_trace_that_replaces_can_begin_again(gpt2: Decoder, ids: Tensor) -> No
         assert len(trace.notes) == 1
 
 
-def test_a_replaced_mask_hides_what_it_hides(gpt2: Decoder, ids: Tensor) -> None:
+def test_a_replaced_mask_is_used(gpt2: Decoder, ids: Tensor) -> None:
     def only_itself(masked: Tensor) -> Tensor:
         return masked.masked_fill(~torch.eye(12, dtype=torch.bool), -torch.inf)
 
@@ -124,14 +125,14 @@ def test_a_replaced_mask_hides_what_it_hides(gpt2: Decoder, ids: Tensor) -> None
     torch.testing.assert_close(trace[CORE], trace[f"{CORE}.value"])
 
 
-def test_an_explicit_core_keeps_the_dropout_of_the_one_it_stands_in_for(make_decoder: MakeDecoder, ids: Tensor) -> None:
+def test_an_explicit_core_keeps_the_dropout_of_the_core_it_replaces(make_decoder: MakeDecoder, ids: Tensor) -> None:
     decoder = make_decoder("explicit core", torch.float64).train()
     explicit = replaced(decoder, ids, {"**.weights": lambda weights: weights})
     torch.testing.assert_close(explicit, decoder(ids))
     assert not torch.allclose(explicit, decoder.eval()(ids))
 
 
-# --- what is asked for wrongly ----------------------------------------------------------------------------------------
+# --- errors ---
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ def test_an_explicit_core_keeps_the_dropout_of_the_one_it_stands_in_for(make_dec
         ({"trunk.norm.variance": torch.ones(1)}, "replace the output of trunk.norm instead"),
     ],
 )
-def test_a_replacement_that_cannot_be_is_refused(
+def test_an_invalid_replacement_is_refused(
     gpt2: Decoder, ids: Tensor, replace: dict[str, Replacement], words: str
 ) -> None:
     with pytest.raises(UsageError, match=words):

@@ -1,4 +1,4 @@
-"""A trace has every value that a pass brings about, changes no bit of it, and leaves no trace behind."""
+"""A trace records every value of a pass, leaves its results bit-identical, and leaves the model unchanged."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def make_batch(ids: Tensor) -> Batch:
 def hooks(decoder: Decoder) -> list[Any]:
     """All hooks on all modules, and the modules themselves."""
     modules = [module for _, module in decoder.named_modules()]
-    return [[*map(id, modules)], *[[*one._forward_hooks, *one._forward_pre_hooks] for one in modules]]
+    return [[*map(id, modules)], *[[*module._forward_hooks, *module._forward_pre_hooks] for module in modules]]
 
 
-# --- what is recorded -------------------------------------------------------------------------------------------------
+# --- recorded values ---
 
 
-def test_recorded_logits_are_the_unrecorded_ones_to_the_bit(decoder: Decoder, ids: Tensor) -> None:
+def test_recorded_logits_are_bit_identical(decoder: Decoder, ids: Tensor) -> None:
     plain = decoder(ids)
     with Trace(decoder, "**") as trace:
         recorded = decoder(ids)
@@ -60,7 +60,7 @@ def test_recorded_logits_are_the_unrecorded_ones_to_the_bit(decoder: Decoder, id
     assert torch.equal(trace["head"], plain)
 
 
-def test_recorded_generation_has_the_logits_of_the_unrecorded_one_to_the_bit(decoder: Decoder) -> None:
+def test_recorded_generation_is_bit_identical(decoder: Decoder) -> None:
     plain = logits_of_generation(decoder)
     with Trace(decoder, "**") as trace:
         logits_of_generation(decoder)
@@ -68,13 +68,13 @@ def test_recorded_generation_has_the_logits_of_the_unrecorded_one_to_the_bit(dec
     assert all(map(torch.equal, trace.calls("head"), plain))
 
 
-def test_a_trace_that_changed_a_value_would_be_seen(gpt2: Decoder, ids: Tensor) -> None:
+def test_a_trace_that_changed_a_value_would_be_detected(gpt2: Decoder, ids: Tensor) -> None:
     plain = gpt2(ids)
     with Trace(gpt2, "**", replace={"trunk.blocks.0": lambda stream: stream * (1 + 1e-6)}):
         assert not torch.equal(gpt2(ids), plain)
 
 
-def test_every_name_that_a_model_offers_gets_a_value_in_one_pass(decoder: Decoder, ids: Tensor) -> None:
+def test_every_name_of_a_model_has_a_value_after_one_pass(decoder: Decoder, ids: Tensor) -> None:
     with Trace(decoder, "**") as trace:
         decoder(ids)
     assert trace.names() == trace_names(decoder)
@@ -103,7 +103,7 @@ def test_the_inputs_of_a_core_are_those_after_norm_and_rotation(make_decoder: Ma
     assert trace["trunk.blocks.0.attention.core"].shape == (3, 2, 12, 6)
 
 
-def test_only_what_was_asked_for_is_kept(gpt2: Decoder, ids: Tensor) -> None:
+def test_only_selected_values_are_kept(gpt2: Decoder, ids: Tensor) -> None:
     with Trace(gpt2, "trunk.blocks.1.attention.core.weights") as trace:
         gpt2(ids)
     assert trace.names() == ["trunk.blocks.1.attention.core.weights"]
@@ -116,7 +116,7 @@ def test_values_are_detached(gpt2: Decoder, ids: Tensor) -> None:
     assert not any(trace[name].requires_grad for name in trace.names())
 
 
-def test_a_trace_begins_anew_with_every_block(gpt2: Decoder, ids: Tensor) -> None:
+def test_entering_a_trace_again_clears_its_values(gpt2: Decoder, ids: Tensor) -> None:
     trace = Trace(gpt2, "head")
     for rows in (3, 1):
         with trace:
@@ -124,10 +124,10 @@ def test_a_trace_begins_anew_with_every_block(gpt2: Decoder, ids: Tensor) -> Non
         assert trace["head"].shape[0] == rows
 
 
-# --- several calls ----------------------------------------------------------------------------------------------------
+# --- several calls ---
 
 
-def test_a_generation_has_the_values_of_every_token_without_a_second_pass(decoder: Decoder) -> None:
+def test_a_generation_records_the_values_of_every_token(decoder: Decoder) -> None:
     prompt = [[1, 2, 3]]
     with Trace(decoder, "**") as trace:
         new = continued(decoder, prompt)[0]
@@ -141,7 +141,7 @@ def test_a_generation_has_the_values_of_every_token_without_a_second_pass(decode
         torch.testing.assert_close(step[0, :, 0], weights[0, :, row, : row + 1], rtol=1e-4, atol=1e-5)
 
 
-def test_recorded_keys_stay_when_the_cache_goes_on(gpt2: Decoder) -> None:
+def test_recorded_keys_do_not_change_with_the_cache(gpt2: Decoder) -> None:
     name = "trunk.blocks.1.attention.core.key"
     at_once: list[Tensor] = []
     core = gpt2.get_submodule("trunk.blocks.1.attention.core")
@@ -153,7 +153,7 @@ def test_recorded_keys_stay_when_the_cache_goes_on(gpt2: Decoder) -> None:
     assert all(map(torch.equal, trace.calls(name), at_once))
 
 
-def test_a_value_of_several_calls_says_how_many_there_are(gpt2: Decoder, ids: Tensor) -> None:
+def test_reading_a_value_of_several_calls_names_their_number(gpt2: Decoder, ids: Tensor) -> None:
     with Trace(gpt2, "embed") as trace:
         with pytest.raises(UsageError, match="0 times"):
             _ = trace["embed"]
@@ -164,10 +164,10 @@ def test_a_value_of_several_calls_says_how_many_there_are(gpt2: Decoder, ids: Te
     assert len(trace.calls("embed")) == 2
 
 
-# --- training ---------------------------------------------------------------------------------------------------------
+# --- training ---
 
 
-def test_gradients_of_values_are_those_that_autograd_gives(gpt2: Decoder, ids: Tensor) -> None:
+def test_gradients_of_values_equal_those_of_autograd(gpt2: Decoder, ids: Tensor) -> None:
     objective, batch = Objective(gpt2), make_batch(ids)
     with Trace(gpt2, ["trunk.blocks.0", "head"], gradients=True) as trace:
         objective(batch).sum.backward()
@@ -181,7 +181,7 @@ def test_gradients_of_values_are_those_that_autograd_gives(gpt2: Decoder, ids: T
     torch.testing.assert_close(trace["grad:head"], probabilities - one_hot)
 
 
-def test_recording_gradients_leaves_those_of_the_weights_as_they_are(decoder: Decoder, ids: Tensor) -> None:
+def test_recording_gradients_does_not_change_those_of_the_weights(decoder: Decoder, ids: Tensor) -> None:
     names = [name for name in trace_names(decoder) if ".core." not in name]
     objective, batch = Objective(decoder.train()), make_batch(ids)
     objective(batch).sum.backward()
@@ -205,7 +205,7 @@ def test_attention_weights_have_gradients(gpt2: Decoder, ids: Tensor) -> None:
     ]
 
 
-def test_chunks_of_the_head_that_run_again_in_the_backward_are_recorded_once(gpt2: Decoder, ids: Tensor) -> None:
+def test_chunks_recomputed_in_the_backward_are_recorded_once(gpt2: Decoder, ids: Tensor) -> None:
     objective, batch = Objective(gpt2, logits_at_once=11 * 11), make_batch(ids)
     with Trace(gpt2, "head", gradients=True) as trace:
         objective(batch).sum.backward()
@@ -214,10 +214,10 @@ def test_chunks_of_the_head_that_run_again_in_the_backward_are_recorded_once(gpt
     torch.testing.assert_close(torch.cat(trace.calls("grad:head")), expected)
 
 
-# --- afterwards -------------------------------------------------------------------------------------------------------
+# --- leaving the block ---
 
 
-def test_nothing_stays_behind_even_after_an_error(decoder: Decoder, ids: Tensor) -> None:
+def test_the_model_is_restored_even_after_an_error(decoder: Decoder, ids: Tensor) -> None:
     before, plain = hooks(decoder), decoder(ids)
     weights = "trunk.blocks.0.attention.core.weights"
     with pytest.raises(ZeroDivisionError), Trace(decoder, "**", replace={weights: lambda value: value}, gradients=True):
@@ -228,7 +228,7 @@ def test_nothing_stays_behind_even_after_an_error(decoder: Decoder, ids: Tensor)
     assert torch.equal(decoder(ids), plain)
 
 
-def test_a_trace_that_cannot_begin_leaves_nothing_behind(gpt2: Decoder, ids: Tensor) -> None:
+def test_a_trace_that_cannot_start_leaves_the_model_unchanged(gpt2: Decoder, ids: Tensor) -> None:
     before = hooks(gpt2)
     replace = {"**.weights": lambda value: value, "trunk.norm.mean": lambda value: value}
     with pytest.raises(UsageError, match="trunk.norm.mean cannot be replaced"), Trace(gpt2, "**", replace=replace):
@@ -236,7 +236,7 @@ def test_a_trace_that_cannot_begin_leaves_nothing_behind(gpt2: Decoder, ids: Ten
     assert hooks(gpt2) == before
 
 
-# --- what is asked for wrongly ----------------------------------------------------------------------------------------
+# --- errors ---
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_a_glob_that_matches_nothing_is_refused_with_the_nearest_names(gpt2: Dec
     assert "\n" not in str(error.value)
 
 
-def test_a_name_that_was_not_selected_is_told_from_one_that_does_not_exist(gpt2: Decoder, ids: Tensor) -> None:
+def test_unselected_and_unknown_names_have_different_errors(gpt2: Decoder, ids: Tensor) -> None:
     with Trace(gpt2, "embed") as trace:
         gpt2(ids)
     with pytest.raises(UsageError, match="head was not recorded"):

@@ -1,4 +1,4 @@
-"""A trace on disk."""
+"""The file of a saved trace."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_saved_trace_has_every_value_under_its_name(decoder: Decoder, ids: Ten
     assert metadata["format"] == "foretell.trace/1"
 
 
-def test_calls_are_numbered_and_gradients_are_saved(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
+def test_calls_have_numbered_keys_and_gradients_are_saved(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
     batch = Batch(ids, ids, torch.ones(ids.shape))
     with Trace(gpt2, "trunk.norm", gradients=True) as trace:
         for part in (batch.rows(0, 2), batch.rows(2, 3)):
@@ -47,7 +47,7 @@ def test_calls_are_numbered_and_gradients_are_saved(gpt2: Decoder, ids: Tensor, 
     assert values["grad:trunk.norm#0"].shape == (2, 12, 8)
 
 
-def test_a_pipe_stays_a_pipe_and_a_link_a_link(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
+def test_a_pipe_is_refused_and_a_link_is_followed(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
     with Trace(gpt2, "head") as trace:
         gpt2(ids)
     pipe, link, file = tmp_path / "pipe", tmp_path / "link", tmp_path / "file"
@@ -61,7 +61,7 @@ def test_a_pipe_stays_a_pipe_and_a_link_a_link(gpt2: Decoder, ids: Tensor, tmp_p
     assert torch.equal(read(file)[0]["head"], trace["head"])
 
 
-def test_a_trace_may_be_read_by_whoever_may_read_other_files(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
+def test_a_trace_has_the_permissions_of_other_new_files(gpt2: Decoder, ids: Tensor, tmp_path: Path) -> None:
     with Trace(gpt2, "head") as trace:
         gpt2(ids)
     trace.save(tmp_path / "values.safetensors")
@@ -69,7 +69,7 @@ def test_a_trace_may_be_read_by_whoever_may_read_other_files(gpt2: Decoder, ids:
     assert (tmp_path / "values.safetensors").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_a_file_that_cannot_be_written_is_one_error_and_leaves_nothing(
+def test_a_file_that_cannot_be_written_is_an_error_and_leaves_no_file(
     gpt2: Decoder, ids: Tensor, tmp_path: Path
 ) -> None:
     with Trace(gpt2, "head") as trace:

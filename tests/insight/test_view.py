@@ -1,4 +1,4 @@
-"""A recorded value to look at: its numbers, its tokens, and what is left out."""
+"""Views of recorded values: numbers, tokens, and what is left out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def traced(make_decoder):
     return trace
 
 
-def test_attention_weights_are_numbers_and_shades_beside_their_tokens(traced):
+def test_attention_weights_have_numbers_shades_and_token_labels(traced):
     view = traced.view(f"{WEIGHTS}[0]")
     html = view._repr_html_()
     assert f"{traced[WEIGHTS][0, 0, 3, 1]:.4f}" in str(view)
@@ -32,7 +32,7 @@ def test_attention_weights_are_numbers_and_shades_beside_their_tokens(traced):
     assert "<script" not in html
 
 
-def test_a_row_of_a_batch_is_that_row(make_decoder):
+def test_a_view_can_show_any_row_of_a_batch(make_decoder):
     decoder = make_decoder("gpt2")
     with torch.no_grad(), Trace(decoder, "trunk.norm.**") as trace:
         decoder(torch.tensor([[1, 2, 3], [4, 5, 6]]))
@@ -52,14 +52,14 @@ def test_a_row_of_a_batch_is_that_row(make_decoder):
         ("trunk.rotation.sine", (8, 2), ("position", "element")),
     ],
 )
-def test_a_view_knows_what_its_dimensions_mean(traced, address, shape, dimensions):
+def test_a_view_names_its_dimensions(traced, address, shape, dimensions):
     view = traced.view(address)
     assert (view.values.shape, view.dimensions) == (shape, dimensions)
     assert str(view)
     assert view._repr_html_()
 
 
-def test_of_many_heads_the_first_are_shown_and_the_rest_is_said_to_be_there(make_decoder):
+def test_of_many_heads_the_first_are_shown_and_the_rest_counted(make_decoder):
     decoder = make_decoder("gpt2", num_heads=8, width=16)
     with torch.no_grad(), Trace(decoder, WEIGHTS) as trace:
         decoder(torch.zeros(1, 3, dtype=torch.long))
@@ -67,10 +67,10 @@ def test_of_many_heads_the_first_are_shown_and_the_rest_is_said_to_be_there(make
     assert "head 3" in text
     assert "head 4" not in text
     assert "4 more" in text
-    assert trace.view(WEIGHTS).tokens == ()  # a decoder alone has no texts
+    assert trace.view(WEIGHTS).tokens == ()  # a decoder without a tokenizer has no token texts
 
 
-def test_a_large_matrix_says_that_not_all_of_it_is_shown(make_decoder):
+def test_a_large_matrix_says_that_numbers_are_left_out(make_decoder):
     decoder = make_decoder("gpt2", width=64)
     with torch.no_grad(), Trace(decoder, "embed") as trace:
         decoder(torch.zeros(1, 3, dtype=torch.long))
@@ -80,13 +80,13 @@ def test_a_large_matrix_says_that_not_all_of_it_is_shown(make_decoder):
 
 @pytest.mark.parametrize(
     ("address", "words"),
-    [(f"{WEIGHTS}[4]", "head 0 to 3"), (f"{WEIGHTS}[0,0,0,0]", "too many"), ("haed", "head"), ("", "no address")],
+    [(f"{WEIGHTS}[4]", "head 0 to 3"), (f"{WEIGHTS}[0,0,0,0]", "too many"), ("haed", "head"), ("", "not an address")],
 )
-def test_a_view_of_what_is_not_there_is_refused(traced, address, words):
+def test_an_invalid_address_is_refused(traced, address, words):
     with pytest.raises(UsageError, match=words):
         traced.view(address)
 
 
-def test_a_row_that_is_not_there_is_refused(traced):
+def test_an_unknown_row_is_refused(traced):
     with pytest.raises(UsageError, match="row 1"):
         traced.view("embed", row=1)

@@ -52,7 +52,7 @@ def value_fault(answer: Any) -> str | None:
 
 def check(loaded: LanguageModel, text: str, options: Options) -> Any:
     """Textbook and model."""
-    from foretell.insight.explain.check import check as compare
+    from foretell.insight.explain.textbook_check import check as compare
 
     return compare(loaded, text)
 
@@ -64,21 +64,21 @@ def check_fault(answer: Any) -> str | None:
 
 def lens(loaded: LanguageModel, text: str, options: Options) -> Any:
     """The stream, read after every block."""
-    from foretell.insight.attribution.lens import logit_lens
+    from foretell.insight.attribution.logit_lens import logit_lens
 
     return logit_lens(loaded, text, **options)
 
 
 def contributions(loaded: LanguageModel, text: str, options: Options) -> Any:
     """What each part brought to a logit."""
-    from foretell.insight.attribution.contributions import contributions as contributions_to
+    from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 
-    return contributions_to(loaded, text, **options)
+    return direct_logit_attribution(loaded, text, **options)
 
 
 def heads(loaded: LanguageModel, text: str, options: Options) -> Any:
     """Where the heads look: numbers for all, or the patterns of one layer."""
-    from foretell.insight.attribution.heads import head_patterns
+    from foretell.insight.attribution.head_patterns import head_patterns
 
     patterns = head_patterns(loaded, text)
     return patterns.layer(options["layer"]) if options else patterns
@@ -94,7 +94,7 @@ def ablate(loaded: LanguageModel, text: str, options: Options) -> Any:
 
 def html(loaded: LanguageModel, text: str, options: Options) -> Any:
     """The pass as a page to look at; what it had no room for is said on stderr."""
-    from foretell.insight.page.write import write_page
+    from foretell.insight.page.write_page import write_page
 
     report = write_page(loaded, text, options["html"])
     for sentence in report.cut:

@@ -73,7 +73,7 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
 
     check_target(out)
     ids = encode_some(loaded, text)
-    with torch.inference_mode(), Trace(loaded, select, say=note) as trace:
+    with torch.inference_mode(), Trace(loaded, select) as trace:
         loaded.decoder(torch.tensor([ids], device=loaded.device))
     pieces = [loaded.tokenizer.text_of(token) for token in ids]
     trace.save(out, {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces)})

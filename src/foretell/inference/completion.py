@@ -11,8 +11,7 @@ from foretell.errors import ContextLengthError, UsageError
 from foretell.generation.engine import generate as generate_ids
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Sequence
-from foretell.insight.receipt import Receipt
-from foretell.insight.recording import RecordingSampler
+from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel
 from foretell.text import StopStrings
 

@@ -1,5 +1,7 @@
-"""Seeing inside: `trace` records and replaces named values on the model that runs, `points` says which there are.
+"""Interpretability: recorded values, explanations, attribution, receipts of sampled tokens, and the HTML page.
 
-`explain` takes a number apart, `attribution` says what made a prediction, `receipt` what decided a token, and `page`
-draws a pass. Nothing here runs a forward of its own; all is read from the calls that training and generation make.
+`trace` records and replaces named values during the model's own forward; `points` lists the names. `explain` takes
+one number apart into its operands, `attribution` a prediction into its causes, `receipt` a sampled token into the steps
+of sampling; `page` draws one forward pass. Nothing here has a forward of its own: values are read from the running
+model.
 """

@@ -1,7 +1,8 @@
-"""Compiled modules run eagerly while they are looked at, since a compiled forward does not call hooks."""
+"""Eager execution of compiled modules while they are traced: a compiled forward does not call hooks."""
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Callable, Generator
 from contextlib import ExitStack, contextmanager
@@ -12,19 +13,21 @@ from torch import Tensor, nn
 
 from foretell.model.cache import CachedKVView
 
-Call = tuple[tuple[Any, ...], Tensor]  # the inputs of a call, and what came out
+logger = logging.getLogger(__name__)
+
+Call = tuple[tuple[Any, ...], Tensor]  # inputs and output of one call
 
 
 @contextmanager
-def run_eagerly(model: nn.Module, note: Callable[[str], None]) -> Generator[None]:
-    """Everything that torch compiled runs as written inside the block; how far that differs is measured after it.
+def run_eagerly(model: nn.Module, notes: list[str]) -> Generator[None]:
+    """Run compiled modules eagerly inside the block, then measure how far their compiled output differs.
 
-    The first call of each compiled module inside the block is made once more, compiled, after the block.
+    After the block the first call of each compiled module is repeated, compiled. Each module adds a line to `notes`.
     """
-    if "torch._dynamo" not in sys.modules:  # nothing can have been compiled, and importing it takes seconds
+    if "torch._dynamo" not in sys.modules:  # then nothing is compiled; importing it takes seconds
         yield
         return
-    # torch has no public way to ask; `Module.compile` fills this attribute, which every module has
+    # torch has no public test for this; `Module.compile` sets the attribute, and every module has it
     compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
     first_calls: dict[str, Call] = {}
     with ExitStack() as stack:
@@ -33,7 +36,9 @@ def run_eagerly(model: nn.Module, note: Callable[[str], None]) -> Generator[None
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
     for path, module in compiled.items():
-        note(f"{path or 'the decoder'} is compiled and ran eagerly here; {_difference(module, first_calls.get(path))}")
+        difference = _difference(module, first_calls.get(path))
+        notes.append(f"{path or 'the decoder'} is compiled and ran eagerly here; {difference}")
+        logger.info(notes[-1])
 
 
 def _keep_first(path: str, calls: dict[str, Call]) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
@@ -48,7 +53,7 @@ def _difference(module: nn.Module, call: Call | None) -> str:
     if call is None:
         return "it was not called"
     inputs, output = call
-    if any(isinstance(one, CachedKVView) for one in inputs):
-        return "no difference was measured, since the cache has moved on"
+    if any(isinstance(argument, CachedKVView) for argument in inputs):
+        return "the difference was not measured: the cache has changed since"
     largest = float((module(*inputs) - output).abs().max())
     return f"its compiled output differs by at most {largest:.2g}"

@@ -1,13 +1,14 @@
-"""What attention and norms compute on the way and never hand out, recomputed from what goes into them.
+"""Derived values: intermediate results of attention and norms, recomputed from the recorded inputs.
 
-All of it is computed in float32 at least: the fused kernel, too, adds up its scores in float32 when its operands are
-bfloat16, so these are the values nearest to those that it used. `weights @ value` is a core's output within
+They are computed in float32 or better. The fused kernel also accumulates its scores in float32 for bfloat16 operands,
+so these are the closest values to those it used. `weights @ value` equals the core's output within
 
     ATTENTION_BOUND * epsilon of the core's dtype * max |value| * max(1, max |scaled|)
 
-Rounding a score by epsilon times its size changes its weight by as much, so large scores widen the bound. Measured over
-the family with strong weights the factor was at most 2.3 in float64, 1.7 in float32 and 0.4 in bfloat16; for the shape
-of GPT-2 with new weights the difference is below 6e-7 of the largest output in float32, 4e-3 in bfloat16.
+A score rounded by epsilon times its size changes its weight by the same share, so large scores widen the bound. Over
+the tested configurations with large weights the factor was at most 2.3 in float64, 1.7 in float32 and 0.4 in
+bfloat16; for the shape of GPT-2 with new weights the difference is below 6e-7 of the largest output in float32, 4e-3
+in bfloat16.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ import math
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.model.mask import Mask
 
-Formula = Callable[..., Tensor]
+DerivedFormula = Callable[..., Tensor]
 ATTENTION_BOUND = 4
 
 
@@ -45,37 +46,37 @@ def normalize(masked: Tensor) -> Tensor:
 
 
 def mix(weights: Tensor, value: Tensor) -> Tensor:
-    """The mixture of values that the weights ask for: (B, H, T, S) and (B, G, S, E) to (B, H, T, E)."""
+    """The weighted sum of the values: (B, H, T, S) and (B, G, S, E) to (B, H, T, E)."""
     return weights @ per_query_head(value, weights).to(weights.dtype)
 
 
 def attention_scaled(query: Tensor, key: Tensor) -> Tensor:
-    """Scores and their scaling in one, (B, H, T, S)."""
+    """Scaled scores, (B, H, T, S)."""
     return scale(multiply(query, key), query.shape[-1])
 
 
 def attention_masked(query: Tensor, key: Tensor, mask: Mask) -> Tensor:
-    """Scaled scores with -infinity where nothing is to be seen, (B, H, T, S)."""
+    """Scaled scores with -infinity for hidden keys, (B, H, T, S)."""
     return hide(attention_scaled(query, key), mask)
 
 
 def attention_weights(query: Tensor, key: Tensor, mask: Mask) -> Tensor:
-    """What each query takes of each key, (B, H, T, S); before any dropout."""
+    """Attention weights, (B, H, T, S), before dropout."""
     return normalize(attention_masked(query, key, mask))
 
 
 def mean(x: Tensor) -> Tensor:
-    """What LayerNorm subtracts, (..., 1). Ba, Kiros, Hinton 2016."""
+    """The mean that LayerNorm subtracts, (..., 1). Ba, Kiros, Hinton 2016."""
     return precise(x).mean(dim=-1, keepdim=True)
 
 
 def variance(x: Tensor) -> Tensor:
-    """LayerNorm divides by sqrt(variance + epsilon); the mean over all D squares, not D - 1. (..., 1)"""
+    """The variance of LayerNorm, which divides by sqrt(variance + epsilon); over D elements, not D - 1. (..., 1)"""
     return precise(x).var(dim=-1, correction=0, keepdim=True)
 
 
 def mean_square(x: Tensor) -> Tensor:
-    """RMSNorm divides by sqrt(mean square + epsilon) and subtracts nothing. Zhang and Sennrich 2019. (..., 1)"""
+    """The mean square of RMSNorm, which divides by sqrt(mean square + epsilon). Zhang and Sennrich 2019. (..., 1)"""
     return precise(x).square().mean(dim=-1, keepdim=True)
 
 
@@ -85,15 +86,35 @@ def precise(x: Tensor) -> Tensor:
 
 
 def per_query_head(heads: Tensor, queries: Tensor) -> Tensor:
-    """Keys or values (B, G, S, E) once for each of the H query heads, (B, H, S, E)."""
+    """Keys or values (B, G, S, E) repeated for the H query heads, (B, H, S, E)."""
     return heads.repeat_interleave(queries.shape[1] // heads.shape[1], dim=1)
 
 
-ATTENTION: dict[str, tuple[Formula, tuple[str, ...]]] = {  # name: formula, the core's inputs that it reads
+ATTENTION: dict[str, tuple[DerivedFormula, tuple[str, ...]]] = {  # by name: the formula, and the core inputs it reads
     "scores": (multiply, ("query", "key")),
     "scaled": (attention_scaled, ("query", "key")),
     "masked": (attention_masked, ("query", "key", "mask")),
     "weights": (attention_weights, ("query", "key", "mask")),
 }
-LAYER_NORM: dict[str, Formula] = {"mean": mean, "variance": variance}
-RMS_NORM: dict[str, Formula] = {"mean_square": mean_square}
+LAYER_NORM: dict[str, DerivedFormula] = {"mean": mean, "variance": variance}
+RMS_NORM: dict[str, DerivedFormula] = {"mean_square": mean_square}
+
+
+class StagedAttention(nn.Module):
+    """An attention core that exposes each step of softmax(Q K' / sqrt(E)) V as the output of a submodule.
+
+    Hooks can then record or replace every step. It keeps the weight dropout of the core it replaces.
+    """
+
+    def __init__(self, replaced: nn.Module):
+        super().__init__()
+        self.scores, self.scaled, self.masked, self.weights = (nn.Identity() for _ in ATTENTION)
+        self.dropout = dict(replaced.named_children()).get("dropout", nn.Identity())
+        self.train(replaced.training)
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        with torch.autocast(query.device.type, enabled=False):
+            scores = self.scores(multiply(query, key))  # (B, H, T, S)
+            scaled = self.scaled(scale(scores, query.shape[-1]))
+            weights = self.weights(normalize(self.masked(hide(scaled, mask))))
+            return mix(self.dropout(weights), value).to(value.dtype)  # (B, H, T, E)

@@ -1,4 +1,4 @@
-"""What there is to see in a decoder: every value's name, where it is read, and what can be computed from others."""
+"""The catalog of named values of a decoder: where each is read, and which are derived from others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any
 from torch import nn
 
 from foretell.insight import derive
-from foretell.insight.derive import Formula
-from foretell.insight.explicit_core import StagedAttention
+from foretell.insight.derive import DerivedFormula, StagedAttention
 from foretell.language_model import LanguageModel
 from foretell.model.attention import Attention
 from foretell.model.decoder import Decoder
@@ -19,45 +18,45 @@ from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.position import NoRotation, RotaryPosition
 
 CORE_INPUTS = ("query", "key", "value", "mask")
-# Modules whose output is no tensor: the names of the tensors that it is made of
+# Modules whose output is not one tensor: the names of the tensors in it
 PARTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.ModuleList: (),
     NoRotation: (),
     RotaryPosition: ("cosine", "sine"),
 }
-NORMS: dict[type[nn.Module], dict[str, Formula]] = {LayerNorm: derive.LAYER_NORM, RMSNorm: derive.RMS_NORM}
+NORMS: dict[type[nn.Module], dict[str, DerivedFormula]] = {LayerNorm: derive.LAYER_NORM, RMSNorm: derive.RMS_NORM}
 
 
-class Place(Enum):
-    """Where in a module's call a value stands."""
+class PointKind(Enum):
+    """Which part of a module's call a value is."""
 
     OUTPUT = auto()
-    PART = auto()  # of an output that is a tuple
+    PART = auto()  # one element of an output tuple
     INPUT = auto()
 
 
 @dataclass(frozen=True)
 class Point:
-    """A value that passes through the call of the module at `module`."""
+    """A value that can be read from the call of the module at path `module`."""
 
     name: str
     module: str
-    place: Place = Place.OUTPUT
+    kind: PointKind = PointKind.OUTPUT
     index: int = 0
 
     def read(self, inputs: tuple[Any, ...], output: Any) -> Any:
         """The value, from a call's positional inputs and its output."""
-        if self.place is Place.OUTPUT:
+        if self.kind is PointKind.OUTPUT:
             return output
-        return (inputs if self.place is Place.INPUT else output)[self.index]
+        return (inputs if self.kind is PointKind.INPUT else output)[self.index]
 
 
 @dataclass(frozen=True)
 class Derived:
-    """A value that no module hands out: a formula of values that pass through one module's call."""
+    """A value that no module returns: a formula of the inputs of one module's call."""
 
     name: str
-    formula: Formula
+    formula: DerivedFormula
     needs: tuple[Point, ...]
 
 
@@ -72,13 +71,13 @@ class Catalog:
         return list(self.entries)
 
     def points(self, names: list[str]) -> list[Point]:
-        """What has to be recorded so that these names can be had, each point once."""
-        found: dict[str, Point] = {}
+        """The points to record for these names, each once."""
+        points: dict[str, Point] = {}
         for name in names:
             entry = self.entries[name]
             for point in [entry] if isinstance(entry, Point) else entry.needs:
-                found[point.name] = point
-        return list(found.values())
+                points[point.name] = point
+        return list(points.values())
 
 
 def trace_names(model: LanguageModel | Decoder) -> list[str]:
@@ -87,7 +86,7 @@ def trace_names(model: LanguageModel | Decoder) -> list[str]:
 
 
 def make_catalog(decoder: Decoder) -> Catalog:
-    """All names of a decoder as it is now."""
+    """The catalog of a decoder as it is now."""
     modules = dict(decoder.named_modules())
     del modules[""]  # the decoder itself: its output is the head's
     cores = {f"{path}.core" for path, module in modules.items() if isinstance(module, Attention)}
@@ -107,20 +106,20 @@ def _outputs(path: str, module: nn.Module) -> Iterator[Point]:
         yield Point(path, path)
         return
     for index, part in enumerate(parts):
-        yield Point(f"{path}.{part}", path, Place.PART, index)
+        yield Point(f"{path}.{part}", path, PointKind.PART, index)
 
 
 def _norm_values(path: str, module: nn.Module) -> Iterator[Derived]:
-    norm_input = Point(f"{path}.input", path, Place.INPUT)
+    norm_input = Point(f"{path}.input", path, PointKind.INPUT)
     formulas = next((NORMS[kind] for kind in type(module).__mro__ if kind in NORMS), {})
     for name, formula in formulas.items():
         yield Derived(f"{path}.{name}", formula, (norm_input,))
 
 
 def _core_values(path: str, core: nn.Module) -> Iterator[Point | Derived]:
-    inputs = {name: Point(f"{path}.{name}", path, Place.INPUT, index) for index, name in enumerate(CORE_INPUTS)}
+    inputs = {name: Point(f"{path}.{name}", path, PointKind.INPUT, index) for index, name in enumerate(CORE_INPUTS)}
     yield from (point for name, point in inputs.items() if name != "mask")
-    if isinstance(core, StagedAttention):  # its stages are modules, which hand them out
+    if isinstance(core, StagedAttention):  # its stages are submodules, listed by _outputs
         return
     for name, (formula, needs) in derive.ATTENTION.items():
         yield Derived(f"{path}.{name}", formula, tuple(inputs[need] for need in needs))

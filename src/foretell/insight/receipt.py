@@ -1,33 +1,76 @@
-"""What decided a token: a receipt holds the logits and the number drawn, and shows or repeats every step in between."""
+"""Receipts of sampled tokens: the logits and the random number, from which every sampling step can be replayed."""
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from foretell.config import SamplingConfig, Section, make_section
 from foretell.errors import DataError
-from foretell.generation.sampling import Sampler, pick
-from foretell.insight.packing import Packed, pack, unpack
+from foretell.generation.sampling import History, Sampler, pick
+from foretell.generation.sequence import Sequence
 from foretell.insight.wording import fitting, percent, quoted
 from foretell.text import Tokenizer
-from foretell.typesetting.document import DocumentSection, Table
+from foretell.typesetting.document import DocumentSection as Document
+from foretell.typesetting.document import Table
 from foretell.typesetting.notebook import Shown
 
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16)}
+DTYPES["float16"] = torch.float16
+WORDS = {
+    2: (torch.int16, "<i2"),
+    4: (torch.int32, "<i4"),
+    8: (torch.int64, "<i8"),
+}  # by bytes per number: NumPy has no bfloat16
+
+
+class PackedVector(Section):
+    """A vector in JSON: the dtype's name, and base64 of the little-endian numbers."""
+
+    dtype: str
+    data: str
+
+
+def pack(vector: Tensor) -> dict[str, str]:
+    """A floating-point vector (N,) as `{"dtype", "data"}`, without loss."""
+    word, order = WORDS[vector.itemsize]
+    numbers = vector.contiguous().view(word).numpy().astype(order)
+    return {"dtype": str(vector.dtype).removeprefix("torch."), "data": base64.b64encode(numbers.tobytes()).decode()}
+
+
+def unpack(packed: PackedVector) -> Tensor:
+    """The vector that `pack` was given, bit for bit. Raises `DataError` for anything else."""
+    if packed.dtype not in DTYPES:
+        raise DataError(f"packed numbers have the dtype '{packed.dtype}'; known dtypes are {', '.join(sorted(DTYPES))}")
+    dtype = DTYPES[packed.dtype]
+    word, order = WORDS[dtype.itemsize]
+    try:
+        data = base64.b64decode(packed.data, validate=True)
+    except binascii.Error as error:
+        raise DataError(f"packed numbers are not base64: {error}") from None
+    if not data or len(data) % dtype.itemsize:
+        raise DataError(f"packed numbers have {len(data)} bytes, which is not a whole number of {packed.dtype}")
+    numbers = np.frombuffer(data, order)
+    return torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="))).to(word).view(dtype)
+
+
 FORMAT = "foretell.receipt/1"
-TOP = 5  # likeliest tokens of a stage that are named
-LIKELIEST_WIDTH = 48  # columns for them, so that a receipt fits 80
+TOP = 5  # tokens named per stage
+TOP_TOKENS_WIDTH = 48  # columns for them, so that a receipt fits 80
 
 
 @dataclass(frozen=True, eq=False)
-class Stage:
-    """The whole vocabulary after one filter: logits (V,) in float64, -infinity for what is ruled out.
+class ReceiptStage:
+    """The whole vocabulary after one sampling filter: logits (V,) in float64, -infinity for excluded tokens.
 
-    name is the filter's, `logits` before the first; setting is the number that it was given.
+    name: the filter's name, or `logits` before the first. setting: its value in the sampling configuration.
     """
 
     name: str
@@ -36,16 +79,16 @@ class Stage:
 
     @property
     def probabilities(self) -> Tensor:
-        """Of every token, (V,), if nothing else were to follow."""
+        """The probability of every token, (V,), if no further filter followed."""
         return self.logits.softmax(-1)
 
     @property
     def left(self) -> int:
-        """How many tokens can still be drawn."""
+        """The number of tokens that can still be sampled."""
         return int((self.logits > -torch.inf).sum())
 
-    def likeliest(self, count: int) -> list[tuple[int, float]]:
-        """The first `count` of those left, as (id, probability), largest first; of equal ones the lower id first."""
+    def top_tokens(self, count: int) -> list[tuple[int, float]]:
+        """The `count` most probable tokens left, as (id, probability); of equal ones the lower id comes first."""
         ordered, order = self.probabilities.sort(descending=True, stable=True)
         count = min(count, self.left)
         return list(zip(order[:count].tolist(), ordered[:count].tolist(), strict=True))
@@ -53,12 +96,12 @@ class Stage:
 
 @dataclass(frozen=True, eq=False)
 class Receipt(Shown):
-    """What decided one token: the model's logits (V,) as they came, all ids before it, the settings, the number drawn.
+    """How one token was sampled: the logits (V,), all ids before the token, the settings, and the random number `draw`.
 
-    Nothing else is kept. What each filter did is computed by the filters themselves whenever it is asked for: exactly
-    as it was on the same kind of machine; elsewhere the last bits of a probability may differ, and with them a token
-    whose draw falls within about 1e-15 of the edge of its interval.
-    vocab_size: only the first so many ids could be drawn. sample: which stream of random numbers the draw is from.
+    Nothing else is stored. The effect of each filter is recomputed on access by the filters themselves. On the same
+    kind of machine the result is identical; elsewhere the last bits of a probability may differ, and with them a token
+    whose draw is within about 1e-15 of the edge of its interval.
+    vocab_size: only ids below it could be sampled. sample: the index of the random stream that the draw comes from.
     """
 
     logits: Tensor = field(repr=False)
@@ -72,17 +115,17 @@ class Receipt(Shown):
 
     @property
     def position(self) -> int:
-        """Where in the text the token stands; the draw is the one of this position."""
+        """The position of the token in the sequence, which also determines the draw."""
         return len(self.ids)
 
-    def stages(self) -> Iterator[Stage]:
-        """The vocabulary as the model left it, then after each filter in the order they ran."""
+    def stages(self) -> Iterator[ReceiptStage]:
+        """The vocabulary before the first filter, then after each filter in the order they ran."""
         sampler = Sampler(self.sampling, self.vocab_size)
         for name, logits in sampler.stages(self.logits[None], [list(self.ids)]):
-            yield Stage(name, getattr(self.sampling, name, None), logits[0])
+            yield ReceiptStage(name, getattr(self.sampling, name, None), logits[0])
 
     def replay(self) -> int:
-        """The token that the logits, the filters and the number drawn lead to."""
+        """The token id that the logits, the filters and the draw lead to."""
         return pick(self.drawn_from[None], [self.draw])[0]
 
     @property
@@ -93,37 +136,37 @@ class Receipt(Shown):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """From where to where the token lies in the cumulated probabilities of what was left, in the order of ids."""
+        """Start and end of the token in the cumulative probabilities after the last filter, in the order of ids."""
         cumulated = self.drawn_from.cumsum(-1)
         before = float(cumulated[self.token - 1]) if self.token else 0.0
         return before / float(cumulated[-1]), float(cumulated[self.token] / cumulated[-1])
 
     def check(self) -> None:
-        """A `DataError` of one line where the receipt does not lead to the token, or the draw, that it names."""
+        """Raise `DataError` if the receipt does not lead to its own token or draw."""
         sampler = Sampler(self.sampling, self.vocab_size)
-        where = f"the receipt of position {self.position} does not hold"
+        where = f"the receipt of position {self.position} is not valid"
         expected = sampler.draw(self.sample, self.position)
         if self.draw != expected:
             of = f"seed {self.sampling.seed}, sample {self.sample}, position {self.position}"
-            raise DataError(f"{where}: it names the draw {self.draw!r}, and that of {of} is {expected!r}")
+            raise DataError(f"{where}: its draw is {self.draw!r}, but the draw of {of} is {expected!r}")
         token = self.replay()
         if token != self.token:
-            raise DataError(f"{where}: it names {self._named(self.token)}, and replays to {self._named(token)}")
+            raise DataError(f"{where}: it is for {self._named(self.token)} but replays to {self._named(token)}")
 
     def text_of(self, token: int) -> str:
-        """A token as a person reads it; without a tokenizer its number."""
+        """The text of a token id; `#id` without a tokenizer."""
         return f"#{token}" if self.tokenizer is None else self.tokenizer.text_of(token)
 
-    def document(self) -> DocumentSection:
-        """A line for each filter: how many tokens it left, and the likeliest of them; then where the draw fell."""
+    def document(self) -> Document:
+        """One line per filter, with the tokens left and the most probable of them; then the draw and its interval."""
         rows = [self._row(stage) for stage in self.stages()]
         low, high = self.interval
         drawn = f"{quoted(self.text_of(self.token))} {percent(high - low)}  from {low:.4f} to {high:.4f}"
         title = f"position {self.position}: {quoted(self.text_of(self.token))}"
-        return DocumentSection(title, [Table(("", "", ""), [*rows, (f"draw {self.draw:.4f}", "1", drawn)])])
+        return Document(title, [Table(("", "", ""), [*rows, (f"draw {self.draw:.4f}", "1", drawn)])])
 
     def to_json(self) -> dict[str, Any]:
-        """All that `from_json` needs, every bit of the logits, and for readers how many tokens each filter left."""
+        """Everything `from_json` needs, with exact logits, and a summary of each filter for readers."""
         return {
             "format": FORMAT,
             "position": self.position,
@@ -140,45 +183,45 @@ class Receipt(Shown):
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> Receipt:
-        """The receipt that was written; `ConfigError` or `DataError` where it cannot be one. `check` says if it holds.
+        """Read a receipt from JSON. Raises `ConfigError` or `DataError` if malformed; `check` tests if it is valid.
 
-        Stages and interval in it are for readers: they are computed anew, not believed.
+        The stages and interval in the JSON are for readers; they are ignored here and recomputed on access.
         """
         saved = make_section(SavedReceipt, values, where="receipt")
         logits = unpack(saved.logits)
         drawable = min(len(logits), saved.vocab_size or len(logits))
         for token in (*saved.ids, saved.token.id):
             if not 0 <= token < drawable:
-                raise DataError(f"the receipt names the token {token}, and its logits are of 0 to {drawable - 1}")
+                raise DataError(f"the receipt names token {token}, but its logits are for tokens 0 to {drawable - 1}")
         return cls(
             *(logits, saved.ids, saved.sampling, saved.vocab_size, saved.sample, saved.draw, saved.token.id, tokenizer)
         )
 
-    def _summary(self, stage: Stage) -> dict[str, Any]:
+    def _summary(self, stage: ReceiptStage) -> dict[str, Any]:
         tokens = [
             {"id": token, "text": self.text_of(token), "probability": probability}
-            for token, probability in stage.likeliest(TOP)
+            for token, probability in stage.top_tokens(TOP)
         ]
         return {"filter": stage.name, "setting": stage.setting, "left": stage.left, "tokens": tokens}
 
-    def _row(self, stage: Stage) -> tuple[str, str, str]:
+    def _row(self, stage: ReceiptStage) -> tuple[str, str, str]:
         name = stage.name.replace("_", "-") + ("" if stage.setting is None else f" {stage.setting:g}")
-        tokens = (f"{quoted(self.text_of(token))} {percent(share)}" for token, share in stage.likeliest(TOP))
-        return name, str(stage.left), fitting(tokens, LIKELIEST_WIDTH)
+        tokens = (f"{quoted(self.text_of(token))} {percent(share)}" for token, share in stage.top_tokens(TOP))
+        return name, str(stage.left), fitting(tokens, TOP_TOKENS_WIDTH)
 
     def _named(self, token: int) -> str:
         return f"token {token}" if self.tokenizer is None else f"token {token} {self.text_of(token)!r}"
 
 
 class SavedToken(Section):
-    """A token in writing; its text is for readers."""
+    """A token in the JSON of a receipt; its text is for readers."""
 
     id: int
     text: str = ""
 
 
 class SavedReceipt(Section):
-    """The JSON of a receipt. What is for readers alone may be left out."""
+    """The JSON of a receipt. The last three fields are for readers and optional."""
 
     format: Literal["foretell.receipt/1"]
     ids: tuple[int, ...]
@@ -187,7 +230,33 @@ class SavedReceipt(Section):
     sample: int
     draw: float
     token: SavedToken
-    logits: Packed
+    logits: PackedVector
     position: int | None = None
     interval: Any = None
     stages: Any = None
+
+
+class RecordingSampler(Sampler):
+    """A sampler that draws the same tokens as `Sampler` and keeps a receipt of each, V logits per token."""
+
+    def __init__(self, config: SamplingConfig, tokenizer: Tokenizer):
+        super().__init__(config, tokenizer.vocab_size)
+        self.tokenizer = tokenizer
+        # By sample and ids up to and including the token: rows that agree in these have the same receipt
+        self._receipts: dict[tuple[int, tuple[int, ...]], Receipt] = {}
+
+    def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
+        tokens = super().__call__(logits, history, samples)
+        for row, ids, sample, token in zip(logits.to("cpu", copy=True), history, samples, tokens, strict=True):
+            self._receipts[sample, (*ids, token)] = Receipt(
+                *(row, tuple(ids), self.config, self.vocab_size, sample, self.draw(sample, len(ids)), token),
+                self.tokenizer,
+            )
+        return tokens
+
+    def receipts_of(self, sequence: Sequence) -> list[Receipt]:
+        """The receipts of all tokens sampled for a sequence, in order."""
+        ids = tuple(sequence.ids)
+        return [
+            self._receipts[sequence.sample, ids[: position + 1]] for position in range(len(sequence.prompt), len(ids))
+        ]

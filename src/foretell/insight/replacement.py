@@ -1,22 +1,25 @@
-"""Putting another value in the place of a named one while the model runs."""
+"""Replacement of named values while the model runs, and of attention cores by explicit ones."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from foretell.errors import UsageError
-from foretell.insight.points import Place, Point
+from foretell.insight.derive import StagedAttention
+from foretell.insight.points import Point, PointKind
+from foretell.model.decoder import Decoder
 
 Change = Callable[[Tensor], Tensor]
-Replacement = Change | Tensor  # a tensor is expanded to the shape of what it replaces
+Replacement = Change | Tensor  # a tensor is expanded to the shape of the value it replaces
 
 
 def without_heads(*heads: int) -> Change:
-    """For `attention.core`: the outputs (B, H, T, E) of these heads become zero, as if they had not been there."""
+    """A change for `attention.core` that sets the outputs (B, H, T, E) of these heads to zero."""
 
     def change(mixed: Tensor) -> Tensor:
         last = mixed.shape[1] - 1
@@ -31,7 +34,7 @@ def without_heads(*heads: int) -> Change:
 
 
 def replace_value(module: nn.Module, point: Point, replacement: Replacement) -> RemovableHandle:
-    """From now on, what stands at the point is what the replacement says, until the handle is removed."""
+    """Replace the value at a point in every call until the handle is removed."""
 
     def changed(value: Tensor) -> Tensor:
         return fit(replacement if isinstance(replacement, Tensor) else replacement(value), value, point.name)
@@ -40,22 +43,22 @@ def replace_value(module: nn.Module, point: Point, replacement: Replacement) -> 
         return put(inputs, point.index, changed(inputs[point.index]))
 
     def change_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
-        if point.place is Place.PART:
+        if point.kind is PointKind.PART:
             return put(output, point.index, changed(output[point.index]))
         return changed(output)
 
-    if point.place is Place.INPUT:
+    if point.kind is PointKind.INPUT:
         return module.register_forward_pre_hook(change_inputs)
     return module.register_forward_hook(change_output)
 
 
 def put(values: tuple[Any, ...], index: int, value: Any) -> tuple[Any, ...]:
-    """The same values with another one at `index`."""
+    """A copy of the tuple with `value` at `index`."""
     return (*values[:index], value, *values[index + 1 :])
 
 
 def fit(new: Any, old: Tensor, name: str) -> Tensor:
-    """The new value in the shape, type and place of the old one; what does not fit is a `UsageError`."""
+    """The new value with the shape, dtype and device of the old one. Raises `UsageError` if it does not fit."""
     if not isinstance(new, Tensor):
         raise UsageError(
             f"the replacement of {name} is a {type(new).__name__}; give a tensor of shape {tuple(old.shape)}"
@@ -65,3 +68,16 @@ def fit(new: Any, old: Tensor, name: str) -> Tensor:
     except RuntimeError:
         shapes = f"shape {tuple(new.shape)}, which does not fit its shape {tuple(old.shape)}"
         raise UsageError(f"the replacement of {name} has {shapes}") from None
+
+
+@contextmanager
+def explicit_cores(decoder: Decoder, paths: list[str]) -> Generator[None]:
+    """Replace the cores at these paths by `StagedAttention` inside the block."""
+    replaced = {path: decoder.get_submodule(path) for path in paths}
+    try:
+        for path, core in replaced.items():
+            decoder.set_submodule(path, StagedAttention(core))
+        yield
+    finally:
+        for path, core in replaced.items():
+            decoder.set_submodule(path, core)

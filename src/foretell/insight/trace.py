@@ -1,9 +1,10 @@
-"""Record, or replace, any named value of the model that runs."""
+"""`Trace`: record or replace named values of a running model."""
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -15,14 +16,11 @@ from torch import Tensor, nn
 
 from foretell.errors import UsageError
 from foretell.insight.address import parse_address
-from foretell.insight.budget import DEFAULT_BYTES, Budget, element_bytes
 from foretell.insight.compiled import run_eagerly
 from foretell.insight.derive import ATTENTION
-from foretell.insight.explicit_core import explicit_cores
 from foretell.insight.points import Derived, Point, make_catalog
-from foretell.insight.replacement import Replacement, replace_value
-from foretell.insight.trace_file import save_values
-from foretell.insight.values import Values
+from foretell.insight.recorded_values import DEFAULT_BYTES, Budget, RecordedValues, element_bytes, save_values
+from foretell.insight.replacement import Replacement, explicit_cores, replace_value
 from foretell.insight.view import View, make_view
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -31,24 +29,26 @@ from foretell.paths import suggest
 
 GRADIENT = "grad:"
 
+logger = logging.getLogger(__name__)
+
 
 class Trace:
-    """Records named values of every call that a model gets inside the block: a pass, a generation, a training step.
+    """Records named values of every call of a model inside the block: a forward pass, a generation, a training step.
 
         with Trace(model, "trunk.blocks.*.attention.core.weights") as trace:
             model.decoder(ids)
         trace["trunk.blocks.0.attention.core.weights"]  # (B, H, T, S)
 
-    Names are module paths (`points.trace_names` lists all) and `select` takes globs of them. The model runs its own
-    forward with hooks on it: its logits have the bits that they have without. Values are detached, and lie where the
-    model lies. Derived values are computed, each time anew, when they are asked for: see `derive`, which also says how
-    near they come to what the fused kernel used.
+    Names are module paths (`points.trace_names` lists all); `select` takes globs of them. The model runs its own
+    forward with hooks: its logits are bit-identical to an untraced pass. Values are detached and stay on the device.
+    Derived values are computed on each access; `derive` states how close they are to those of the fused kernel.
 
-    replace: a tensor or a function of the value, by glob; what comes after it in the pass sees the replacement. To
-    replace scores or weights, the core of that layer becomes an explicit one inside the block, and `notes` says so.
-    gradients: also record, under `grad:<name>`, the gradient that the last backward brought to each selected value.
-    Attention's scores and weights are made by an explicit core then; a norm's mean and variance have no gradient.
-    budget_bytes: a `UsageError` before more than this is held.
+    replace: a tensor or a function of the value, by glob; the rest of the pass uses the replacement. Replacing scores
+    or weights swaps that layer's core for an explicit one inside the block.
+    gradients: also record, under `grad:<name>`, the gradient of each selected value in the last backward. Attention
+    scores and weights then come from an explicit core; a norm's mean and variance have no gradient.
+    budget_bytes: the limit for recorded values; a pass or call that would exceed it raises `UsageError`.
+    notes: lines about what the trace changed in the pass; they also go to this module's logger.
     """
 
     def __init__(
@@ -59,11 +59,10 @@ class Trace:
         replace: Mapping[str, Replacement] | None = None,
         gradients: bool = False,
         budget_bytes: int = DEFAULT_BYTES,
-        say: Callable[[str], None] = lambda line: None,
     ):
         self.decoder = model.decoder if isinstance(model, LanguageModel) else model
         self.tokenizer = model.tokenizer if isinstance(model, LanguageModel) else None
-        self.gradients, self.budget_bytes, self.say = gradients, budget_bytes, say
+        self.gradients, self.budget_bytes = gradients, budget_bytes
         self.catalog = make_catalog(self.decoder)
         self.selected = select_names(select, self.catalog.names)
         self.replacements = {
@@ -72,15 +71,15 @@ class Trace:
             for name in select_names(glob, self.catalog.names)
         }
         self.notes: list[str] = []
-        self._values, self._ids = Values(Budget(budget_bytes)), list[Tensor]()
+        self._values, self._ids = RecordedValues(Budget(budget_bytes)), list[Tensor]()
 
     def __enter__(self) -> Self:
-        self.notes, self._values, self._ids = [], Values(Budget(self.budget_bytes)), []
+        self.notes, self._values, self._ids = [], RecordedValues(Budget(self.budget_bytes)), []
         self.catalog = make_catalog(self.decoder)
         with ExitStack() as stack:
-            stack.enter_context(run_eagerly(self.decoder, self.note))
+            stack.enter_context(run_eagerly(self.decoder, self.notes))
             stack.enter_context(explicit_cores(self.decoder, self._cores_to_open()))
-            self.catalog = make_catalog(self.decoder)  # where a core is explicit now, its stages are modules
+            self.catalog = make_catalog(self.decoder)  # the stages of an explicit core are modules now
             for name, replacement in self.replacements.items():
                 stack.enter_context(self._replace(name, replacement))
             for path, points in self._points_by_module().items():
@@ -96,14 +95,14 @@ class Trace:
         return self._restore.__exit__(kind, error, traceback)
 
     def __getitem__(self, name: str) -> Tensor:
-        """The value of a name that was computed once; a `UsageError` says why there is none, or how many there are."""
+        """The value of a name that was computed once. Raises `UsageError` for any other number of calls."""
         values = self.calls(name)
         if len(values) != 1:
             raise UsageError(f"{name} was computed {len(values)} times; trace.calls('{name}') has every one, in order")
         return values[0]
 
     def calls(self, name: str) -> list[Tensor]:
-        """The value of every call, in order; each one has the shape that the module gave it."""
+        """The values of all calls, in order, in the shapes that the module returned."""
         self._check_selected(name.removeprefix(GRADIENT))
         entry = self.catalog.entries.get(name)
         if not isinstance(entry, Derived):
@@ -112,45 +111,44 @@ class Trace:
         return [compute(entry, call) for call in zip(*operands, strict=True)]
 
     def names(self) -> list[str]:
-        """The names that have a value by now, gradients last."""
-        there = set(self._values.names())
+        """The names that have a value, gradients last."""
+        recorded = set(self._values.names())
         needs = {name: [point.name for point in self.catalog.points([name])] for name in self.selected}
         gradients = [f"{GRADIENT}{name}" for name in self.selected]
-        return [name for name in self.selected if there.issuperset(needs[name])] + [
-            name for name in gradients if name in there
+        return [name for name in self.selected if recorded.issuperset(needs[name])] + [
+            name for name in gradients if name in recorded
         ]
 
     def is_derived(self, name: str) -> bool:
-        """Is the value recomputed from recorded ones, rather than handed out by the pass itself?"""
+        """True if the value is recomputed from recorded ones, not returned by a module."""
         return isinstance(self.catalog.entries.get(name), Derived)
 
     def view(self, address: str, row: int = 0) -> View:
-        """A recorded value of one row to look at, in a notebook or printed: a name, or a name and the first indices.
+        """One row of a recorded value, or the part of it at the leading indices, for a notebook or the terminal.
 
-        `trace.view("trunk.blocks.0.attention.core.weights[0]")` is what head 0 looks at.
+        `trace.view("trunk.blocks.0.attention.core.weights[0]")` shows the attention weights of head 0.
         """
         wanted = parse_address(address)
         return make_view(self[wanted.name], wanted, row, self._tokens(row))
 
     @property
     def held_bytes(self) -> int:
-        """The size of all that is recorded by now."""
+        """Total bytes of the recorded values."""
         return self._values.budget.total
 
     def save(self, path: str | Path, metadata: Mapping[str, str] | None = None) -> list[str]:
-        """Write all values as safetensors, derived ones named in the metadata; returns the keys.
+        """Write all values as safetensors, with derived ones listed in the metadata, and return the keys.
 
-        A name with several calls has a key for each: `name#0`, `name#1`. What does not fit the budget is refused.
+        A name with several calls has one key per call: `name#0`, `name#1`. Raises `UsageError` over the budget.
         """
         return save_values(self, Path(path), Budget(self.budget_bytes), metadata or {})
 
-    def note(self, line: str) -> None:
-        """Something that the trace changed about the pass, for whoever reads its values."""
+    def _note(self, line: str) -> None:
         self.notes.append(line)
-        self.say(line)
+        logger.info(line)
 
     def _cores_to_open(self) -> list[str]:
-        """The cores whose inner values are replaced, or are to have gradients."""
+        """The cores whose derived values are replaced or get gradients."""
         wanted = dict.fromkeys(self.replacements, "replaced")
         wanted |= {name: "to have gradients" for name in self.selected if self.gradients and name not in wanted}
         reasons: dict[str, str] = {}
@@ -159,7 +157,7 @@ class Trace:
             if isinstance(self.catalog.entries[name], Derived) and stage in ATTENTION:
                 reasons.setdefault(core, f"{stage} are {reason}")
         for core, reason in reasons.items():
-            self.note(f"{core} is explicit in this trace, in place of the model's own, since its {reason}")
+            self._note(f"{core} is explicit in this trace, in place of the model's own, since its {reason}")
         return list(reasons)
 
     def _replace(self, name: str, replacement: Replacement):
@@ -175,8 +173,8 @@ class Trace:
         return points
 
     def _record(self, points: list[Point], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        # Inside a backward, a checkpointed part of the pass is running again: those calls were recorded before.
-        # torch's own checkpointing asks the same question this way; there is no public one
+        # Inside a backward, activation checkpointing repeats calls that were recorded already.
+        # torch's own checkpointing tests it this way; there is no public function
         if torch._C._current_graph_task_id() != -1:
             return
         for point in points:
@@ -186,11 +184,11 @@ class Trace:
                 value.register_hook(partial(self._values.put, f"{GRADIENT}{point.name}", call))
 
     def _tokens(self, row: int) -> list[str]:
-        """The texts of a row's tokens; none where they are not known, or where there was more than one call."""
+        """The texts of a row's tokens; empty without a tokenizer or after more than one call."""
         if self.tokenizer is None or len(self._ids) != 1 or not 0 <= row < len(self._ids[0]):
             return []
         size = self.tokenizer.vocab_size
-        return [self.tokenizer.text_of(token) for token in self._ids[0][row].tolist() if token < size]
+        return [self.tokenizer.text_of(token_id) for token_id in self._ids[0][row].tolist() if token_id < size]
 
     def _foresee(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._ids.append(inputs[0])
@@ -206,6 +204,6 @@ class Trace:
 
 
 def compute(derived: Derived, operands: tuple[Any, ...]) -> Tensor:
-    """A derived value of one call, whatever precision the surroundings ask products to have."""
+    """The derived value of one call, unaffected by autocast."""
     with torch.no_grad(), torch.autocast(operands[0].device.type, enabled=False):
         return derived.formula(*operands)

@@ -1,4 +1,4 @@
-"""A recorded value as something to look at: matrices with their numbers, attention weights as shades."""
+"""Display of recorded values: matrices of numbers, and heat maps of attention weights."""
 
 from __future__ import annotations
 
@@ -9,26 +9,25 @@ import numpy as np
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address
-from foretell.insight.dimensions import PLACES, dimensions_of, one_row, resolve_leading
+from foretell.insight.address import POSITIONS, Address, dimensions_of, one_row, resolve_leading
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part
 from foretell.typesetting.expression import Matrix
 from foretell.typesetting.notebook import Shown
 
-MATRICES = 4  # of a value with more dimensions than two
-LARGE = (16, 8)  # rows and columns of which a matrix shows every number
-SHADED = 32  # rows and columns of a heat map
+MATRICES = 4  # shown of a value with three dimensions or more
+LARGE = (16, 8)  # the most rows and columns that a matrix shows in full
+SHADED = 32  # the most rows and columns of a heat map
 WEIGHTS = ("core.weights", "core.dropout")
 
 
 @dataclass(frozen=True, eq=False)
 class View(Shown):
-    """A value, or the part of it at the first indices; `dimensions` says what those that are left mean."""
+    """A value, or the part of it at the leading indices; `dimensions` names the remaining dimensions."""
 
     title: str
     values: np.ndarray
     dimensions: tuple[str, ...]
-    tokens: tuple[str, ...]  # empty where they are not known
+    tokens: tuple[str, ...]  # empty if unknown
     are_weights: bool
 
     def document(self) -> DocumentSection:
@@ -44,10 +43,11 @@ class View(Shown):
             return self._matrix(self.values)
         meaning = self.dimensions[0]
         parts: list[Part] = [
-            DocumentSection(f"{meaning} {place}", self._matrix(one)) for place, one in enumerate(self.values[:MATRICES])
+            DocumentSection(f"{meaning} {index}", self._matrix(matrix))
+            for index, matrix in enumerate(self.values[:MATRICES])
         ]
         if len(self.values) > MATRICES:
-            left_out = f"{len(self.values) - MATRICES} more are not shown; name one of them, as in [{MATRICES}]."
+            left_out = f"{len(self.values) - MATRICES} more are not shown; select one by index, as in [{MATRICES}]."
             parts.append(Paragraph(left_out))
         return parts
 
@@ -59,26 +59,24 @@ class View(Shown):
             parts.append(self._shades(values, labels))
         parts.append(Formula(Matrix(table, row_labels=labels)))
         if any(size > most for size, most in zip(table.shape, LARGE, strict=True)):
-            parts.append(
-                Paragraph(f"Of {table.shape[0]} x {table.shape[1]} numbers those in the middle may be left out.")
-            )
+            parts.append(Paragraph(f"The middle of these {table.shape[0]} x {table.shape[1]} numbers may be left out."))
         return parts
 
     def _shades(self, values: np.ndarray, labels: list[str]) -> HeatMap:
-        """The last queries and keys, where there are more than fit."""
+        """A heat map of the last queries and keys that fit."""
         left_out = max(0, len(labels) - SHADED)
         caption = f"the last {SHADED} of {len(labels)} queries and keys" if left_out else "row: query, column: key"
         shown = labels[left_out:]
         return HeatMap(values[left_out:, left_out:], shown, shown, caption)
 
     def _labels(self, meaning: str) -> list[str]:
-        return [repr(token) for token in self.tokens] if meaning in PLACES else []
+        return [repr(token) for token in self.tokens] if meaning in POSITIONS else []
 
 
 def make_view(value: Tensor, address: Address, row: int, tokens: list[str]) -> View:
-    """What stands at an address, which may leave out any of the last indices, in one row of a recorded value."""
+    """The view of an address in one row of a recorded value; the address may leave out trailing indices."""
     if not 0 <= row < max(len(value), row + 1 if address.name.startswith("trunk.rotation.") else 0):
-        raise UsageError(f"there is no row {row} of {address.name}; it has {len(value)}, from 0")
+        raise UsageError(f"{address.name} has no row {row}; its rows are 0 to {len(value) - 1}")
     whole = one_row(address.name, value, row)
     index = resolve_leading(address, whole.shape)
     values = whole[index].detach().cpu().double().numpy()

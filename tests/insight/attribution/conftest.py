@@ -1,4 +1,4 @@
-"""What the tests of attribution share: a tiny decoder of any kind with a tokenizer that has a letter for each id."""
+"""Fixtures of the attribution tests: a tiny decoder of any configuration, with a tokenizer of one letter per id."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MakeModel = Callable[..., LanguageModel]
 
 @pytest.fixture(scope="session")
 def make_model(make_decoder: Callable[..., Decoder]) -> MakeModel:
-    """A model for use, of one of the configurations or of one given, with changes."""
-    tokenizer = train_tokenizer("characters", ["abcdefghij"])  # these ten and the end: all of the decoder's eleven ids
+    """A model of one of the shared configurations or of a given one, with changes."""
+    tokenizer = train_tokenizer("characters", ["abcdefghij"])  # with the end token, the decoder's eleven ids
 
     def make(config: ModelConfig | str = "gpt2", dtype: torch.dtype = torch.float32, **changes: Any) -> LanguageModel:
         return LanguageModel(make_decoder(config, dtype, **changes), tokenizer)
@@ -30,7 +30,7 @@ def make_model(make_decoder: Callable[..., Decoder]) -> MakeModel:
 
 @pytest.fixture
 def model(config: ModelConfig, make_model: MakeModel) -> LanguageModel:
-    """A test that takes this runs once for every configuration."""
+    """A model of every configuration; a test with this fixture runs once for each."""
     return make_model(config)
 
 

@@ -1,4 +1,4 @@
-"""Whole models for explanations: every decoder of the family with a tokenizer of characters."""
+"""Fixtures of the explain tests: a decoder of every configuration with a tokenizer of characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every number of every decoder follows from its operands, and one that does not is told apart."""
+"""Every number of every decoder follows from its operands, and one that does not is detected."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 
 from foretell.errors import ContextLengthError, UsageError
 from foretell.insight.address import Address, parse_address
+from foretell.insight.explain.explain_output import IMPLIED
 from foretell.insight.explain.explanation import explain_at, explain_value
-from foretell.insight.explain.output import IMPLIED
 from foretell.insight.explain.recording import record
 from foretell.insight.points import trace_names
 from foretell.insight.replacement import without_heads
@@ -24,7 +24,7 @@ DTYPES = (torch.float64, torch.float32, torch.bfloat16)
 
 
 def random_addresses(recording, seed):
-    """A random index for every name of a model, and for what the pass implies."""
+    """A random index for every name of a model, and for probabilities and loss."""
     draw = random.Random(seed)
     length = len(recording.ids)
     implied = {"loss": (length - 1,), "probabilities": (length, recording.vocabulary)}
@@ -46,7 +46,7 @@ def test_every_named_number_of_every_decoder_follows_from_its_operands(config, m
 
 
 @pytest.mark.parametrize("name", ["gpt1", "llama", "explicit core", "toy that answers"])
-def test_every_number_can_be_had_by_its_address_alone_and_shown(name, make_model):
+def test_every_number_can_be_explained_by_its_address_and_printed(name, make_model):
     model = make_model(name)
     for address in random_addresses(record(model, TEXT, "**"), seed=1):
         explanation = explain_value(model, TEXT, str(address))
@@ -56,7 +56,7 @@ def test_every_number_can_be_had_by_its_address_alone_and_shown(name, make_model
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_hidden_key_is_minus_infinity_and_weighs_nothing(make_model, seed):
+def test_a_hidden_key_has_a_score_of_minus_infinity_and_weight_zero(make_model, seed):
     model = make_model("mistral")
     recording = record(model, TEXT, "**")
     draw = random.Random(seed)
@@ -68,7 +68,7 @@ def test_a_hidden_key_is_minus_infinity_and_weighs_nothing(make_model, seed):
     assert (weight.recomputed > 0) == is_visible
 
 
-def planted(model, address, tamper):
+def tampered(model, address, tamper):
     """The explanation of a number whose weights were changed after the pass was recorded."""
     recording = record(model, TEXT, "**")
     tamper(model.decoder)
@@ -95,9 +95,9 @@ def scaled(path, factor=1.01):
         ("head[3,2]", "embed.token.weight"),
     ],
 )
-def test_a_weight_that_changed_after_the_pass_is_shown(gpt2, address, path):
+def test_a_weight_that_changed_after_the_pass_is_detected(gpt2, address, path):
     tamper = scaled(path) if path else lambda decoder: None
-    explanation = planted(gpt2, address, tamper)
+    explanation = tampered(gpt2, address, tamper)
     assert explanation.agrees == (path is None)
     assert ("NOT" in str(explanation)) == (path is not None)
 
@@ -113,16 +113,16 @@ def test_a_weight_that_changed_after_the_pass_is_shown(gpt2, address, path):
         ("trunk.blocks.1.attention_norm[3,2]", "trunk.blocks.1.attention_norm", lambda x: x * 1.001),
     ],
 )
-def test_a_value_that_was_put_in_the_place_of_another_is_shown(gpt2, address, name, change):
+def test_a_replaced_value_is_detected(gpt2, address, name, change):
     assert explain_value(gpt2, TEXT, address).agrees
     with Trace(gpt2, replace={name: change}):
         assert not explain_value(gpt2, TEXT, address).agrees
 
 
-def test_a_number_is_explained_by_all_of_its_operands(gpt2):
-    found = explain_value(gpt2, TEXT, WEIGHT).to_json()
-    assert found["meaning"] == ["head 1", "query 3 'a'", "key 2 'c'"]
-    products, score, scaled_score, masked, softmax, weight = found["steps"]
+def test_an_explanation_has_all_operands(gpt2):
+    explanation = explain_value(gpt2, TEXT, WEIGHT).to_json()
+    assert explanation["meaning"] == ["head 1", "query 3 'a'", "key 2 'c'"]
+    products, score, scaled_score, masked, softmax, weight = explanation["steps"]
     assert products["operands"] == {
         "q": "trunk.blocks.0.attention.core.query[1,3]",
         "k": "trunk.blocks.0.attention.core.key[1,2]",
@@ -134,21 +134,21 @@ def test_a_number_is_explained_by_all_of_its_operands(gpt2):
     assert masked["value"] == scaled_score["value"]
     assert softmax["columns"]["masked"][4:] == ["-inf"] * 4
     assert sum(softmax["columns"]["weight"]) == pytest.approx(1)
-    assert weight["value"] == found["recomputed"] == pytest.approx(found["stored"])
+    assert weight["value"] == explanation["recomputed"] == pytest.approx(explanation["stored"])
 
 
-def test_tokens_can_be_given_as_text_and_positions_from_the_end(gpt2):
+def test_tokens_can_be_given_as_text_and_positions_count_from_the_end(gpt2):
     by_text = explain_value(gpt2, TEXT, "probabilities[-1,'!']")
     assert by_text.index == (7, gpt2.tokenizer.encode("!")[0])
     assert by_text.stored == explain_value(gpt2, TEXT, f"probabilities[7,{by_text.index[1]}]").stored
 
 
-def test_the_loss_is_the_negative_logarithm_of_the_probability_of_what_follows(gpt2):
+def test_the_loss_is_the_negative_log_probability_of_the_next_token(gpt2):
     following = explain_value(gpt2, TEXT, "probabilities[2,'a']")
     assert explain_value(gpt2, TEXT, "loss[2]").stored == pytest.approx(-np.log(following.stored))
 
 
-def test_long_listings_are_cut_on_the_screen_and_whole_in_json(make_model):
+def test_long_listings_are_cut_when_printed_and_complete_in_json(make_model):
     model = make_model("gpt2", width=64)
     explanation = explain_value(model, TEXT, "trunk.blocks.0.attention.query[1,2]")
     assert "… 57 more" in str(explanation)
@@ -170,32 +170,32 @@ def test_long_listings_are_cut_on_the_screen_and_whole_in_json(make_model):
         ("probabilities[0,'ab']", ["2 tokens"]),
         ("probabilities[0,'']", ["0 tokens"]),
         ("loss[7]", ["last", "0 to 6"]),
-        ("[1]", ["no address"]),
-        ("", ["no address"]),
+        ("[1]", ["not an address"]),
+        ("", ["not an address"]),
     ],
 )
-def test_an_address_that_leads_nowhere_is_told_what_there_is(gpt2, address, words):
+def test_an_invalid_address_is_refused_with_what_exists(gpt2, address, words):
     with pytest.raises(UsageError) as error:
         explain_value(gpt2, TEXT, address)
     assert all(word in str(error.value) for word in words), str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_a_text_that_is_empty_or_too_long_is_refused(gpt2):
+def test_an_empty_or_too_long_text_is_refused(gpt2):
     with pytest.raises(UsageError, match="empty"):
         explain_value(gpt2, "", WEIGHT)
     with pytest.raises(ContextLengthError, match="13 .* 12"):
         explain_value(gpt2, "a" * 13, WEIGHT)
 
 
-def test_a_model_whose_dropout_draws_is_refused(make_model):
+def test_a_model_with_active_dropout_is_refused(make_model):
     model = make_model("explicit core")
     model.decoder.train()
     with pytest.raises(UsageError, match="training mode"):
         explain_value(model, TEXT, WEIGHT)
 
 
-def test_in_a_notebook_an_explanation_has_formulas_and_no_script(gpt2):
+def test_the_notebook_display_has_formulas_and_no_script(gpt2):
     explanation = explain_value(gpt2, TEXT, WEIGHT)
     html = explanation._repr_html_()
     assert "<math" in html

@@ -1,4 +1,4 @@
-"""The walk says what the pass did: the same answers, losses and weights as the model itself."""
+"""The walk has the same predictions, losses and weights as the model itself."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import foretell
 from foretell.config import ModelConfig, make_section
 from foretell.errors import UsageError
 from foretell.inference.distribution import next_tokens, score
-from foretell.insight.explain.matrices import head_matrices
 from foretell.insight.explain.walk import walk
+from foretell.insight.explain.walk_matrices import head_matrices
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -23,25 +23,29 @@ from foretell.text import train_tokenizer
 TEXT = "abcafig!"
 
 
-def test_the_last_layers_answer_is_the_models_own(config, make_model):
+def test_the_prediction_after_the_last_layer_is_the_models_own(config, make_model):
     model = make_model(config)
-    found = walk(model, TEXT)
+    walked = walk(model, TEXT)
     expected = next_tokens(model, TEXT, top=5)[0].tokens
-    assert [(one.id, one.text) for one in found.answers] == [(one.id, one.text) for one in expected]
-    assert [one.probability for one in found.answers] == pytest.approx([one.probability for one in expected], rel=1e-4)
-    last = found.layers[-1].answers
-    assert [one.probability for one in last] == pytest.approx([one.probability for one in found.answers[:2]], rel=1e-4)
+    assert [(answer.id, answer.text) for answer in walked.answers] == [(answer.id, answer.text) for answer in expected]
+    assert [answer.probability for answer in walked.answers] == pytest.approx(
+        [answer.probability for answer in expected], rel=1e-4
+    )
+    last = walked.layers[-1].answers
+    assert [answer.probability for answer in last] == pytest.approx(
+        [answer.probability for answer in walked.answers[:2]], rel=1e-4
+    )
 
 
 def test_the_losses_are_those_of_score(config, make_model):
     model = make_model(config)
-    found, expected = walk(model, TEXT), score(model, TEXT)
+    walked, expected = walk(model, TEXT), score(model, TEXT)
     logprobs = [token.logprob for token in expected.tokens if token.logprob is not None]
-    assert [-loss for loss in found.losses] == pytest.approx(logprobs, rel=1e-4)
-    assert found.loss == pytest.approx(-expected.logprob / 7)
+    assert [-loss for loss in walked.losses] == pytest.approx(logprobs, rel=1e-4)
+    assert walked.loss == pytest.approx(-expected.logprob / 7)
 
 
-def test_sizes_are_the_lengths_of_the_last_vectors(config, make_model):
+def test_sizes_are_the_norms_of_the_last_vectors(config, make_model):
     model = make_model(config)
     with torch.no_grad(), Trace(model, "**") as trace:
         model.decoder(torch.tensor([model.tokenizer.encode(TEXT)]))
@@ -49,32 +53,32 @@ def test_sizes_are_the_lengths_of_the_last_vectors(config, make_model):
     def length(name):
         return pytest.approx(float(trace[name][0, -1].norm()), rel=1e-5)
 
-    found = walk(model, TEXT)
-    for layer, before in zip(found.layers, ("embed", "trunk.blocks.0"), strict=True):
+    walked = walk(model, TEXT)
+    for layer, before in zip(walked.layers, ("embed", "trunk.blocks.0"), strict=True):
         block = f"trunk.blocks.{layer.layer}"
         assert layer.stream == length(before)
         assert layer.attention == length(f"{block}.attention")
         assert layer.feedforward is None or layer.feedforward == length(f"{block}.feedforward")
-    assert found.stream == length("trunk.blocks.1")
+    assert walked.stream == length("trunk.blocks.1")
 
 
 def matrix_of(part):
-    """What a formula says in the end."""
+    """The matrix at the end of a formula."""
     return part.expression.items[-1].values
 
 
-def test_the_matrices_of_a_head_are_its_own(config, make_model):
+def test_the_matrices_of_a_head_are_those_of_the_trace(config, make_model):
     recording = walk(make_model(config), TEXT).recording
     core, shared = "trunk.blocks.1.attention.core", config.num_heads // config.num_kv_heads
     for head in range(config.num_heads):
         shown = [matrix_of(part) for part in head_matrices(recording, core, head)]
         heads = {"query": head, "key": head // shared, "value": head // shared, "masked": head, "weights": head}
-        expected = [recording.array(f"{core}.{name}")[place] for name, place in heads.items()]
+        expected = [recording.array(f"{core}.{name}")[index] for name, index in heads.items()]
         for ours, theirs in zip(shown, [*expected, recording.array(core)[head]], strict=True):
             np.testing.assert_array_equal(ours, theirs)
 
 
-def test_each_head_is_said_to_look_where_its_largest_weight_is(make_model):
+def test_each_heads_strongest_key_has_the_largest_weight(make_model):
     model = make_model("llama")
     name = "trunk.blocks.1.attention.core.weights"
     with torch.no_grad(), Trace(model, name) as trace:
@@ -85,21 +89,21 @@ def test_each_head_is_said_to_look_where_its_largest_weight_is(make_model):
     assert [sight.weight for sight in sights] == pytest.approx(weights.max(-1).values.tolist())
 
 
-def test_a_walk_fits_the_screen_and_json_holds_it(config, make_model):
-    found = walk(make_model(config), TEXT)
-    assert max(map(len, str(found).splitlines())) <= 80
-    values = json.loads(json.dumps(found.to_json(), allow_nan=False))
+def test_a_walk_fits_80_columns_and_json(config, make_model):
+    walked = walk(make_model(config), TEXT)
+    assert max(map(len, str(walked).splitlines())) <= 80
+    values = json.loads(json.dumps(walked.to_json(), allow_nan=False))
     assert [token["text"] for token in values["tokens"]] == list(TEXT)
     assert len(values["layers"]) == 2
 
 
-def test_twelve_layers_of_twelve_heads_take_a_few_lines_each(make_model):
+def test_twelve_layers_of_twelve_heads_take_few_lines(make_model):
     lines = str(walk(make_model("gpt2", num_layers=12, num_heads=12, width=48), TEXT)).splitlines()
     assert len(lines) < 30 + 12 * 6
     assert max(map(len, lines)) <= 80
 
 
-def test_small_models_are_shown_whole_and_larger_ones_are_not(make_model):
+def test_only_small_models_are_shown_completely(make_model):
     small = walk(make_model("smallest", vocab_size=12), TEXT)
     weights = small.recording.array("trunk.blocks.0.attention.core.weights")[0]
     assert f"{weights[3, 1]:.3f}" in str(small)
@@ -109,7 +113,7 @@ def test_small_models_are_shown_whole_and_larger_ones_are_not(make_model):
     assert "softmax" not in str(large)
 
 
-def test_what_becomes_of_the_stream_has_primes_and_a_norm_behind_reads_the_sum(make_model):
+def test_later_streams_have_primes_and_a_post_norm_reads_the_sum(make_model):
     assert "X″ = 'a'" in "".join(str(walk(make_model("gpt2"), TEXT)).split("\n"))
     after = str(walk(make_model("gpt1"), TEXT))
     assert "norm(X′) = " in after
@@ -117,13 +121,13 @@ def test_what_becomes_of_the_stream_has_primes_and_a_norm_behind_reads_the_sum(m
     assert "^(" not in after
 
 
-def test_one_token_has_no_loss(make_model):
-    found = walk(make_model("gpt2"), "a")
-    assert found.loss is None
-    assert found.to_json()["loss"] is None
+def test_a_text_of_one_token_has_no_loss(make_model):
+    walked = walk(make_model("gpt2"), "a")
+    assert walked.loss is None
+    assert walked.to_json()["loss"] is None
 
 
-def test_without_an_address_explain_is_the_walk(make_model):
+def test_explain_without_an_address_is_the_walk(make_model):
     model = make_model("gpt2")
     assert str(foretell.explain(model, TEXT)) == str(walk(model, TEXT))
     assert foretell.explain(model, TEXT, "loss[0]").to_json()["name"] == "loss"
@@ -132,7 +136,7 @@ def test_without_an_address_explain_is_the_walk(make_model):
 
 
 def smallest_decoder() -> LanguageModel:
-    """The smallest decoder of the texts, from its seeds: width 3, one head, five positions, six words."""
+    """The smallest decoder of the lessons, from its seeds: width 3, one head, five positions, six tokens."""
     sizes = {"num_layers": 1, "num_heads": 1, "width": 3, "context_length": 5, "vocab_size": 6}
     absent = {"norm": "none", "feedforward": "none", "attention_output": False, "attention_residual": False}
     settings = {**sizes, **absent, "tie_embeddings": False, "bias": {"attention": False, "head": True}}
@@ -149,7 +153,7 @@ def smallest_decoder() -> LanguageModel:
     return LanguageModel(decoder, train_tokenizer("characters", ["abcdef"]))
 
 
-def test_the_smallest_decoder_can_be_read_whole_and_has_its_printed_numbers():
+def test_the_smallest_decoder_is_shown_completely_with_the_published_numbers():
     text = str(walk(smallest_decoder(), "abcde"))
     for line in (
         "1.5049   0.1550  -0.8613",

@@ -1,4 +1,4 @@
-"""What the tests of the page share: models with a tokenizer, and one Chromium for all of them."""
+"""Fixtures of the page tests: models with a tokenizer, and one Chromium for all tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from foretell.config import ModelConfig, make_section
-from foretell.insight.page.write import write_page
+from foretell.insight.page.write_page import write_page
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
@@ -22,7 +22,7 @@ from foretell.text.tokenizer_training import train_tokenizer, vocabulary_tokeniz
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-LETTERS = "abcdefghij"  # and the token that ends a text: as many as the tiny configurations have
+LETTERS = "abcdefghij"  # with the end token, as many as the tiny configurations have
 WORDS = ["financial", "data", "analytics", "is", "awesome", "!"]
 READY_MILLISECONDS = 20_000
 
@@ -31,7 +31,7 @@ MakeModel = Callable[..., LanguageModel]
 
 @pytest.fixture(scope="session")
 def make_model(make_decoder: Callable[..., Decoder]) -> MakeModel:
-    """A model of the family that reads letters: `make_model("gpt2", width=16)`."""
+    """A model with a tokenizer of letters: `make_model("gpt2", width=16)`."""
     letters = train_tokenizer("characters", [LETTERS])
 
     def make(config: ModelConfig | str, tokenizer: Tokenizer = letters, name: str = "model", **changes: Any):
@@ -42,7 +42,7 @@ def make_model(make_decoder: Callable[..., Decoder]) -> MakeModel:
 
 @pytest.fixture(scope="session")
 def smallest() -> LanguageModel:
-    """One layer, one head, no residual, no norm; weights from torch's seed 42, drawn anew for each part."""
+    """One layer, one head, no residual, no norm; weights from torch's seed 42, reset for each part."""
     sizes = {"num_layers": 1, "num_heads": 1, "width": 3, "context_length": 5, "vocab_size": 6}
     bare = {"norm": "none", "feedforward": "none", "attention_output": False, "attention_residual": False}
     bias = {"attention": False, "head": True}
@@ -53,7 +53,7 @@ def smallest() -> LanguageModel:
         weights = {"embed.token.weight": nn.Embedding(6, 3).weight, "embed.position.weight": nn.Embedding(5, 3).weight}
         torch.manual_seed(42)
         weights |= {
-            f"{attention}.{one}.weight": nn.Linear(3, 3, bias=False).weight for one in ("query", "key", "value")
+            f"{attention}.{name}.weight": nn.Linear(3, 3, bias=False).weight for name in ("query", "key", "value")
         }
         torch.manual_seed(42)
         weights |= {f"head.{name}": value for name, value in nn.Linear(3, 6).state_dict().items()}
@@ -64,18 +64,18 @@ def smallest() -> LanguageModel:
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Any]:
     """The system's Chromium, started once."""
-    found = next((path for path in map(shutil.which, NAMES) if path), None)
-    if found is None:
-        pytest.skip("no Chromium here: " + ", ".join(NAMES) + " are not to be found")
+    executable = next((path for path in map(shutil.which, NAMES) if path), None)
+    if executable is None:
+        pytest.skip("Chromium not found: none of " + ", ".join(NAMES))
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=found, args=FLAGS)
+        started = playwright.chromium.launch(executable_path=executable, args=FLAGS)
         yield started
         started.close()
 
 
-class Opened:
-    """A page in the browser, and what went wrong in it."""
+class OpenedPage:
+    """A page in the browser, with its console errors and requests."""
 
     def __init__(self, page: Any):
         self.page, self.complaints, self.requests = page, [], []
@@ -104,53 +104,53 @@ class Opened:
         canvas = self.page.locator("#map-canvas")
         canvas.scroll_into_view_if_needed()
         box = canvas.bounding_box()
-        place = canvas.evaluate("canvas => ({...canvas.dataset})")
-        left, top, cell = (float(place[name]) for name in ("left", "top", "cell"))
+        cells = canvas.evaluate("canvas => ({...canvas.dataset})")
+        left, top, cell = (float(cells[name]) for name in ("left", "top", "cell"))
         self.page.mouse.move(box["x"] + left + (key + 0.5) * cell, box["y"] + top + (query + 0.5) * cell)
 
 
-OpenPage = Callable[..., Opened]
+OpenPage = Callable[..., OpenedPage]
 
 
 @pytest.fixture
 def open_page(browser: Any, tmp_path: Path) -> Iterator[OpenPage]:
-    """Write the page of a text, open it from disk, wait until it can be used."""
+    """Write the page of a text, open it from disk, and wait until it is complete."""
     shared, contexts, count = browser.new_context(offline=True), [], itertools.count()
 
-    def open_one(model: LanguageModel, text: str, choice: str = "", **options: Any) -> Opened:
+    def open_text(model: LanguageModel, text: str, choice: str = "", **options: Any) -> OpenedPage:
         path = tmp_path / f"page{next(count)}.html"
         budget = {"budget_bytes": options.pop("budget_bytes")} if "budget_bytes" in options else {}
         write_page(model, text, path, **budget)
         return open_file(path, choice, **options)
 
-    def open_file(path: Path, choice: str = "", wait: bool = True, **options: Any) -> Opened:
-        opened = Opened((browser.new_context(offline=True, **options) if options else shared).new_page())
+    def open_file(path: Path, choice: str = "", wait: bool = True, **options: Any) -> OpenedPage:
+        opened = OpenedPage((browser.new_context(offline=True, **options) if options else shared).new_page())
         contexts.append(opened.page.context)
         opened.goto(path, choice)
         if wait:
             opened.wait()
         return opened
 
-    open_one.file = open_file  # pyrefly: ignore[missing-attribute]
-    yield open_one
+    open_text.file = open_file  # pyrefly: ignore[missing-attribute]
+    yield open_text
     for context in {shared, *contexts}:
         context.close()
 
 
 @pytest.fixture(scope="session")
 def primer() -> tuple[LanguageModel, str]:
-    """The model that ships, and a text."""
+    """The primer model, and a text."""
     directory = Path(str(files("foretell") / "primer"))
     return load_model(directory, name="primer"), "The return value of the function is"
 
 
 @pytest.fixture(scope="module")
-def primer_page(browser: Any, primer: tuple[LanguageModel, str], tmp_path_factory: Any) -> Iterator[Opened]:
-    """Its page, opened once for the tests of a file."""
+def primer_page(browser: Any, primer: tuple[LanguageModel, str], tmp_path_factory: Any) -> Iterator[OpenedPage]:
+    """The page of the primer, opened once per test file."""
     path = tmp_path_factory.mktemp("primer") / "primer.html"
     write_page(*primer, path)
     context = browser.new_context(offline=True)
-    opened = Opened(context.new_page())
+    opened = OpenedPage(context.new_page())
     opened.goto(path)
     opened.wait()
     yield opened

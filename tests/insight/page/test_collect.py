@@ -1,4 +1,4 @@
-"""What a page shows is what a trace records."""
+"""The numbers of a page are those of a trace."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from foretell.insight.trace import Trace
 TEXT = "abcdefghij"
 
 
-def traced(model, name):
+def recorded(model, name):
     ids = torch.tensor([model.tokenizer.encode(TEXT)])
     with torch.inference_mode(), Trace(model, name) as trace:
         model.decoder(ids)
     return trace[name][0].float()
 
 
-def test_weights_are_those_of_a_trace_where_a_key_may_be_seen(config, make_model):
+def test_visible_weights_are_those_of_a_trace(config, make_model):
     model = make_model(config)
-    seen = collect(model, TEXT)
+    traced = collect(model, TEXT)
     for layer, window in enumerate(config.windows):
-        weights = traced(model, f"trunk.blocks.{layer}.attention.core.weights")
+        weights = recorded(model, f"trunk.blocks.{layer}.attention.core.weights")
         expected = [
             [round(float(weights[head, query, key]), 4) for query in range(10) for key in visible(query, window)]
             for head in range(config.num_heads)
         ]
-        np.testing.assert_allclose(seen.attention[layer] / 10_000, expected, rtol=0, atol=1e-9)
+        np.testing.assert_allclose(traced.attention[layer] / 10_000, expected, rtol=0, atol=1e-9)
 
 
 def visible(query, window):
     return range(max(0, query - (window or 99) + 1), query + 1)
 
 
-def test_the_stream_is_the_model_s_and_ends_with_what_the_head_reads(config, make_model):
+def test_the_stream_is_that_of_a_trace_and_ends_with_the_heads_input(config, make_model):
     model = make_model(config)
-    seen = collect(model, TEXT)
-    for place, stream in zip(seen.places, seen.streams, strict=True):
-        assert (stream == traced(model, place.name).numpy()).all()
-    assert (seen.streams[-1] == traced(model, "trunk").numpy()).all()
+    traced = collect(model, TEXT)
+    for point, stream in zip(traced.points, traced.streams, strict=True):
+        assert (stream == recorded(model, point.name).numpy()).all()
+    assert (traced.streams[-1] == recorded(model, "trunk").numpy()).all()
 
 
-def test_the_last_distribution_is_the_one_that_next_tells(config, make_model):
+def test_the_last_distribution_is_that_of_next_tokens(config, make_model):
     model = make_model(config)
-    seen = collect(model, TEXT)
-    probabilities = torch.from_numpy(seen.logits).double().softmax(-1)
+    traced = collect(model, TEXT)
+    probabilities = torch.from_numpy(traced.logits).double().softmax(-1)
     for token in next_tokens(model, TEXT, top=5)[0].tokens:
         assert abs(float(probabilities[token.id]) - token.probability) < 1e-9
 
 
-def test_the_lens_after_the_last_layer_is_the_model_itself(config, make_model):
+def test_the_lens_after_the_last_layer_is_the_models_prediction(config, make_model):
     model = make_model(config)
     lens = collect(model, TEXT).lens
     ids = torch.tensor(model.tokenizer.encode(TEXT))
@@ -66,36 +66,36 @@ def test_the_lens_after_the_last_layer_is_the_model_itself(config, make_model):
     assert lens.ranks[-1].tolist() == [*ranks.tolist(), -1]
 
 
-def test_the_lens_before_the_last_layer_says_something_else(make_model):
+def test_the_lens_before_the_last_layer_differs(make_model):
     lens = collect(make_model("gpt2"), TEXT).lens
     assert not np.allclose(lens.probabilities[0], lens.probabilities[-1])
 
 
 def test_word_and_position_add_up_to_the_embedding(make_model):
     for name in ("gpt2", "toy that answers"):
-        seen = collect(make_model(name), TEXT)
-        np.testing.assert_allclose(seen.words + seen.positions, seen.streams[0], rtol=0, atol=1e-6)
+        traced = collect(make_model(name), TEXT)
+        np.testing.assert_allclose(traced.words + traced.positions, traced.streams[0], rtol=0, atol=1e-6)
 
 
 def test_queries_and_keys_are_those_of_each_head(config, make_model):
     model = make_model(config)
-    seen = collect(model, TEXT)
+    traced = collect(model, TEXT)
     for layer in range(config.num_layers):
-        for name, found in (("query", seen.queries), ("key", seen.keys)):
-            assert (found[layer] == traced(model, f"trunk.blocks.{layer}.attention.core.{name}").numpy()).all()
+        for name, arrays in (("query", traced.queries), ("key", traced.keys)):
+            assert (arrays[layer] == recorded(model, f"trunk.blocks.{layer}.attention.core.{name}").numpy()).all()
 
 
-def test_a_logit_is_the_product_of_what_the_head_reads_and_a_row_and_a_bias(config, make_model):
+def test_a_logit_is_the_product_of_the_heads_input_and_a_row_plus_bias(config, make_model):
     bias = {**config.bias.model_dump(), "head": True}
-    seen = collect(make_model(config, bias=bias), TEXT)
-    assert seen.row_biases.all()
-    likeliest = int(seen.lens.ids[-1, -1, 0])
-    place = seen.row_ids.index(likeliest)
-    product = seen.streams[-1][-1] @ seen.rows[place] + seen.row_biases[place]
-    assert product == pytest.approx(seen.logits[likeliest], abs=1e-4)
+    traced = collect(make_model(config, bias=bias), TEXT)
+    assert traced.row_biases.all()
+    top_id = int(traced.lens.ids[-1, -1, 0])
+    row = traced.row_ids.index(top_id)
+    product = traced.streams[-1][-1] @ traced.rows[row] + traced.row_biases[row]
+    assert product == pytest.approx(traced.logits[top_id], abs=1e-4)
 
 
-def test_an_empty_text_and_one_that_is_too_long_are_refused(make_model):
+def test_an_empty_or_too_long_text_is_refused(make_model):
     with pytest.raises(UsageError, match="empty"):
         collect(make_model("gpt2"), "")
     with pytest.raises(ContextLengthError, match="13 tokens"):

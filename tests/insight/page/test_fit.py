@@ -1,4 +1,4 @@
-"""What a page holds when it may not be large: a fixed order, and a sentence for everything that is left out."""
+"""What a page of limited size holds: a fixed order, and a sentence for everything left out."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from foretell.errors import OutputError
 from foretell.insight.page.collect import collect
 from foretell.insight.page.fit import choose, needed
 from foretell.insight.page.pack import pack_weights
-from foretell.insight.page.write import page_html
+from foretell.insight.page.write_page import page_html
 
 TEXT = "abcdefghij"
 PLENTY = 10**7
@@ -17,7 +17,7 @@ KINDS = ("embed.sum", "final", "stream.1", "queries.0")
 
 
 @pytest.fixture(scope="module")
-def seen(make_model):
+def traced(make_model):
     return collect(make_model("gpt2", width=64), TEXT)
 
 
@@ -25,59 +25,60 @@ def names(contents):
     return [section.name for section in (*contents.sections, *contents.rest)]
 
 
-def test_with_room_enough_nothing_is_left_out(seen):
-    contents = choose(seen, PLENTY, PLENTY)
+def test_with_enough_room_nothing_is_left_out(traced):
+    contents = choose(traced, PLENTY, PLENTY)
     assert contents.cut == []
     assert set(KINDS) < set(names(contents))
 
 
-def test_the_last_of_the_order_goes_first(seen):
-    whole = choose(seen, PLENTY, PLENTY)
-    less = choose(seen, whole.size - 1, PLENTY)
+def test_the_last_in_the_order_is_left_out_first(traced):
+    whole = choose(traced, PLENTY, PLENTY)
+    less = choose(traced, whole.size - 1, PLENTY)
     assert set(names(whole)) - set(names(less)) == {"queries.1", "keys.1"}
     assert less.cut == [
         "Left out, since the page would pass 10 MB: queries and keys, layer by layer; kept for the first 1 of 2."
     ]
 
 
-def test_each_kind_that_is_left_out_is_said(seen):
-    must = sum(len(section.content) for section in needed(seen))
-    attention = sum(len(one.content) for one in choose(seen, PLENTY, PLENTY).sections if "attention" in one.name)
-    contents = choose(seen, must + attention, PLENTY)
+def test_every_kind_that_is_left_out_is_reported(traced):
+    must = sum(len(section.content) for section in needed(traced))
+    whole = choose(traced, PLENTY, PLENTY)
+    attention = sum(len(section.content) for section in whole.sections if "attention" in section.name)
+    contents = choose(traced, must + attention, PLENTY)
     assert len(contents.cut) == 4
     assert contents.first_query == 0
     assert not set(KINDS) & set(names(contents))
 
 
-def test_where_even_attention_is_too_much_the_last_queries_stay(seen):
-    must = sum(len(section.content) for section in needed(seen))
-    contents = choose(seen, must + 200, PLENTY)
+def test_attention_that_is_too_large_keeps_the_last_queries(traced):
+    must = sum(len(section.content) for section in needed(traced))
+    contents = choose(traced, must + 200, PLENTY)
     assert 0 < contents.first_query < 10
     assert contents.size <= must + 200
     assert contents.cut[0].startswith(f"Attention is kept for the last {10 - contents.first_query} of 10")
     rows = sum(query + 1 for query in range(contents.first_query, 10))
-    assert [one.shape for one in contents.sections if one.name == "attention.0"] == [(2, rows)]
+    assert [section.shape for section in contents.sections if section.name == "attention.0"] == [(2, rows)]
 
 
 @pytest.mark.parametrize("budget", [120_000, 200_000])
-def test_a_page_is_never_larger_than_it_may_be(make_model, budget):
+def test_a_page_is_never_larger_than_its_budget(make_model, budget):
     model = make_model("gpt2", width=256, num_layers=6)
     assert len(page_html(model, TEXT, budget).encode()) <= budget
 
 
-def test_a_budget_that_no_page_fits_is_one_line(make_model):
+def test_a_budget_that_no_page_fits_is_an_error(make_model):
     with pytest.raises(OutputError, match=r"needs \d+ kB and may have 10 kB"):
         page_html(make_model("gpt2"), TEXT, 10_000)
 
 
-def test_a_model_that_computes_no_numbers_is_refused_by_name(make_model):
+def test_a_model_with_nan_weights_is_refused_by_name(make_model):
     model = make_model("gpt2")
     model.decoder.trunk.blocks[1].get_submodule("attention").query.weight.data.fill_(float("nan"))
     with pytest.raises(OutputError, match=r"trunk.blocks.1.attention.core.weights are not all finite"):
         page_html(model, TEXT)
 
 
-def test_attention_of_gpt2_s_shape_fits_in_the_worst_case():
+def test_incompressible_attention_of_gpt2s_shape_fits():
     """12 layers, 12 heads, 256 tokens, weights that do not compress: 12.7 MB of the 20."""
     pairs = 256 * 257 // 2
     noise = np.random.default_rng(0).integers(0, 10_001, (12, pairs)).astype(np.uint16)

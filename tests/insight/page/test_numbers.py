@@ -1,4 +1,4 @@
-"""In a real browser: what is shown under the pointer is what a trace records, to four decimals."""
+"""In a real browser: the numbers shown are those of a trace, to four decimals."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.generation.sampling import make_filters
 from foretell.insight.page.collect import collect
-from foretell.insight.page.write import make_page
+from foretell.insight.page.write_page import make_page
 from foretell.insight.trace import Trace
 
 TEXT = "abcdefghij"
 SENTENCE = "financial data analytics is awesome"
 ALL_WEIGHTS = """async () => {
-    const [{ shown: { data } }, { weight }] = await Promise.all([import("page/main.js"), import("page/weights.js")]);
+    const [{ shown: { data } }, { weight }] = await Promise.all([import("page/main.js"), import("page/data.js")]);
     const each = (count, make) => Array.from({ length: count }, (_, i) => make(i));
     const { layers, heads } = data.shape, T = data.tokens.length;
     return each(layers, (l) => each(heads, (h) => each(T, (q) => each(T, (k) => weight(data, l, h, q, k).toFixed(4)))));
@@ -22,14 +22,14 @@ ALL_WEIGHTS = """async () => {
 
 
 def weights_of(model, text):
-    """(L, H, T, S), as a trace gives them."""
+    """The weights (L, H, T, S) of a trace."""
     ids = torch.tensor([model.tokenizer.encode(text)])
     with torch.inference_mode(), Trace(model, "**.core.weights") as trace:
         model.decoder(ids)
     return torch.stack([trace[name][0] for name in trace.names()])
 
 
-def test_hovering_a_cell_shows_the_number_that_a_trace_gives(smallest, open_page):
+def test_hovering_over_a_cell_shows_the_number_of_a_trace(smallest, open_page):
     weights = weights_of(smallest, SENTENCE)[0, 0]
     opened = open_page(smallest, SENTENCE)
     for query in range(5):
@@ -43,10 +43,10 @@ def quoted(position):
     return f"“{SENTENCE.split()[position]}” ({position})"
 
 
-def test_hovering_what_is_hidden_says_so(smallest, open_page):
+def test_hovering_over_a_hidden_cell_says_so(smallest, open_page):
     opened = open_page(smallest, SENTENCE)
     opened.point_at(1, 3)
-    assert "hidden, it comes later" in opened.text("#reading")
+    assert "hidden: the key comes later" in opened.text("#reading")
 
 
 def test_every_kind_of_model_has_a_page_with_every_weight_of_a_trace(config, make_model, open_page):
@@ -54,7 +54,7 @@ def test_every_kind_of_model_has_a_page_with_every_weight_of_a_trace(config, mak
     opened = open_page(model, TEXT)
     shown = opened.ask(ALL_WEIGHTS)
     assert shown == in_words(weights_of(model, TEXT))
-    assert shown != in_words(weights_of(model, TEXT[::-1])), "other weights would be noticed"
+    assert shown != in_words(weights_of(model, TEXT[::-1])), "other weights would be detected"
     assert opened.complaints == []
     assert [url for url in opened.requests if not url.startswith(("file:", "data:", "blob:"))] == []
     assert opened.text("#facts").startswith(f"10 tokens · {config.num_layers} layers · ")
@@ -68,16 +68,16 @@ def in_words(weights):
     return [[[[f"{float(weight):.4f}" for weight in row] for row in head] for head in layer] for layer in weights]
 
 
-def test_weights_are_right_where_only_the_last_queries_are_kept(make_model, open_page):
+def test_weights_are_correct_if_only_the_last_queries_are_kept(make_model, open_page):
     model = make_model("gpt3", num_layers=6, width=64, window=(None, 3, 1, None, 4, None))
-    seen = collect(model, TEXT)
-    budget = next(size for size in range(180_000, 0, -3000) if make_page(seen, size)[0].first_query)
+    traced = collect(model, TEXT)
+    budget = next(size for size in range(180_000, 0, -3000) if make_page(traced, size)[0].first_query)
     opened = open_page(model, TEXT, budget_bytes=budget)
     first = opened.ask('async () => (await import("page/main.js")).shown.data.firstQuery')
     shown, expected = opened.ask(ALL_WEIGHTS), weights_of(model, TEXT)
     for layer in range(6):
         for query in range(first, 10):
-            assert shown[layer][1][query] == [f"{float(one):.4f}" for one in expected[layer, 1, query]]
+            assert shown[layer][1][query] == [f"{float(weight):.4f}" for weight in expected[layer, 1, query]]
     assert "Attention is kept for the last" in opened.text("footer")
     assert opened.complaints == []
 
@@ -92,7 +92,7 @@ def test_weights_are_right_where_only_the_last_queries_are_kept(make_model, open
     {"temperature": 0.8, "top_k": 7, "top_p": 0.9},
     {"temperature": 2, "top_k": 5, "top_p": 0.35},
 ])  # fmt: skip
-def test_the_sliders_draw_from_what_generation_draws_from(primer, primer_page, settings):
+def test_the_sliders_show_the_distribution_of_generation(primer, primer_page, settings):
     for name in ("temperature", "top_k", "top_p"):
         box = primer_page.page.locator(f"#{name.replace('_', '-')}-number")
         box.fill(str(settings.get(name, {"top_k": 1024}.get(name, 1))))
@@ -101,7 +101,7 @@ def test_the_sliders_draw_from_what_generation_draws_from(primer, primer_page, s
         logits = apply(logits, [[]])
     probabilities = logits.softmax(-1)[0]
     kept = int((probabilities > 0).sum())
-    expected = [f"{float(one):.4f}" for one in probabilities.topk(min(kept, 10)).values]
+    expected = [f"{float(probability):.4f}" for probability in probabilities.topk(min(kept, 10)).values]
     assert primer_page.page.locator("#next-table td.number").all_inner_texts() == expected
     summary = primer_page.text("#next-summary")
     assert summary.startswith("All 1,024" if kept == 1024 else f"{kept:,} token{'' if kept == 1 else 's'} of 1,024")
@@ -116,26 +116,26 @@ def test_a_slider_moves_its_number(primer_page):
     assert primer_page.text("#next-summary").startswith("1 token of")
 
 
-def test_what_ties_with_the_last_of_top_k_stays(make_model, open_page):
+def test_tokens_that_tie_with_the_last_of_top_k_are_kept(make_model, open_page):
     model = make_model("gpt2", tie_embeddings=False)
-    likeliest = int(collect(model, TEXT).logits.argmax())
+    top_id = int(collect(model, TEXT).logits.argmax())
     weight = model.decoder.head.weight.data
-    weight[(likeliest + 1) % len(weight)] = weight[likeliest]
+    weight[(top_id + 1) % len(weight)] = weight[top_id]
     opened = open_page(model, TEXT)
     opened.page.locator("#top-k-number").fill("1")
     assert opened.page.locator("#next-table td.number").all_inner_texts() == ["0.5000", "0.5000"]
 
 
-def test_the_formula_s_own_weight_is_the_recorded_one(smallest, open_page):
+def test_the_weight_computed_in_the_page_is_the_recorded_one(smallest, open_page):
     opened = open_page(smallest, SENTENCE, "#token=3&key=2")
     assert opened.text("#recorded-weight") == opened.text("#computed-weight") == "0.4381"
     formulas = opened.page.locator("#formulas math")
     assert formulas.count() == 10
-    # the spaces that MathML leaves between numbers are not in its text
+    # text content has no spaces between numbers
     assert "=0.9529" in "".join(formulas.all_text_contents()), "the published score 0.95, to four decimals"
 
 
-def test_numbers_are_also_there_as_tables(smallest, open_page):
+def test_numbers_are_also_in_tables(smallest, open_page):
     opened = open_page(smallest, SENTENCE, "#token=4")
     rows = dict(zip(
         opened.page.locator("#row-table tbody th").all_inner_texts(),

@@ -35,26 +35,26 @@ def test_a_text_is_shown_and_never_executed(by_bytes, open_page, text):
     assert opened.ask("() => JSON.parse(document.querySelector('#structure').textContent).text") == text
 
 
-def test_bytes_that_are_half_a_character_show_as_bytes(by_bytes, open_page):
+def test_bytes_of_incomplete_characters_are_shown_as_bytes(by_bytes, open_page):
     opened = open_page(by_bytes, "é")
     assert opened.page.locator("#tokens button").all_inner_texts() == ["<0xC3>", "<0xA9>"]
 
 
-def test_what_cannot_be_seen_has_a_mark(by_bytes, open_page):
+def test_invisible_characters_have_a_mark(by_bytes, open_page):
     opened = open_page(by_bytes, " a\n\t\x00")
     assert opened.page.locator("#tokens button").all_inner_texts() == ["␣", "a", "⏎", "⇥", "U+0000"]
 
 
-def test_a_special_token_has_its_name(by_bytes, open_page):
+def test_a_special_token_is_shown_by_its_name(by_bytes, open_page):
     opened = open_page(by_bytes, "a")
     vocabulary = opened.ask('async () => (await import("page/main.js")).shown.data.vocabulary')
     assert vocabulary[-1] == "<|endoftext|>"
     assert len(vocabulary) == by_bytes.tokenizer.vocab_size
 
 
-def test_a_model_with_more_rows_than_its_tokenizer_has_tokens_draws_tokens_only(make_model, open_page):
+def test_rows_of_the_head_without_a_token_are_left_out(make_model, open_page):
     letters = train_tokenizer("characters", ["ab"])
     model = make_model("gpt2", letters)
     wider = LanguageModel(make_model("gpt2").decoder, letters, "wider")
     assert wider.decoder.config.vocab_size > model.decoder.config.vocab_size
-    assert "All 3 tokens can be drawn." in open_page(wider, "ab").text("#next-summary")
+    assert "All 3 tokens can be sampled." in open_page(wider, "ab").text("#next-summary")

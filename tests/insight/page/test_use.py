@@ -1,4 +1,4 @@
-"""In a real browser: pointer, keys, address, both colour schemes, narrow screens, no network, no complaint."""
+"""In a real browser: pointer, keys, URL, color schemes, narrow screens, accessible names, no network, no errors."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import re
 
 import pytest
 
-from foretell.insight.page.write import write_page
+from foretell.insight.page.write_page import write_page
 
 TEXT = "abcdefghij"
 UNNAMED = """() => {
-    const named = (one) => one.labels?.length || one.ariaLabel || one.ariaLabelledByElements || one.innerText?.trim();
+    const named = (element) => element.labels?.length || element.ariaLabel || element.ariaLabelledByElements
+        || element.innerText?.trim();
     return [...document.querySelectorAll("button, select, input, canvas, [role=img], [tabindex='0']")]
-        .filter((one) => one.checkVisibility() && !one.ariaHidden && !named(one))
-        .map((one) => one.outerHTML.slice(0, 80));
+        .filter((element) => element.checkVisibility() && !element.ariaHidden && !named(element))
+        .map((element) => element.outerHTML.slice(0, 80));
 }"""
 UNTITLED = """() => [...document.querySelectorAll("table")].filter((table) =>
-    !table.caption?.textContent.trim() || [...table.querySelectorAll("th")].some((one) => !one.scope)).length"""
+    !table.caption?.textContent.trim() || [...table.querySelectorAll("th")].some((element) => !element.scope)).length"""
 CONTRAST = """(selectors) => {
     const linear = (value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4);
     const light = (color) => {
         const [r, g, b] = color.match(/[\\d.]+/g).map((part) => linear(part / 255));
         return 0.2126 * r + 0.7152 * g + 0.0722 * b;
     };
-    const ground = (one) => {
-        const color = getComputedStyle(one).backgroundColor;
-        return /, 0\\)$/.test(color) ? ground(one.parentElement) : color;
+    const background = (element) => {
+        const color = getComputedStyle(element).backgroundColor;
+        return /, 0\\)$/.test(color) ? background(element.parentElement) : color;
     };
-    return selectors.flatMap((selector) => [...document.querySelectorAll(selector)].slice(0, 40).map((one) => {
-        const [a, b] = [light(getComputedStyle(one).color), light(ground(one))].sort((x, y) => y - x);
+    return selectors.flatMap((selector) => [...document.querySelectorAll(selector)].slice(0, 40).map((element) => {
+        const [a, b] = [light(getComputedStyle(element).color), light(background(element))].sort((x, y) => y - x);
         return [(a + 0.05) / (b + 0.05), selector];
     }));
 }"""
@@ -52,7 +53,7 @@ WORDS = [
 
 @pytest.fixture(scope="module")
 def page_file(make_model, tmp_path_factory):
-    """The page of one small model, for all that is done with it."""
+    """The page of one small model."""
     path = tmp_path_factory.mktemp("use") / "page.html"
     write_page(make_model("gpt2"), TEXT, path)
     return path
@@ -73,7 +74,7 @@ def test_a_damaged_page_says_so(page_file, open_page, tmp_path):
     assert len(opened.complaints) == 1
 
 
-def test_a_browser_that_cannot_open_it_is_told_so(page_file, browser):
+def test_a_browser_without_decompression_shows_a_notice(page_file, browser):
     context = browser.new_context()
     context.add_init_script("delete window.DecompressionStream")
     page = context.new_page()
@@ -83,7 +84,7 @@ def test_a_browser_that_cannot_open_it_is_told_so(page_file, browser):
     context.close()
 
 
-def test_the_arrow_keys_choose_a_token_and_the_address_keeps_it(page_file, open_page):
+def test_the_arrow_keys_choose_a_token_and_the_url_keeps_it(page_file, open_page):
     opened = open_page.file(page_file)
     opened.page.locator("#tokens [aria-checked=true]").focus()
     opened.page.keyboard.press("ArrowLeft")
@@ -95,14 +96,14 @@ def test_the_arrow_keys_choose_a_token_and_the_address_keeps_it(page_file, open_
     assert opened.page.locator("#token-select").input_value() == "0"
 
 
-def test_a_link_leads_to_its_token_layer_and_head(page_file, open_page):
+def test_a_link_selects_its_token_layer_and_head(page_file, open_page):
     opened = open_page.file(page_file, "#token=4&key=2&layer=1&head=1")
     assert opened.page.locator("#tokens [aria-checked=true]").inner_text() == "e"
     assert "Layer 1, head 1" in opened.text("#head-title")
     assert "“e” (4) → “c” (2)" in opened.text("#reading")
 
 
-def test_an_address_that_makes_no_sense_does_no_harm(page_file, open_page):
+def test_an_invalid_url_is_ignored(page_file, open_page):
     opened = open_page.file(page_file)
     for choice in ("token=99&layer=-1&head=x", "", "nonsense", "token=1e9&key=0x1"):
         opened.ask("([choice]) => { location.hash = choice; }", choice)
@@ -119,7 +120,7 @@ def test_the_small_maps_are_a_grid_of_buttons(page_file, open_page):
     assert opened.page.locator("#layer-select").input_value() == "1"
 
 
-def test_the_large_map_is_read_with_the_keys(page_file, open_page):
+def test_the_large_map_can_be_read_with_the_keys(page_file, open_page):
     opened = open_page.file(page_file, "#token=5&key=3")
     opened.page.locator("#map-canvas").focus()
     opened.page.keyboard.press("ArrowUp")
@@ -139,29 +140,29 @@ def test_arcs_and_tint_follow_the_pointer(page_file, open_page):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_words_stand_out_from_their_ground(page_file, open_page, scheme):
+def test_text_has_enough_contrast(page_file, open_page, scheme):
     opened = open_page.file(page_file, color_scheme=scheme)
-    found = opened.page.evaluate(CONTRAST, WORDS)
-    assert len(found) > 60
-    assert min(found)[0] >= 4.5, min(found)
+    contrasts = opened.page.evaluate(CONTRAST, WORDS)
+    assert len(contrasts) > 60
+    assert min(contrasts)[0] >= 4.5, min(contrasts)
 
 
-def test_colours_can_be_chosen_against_the_system(page_file, open_page):
+def test_colors_can_be_chosen_independently_of_the_system(page_file, open_page):
     opened = open_page.file(page_file, color_scheme="light")
     light = opened.ask("() => getComputedStyle(document.body).backgroundColor")
     opened.page.locator("#theme").select_option("dark")
     assert opened.ask("() => getComputedStyle(document.body).backgroundColor") != light
 
 
-def test_nothing_sticks_out_on_any_screen(primer_page):
+def test_the_page_fits_every_screen_width(primer_page):
     for width in (360, 768, 1920):
         primer_page.page.set_viewport_size({"width": width, "height": 800})
         primer_page.page.wait_for_timeout(100)
         assert primer_page.ask("() => document.documentElement.scrollWidth") <= width
 
 
-def test_all_that_can_be_used_has_a_name_and_all_tables_a_caption(primer_page):
+def test_controls_have_names_and_tables_captions(primer_page):
     assert primer_page.ask(UNNAMED) == []
     assert primer_page.ask(UNTITLED) == 0
     primer_page.ask("() => document.querySelector('#temperature').labels[0].remove()")
-    assert len(primer_page.ask(UNNAMED)) == 1, "a control without a name would be found"
+    assert len(primer_page.ask(UNNAMED)) == 1, "a control without a name would be detected"

@@ -1,4 +1,4 @@
-"""The file: whole or not at all, nothing fetched, and no text that could become markup."""
+"""The page file: written atomically, fetches nothing, and no text becomes markup."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import re
 import pytest
 
 from foretell.errors import OutputError
-from foretell.insight.page import assets
-from foretell.insight.page.assets import as_script, module_addresses, printable
-from foretell.insight.page.write import page_html, write_page
+from foretell.insight.page.write_page import FOLDER, as_script, module_addresses, page_html, printable, read, write_page
 
 TEXT = "abc"
 
@@ -21,10 +19,10 @@ def test_a_page_is_written_and_reported(make_model, tmp_path):
     assert report.bytes == path.stat().st_size
     assert (report.tokens, report.layers, report.heads, report.cut) == (3, 2, 2, [])
     assert report.to_json()["path"] == str(path)
-    assert [one.name for one in tmp_path.iterdir()] == ["page.html"]
+    assert [file.name for file in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_a_page_replaces_one_of_its_name_and_a_failure_leaves_the_old_one(make_model, tmp_path):
+def test_a_page_replaces_an_existing_file_and_a_failure_keeps_it(make_model, tmp_path):
     path = tmp_path / "page.html"
     write_page(make_model("gpt2"), "abc", path)
     write_page(make_model("gpt2"), "abcd", path)
@@ -34,7 +32,7 @@ def test_a_page_replaces_one_of_its_name_and_a_failure_leaves_the_old_one(make_m
     assert path.read_bytes() == before
 
 
-def test_a_folder_and_a_place_that_is_not_there_are_refused(make_model, tmp_path):
+def test_a_folder_or_a_missing_parent_is_refused(make_model, tmp_path):
     with pytest.raises(OutputError, match="no folder"):
         write_page(make_model("gpt2"), TEXT, tmp_path / "no" / "page.html")
     with pytest.raises(OutputError, match="is a folder"):
@@ -45,7 +43,7 @@ def test_the_same_pass_gives_the_same_file(make_model):
     assert page_html(make_model("gpt2"), TEXT) == page_html(make_model("gpt2"), TEXT)
 
 
-def test_nothing_in_a_page_is_fetched(make_model):
+def test_a_page_fetches_nothing(make_model):
     document = page_html(make_model("gpt2"), TEXT)
     assert not re.search(r"""(src|href)=["'](?!data:|#)""", document)
     addresses = set(re.findall(r"https?://[^\s\"'%]+", document))
@@ -59,20 +57,20 @@ def test_json_inside_a_script_cannot_end_it():
     assert json.loads(written) == {"text": text}
 
 
-def test_a_name_of_a_model_cannot_become_markup(make_model):
+def test_the_name_of_a_model_cannot_become_markup(make_model):
     document = page_html(make_model("gpt2", name="<img src=x onerror=alert(1)>{{style}}\x00"), TEXT)
     assert "<img" not in document
     assert "\x00" not in document
     assert printable("a\x00\u202eb") == "a\ufffd\ufffdb"
 
 
-def test_every_module_is_in_the_page_and_imports_only_modules_that_are():
+def test_every_module_is_imported_and_imports_existing_modules_only():
     addresses = module_addresses()
-    own = [file.name for file in assets.FOLDER.iterdir() if file.name.endswith(".js")]
+    own = [file.name for file in FOLDER.iterdir() if file.name.endswith(".js")]
     assert set(addresses) == {f"page/{name}" for name in own}
     for name in own:
-        imported = set(re.findall(r'from "([^"]+)"', assets.read(name)))
+        imported = set(re.findall(r'from "([^"]+)"', read(name)))
         assert imported <= set(addresses), name
-        assert f"page/{name}" in assets.read("page.html") or any(
-            f'"page/{name}"' in assets.read(other) for other in own if other != name
+        assert f"page/{name}" in read("page.html") or any(
+            f'"page/{name}"' in read(other) for other in own if other != name
         ), f"nothing imports {name}"

@@ -1,4 +1,4 @@
-"""What made a prediction: the stream read by layer, what each part added, where heads looked, what is lost without.
+"""Attribution of a prediction: logit lens, direct logit attribution, attention patterns of heads, ablation.
 
-Every number is read by a trace from the model that runs, or computed from what one recorded.
+Every number is read from the running model by a trace, or computed from recorded values.
 """

@@ -1,12 +1,13 @@
-"""What changes in a prediction when a part of the model says nothing, or says the same at every position.
+"""Ablation: how a prediction changes when an output of the model is replaced by zero or by its mean over positions.
 
-Unlike a direct contribution this is an effect: all that comes later sees the difference. It is not all that a part is
-good for: others may do the same and step in (McGrath et al. 2023, "The Hydra Effect"). And an output of zero is nothing
-that later layers have learned to read; the mean over positions is nearer to what they know.
+Unlike a direct contribution this is a causal effect: all later layers see the change. It does not measure everything a
+part is good for, since other parts may compensate (McGrath et al. 2023, "The Hydra Effect"). Later layers were never
+trained on an output of zero; the mean over positions is closer to what they were trained on.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,23 +15,103 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError, did_you_mean
-from foretell.insight.attribution.address import FILLS, Target, find_targets
 from foretell.insight.attribution.prediction import Prediction, choose_token, make_prediction
+from foretell.insight.points import Point, make_catalog
+from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
 from foretell.insight.wording import percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability, likeliest
+from foretell.model.decoder import Decoder
+from foretell.paths import matches, select
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
+
+TARGETS = re.compile(r"(?P<glob>[^\[\]]+)(?:\[(?P<index>\d+|\*)\])?")
+HEADED = ("core", "query", "key", "value")  # a core's output and inputs, which are (B, H or G, T, E)
+
+
+@dataclass(frozen=True)
+class AblationTarget:
+    """A value of the pass, or one head of it."""
+
+    name: str
+    head: int | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.head is None else f"{self.name}[{self.head}]"
+
+    def change(self, fill: Change) -> Change:
+        """The replacement of the value by `fill(value)`, in this head alone if there is one."""
+        if self.head is None:
+            return fill
+
+        def of_one_head(value: Tensor) -> Tensor:
+            changed = value.clone()
+            changed[:, self.head] = fill(value)[:, self.head]
+            return changed
+
+        return of_one_head
+
+
+FILLS: dict[str, Change] = {
+    "zero": torch.zeros_like,
+    "mean": lambda value: value.mean(-2, keepdim=True).expand_as(value),  # over the positions of the text
+}
+
+
+def find_targets(decoder: Decoder, address: str) -> list[AblationTarget]:
+    """The targets of `trunk.blocks.*.feedforward`; of one head, `**.attention.core[0]`; of each head, `**.core[*]`."""
+    match = TARGETS.fullmatch(address)
+    if match is None:
+        raise UsageError(f"'{address}' is not an address; write a name or glob, followed by [0] or [*] for heads")
+    names = select(match["glob"], replaceable(decoder, match["glob"]))
+    if match["index"] is None:
+        return [AblationTarget(name) for name in names]
+    return [AblationTarget(name, head) for name in names for head in _heads(decoder, name, match["index"])]
+
+
+def replaceable(decoder: Decoder, glob: str) -> list[str]:
+    """The names of values that can be replaced: outputs and inputs of modules.
+
+    Raises `UsageError` for a glob that matches derived values only.
+    """
+    entries = make_catalog(decoder).entries
+    names = [name for name, entry in entries.items() if isinstance(entry, Point)]
+    matched = [name for name in entries if matches(glob, name)]
+    if matched and not any(name in names for name in matched):
+        first = matched[0]
+        raise UsageError(
+            f"{first} is derived from the pass, which does not use it; ablate {first.rpartition('.')[0]} instead"
+        )
+    return names
+
+
+def _heads(decoder: Decoder, name: str, index: str) -> range:
+    parents, last = name.rpartition(".")[0], _last(name)
+    if last not in HEADED or (last != "core" and _last(parents) != "core"):
+        raise UsageError(f"{name} has no heads; attention.core and its query, key and value have")
+    config = decoder.config
+    count = config.num_kv_heads if last in ("key", "value") else config.num_heads
+    if index == "*":
+        return range(count)
+    if int(index) >= count:
+        raise UsageError(f"{name} has no head {index}; its heads are 0 to {count - 1}")
+    return range(int(index), int(index) + 1)
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
 
 SHOWN = 24
 
 
 @dataclass(frozen=True)
-class Effect:
-    """What one ablation does: the token's probability with it, and the distance from the distribution without.
+class AblationEffect:
+    """The effect of one ablation: the token's probability after it, and the divergence of the distribution.
 
-    divergence is the Kullback-Leibler divergence in nats, of the distribution after from the one before:
-    sum of before * ln(before / after). winner is the likeliest token now.
+    divergence: the Kullback-Leibler divergence in nats, the sum of before * ln(before / after). winner: the most
+    probable token after the ablation.
     """
 
     name: str
@@ -41,16 +122,16 @@ class Effect:
 
 @dataclass(frozen=True)
 class Ablation(Shown):
-    """The effects of leaving out each of several parts by itself, the largest divergence first."""
+    """The effects of ablating each of several parts by itself, the largest divergence first."""
 
     where: str
     token: TokenProbability
     winner: TokenProbability
     fill: str
-    effects: list[Effect]
+    effects: list[AblationEffect]
 
     def document(self) -> DocumentSection:
-        """A line for each part."""
+        """One line per part."""
         token = quoted(self.token.text)
         before = f"{token} has {percent(self.token.probability)} {self.where}."
         rows = [
@@ -59,7 +140,7 @@ class Ablation(Shown):
         ]
         left_out = self.effects[SHOWN:]
         more = f"{len(left_out)} more are at {left_out[0].divergence:.4f} nats or below." if left_out else ""
-        header = (f"set to {self.fill}", token, "nats", "now likeliest")
+        header = (f"set to {self.fill}", token, "nats", "top token")
         parts = [Paragraph(before), Table(header, rows), *([Paragraph(more)] if more else [])]
         return DocumentSection(f"{token} without a part of the model", parts)
 
@@ -73,10 +154,10 @@ class Ablation(Shown):
 def ablate(
     model: LanguageModel, text: str, address: str, token: str | int | None = None, at: int = -1, fill: str = "zero"
 ) -> Ablation:
-    """Run the model once as it is and once for each part that the address names, that part's output replaced.
+    """Run the model once unchanged and once per target of the address, with that target's value replaced.
 
-    address: as in `address.find_targets`. fill: `zero`, or `mean`, the mean over the positions of this text.
-    token: text or id; None is the likeliest.
+    address: as in `find_targets`. fill: `zero`, or `mean` over the positions of this text. token: text or id; None for
+    the most probable one. at: the position whose prediction is examined.
     """
     if fill not in FILLS:
         raise UsageError(f"unknown replacement '{fill}'{did_you_mean(fill, FILLS)}; known: {', '.join(FILLS)}")
@@ -91,8 +172,8 @@ def ablate(
     return Ablation(str(prediction), asked, likeliest(model, before, 1)[0], fill, effects)
 
 
-def _effect(prediction: Prediction, target: Target, fill: str, token: int, before: Tensor) -> Effect:
+def _effect(prediction: Prediction, target: AblationTarget, fill: str, token: int, before: Tensor) -> AblationEffect:
     with Trace(prediction.model, replace={target.name: target.change(FILLS[fill])}):
         after = prediction.logits().double().log_softmax(-1)
     divergence = float((before.exp() * (before - after)).sum())
-    return Effect(str(target), float(after[token].exp()), divergence, likeliest(prediction.model, after, 1)[0])
+    return AblationEffect(str(target), float(after[token].exp()), divergence, likeliest(prediction.model, after, 1)[0])

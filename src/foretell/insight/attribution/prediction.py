@@ -1,4 +1,4 @@
-"""Which prediction is looked into: a text, a position in it, and a token that might follow."""
+"""The prediction to explain: a text, a position in it, and a next token."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from foretell.language_model import LanguageModel, check_position, encode_some
 
 @dataclass(frozen=True)
 class Prediction:
-    """What a model says after the tokens up to position `at`, the later ones being there too."""
+    """A model's next-token prediction at position `at` of the ids; later ids do not influence it."""
 
     model: LanguageModel
     ids: list[int]
     at: int
 
     def logits(self) -> Tensor:
-        """One pass of the model; logits (V,) of what its tokenizer can write, at the position alone."""
+        """Run the model: logits (V,) at the position, over the tokenizer's tokens only."""
         hidden = self.model.decoder.hidden(torch.tensor([self.ids], device=self.model.device))  # (1, T, D)
         return self.model.decoder.head(hidden[:, self.at : self.at + 1])[0, 0, : self.model.tokenizer.vocab_size]
 
@@ -31,7 +31,7 @@ class Prediction:
         return self.model.tokenizer.decode(self.ids[: self.at + 1])
 
     def named(self, token: int) -> str:
-        """A token in quotes."""
+        """The text of a token id, in quotes."""
         return quoted(self.model.tokenizer.text_of(token))
 
     def __str__(self) -> str:
@@ -39,24 +39,22 @@ class Prediction:
 
 
 def make_prediction(model: LanguageModel, text: str, at: int = -1) -> Prediction:
-    """The prediction after token `at` of a text, counted from 0, or from the end where negative."""
+    """The prediction after token `at` of a text, counted from 0, or from the end if negative."""
     if model.decoder.training:
-        raise UsageError(
-            "the model is in training mode, in which dropout moves every number; call model.decoder.eval()"
-        )
+        raise UsageError("the model is in training mode, where dropout changes every number; call model.decoder.eval()")
     ids = encode_some(model, text)
     return Prediction(model, ids, check_position(at, len(ids)))
 
 
 def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) -> int:
-    """The id of a token given as its text or id; None is the likeliest. A text of several tokens is a `UsageError`."""
+    """The id of a token given as text or id; None for the most probable. Raises `UsageError` for several tokens."""
     if token is None:
         return int(logits.argmax())
     if isinstance(token, int):
-        model.tokenizer.piece(token)  # refuses what is no token
+        model.tokenizer.piece(token)  # raises for an id that is not a token
         return token
     ids = model.tokenizer.encode(token, allow_special=True)
     if len(ids) != 1:
-        pieces = ", ".join(quoted(model.tokenizer.text_of(one)) for one in ids) or "none"
+        pieces = ", ".join(quoted(model.tokenizer.text_of(piece_id)) for piece_id in ids) or "none"
         raise UsageError(f"{quoted(token)} is not one token of this model but {len(ids)}: {pieces}; give a single one")
     return ids[0]

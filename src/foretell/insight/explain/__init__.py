@@ -1,8 +1,8 @@
-"""One number of the pass down to its operands, and the walk through the whole of it.
+"""Explanations of a forward pass: one number with its operands, a summary of all layers, a check with the textbook.
 
-    explain_value(model, text, "head[4,17]")   the formula, the operands, the steps, the stored and the recomputed value
+    explain_value(model, text, "head[4,17]")   the formula, the operands, the stored and the recomputed number
     walk(model, text)                          every layer in a few lines
-    check(model, text)                         the textbook's pass beside the model's
+    check(model, text)                         the model's logits compared with those of the textbook
 
-Operands are read by a trace from the running model; what is done here, in float64, is one step of the pass at a time.
+Operands are read from the running model by a trace; each explanation recomputes one step of the pass in float64.
 """

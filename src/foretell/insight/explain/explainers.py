@@ -1,4 +1,4 @@
-"""Which function explains which value: by the end of its name, or by the kind of module that hands it out."""
+"""The function that explains each value: by the end of its name, or by the class of its module."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ from collections.abc import Callable
 from torch import nn
 
 from foretell.errors import UsageError
-from foretell.insight.explain.activation import explain_activation
-from foretell.insight.explain.attention import (
+from foretell.insight.derive import StagedAttention
+from foretell.insight.explain.explain_attention import (
+    explain_angle,
+    explain_key,
     explain_masked,
     explain_mixture,
+    explain_query,
     explain_scaled,
     explain_score,
+    explain_value_input,
     explain_weight,
 )
-from foretell.insight.explain.flow import LAST_OF_BLOCK
-from foretell.insight.explain.linear import explain_gated, explain_linear, explain_tied_head
-from foretell.insight.explain.norm import STATISTICS, explain_layer_norm, explain_rms_norm, explain_statistic
-from foretell.insight.explain.output import explain_loss, explain_probability
-from foretell.insight.explain.place import Place, locate
-from foretell.insight.explain.recording import Recording
-from foretell.insight.explain.rotation import explain_angle, explain_key, explain_query, explain_value_input
-from foretell.insight.explain.steps import Remark, Working
-from foretell.insight.explain.stream import (
+from foretell.insight.explain.explain_linear import explain_activation, explain_gated, explain_linear, explain_tied_head
+from foretell.insight.explain.explain_norm import STATISTICS, explain_layer_norm, explain_rms_norm, explain_statistic
+from foretell.insight.explain.explain_output import explain_loss, explain_probability
+from foretell.insight.explain.explain_stream import (
     explain_embedding,
     explain_identity,
     explain_position_vector,
@@ -32,7 +31,9 @@ from foretell.insight.explain.stream import (
     explain_token_vector,
     explain_wave,
 )
-from foretell.insight.explicit_core import StagedAttention
+from foretell.insight.explain.flow import LAST_OF_BLOCK
+from foretell.insight.explain.recording import Recording, TracedScalar, locate
+from foretell.insight.explain.steps import Remark, Working
 from foretell.model.attention import Attention, EagerAttention, SDPAttention
 from foretell.model.decoder import TiedHead, TokenAndPositionEmbedding, TokenEmbedding
 from foretell.model.dropout import Dropout
@@ -40,11 +41,11 @@ from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
 from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.transformer import AddUpdate, ReplaceByUpdate, Transformer
 
-Explainer = Callable[[Recording, Place], Working]
+Explainer = Callable[[Recording, TracedScalar], Working]
 
 BY_ENDING: dict[str, Explainer] = {
-    "embed.position": lambda recording, place: POSITIONS[recording.config.position](recording, place),
-    "feedforward.down": lambda recording, place: DOWN[recording.config.feedforward](recording, place),
+    "embed.position": lambda recording, scalar: POSITIONS[recording.config.position](recording, scalar),
+    "feedforward.down": lambda recording, scalar: DOWN[recording.config.feedforward](recording, scalar),
     "core.query": explain_query,
     "core.key": explain_key,
     "core.value": explain_value_input,
@@ -52,7 +53,7 @@ BY_ENDING: dict[str, Explainer] = {
     "core.scaled": explain_scaled,
     "core.masked": explain_masked,
     "core.weights": explain_weight,
-    "core.dropout": explain_weight,  # which drops nothing while nothing is trained
+    "core.dropout": explain_weight,  # dropout is inactive outside training
     "rotation.cosine": explain_angle,
     "rotation.sine": explain_angle,
     "probabilities": explain_probability,
@@ -75,7 +76,7 @@ BY_MODULE: dict[type[nn.Module], Explainer] = {
     AddUpdate: explain_residual,
     ReplaceByUpdate: explain_replacement,
 }
-HANDS_OUT: dict[type[nn.Module], str] = {  # modules whose output is that of a part of them
+RETURNS: dict[type[nn.Module], str] = {  # modules that return the output of one of their submodules
     TokenEmbedding: "token",
     Transformer: "norm",
     Attention: "output",
@@ -85,23 +86,25 @@ HANDS_OUT: dict[type[nn.Module], str] = {  # modules whose output is that of a p
 }
 
 
-def explain_place(recording: Recording, place: Place) -> Working:
+def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
     """The steps to one number."""
-    if place.name == "embed.dropout":
-        return handed_out(recording, place, "embed")
-    *_, last = place.name.split(".")
-    by_name = BY_ENDING.get(".".join(place.name.split(".")[-2:])) or BY_ENDING.get(last)
+    if scalar.name == "embed.dropout":
+        return returned_by(recording, scalar, "embed")
+    *_, last = scalar.name.split(".")
+    by_name = BY_ENDING.get(".".join(scalar.name.split(".")[-2:])) or BY_ENDING.get(last)
     if by_name is not None:
-        return by_name(recording, place)
-    for kind in type(place.module).__mro__:
-        if kind in HANDS_OUT:
-            return handed_out(recording, place, f"{place.name}.{HANDS_OUT[kind]}")
+        return by_name(recording, scalar)
+    for kind in type(scalar.module).__mro__:
+        if kind in RETURNS:
+            return returned_by(recording, scalar, f"{scalar.name}.{RETURNS[kind]}")
         if kind in BY_MODULE:
-            return BY_MODULE[kind](recording, place)
-    raise UsageError(f"{place.name} is a {type(place.module).__name__}, which nothing here can explain")
+            return BY_MODULE[kind](recording, scalar)
+    raise UsageError(f"{scalar.name} is a {type(scalar.module).__name__}, which has no explanation")
 
 
-def handed_out(recording: Recording, place: Place, part: str) -> Working:
-    """The number is that of a part of the module; the working is the part's."""
-    working = explain_place(recording, locate(part, place.index, recording))
-    return Working([Remark(f"{place.name} is what {part} hands out."), *working.steps], working.value, working.scale)
+def returned_by(recording: Recording, scalar: TracedScalar, part: str) -> Working:
+    """The working of a number that the module returns from its submodule `part`."""
+    working = explain_scalar(recording, locate(part, scalar.index, recording))
+    return Working(
+        [Remark(f"{scalar.name} returns the output of {part}."), *working.steps], working.value, working.scale
+    )

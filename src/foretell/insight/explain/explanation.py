@@ -1,4 +1,4 @@
-"""One number of the pass, explained: `explain_value`."""
+"""`explain_value`: one number of a pass with its operands, stored and recomputed. `explain` is the public entry."""
 
 from __future__ import annotations
 
@@ -9,31 +9,30 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, parse_address
-from foretell.insight.dimensions import dimensions_of, resolve_index
-from foretell.insight.explain.explainers import explain_place
+from foretell.insight.address import Address, dimensions_of, parse_address, resolve_index
+from foretell.insight.explain.explain_output import IMPLIED, STORED, check_loss_position
+from foretell.insight.explain.explainers import explain_scalar
 from foretell.insight.explain.flow import neighbourhood
-from foretell.insight.explain.output import IMPLIED, STORED, check_loss_position
-from foretell.insight.explain.place import Place, address_of, locate, meanings
-from foretell.insight.explain.recording import Recording, record
+from foretell.insight.explain.recording import Recording, TracedScalar, address_of, locate, meanings, record
 from foretell.insight.explain.steps import Step, plain
+from foretell.insight.explain.walk import Walk, walk
 from foretell.insight.points import trace_names
 from foretell.language_model import LanguageModel
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
 
-# In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the family's
-# configurations at random places, the largest difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
+# In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
+# configurations at random indices, the largest difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
 ROUNDING = 4
 ALIASES = {"logits": "head"}
 
 
 @dataclass(frozen=True)
 class Explanation(Shown):
-    """A stored number beside the same recomputed in float64 from the recorded operands of its step.
+    """A stored number, and the same number recomputed in float64 from the recorded operands of its step.
 
-    rounding: how far apart the two may be, since the model computed in `dtype`.
+    rounding: the largest difference that rounding in `dtype` explains.
     """
 
     name: str
@@ -57,17 +56,17 @@ class Explanation(Shown):
 
     @property
     def agrees(self) -> bool:
-        """Does the stored number follow from its operands, up to rounding?"""
+        """True if the stored number follows from its operands, up to rounding."""
         return abs(self.difference) <= self.rounding
 
     @property
     def verdict(self) -> str:
-        """The same as a sentence."""
+        """`agrees` as a sentence."""
         if self.agrees and self.difference == 0:
             return "The stored value follows from its operands, to the last digit."
         if self.agrees:
             return "The stored value follows from its operands: the difference is rounding."
-        return "The stored value does NOT follow from its operands: rounding explains no such difference."
+        return "The stored value does NOT follow from its operands: the difference is larger than rounding explains."
 
     def document(self) -> DocumentSection:
         parts: list[Part] = [Paragraph(", ".join(self.meaning))]
@@ -94,7 +93,7 @@ class Explanation(Shown):
         return f"rounding in {self.dtype} explains up to {self.rounding:.1e}" if self.rounding else "nothing is rounded"
 
     def _comparison(self) -> Table:
-        origin = "computed from recorded values" if self.derived else "handed out by the model"
+        origin = "computed from recorded values" if self.derived else "returned by the model"
         rows = [
             ("stored", f"{self.stored:.9g}", f"{self.dtype}, {origin}"),
             ("recomputed", f"{self.recomputed:.17g}", "float64, from the operands above"),
@@ -104,10 +103,10 @@ class Explanation(Shown):
 
 
 def explain_value(model: LanguageModel, text: str, address: str) -> Explanation:
-    """One number of the pass over a text, `name[index]` without the batch row, with the operands that it came from.
+    """Explain one number of the pass over a text, `name[index]` without the batch row.
 
     Besides all trace names there are `logits[t,v]`, `probabilities[t,v]` and `loss[t]`; a token v may be given as text,
-    `probabilities[4,'!']`. Negative numbers count from the end. What is not there is a `UsageError` that says what is.
+    `probabilities[4,'!']`. Negative indices count from the end. Raises `UsageError` for an unknown name or index.
     """
     wanted = find(parse_address(address), model)
     recording = record(model, text, neighbourhood(recorded_name(wanted.name), model.decoder.config))
@@ -115,27 +114,27 @@ def explain_value(model: LanguageModel, text: str, address: str) -> Explanation:
 
 
 def find(address: Address, model: LanguageModel) -> Address:
-    """The address by the name that the trace knows; an unknown one is a `UsageError` with the nearest."""
+    """The address with its trace name. Raises `UsageError`, with the nearest names, for an unknown one."""
     name = ALIASES.get(address.name, address.name)
     names = [*trace_names(model), *IMPLIED]
     if name not in names:
         near = suggest(name, [*names, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
-        raise UsageError(f"nothing here is named '{name}'{near}")
+        raise UsageError(f"no value is named '{name}'{near}")
     return Address(name, address.index)
 
 
 def recorded_name(name: str) -> str:
-    """The recorded value that a name is, or is computed from."""
+    """The name of the recorded value that a name is, or is computed from."""
     return "head" if name in IMPLIED else name
 
 
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
-    """The explanation of one number of a pass that is recorded."""
+    """The explanation of one number of a recorded pass."""
     stored = stored_value(recording, wanted.name)
-    index = resolve_index(with_token_numbers(recording, wanted), stored.shape)
+    index = resolve_index(with_token_ids(recording, wanted), stored.shape)
     if wanted.name == "loss":
         check_loss_position(index[0], len(recording.ids))
-    working = explain_place(recording, locate_implied(recording, wanted.name, index))
+    working = explain_scalar(recording, locate_implied(recording, wanted.name, index))
     limits = torch.finfo(stored.dtype)
     return Explanation(
         name=wanted.name,
@@ -146,39 +145,49 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
         dtype=str(stored.dtype).removeprefix("torch."),
         derived=wanted.name in IMPLIED or recording.is_derived(wanted.name),
         recomputed=working.value,
-        # below the smallest normal number digits are lost, and many processors take such numbers for zero
+        # subnormal numbers have fewer digits, and many processors flush them to zero
         rounding=ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0),
     )
 
 
 def stored_value(recording: Recording, name: str) -> Tensor:
-    """The value that is to be explained, without the batch row."""
+    """The stored value of a name, without the batch row."""
     return STORED[name](recording) if name in STORED else recording.stored(name)
 
 
-def locate_implied(recording: Recording, name: str, index: tuple[int, ...]) -> Place:
-    """The place of a number; what is computed from the logits stands at the head."""
-    place = locate(recorded_name(name), index, recording)
-    return Place(name, index, place.module)
+def locate_implied(recording: Recording, name: str, index: tuple[int, ...]) -> TracedScalar:
+    """The scalar of a name; for values computed from the logits, with the head as its module."""
+    scalar = locate(recorded_name(name), index, recording)
+    return TracedScalar(name, index, scalar.module)
 
 
-def with_token_numbers(recording: Recording, address: Address) -> Address:
-    """The address with the numbers of the tokens that it gives as text."""
+def with_token_ids(recording: Recording, address: Address) -> Address:
+    """The address with token texts replaced by token ids."""
     dimensions = dimensions_of(address.name)
     index = [
-        token_number(recording.model, entry) if isinstance(entry, str) and meaning == "token" else entry
+        token_id(recording.model, entry) if isinstance(entry, str) and meaning == "token" else entry
         for meaning, entry in zip(dimensions, address.index, strict=False)
     ]
     return Address(address.name, (*index, *address.index[len(dimensions) :]))
 
 
-def token_number(model: LanguageModel, text: str) -> int:
-    """The number of the one token that a text is; any other text is a `UsageError`."""
+def token_id(model: LanguageModel, text: str) -> int:
+    """The id of a text that is one token. Raises `UsageError` for any other text."""
     special = model.tokenizer.special_tokens.get(text)
     if special is not None:
         return special
     ids = model.tokenizer.encode(text)
     if len(ids) != 1:
-        pieces = ", ".join(repr(model.tokenizer.text_of(token)) for token in ids[:8])
+        pieces = ", ".join(repr(model.tokenizer.text_of(piece_id)) for piece_id in ids[:8])
         raise UsageError(f"{text!r} is {len(ids)} tokens of this model{f': {pieces}' if ids else ''}; give one token")
     return ids[0]
+
+
+def explain(model: LanguageModel, text: str, address: str | None = None) -> Explanation | Walk:
+    """Walk through the pass over a text or, with an address, explain one number: see `explain_value`.
+
+        foretell.explain(model, "The return value of the", "trunk.blocks.0.attention.core.weights[1,3,2]")
+
+    Both results display in a notebook, print as text and have `to_json()`.
+    """
+    return walk(model, text) if address is None else explain_value(model, text, address)

@@ -1,4 +1,4 @@
-"""Which named value goes into which module: the wiring of the decoder's `forward`, by name."""
+"""The input of each module, by name: the wiring of the decoder's `forward`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from foretell.config import ModelConfig
 from foretell.model.transformer import AttentionBlock, AttentionBlockPostNorm, Block, BlockPostNorm
 
 BLOCK = re.compile(r"(trunk\.blocks\.(\d+))\.(.+)")
-STREAM = "<stream>"  # what comes into the block
+STREAM = "<stream>"  # the block's input
 
 FROM_ATTENTION = {
     "attention.output": "attention.core",
@@ -38,8 +38,8 @@ POST = {
     "feedforward_residual": "attention_norm",
     "feedforward_norm": "feedforward_residual",
 }
-WIRES = {"pre": PRE, "post": POST}  # by norm placement: module -> what it reads; a residual, what it adds to
-ACTIVATED = {"mlp": "up", "gated": "gate"}  # by feed-forward layer: what the activation reads
+WIRES = {"pre": PRE, "post": POST}  # by norm placement: module -> its input (of a residual: the stream)
+ACTIVATED = {"mlp": "up", "gated": "gate"}  # by feed-forward kind: the activation's input
 LAST_OF_BLOCK: dict[type[nn.Module], str] = {
     Block: "feedforward_residual",
     BlockPostNorm: "feedforward_norm",
@@ -49,14 +49,14 @@ LAST_OF_BLOCK: dict[type[nn.Module], str] = {
 
 
 def input_of(config: ModelConfig, path: str) -> str:
-    """The name of the value that the module at `path` reads."""
+    """The name of the value that is the input of the module at `path`."""
     if path == "head":
         return "trunk"
     if path == "trunk.norm":
         return stream_into(config.num_layers)
-    found = BLOCK.fullmatch(path)
-    assert found is not None, path
-    block, layer, part = found.groups()
+    match = BLOCK.fullmatch(path)
+    assert match is not None, path
+    block, layer, part = match.groups()
     if part == "feedforward.activation":
         return f"{block}.feedforward.{ACTIVATED[config.feedforward]}"
     wire = WIRES[config.norm_placement][part]
@@ -64,16 +64,16 @@ def input_of(config: ModelConfig, path: str) -> str:
 
 
 def stream_into(layer: int) -> str:
-    """The name of the stream that block `layer` reads; after the last block, what the last norm reads."""
+    """The name of the input of block `layer`; for the number of layers, the input of the last norm."""
     return "embed" if layer == 0 else f"trunk.blocks.{layer - 1}"
 
 
 def neighbourhood(name: str, config: ModelConfig) -> list[str]:
-    """Globs of what has to be recorded so that any value of this part of the pass can be recomputed."""
+    """Globs of the values to record so that the named value and its operands can be recomputed."""
     if name.startswith("trunk.rotation."):
         return [name]
-    found = BLOCK.fullmatch(f"{name}.output")  # of a block itself, and of anything in it
-    if found is None:
+    match = BLOCK.fullmatch(f"{name}.output")  # matches a block itself and anything in it
+    if match is None:
         return ["embed", "embed.**", "trunk", "trunk.norm", "trunk.norm.**", stream_into(config.num_layers), "head"]
     rotation = ["trunk.rotation.*"] if config.position == "rotary" else []
-    return [found[1], f"{found[1]}.**", stream_into(int(found[2])), *rotation]
+    return [match[1], f"{match[1]}.**", stream_into(int(match[2])), *rotation]

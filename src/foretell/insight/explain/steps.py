@@ -1,4 +1,4 @@
-"""The steps of an explanation as data: sentences, equations, and listings of operands."""
+"""The steps of an explanation as data: sentences, equations, and listings of operands; and how numbers are written."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from foretell.insight.explain.arrays import Array
+import numpy as np
+
+from foretell.insight.explain.recording import Array
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
-from foretell.typesetting.expression import Expression
+from foretell.typesetting.expression import Call, Expression, Number
 from foretell.typesetting.latex import latex
 
-FIRST_SHOWN = 6  # of a long listing: its beginning, its end, what the value is about, and the rest as a sum
+FIRST_SHOWN = 6  # rows of a long listing, before the row in focus, the last row and the sum of the rest
 DIGITS = 6
 
 Column = Sequence[Any] | Array
@@ -33,7 +35,7 @@ class Remark:
 
 @dataclass(frozen=True)
 class Equation:
-    """A formula with its numbers, and what comes out of it."""
+    """A formula with its numbers, and its result."""
 
     expression: Expression
     value: float
@@ -54,9 +56,9 @@ class Equation:
 
 @dataclass(frozen=True)
 class Listing:
-    """Operands side by side, one row for each, under a sentence, or under the addresses that they are from.
+    """A table of operands, one row each, with a note or the addresses they were read from.
 
-    summed: the columns that are added up. focus: the row that the value is about, which is always shown.
+    summed: the columns to add up. focus: the row of the explained value, which is always shown.
     """
 
     note: str
@@ -71,7 +73,7 @@ class Listing:
 
     def parts(self) -> list[Part]:
         rows = self._shown_rows()
-        cells = [[cell(column[place]) for column in self.columns.values()] for place in rows]
+        cells = [[cell(column[row]) for column in self.columns.values()] for row in rows]
         left_out = self._length - len(rows)
         if left_out > 1:
             cells.insert(len(rows) - 1, self._row(f"… {left_out} more", self._rest(rows)))
@@ -90,7 +92,7 @@ class Listing:
         return len(next(iter(self.columns.values())))
 
     def _shown_rows(self) -> list[int]:
-        """The first rows, the one in focus and the last; all of them where only one would be left out."""
+        """The first rows, the one in focus and the last; all rows if only one would be left out."""
         if self._length <= FIRST_SHOWN + 2:
             return list(range(self._length))
         shown = {*range(FIRST_SHOWN), self._length - 1} | ({self.focus} if self.focus is not None else set())
@@ -98,7 +100,7 @@ class Listing:
 
     def _rest(self, rows: list[int]) -> dict[str, float]:
         left_out = sorted(set(range(self._length)) - set(rows))
-        return {name: math.fsum(self.columns[name][place] for place in left_out) for name in self.summed}
+        return {name: math.fsum(self.columns[name][row] for row in left_out) for name in self.summed}
 
     def _row(self, label: str, numbers: Mapping[str, float]) -> list[str]:
         _, *others = self.columns
@@ -110,9 +112,9 @@ Step = Remark | Equation | Listing
 
 @dataclass(frozen=True)
 class Working:
-    """The steps to a value, the value, and `scale`: in units of epsilon, what rounding can do to it.
+    """The steps to a value, the value, and `scale`: its possible rounding error, in epsilons of the dtype.
 
-    A scale is the sum of the sizes of what was added up, for instance: each addend may have been rounded once.
+    For a sum, for instance, the scale is the sum of the absolute addends, each of which may have been rounded once.
     """
 
     steps: list[Step]
@@ -121,7 +123,7 @@ class Working:
 
 
 def sources(operands: Mapping[str, str]) -> list[Part]:
-    """Which address each operand is from."""
+    """A table of the addresses that operands were read from."""
     return [Table(("", "", ""), [(name, "=", source) for name, source in operands.items()])] if operands else []
 
 
@@ -135,7 +137,7 @@ def cell(entry: Any) -> str:
 
 
 def number_text(value: float, digits: int = DIGITS) -> str:
-    """A number with fixed decimals, or with a power of ten where those would hide it."""
+    """A number with fixed decimals, or in scientific notation if it is very small or large."""
     if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     hidden = value != 0 and abs(value) < 10.0 ** (2 - digits)
@@ -143,12 +145,41 @@ def number_text(value: float, digits: int = DIGITS) -> str:
 
 
 def plain(entry: Any) -> Any:
-    """An entry as JSON can hold it, nested ones too; a number that is not finite is a word."""
+    """A value as JSON can hold it, nested values included; a number that is not finite becomes a string."""
     if isinstance(entry, Mapping):
-        return {name: plain(one) for name, one in entry.items()}
+        return {name: plain(value) for name, value in entry.items()}
     if isinstance(entry, list | tuple):
-        return [plain(one) for one in entry]
+        return [plain(value) for value in entry]
     if entry is None or isinstance(entry, str | int):
         return entry
     number = float(entry)
     return number if math.isfinite(number) else str(number)
+
+
+def multiply_out(operands: dict[str, str], factors: dict[str, Array], note: str = "") -> tuple[Listing, float]:
+    """A listing of the elementwise products of two vectors, and their sum."""
+    (left_name, left), (right_name, right) = factors.items()
+    product = f"{left_name} · {right_name}"
+    columns = {"element": range(len(left)), left_name: left, right_name: right, product: left * right}
+    listing = Listing(note, columns, (product,), operands=operands)
+    return listing, listing.sums[product]
+
+
+def scale_of(products: Listing) -> float:
+    """The sum of the absolute values that a listing adds up."""
+    return math.fsum(float(np.abs(products.columns[name]).sum()) for name in products.summed)
+
+
+def factor(value: float) -> Expression:
+    """A number after an operator: in parentheses if it is negative."""
+    return Call("", numeral(value)) if value < 0 else numeral(value)
+
+
+def plus(value: float) -> tuple[str, Expression]:
+    """An operator and a number: `+ 1.5`, `- 1.5`."""
+    return ("-", numeral(-value)) if value < 0 else ("+", numeral(value))
+
+
+def numeral(value: float) -> Expression:
+    """A number as an expression."""
+    return Number(float(value), DIGITS)

@@ -1,35 +1,79 @@
-"""The walk through a whole pass: what each layer looked at, how much it changed, what it would have answered."""
+"""The walk through a pass: what each layer attended to, how much it changed, and what it predicted so far."""
 
 from __future__ import annotations
 
+import math
+import re
+import textwrap
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretell.insight.early import logits_after
+from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.explain.explain_output import losses
 from foretell.insight.explain.flow import stream_into
-from foretell.insight.explain.output import losses
 from foretell.insight.explain.recording import Recording, record
 from foretell.insight.explain.steps import plain
-from foretell.insight.explain.walk_document import walk_document
-from foretell.insight.explain.walked import SMALL_WIDTH, LayerWalk, Sight, Walked
+from foretell.insight.explain.walk_matrices import last_matrices, layer_matrices
 from foretell.insight.points import trace_names
+from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel, TokenProbability, likeliest
-from foretell.typesetting.document import DocumentSection
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
 
-ANSWERS, LAYER_ANSWERS = 5, 2
-SELECTED = (  # of a larger model
+SMALL_WIDTH = 8  # up to this width the vectors themselves are shown
+ANSWERS, LAYER_ANSWERS = 5, 2  # top tokens shown of the text and per layer
+SELECTED = (  # recorded of a larger model
     *("embed", "head", "trunk.blocks.*", "trunk.blocks.*.attention", "trunk.blocks.*.feedforward"),
     "trunk.blocks.*.attention.core.weights",
 )
+EDGE = 8  # tokens shown from the beginning and the end of a long text
+LINE = 68
+HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)
-class Walk(Walked, Shown):
-    """A pass over a text that shows itself."""
+class StrongestKey:
+    """The key with the largest attention weight of a head, from the last position."""
+
+    head: int
+    key: int
+    weight: float
+
+
+@dataclass(frozen=True)
+class LayerWalk:
+    """One layer at the last position. Sizes are vector norms: of the layer's input stream and of the updates to it."""
+
+    layer: int
+    stream: float
+    attention: float
+    feedforward: float | None
+    sights: tuple[StrongestKey, ...]
+    answers: list[TokenProbability]
+
+
+@dataclass(frozen=True)
+class Walk(Shown):
+    """A walk through a pass over a text. `losses` are in nats, one for each token but the first."""
+
+    recording: Recording
+    layers: tuple[LayerWalk, ...]
+    stream: float  # norm of the stream after the last layer, at the last position
+    answers: list[TokenProbability]
+    losses: tuple[float, ...]
+
+    @property
+    def loss(self) -> float | None:
+        """The mean loss of the text; None for a text of one token."""
+        return sum(self.losses) / len(self.losses) if self.losses else None
+
+    @property
+    def is_small(self) -> bool:
+        return self.recording.config.width <= SMALL_WIDTH
 
     def document(self) -> DocumentSection:
         return walk_document(self)
@@ -47,31 +91,31 @@ class Walk(Walked, Shown):
 
 
 def walk(model: LanguageModel, text: str) -> Walk:
-    """The walk through the pass over a text. Raises as `record` does for a text that cannot be read."""
+    """Walk through the pass over a text. Raises the errors of `record`."""
     recording = record(model, text, selection(model))
     layers = tuple(walk_layer(recording, layer) for layer in range(model.decoder.config.num_layers))
     last = recording.stored("head")[-1]
-    found = losses(recording)[:-1].tolist()
+    token_losses = losses(recording)[:-1].tolist()
     answers = answers_of(recording, last, ANSWERS)
-    return Walk(recording, layers, size_of(recording, stream_into(len(layers))), answers, tuple(found))
+    return Walk(recording, layers, size_of(recording, stream_into(len(layers))), answers, tuple(token_losses))
 
 
 def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
-    """The likeliest tokens of scores (V,)."""
+    """The most probable tokens of logits (V,)."""
     return likeliest(recording.model, logits[: recording.vocabulary].cpu().double().log_softmax(-1), top)
 
 
 def selection(model: LanguageModel) -> list[str]:
-    """What a walk records: of small models everything."""
+    """The names to record: all of them for a small model."""
     if model.decoder.config.width <= SMALL_WIDTH:
         return ["**"]
     return [glob for glob in SELECTED if model.decoder.config.feedforward != "none" or "feedforward" not in glob]
 
 
 def walk_layer(recording: Recording, layer: int) -> LayerWalk:
-    """One layer."""
+    """The walk of one layer."""
     block, has_feedforward = f"trunk.blocks.{layer}", recording.config.feedforward != "none"
-    after = logits_after(recording.model.decoder, recording.stored(block)[-1])
+    after = lens_logits(recording.model.decoder, recording.stored(block)[-1])
     return LayerWalk(
         layer=layer,
         stream=size_of(recording, stream_into(layer)),
@@ -82,20 +126,99 @@ def walk_layer(recording: Recording, layer: int) -> LayerWalk:
     )
 
 
-def sights_of(weights: Tensor) -> tuple[Sight, ...]:
+def sights_of(weights: Tensor) -> tuple[StrongestKey, ...]:
     """The largest weight of each head, from weights (H, S)."""
     best = weights.max(-1)
     return tuple(
-        Sight(head, key, weight)
+        StrongestKey(head, key, weight)
         for head, (key, weight) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
     )
 
 
 def size_of(recording: Recording, name: str) -> float:
-    """The length of a stream's vector at the last position."""
+    """The norm of a stream at the last position."""
     return float(torch.linalg.vector_norm(recording.stored(name)[-1].double().cpu()))
 
 
 def every_value(recording: Recording) -> dict[str, Any]:
     """All named values as nested lists."""
     return {name: recording.array(name).tolist() for name in trace_names(recording.model)}
+
+
+def walk_document(walk: Walk) -> DocumentSection:
+    """The walk as a document, in the order of the pass."""
+    recording = walk.recording
+    parts: list[Part] = [tokens_section(walk), layers_section(walk), attention_section(walk)]
+    if walk.is_small:
+        parts += [layer_matrices(recording, layer.layer) for layer in walk.layers]
+        parts.append(last_matrices(recording))
+    return DocumentSection("", [*parts, answers_section(walk)])
+
+
+def tokens_section(walk: Walk) -> DocumentSection:
+    """The tokens of the text with their probabilities and losses."""
+    recording = walk.recording
+    rows = []
+    for position, (token, loss) in enumerate(zip(recording.ids, (None, *walk.losses), strict=True)):
+        predicted = ("", "") if loss is None else (f"{math.exp(-loss):.2%}", f"{loss:.3f}")
+        rows.append((str(position), str(token), recording.token(position), *predicted))
+    if len(rows) > 2 * EDGE + 1:
+        left_out = len(rows) - 2 * EDGE
+        rows[EDGE:-EDGE] = [("", "", f"… {left_out} more", "", "")]
+    note = "Probability: of this token, given those before it. Loss: -log of the probability, in nats."
+    total = "" if walk.loss is None else f" Mean loss of the text: {walk.loss:.4f}."
+    return DocumentSection(
+        f"The text: {len(recording.ids)} token{'s' if len(recording.ids) > 1 else ''}",
+        [Table(("position", "id", "token", "probability", "loss"), rows), Paragraph(note + total)],
+    )
+
+
+def layers_section(walk: Walk) -> DocumentSection:
+    """One line per layer: the norms of stream and updates, and the prediction after the layer."""
+    rows = [layer_row(layer) for layer in walk.layers]
+    header = ("layer", "stream", "attention", "feed-forward", "if the pass ended after it")
+    verb = "adds to it" if walk.recording.config.attention_residual else "replaces it with"
+    note = (
+        "Norms of vectors at the last position: the stream that enters a layer, and the vector that each sublayer "
+        f"{verb}. After the last layer the norm of the stream is {walk.stream:.2f}. The last column applies the last "
+        "norm and the head directly, without the layers in between (the logit lens)."
+    )
+    return DocumentSection("Through the layers", [Table(header, rows), Paragraph(note)])
+
+
+def layer_row(layer: LayerWalk) -> tuple[str, ...]:
+    feedforward = "" if layer.feedforward is None else f"{layer.feedforward:.2f}"
+    would = ", ".join(f"{quoted(answer.text)} {answer.probability:.1%}" for answer in layer.answers)
+    return str(layer.layer), f"{layer.stream:.2f}", f"{layer.attention:.2f}", feedforward, would
+
+
+def attention_section(walk: Walk) -> DocumentSection:
+    """The token with the largest weight per head and layer; heads with the same token together."""
+    rows = []
+    for layer in walk.layers:
+        lines = wrapped(sights_text(walk.recording, layer))
+        rows += [("" if index else str(layer.layer), line) for index, line in enumerate(lines)]
+    table = Table(("layer", "the token with the largest weight of each head: heads and weights"), rows)
+    return DocumentSection(f"Where attention looks from the last token, {walk.recording.token(-1)}", [table])
+
+
+def wrapped(entries: list[str]) -> list[str]:
+    """Entries joined and wrapped into lines; an entry is only broken if it is longer than a line."""
+    text = " ".join(entry.replace(" ", HARD_SPACE) for entry in entries)
+    return [line.replace(HARD_SPACE, " ") for line in textwrap.wrap(text, LINE)]
+
+
+def sights_text(recording: Recording, layer: LayerWalk) -> list[str]:
+    """`3 ' of': head 0 61%,`, `2 44%;`, `0 'The': head 1 80%`: the token of the most heads comes first."""
+    heads: defaultdict[int, list[str]] = defaultdict(list)
+    for sight in layer.sights:
+        heads[sight.key].append(f"{sight.head} {sight.weight:.0%}")
+    most = sorted(heads, key=lambda key: (-len(heads[key]), key))
+    text = "; ".join(f"{key} {recording.token(key)}: head {', '.join(heads[key])}" for key in most)
+    return re.split(r"(?<=\d%[,;]) ", text)
+
+
+def answers_section(walk: Walk) -> DocumentSection:
+    """The most probable next tokens."""
+    rows = [(quoted(answer.text), str(answer.id), f"{answer.probability:.2%}") for answer in walk.answers]
+    return DocumentSection(f"What follows {walk.recording.token(-1)}", [Table(("token", "id", "probability"), rows)])

@@ -1,1 +1,1 @@
-"""A pass over a text as one page that opens from disk: `collect` the numbers, `pack` them, `fit` a size, `write`."""
+"""The HTML page of a forward pass: `collect` the numbers, `pack` them, `fit` them to a size, `write_page`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,23 +11,62 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.errors import TokenizerError
-from foretell.insight.page.lens import Lens, look_through
-from foretell.insight.page.pack import refuse_endless, steps
+from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.page.pack import check_finite, steps
 from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, encode_some
 from foretell.model.cache import FreshKVView
+from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
 
-CORE = "trunk.blocks.{layer}.attention.core"
-LENS_POSITIONS = 256
-LIKELIEST = 10  # tokens after the last position whose rows of the head are kept
-FINAL = "trunk"  # what the head reads
+TOP = 5  # tokens per reading of the lens
 
 
 @dataclass(frozen=True)
-class Place:
-    """A point of the residual stream: the name of its value, and the layer whose end it is, where it is one."""
+class LensArrays:
+    """The logit lens at P points of the stream and T positions.
+
+    ids, probabilities and logits (P, T, K) are those of the top tokens. following and ranks (P, T) are probability and
+    rank (0 is the most probable) of the text's next token; at the last position, which has none, they are 0 and -1.
+    """
+
+    ids: np.ndarray
+    probabilities: np.ndarray
+    logits: np.ndarray
+    following: np.ndarray
+    ranks: np.ndarray
+
+
+def lens_arrays(decoder: Decoder, streams: Sequence[Tensor], next_ids: Tensor, vocab_size: int) -> LensArrays:
+    """The lens of P streams (T, D); next_ids (T-1,) or (T,) are the tokens after the first positions."""
+    readings = [_read_stream(decoder, stream, next_ids, vocab_size) for stream in streams]
+    return LensArrays(*(np.stack(parts) for parts in zip(*readings, strict=True)))
+
+
+def _read_stream(decoder: Decoder, stream: Tensor, next_ids: Tensor, vocab_size: int) -> list[np.ndarray]:
+    logits = lens_logits(decoder, stream)[:, :vocab_size].float()  # (T, V)
+    T, K = len(logits), min(TOP, vocab_size)
+    logprobs = logits.log_softmax(-1)
+    top = logits.topk(K)  # (T, K)
+    following, ranks = torch.zeros(T), torch.full((T,), -1)
+    count = len(next_ids)
+    next_logits = logits[:count].gather(1, next_ids[:, None])  # (count, 1)
+    following[:count] = logprobs[:count].gather(1, next_ids[:, None])[:, 0].exp().cpu()
+    ranks[:count] = (logits[:count] > next_logits).sum(-1).cpu()
+    parts = (top.indices, logprobs.gather(1, top.indices).exp(), top.values, following, ranks)
+    return [part.cpu().numpy() for part in parts]
+
+
+CORE = "trunk.blocks.{layer}.attention.core"
+LENS_POSITIONS = 256
+TOP_ROWS = 10  # top tokens after the last position whose rows of the head are kept
+FINAL = "trunk"  # the head's input
+
+
+@dataclass(frozen=True)
+class StreamPoint:
+    """A point of the residual stream: the name of its value, and the layer that ends there, if one does."""
 
     name: str
     label: str
@@ -34,9 +74,9 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Pass:
-    """What one pass computed. Attention holds, for each layer, the weights (H, N) of the N pairs that may see each
-    other, row by row, in whole multiples of 0.0001."""
+class TracedPass:
+    """The values of one pass. `attention` holds, per layer, the weights (H, N) of the N visible (query, key) pairs,
+    row by row, as whole multiples of 0.0001."""
 
     config: ModelConfig
     name: str
@@ -45,89 +85,89 @@ class Pass:
     pieces: list[str]
     vocabulary: list[str | None]
     attention: list[np.ndarray]
-    queries: list[np.ndarray]  # (H, T, E) a layer, as the core takes them
+    queries: list[np.ndarray]  # (H, T, E) per layer, the core's inputs
     keys: list[np.ndarray]  # (G, T, E)
-    places: list[Place]
+    points: list[StreamPoint]
     streams: np.ndarray  # (P, T, D)
     words: np.ndarray  # (T, D)
     positions: np.ndarray | None  # (T, D)
-    logits: np.ndarray  # (V,), after the last token
-    lens: Lens  # of the last LENS_POSITIONS positions, at the places that have a layer and at the final one
-    lens_places: list[int]
-    row_ids: list[int]  # tokens whose rows of the head are in `rows`
+    logits: np.ndarray  # (V,), at the last position
+    lens: LensArrays  # of the last LENS_POSITIONS positions, at points with a layer
+    lens_points: list[int]
+    row_ids: list[int]  # ids of the tokens whose rows of the head are in `rows`
     rows: np.ndarray  # (R, D)
     row_biases: np.ndarray  # (R,)
 
 
 @torch.inference_mode()
-def collect(model: LanguageModel, text: str) -> Pass:
-    """Run the model once over a text and take from it all that a page can show."""
+def collect(model: LanguageModel, text: str) -> TracedPass:
+    """Run the model once over a text and collect everything that a page can show."""
     decoder, config = model.decoder, model.decoder.config
     ids = encode_some(model, text)
-    places = stream_places(config)
+    points = stream_points(config)
     vocab_size = model.tokenizer.vocab_size
     batch = torch.tensor([ids], device=model.device)
-    with Trace(decoder, selected_names(model, places)) as trace:
+    with Trace(decoder, selected_names(model, points)) as trace:
         final = decoder.hidden(batch)[0]  # (T, D)
-    streams = torch.stack([trace[place.name][0] for place in places])  # (P, T, D)
+    streams = torch.stack([trace[point.name][0] for point in points])  # (P, T, D)
     logits = decoder.head(final[-1:])[0, :vocab_size]  # (V,)
-    lens_places = [number for number, place in enumerate(places) if place.layer is not None]
+    lens_points = [index for index, point in enumerate(points) if point.layer is not None]
     lens_from = max(0, len(ids) - LENS_POSITIONS)
-    lens = look_through(decoder, list(streams[lens_places, lens_from:]), batch[0, lens_from + 1 :], vocab_size)
-    row_ids = sorted({*lens.ids[-1, :, 0].tolist(), *logits.topk(min(LIKELIEST, vocab_size)).indices.tolist()})
+    lens = lens_arrays(decoder, list(streams[lens_points, lens_from:]), batch[0, lens_from + 1 :], vocab_size)
+    row_ids = sorted({*lens.ids[-1, :, 0].tolist(), *logits.topk(min(TOP_ROWS, vocab_size)).indices.tolist()})
     rows, biases = head_rows(model, row_ids)
     layers = range(config.num_layers)
-    return Pass(
+    return TracedPass(
         config=config,
         name=model.name,
         text=text,
         ids=ids,
-        pieces=[model.tokenizer.text_of(token) for token in ids],
-        vocabulary=[token_text(model.tokenizer, token) for token in range(vocab_size)],
-        attention=[seen_weights(trace, layer, batch, config.windows[layer]) for layer in layers],
+        pieces=[model.tokenizer.text_of(token_id) for token_id in ids],
+        vocabulary=[token_text(model.tokenizer, token_id) for token_id in range(vocab_size)],
+        attention=[visible_weights(trace, layer, batch, config.windows[layer]) for layer in layers],
         queries=[array(trace[f"{CORE.format(layer=layer)}.query"][0]) for layer in layers],
         keys=[array(trace[f"{CORE.format(layer=layer)}.key"][0]) for layer in layers],
-        places=places,
+        points=points,
         streams=array(streams),
         words=array(trace["embed.token"][0]),
         positions=array(trace["embed.position"].expand(1, -1, -1)[0]) if "embed.position" in trace.selected else None,
         logits=array(logits),
         lens=lens,
-        lens_places=lens_places,
+        lens_points=lens_points,
         row_ids=row_ids,
         rows=rows,
         row_biases=biases,
     )
 
 
-def stream_places(config: ModelConfig) -> list[Place]:
-    """Where the stream of vectors is looked at: the embedding, the middle and the end of each block, the last norm."""
-    places = [Place("embed", "embedding", -1)]
+def stream_points(config: ModelConfig) -> list[StreamPoint]:
+    """The points of the stream on a page: the embedding, the middle and the end of each block, the last norm."""
+    points = [StreamPoint("embed", "embedding", -1)]
     for layer in range(config.num_layers):
         block = f"trunk.blocks.{layer}"
         if config.feedforward != "none" or config.norm_placement == "post":
-            places.append(Place(f"{block}.attention_residual", f"layer {layer}, after attention"))
-        places.append(Place(block, f"after layer {layer}", layer))
+            points.append(StreamPoint(f"{block}.attention_residual", f"layer {layer}, after attention"))
+        points.append(StreamPoint(block, f"after layer {layer}", layer))
     if config.norm_placement == "pre" and config.norm != "none":
-        places.append(Place(FINAL, "after the last norm"))
-    return places
+        points.append(StreamPoint(FINAL, "after the last norm"))
+    return points
 
 
-def selected_names(model: LanguageModel, places: list[Place]) -> list[str]:
-    """The names that a page's numbers are read from."""
+def selected_names(model: LanguageModel, points: list[StreamPoint]) -> list[str]:
+    """The names to record."""
     cores = [CORE.format(layer=layer) for layer in range(model.decoder.config.num_layers)]
     attention = [f"{core}.{part}" for core in cores for part in ("query", "key", "weights")]
-    there = set(trace_names(model))
-    embedding = [name for name in ("embed.token", "embed.position") if name in there]
-    return [*embedding, *attention, *(place.name for place in places)]
+    known = set(trace_names(model))
+    embedding = [name for name in ("embed.token", "embed.position") if name in known]
+    return [*embedding, *attention, *(point.name for point in points)]
 
 
-def seen_weights(trace: Trace, layer: int, batch: Tensor, window: int | None) -> np.ndarray:
-    """The weights (H, N) of a layer where a query may see a key, row by row, in multiples of 0.0001."""
+def visible_weights(trace: Trace, layer: int, batch: Tensor, window: int | None) -> np.ndarray:
+    """The weights (H, N) of a layer's visible (query, key) pairs, row by row, in multiples of 0.0001."""
     name = f"{CORE.format(layer=layer)}.weights"
     allowed = FreshKVView(batch).mask(window).allowed[0, 0]  # (T, S)
     weights = array(trace[name][0][:, allowed])  # (H, N)
-    refuse_endless(name, weights)
+    check_finite(name, weights)
     return steps(weights).astype(np.uint16)
 
 
@@ -140,14 +180,14 @@ def head_rows(model: LanguageModel, row_ids: list[int]) -> tuple[np.ndarray, np.
     return array(weight[row_ids]), biases
 
 
-def token_text(tokenizer: Tokenizer, token: int) -> str | None:
-    """A token as a person reads it; None for an id inside the range that no token has."""
+def token_text(tokenizer: Tokenizer, token_id: int) -> str | None:
+    """The text of a token id; None for an id that is not used by any token."""
     try:
-        return tokenizer.text_of(token)
+        return tokenizer.text_of(token_id)
     except TokenizerError:
         return None
 
 
 def array(values: Tensor) -> np.ndarray:
-    """On the CPU, in float32 at least."""
+    """The tensor as an array on the CPU, in float32 or better."""
     return values.detach().to("cpu", torch.promote_types(values.dtype, torch.float32)).numpy()

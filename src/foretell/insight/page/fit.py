@@ -1,9 +1,9 @@
-"""Which numbers a page holds: what it must have, then the rest in a fixed order while the page stays small enough.
+"""The choice of what a page holds: the required numbers, then the optional ones in a fixed order while they fit.
 
-Must have: tokens, vocabulary, the last position's logits, sizes of the stream, the lens, attention of every head. Where
-even these are too much, attention keeps the rows of the last queries, as many as fit. The rest, in this order:
-embeddings, what the head reads with its rows, the stream's vectors place by place, queries and keys layer by layer.
-What does not fit is left out and named; a later, smaller kind may still be there.
+Required: tokens, vocabulary, logits of the last position, norms of the stream, the lens, attention of every head. If
+these are too large, attention keeps only as many of the last query rows as fit. Optional, in this order: embeddings,
+the head's inputs and rows, the stream's vectors point by point, queries and keys layer by layer. What does not fit is
+left out and reported; a later, smaller kind may still fit.
 """
 
 from __future__ import annotations
@@ -14,47 +14,47 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from foretell.insight.page.collect import Pass
-from foretell.insight.page.pack import Section, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
+from foretell.insight.page.collect import TracedPass
+from foretell.insight.page.pack import PackedSection, pack_exact, pack_rounded, pack_text, pack_weights, pack_whole
 
 DEFAULT_BYTES = 20_000_000
-MARGIN = 0.97  # of an estimate from one layer, for layers that compress less
+MARGIN = 0.97  # of the rows that the mean compression suggests, since rows and layers compress differently
 
 
 @dataclass
 class Contents:
-    """The sections of a page, what was left out (one sentence each), and the first query that attention is kept of.
+    """The sections of a page, a sentence about each thing left out, and the first query whose attention is kept.
 
-    The page answers when it has read `sections`; `rest` comes after its script and is read while it is looked at.
+    The page becomes interactive once `sections` are read; `rest` comes after its script and is read afterwards.
     """
 
-    sections: list[Section] = field(default_factory=list)
-    rest: list[Section] = field(default_factory=list)
+    sections: list[PackedSection] = field(default_factory=list)
+    rest: list[PackedSection] = field(default_factory=list)
     cut: list[str] = field(default_factory=list)
     first_query: int = 0
 
     @property
     def size(self) -> int:
-        """Bytes of all sections' contents."""
+        """Bytes of the contents of all sections."""
         return sum(len(section.content) for section in (*self.sections, *self.rest))
 
 
-def choose(seen: Pass, room: int, limit: int) -> Contents:
-    """The sections that fit into `room` bytes of a page that may have `limit`."""
-    contents = Contents(sections=list(needed(seen)))
-    if len(seen.lens.ids[0]) < len(seen.ids):
+def choose(traced: TracedPass, room: int, limit: int) -> Contents:
+    """The sections that fit into `room` bytes of a page that may have `limit` bytes."""
+    contents = Contents(sections=list(needed(traced)))
+    if len(traced.lens.ids[0]) < len(traced.ids):
         contents.cut.append(
-            f"The logit lens is kept for the last {len(seen.lens.ids[0])} of {len(seen.ids)} positions."
+            f"The logit lens is kept for the last {len(traced.lens.ids[0])} of {len(traced.ids)} positions."
         )
     reason = f"since the page would pass {in_megabytes(limit)}"
-    add_attention(contents, seen, room, reason)
+    add_attention(contents, traced, room, reason)
     for words, make in OPTIONAL:
-        add_what_fits(contents, list(make(seen)), room, f"Left out, {reason}: {words}")
+        add_what_fits(contents, list(make(traced)), room, f"Left out, {reason}: {words}")
     return contents
 
 
-def add_what_fits(contents: Contents, groups: list[list[Section]], room: int, words: str) -> None:
-    """The groups up to the first that does not fit; what is left out is said."""
+def add_what_fits(contents: Contents, groups: list[list[PackedSection]], room: int, words: str) -> None:
+    """Add the groups before the first that does not fit, and a sentence if any is left out."""
     kept = 0
     for group in groups:
         if contents.size + sum(len(section.content) for section in group) > room:
@@ -67,16 +67,16 @@ def add_what_fits(contents: Contents, groups: list[list[Section]], room: int, wo
 
 
 def in_megabytes(size: int) -> str:
-    """`19.9 MB`; what is less than one in kB."""
+    """`19.9 MB`, or kB below one MB."""
     return f"{size / 1e6:.3g} MB" if size >= 1e6 else f"{size / 1e3:.0f} kB"
 
 
-def needed(seen: Pass) -> Iterator[Section]:
-    """All that a page has in any case, but attention."""
-    lens = seen.lens
-    yield pack_text("vocabulary", json.dumps(seen.vocabulary, ensure_ascii=False))
-    yield pack_exact("logits", seen.logits)
-    yield pack_rounded("stream.sizes", np.linalg.norm(seen.streams.astype(np.float64), axis=-1))
+def needed(traced: TracedPass) -> Iterator[PackedSection]:
+    """The required sections except attention."""
+    lens = traced.lens
+    yield pack_text("vocabulary", json.dumps(traced.vocabulary, ensure_ascii=False))
+    yield pack_exact("logits", traced.logits)
+    yield pack_rounded("stream.sizes", np.linalg.norm(traced.streams.astype(np.float64), axis=-1))
     yield pack_whole("lens.ids", lens.ids)
     yield pack_rounded("lens.probabilities", lens.probabilities)
     yield pack_rounded("lens.logits", lens.logits)
@@ -84,16 +84,16 @@ def needed(seen: Pass) -> Iterator[Section]:
     yield pack_whole("lens.ranks", lens.ranks)
 
 
-def add_attention(contents: Contents, seen: Pass, room: int, reason: str) -> None:
-    """Attention of every head; of the last queries only, where all rows would be too much."""
-    T = len(seen.ids)
-    sections = [attention_section(seen, layer, 0) for layer in range(len(seen.attention))]
+def add_attention(contents: Contents, traced: TracedPass, room: int, reason: str) -> None:
+    """Add the attention of every head; of the last queries only if all rows are too large."""
+    T = len(traced.ids)
+    sections = [attention_section(traced, layer, 0) for layer in range(len(traced.attention))]
     while contents.size + sum(len(section.content) for section in sections) > room and contents.first_query < T - 1:
         size = sum(len(section.content) for section in sections)
         share = MARGIN * max(0, room - contents.size) / size
-        kept = int((T - contents.first_query) * share)  # rows near the end are the longest, so a few rounds follow
+        kept = int((T - contents.first_query) * share)  # later rows are longer, so this takes a few rounds
         contents.first_query = T - max(1, kept)
-        sections = [attention_section(seen, layer, contents.first_query) for layer in range(len(seen.attention))]
+        sections = [attention_section(traced, layer, contents.first_query) for layer in range(len(traced.attention))]
     if contents.first_query:
         contents.cut.append(
             f"Attention is kept for the last {T - contents.first_query} of {T} query positions, {reason}."
@@ -101,41 +101,41 @@ def add_attention(contents: Contents, seen: Pass, room: int, reason: str) -> Non
     contents.sections += sections
 
 
-def attention_section(seen: Pass, layer: int, first_query: int) -> Section:
-    """The weights of one layer from a query on."""
-    window = seen.config.windows[layer] or len(seen.ids)
+def attention_section(traced: TracedPass, layer: int, first_query: int) -> PackedSection:
+    """The weights of one layer from `first_query` on."""
+    window = traced.config.windows[layer] or len(traced.ids)
     skipped = sum(min(query + 1, window) for query in range(first_query))
-    return pack_weights(f"attention.{layer}", seen.attention[layer][:, skipped:])
+    return pack_weights(f"attention.{layer}", traced.attention[layer][:, skipped:])
 
 
-def embeddings(seen: Pass) -> Iterator[list[Section]]:
-    sections = [pack_rounded("embed.sum", seen.streams[0])]
-    if seen.positions is not None:
-        sections += [pack_rounded("embed.words", seen.words), pack_rounded("embed.positions", seen.positions)]
+def embeddings(traced: TracedPass) -> Iterator[list[PackedSection]]:
+    sections = [pack_rounded("embed.sum", traced.streams[0])]
+    if traced.positions is not None:
+        sections += [pack_rounded("embed.words", traced.words), pack_rounded("embed.positions", traced.positions)]
     yield sections
 
 
-def final_vectors(seen: Pass) -> Iterator[list[Section]]:
-    # Exact, since a logit adds up the roundings of D products
+def final_vectors(traced: TracedPass) -> Iterator[list[PackedSection]]:
+    # Exact: a logit would add up D rounding errors
     yield [
-        pack_exact("final", seen.streams[-1]),
-        pack_exact("head.rows", seen.rows),
-        pack_exact("head.biases", seen.row_biases),
+        pack_exact("final", traced.streams[-1]),
+        pack_exact("head.rows", traced.rows),
+        pack_exact("head.biases", traced.row_biases),
     ]
 
 
-def stream_vectors(seen: Pass) -> Iterator[list[Section]]:
-    for number in range(1, len(seen.places)):
-        yield [pack_rounded(f"stream.{number}", seen.streams[number])]
+def stream_vectors(traced: TracedPass) -> Iterator[list[PackedSection]]:
+    for index in range(1, len(traced.points)):
+        yield [pack_rounded(f"stream.{index}", traced.streams[index])]
 
 
-def queries_and_keys(seen: Pass) -> Iterator[list[Section]]:
-    for layer, (queries, keys) in enumerate(zip(seen.queries, seen.keys, strict=True)):
+def queries_and_keys(traced: TracedPass) -> Iterator[list[PackedSection]]:
+    for layer, (queries, keys) in enumerate(zip(traced.queries, traced.keys, strict=True)):
         yield [pack_rounded(f"queries.{layer}", queries), pack_rounded(f"keys.{layer}", keys)]
 
 
-# Each yields groups of sections, which are kept or left out together
-OPTIONAL: tuple[tuple[str, Callable[[Pass], Iterator[list[Section]]]], ...] = (
+# In this order; each function yields groups of sections that are kept or left out together
+OPTIONAL: tuple[tuple[str, Callable[[TracedPass], Iterator[list[PackedSection]]]], ...] = (
     ("word and position vectors", embeddings),
     ("the vectors that the head reads, and its rows", final_vectors),
     ("the stream's vectors, place by place", stream_vectors),

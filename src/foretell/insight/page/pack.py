@@ -1,7 +1,7 @@
-"""Numbers as 16-bit words for a page: whole multiples of 0.0001 where they fit, exact float32 where they do not.
+"""Packing of numbers for a page: whole multiples of 0.0001 in 16 or 32 bits if they fit, else exact float32.
 
-A 32-bit number is two words. Bytes are stored by planes, all lowest bytes first and all highest last: high bytes are
-nearly alike, and gzip finds that out only when they lie side by side.
+Bytes are stored in planes, all lowest bytes first and all highest last: high bytes are nearly alike, and gzip
+compresses them better next to each other.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import numpy as np
 
 from foretell.errors import OutputError
 
-STEPS = 10_000  # a stored whole number for each 0.0001
+STEPS = 10_000  # per unit: stored numbers are multiples of 0.0001
 COMPRESSION = 6
-ROUNDED = (("rounded16", "<i2", 2**15 - 1), ("rounded32", "<i4", 2**31 - 1))  # kind, its words, the largest that fits
+ROUNDED = (("rounded16", "<i2", 2**15 - 1), ("rounded32", "<i4", 2**31 - 1))  # kind, dtype, largest number
 
 
 @dataclass(frozen=True)
-class Section:
-    """Packed numbers of one name: gzip in base64, the shape, and the kind that says how to read the words."""
+class PackedSection:
+    """Packed numbers: gzip in base64, the shape, and the kind, which determines the number format."""
 
     name: str
     kind: str
@@ -33,36 +33,36 @@ class Section:
         return {"name": self.name, "kind": self.kind, "shape": self.shape}
 
 
-def pack_weights(name: str, weights: np.ndarray) -> Section:
-    """Attention weights, given as whole multiples of 0.0001 (see `steps`)."""
+def pack_weights(name: str, weights: np.ndarray) -> PackedSection:
+    """Pack attention weights, given as whole multiples of 0.0001 (see `steps`)."""
     return _section(name, "weight16", weights.astype("<u2"))
 
 
-def pack_rounded(name: str, values: np.ndarray) -> Section:
-    """Any numbers to four decimals: a word each where all fit, else two words, else the bits of float32."""
-    refuse_endless(name, values)
+def pack_rounded(name: str, values: np.ndarray) -> PackedSection:
+    """Pack numbers to four decimals, in 16 bits if all fit, else in 32 bits, else as exact float32."""
+    check_finite(name, values)
     whole = steps(values)
     largest = np.abs(whole).max(initial=0)
-    for kind, words, limit in ROUNDED:
+    for kind, dtype, limit in ROUNDED:
         if largest <= limit:
-            return _section(name, kind, whole.astype(words))
+            return _section(name, kind, whole.astype(dtype))
     return pack_exact(name, values)
 
 
-def pack_exact(name: str, values: np.ndarray) -> Section:
-    """The bits of float32."""
-    refuse_endless(name, values)
+def pack_exact(name: str, values: np.ndarray) -> PackedSection:
+    """Pack numbers as exact float32."""
+    check_finite(name, values)
     return _section(name, "float32", values.astype("<f4"))
 
 
-def pack_whole(name: str, values: np.ndarray) -> Section:
-    """Whole numbers of 32 bits."""
+def pack_whole(name: str, values: np.ndarray) -> PackedSection:
+    """Pack whole numbers in 32 bits."""
     return _section(name, "whole32", values.astype("<i4"))
 
 
-def pack_text(name: str, content: str) -> Section:
-    """One string, as UTF-8."""
-    return Section(name, "text", (1,), _encode(content.encode("utf-8")))
+def pack_text(name: str, content: str) -> PackedSection:
+    """Pack one string, as UTF-8."""
+    return PackedSection(name, "text", (1,), _encode(content.encode("utf-8")))
 
 
 def steps(values: np.ndarray) -> np.ndarray:
@@ -73,15 +73,15 @@ def steps(values: np.ndarray) -> np.ndarray:
     return np.rint(values.astype(np.float64) * STEPS)
 
 
-def refuse_endless(name: str, values: np.ndarray) -> None:
-    """A model that computes infinities, or nothing that is a number, has nothing to show."""
+def check_finite(name: str, values: np.ndarray) -> None:
+    """Raise `OutputError` if a value is infinite or NaN."""
     if not np.isfinite(values).all():
-        raise OutputError(f"there is no page to make: the model's {name} are not all finite numbers")
+        raise OutputError(f"the page cannot be made: the model's {name} are not all finite numbers")
 
 
-def _section(name: str, kind: str, values: np.ndarray) -> Section:
+def _section(name: str, kind: str, values: np.ndarray) -> PackedSection:
     planes = np.frombuffer(values.tobytes(), np.uint8).reshape(values.size, values.itemsize).T
-    return Section(name, kind, values.shape, _encode(planes.tobytes()))
+    return PackedSection(name, kind, values.shape, _encode(planes.tobytes()))
 
 
 def _encode(content: bytes) -> str:

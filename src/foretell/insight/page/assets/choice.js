@@ -1,5 +1,5 @@
-// The one choice that all parts of the page share: token (the query), key, layer, head; and what the pointer is over.
-import { strongest } from "page/weights.js";
+// The choice shared by all parts of the page: token (the query), key, layer, head; and what is under the pointer.
+import { strongest } from "page/data.js";
 
 export function makeChoice(data) {
   const listeners = [];
@@ -11,7 +11,7 @@ export function makeChoice(data) {
   choice.announce = (changed = new Set(["token", "key", "layer", "head", "under"])) => {
     for (const listener of listeners) listener(changed);
   };
-  // Another token, layer or head without a key of its own takes the key that is looked at most.
+  // A new token, layer or head without a key selects the key with the largest weight.
   choice.set = (values) => {
     const changed = new Set();
     for (const [name, value] of Object.entries(values)) {
@@ -24,7 +24,7 @@ export function makeChoice(data) {
     }
     if (changed.size) choice.announce(changed);
   };
-  // What the pointer is over, {token, key}; null when it has gone.
+  // What is under the pointer, {token, key}, or null.
   choice.point = (under) => {
     if (under?.token === choice.under?.token && under?.key === choice.under?.key) return;
     choice.under = under;
@@ -33,4 +33,27 @@ export function makeChoice(data) {
   choice.shownToken = () => choice.under?.token ?? choice.token;
   choice.shownKey = () => (choice.under ? choice.under.key ?? null : choice.key);
   return choice;
+}
+
+// The URL keeps the choice, so that a link opens the page with the same choice.
+const NAMES = ["token", "key", "layer", "head"];
+
+export function followUrl(choice) {
+  read(choice);
+  window.addEventListener("hashchange", () => read(choice));
+  choice.listen((changed) => {
+    if (NAMES.some((name) => changed.has(name))) write(choice);
+  });
+}
+
+function read(choice) {
+  const given = new URLSearchParams(location.hash.slice(1));
+  const values = {};
+  for (const name of NAMES) if (/^\d+$/.test(given.get(name) ?? "")) values[name] = Number(given.get(name));
+  choice.set(values);
+}
+
+function write(choice) {
+  const values = new URLSearchParams(NAMES.map((name) => [name, choice[name]]));
+  history.replaceState(null, "", `#${values}`);
 }

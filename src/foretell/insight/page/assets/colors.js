@@ -1,6 +1,28 @@
-// Colour scales, even in lightness (OKLCH) and told apart by every kind of colour vision: lightness alone carries a
-// weight, blue against orange carries a sign. Weights are shown by their square root, or small ones would not be seen.
-import { isDark } from "page/theme.js";
+// Light and dark, and the color scales. Scales are even in lightness (OKLCH) and work with every kind of color vision:
+// lightness alone shows a weight, blue and orange show a sign. A color follows the square root of a weight; otherwise
+// small weights would be invisible.
+import { byId } from "page/dom.js";
+
+// Light or dark: as in the system, unless chosen on the page.
+const themeListeners = [];
+const system = matchMedia("(prefers-color-scheme: dark)");
+
+export const onTheme = (listener) => themeListeners.push(listener);
+export const isDark = () => {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : system.matches;
+};
+
+export function showTheme() {
+  const notify = () => themeListeners.forEach((listener) => listener());
+  system.addEventListener("change", notify);
+  byId("theme").value = "auto"; // some browsers keep the last value when a page is reloaded
+  byId("theme").addEventListener("change", (event) => {
+    if (event.target.value === "auto") delete document.documentElement.dataset.theme;
+    else document.documentElement.dataset.theme = event.target.value;
+    notify();
+  });
+}
 
 const STOPS = 256;
 const LIGHT = { low: [0.975, 0.008, 250], high: [0.31, 0.125, 268], hidden: [0.93, 0.0, 0] };
@@ -9,20 +31,20 @@ const SIGNS = { light: [[0.98, 0.0, 80], [0.42, 0.13, 258], [0.58, 0.15, 55]], d
 
 const known = new Map();
 
-// 256 colours as [r, g, b]; number 0 is no weight, number 255 a weight of 1.
+// 256 colors as [r, g, b], from weight 0 to weight 1.
 export function weightColors() {
   return remember(isDark() ? "dark" : "light", () => ramp(isDark() ? DARK.low : LIGHT.low, isDark() ? DARK.high : LIGHT.high));
 }
 export const hiddenColor = () => toRgb(...(isDark() ? DARK : LIGHT).hidden);
 export const stepOf = (weight) => Math.min(STOPS - 1, Math.round(Math.sqrt(Math.max(0, weight)) * (STOPS - 1)));
 export const weightColor = (weight) => css(weightColors()[stepOf(weight)]);
-// Is black or white text easier to read on this weight's colour?
+// Black or white, whichever is easier to read on the color of this weight.
 export function inkOn(weight) {
   const [r, g, b] = weightColors()[stepOf(weight)];
   return 0.2126 * linear(r) + 0.7152 * linear(g) + 0.0722 * linear(b) > 0.179 ? "#000" : "#fff";
 }
 
-// -1 ... 1: orange below zero, blue above.
+// The color of a share from -1 (orange) to 1 (blue).
 export function signColor(share) {
   const [zero, above, below] = isDark() ? SIGNS.dark : SIGNS.light;
   const side = share < 0 ? below : above;
@@ -30,7 +52,7 @@ export function signColor(share) {
   return colors[Math.min(STOPS - 1, Math.round(Math.sqrt(Math.min(1, Math.abs(share))) * (STOPS - 1)))];
 }
 
-// The same scale as 32-bit pixels, for image data; every machine that runs a browser puts the lowest byte first.
+// The weight scale as 32-bit pixels for image data; browsers run on little-endian machines only.
 const pixel = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
 export const weightPixels = () => remember(isDark() ? "dark pixels" : "light pixels", () => {
   const colors = weightColors().map(pixel);

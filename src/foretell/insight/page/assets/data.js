@@ -1,9 +1,9 @@
-// The page's data: the structure as JSON, and packed numbers. What the page cannot do without is opened at the start;
-// the rest stands behind the script that starts the page, and is opened when the whole page is there.
-import { at } from "page/dom.js";
+// The page's data: the structure as JSON, and packed numbers: attention weights, queries and keys, the logit lens.
+// The sections before the page's script are read at the start, the others once the whole page has loaded.
+import { byId } from "page/dom.js";
 
 const STEPS = 10000;
-// kind -> bytes of a number, how to see the bytes as numbers, and what one whole step is worth
+// kind -> bytes per number, the typed array, and the stored steps per unit
 const KINDS = {
   weight16: [2, Uint16Array, STEPS],
   rounded16: [2, Int16Array, STEPS],
@@ -13,7 +13,7 @@ const KINDS = {
 };
 
 export async function readData() {
-  const data = JSON.parse(at("structure").textContent);
+  const data = JSON.parse(byId("structure").textContent);
   const opened = new Map();
   const openAll = async (sections) => {
     for (const section of await Promise.all(sections.map(open))) opened.set(section.name, section);
@@ -23,7 +23,7 @@ export async function readData() {
   data.complete = false;
   data.openRest = async () => {
     await wholePage();
-    for (const section of data.rest) await openAll([section]); // one by one, so that the page answers in between
+    for (const section of data.rest) await openAll([section]); // one by one, so that the page stays responsive
     data.complete = true;
   };
   data.vocabulary = data.get("vocabulary").value;
@@ -36,10 +36,10 @@ const wholePage = () => new Promise((done) => {
   else document.addEventListener("DOMContentLoaded", done, { once: true });
 });
 
-export const whyMissing = (data) => (data.complete ? "Its numbers are not in this page; the end of the page says why." : "Its numbers are being opened.");
+export const whyMissing = (data) => (data.complete ? "These numbers are not in this page; the end of the page says why." : "These numbers are being read.");
 
 async function open({ name, kind, shape }) {
-  const holder = at(name);
+  const holder = byId(name);
   const bytes = await unzip(fromBase64(holder.textContent));
   holder.remove();
   if (kind === "text") return { name, value: JSON.parse(new TextDecoder().decode(bytes)) };
@@ -47,7 +47,7 @@ async function open({ name, kind, shape }) {
   return makeArray(name, shape, new View(joinPlanes(bytes, size).buffer), steps);
 }
 
-// `whole` are the stored numbers; value(i) is what they stand for.
+// `whole` are the stored integers; at() and vector() return the numbers.
 function makeArray(name, shape, whole, steps) {
   const width = shape[shape.length - 1];
   const offset = (indices) => indices.reduce((sum, index, axis) => sum * shape[axis] + index, 0);
@@ -56,7 +56,7 @@ function makeArray(name, shape, whole, steps) {
     at: (...indices) => whole[offset(indices)] / steps,
     vector: (...indices) => {
       const from = offset(indices) * width;
-      return Array.from(whole.subarray(from, from + width), (one) => one / steps);
+      return Array.from(whole.subarray(from, from + width), (stored) => stored / steps);
     },
   };
 }
@@ -74,7 +74,7 @@ async function unzip(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-// All lowest bytes come first, all highest last; this puts the bytes of each number together again.
+// Reverses the byte planes: all lowest bytes come first, all highest last.
 function joinPlanes(bytes, size) {
   const count = bytes.length / size;
   const joined = new Uint8Array(bytes.length);
@@ -83,4 +83,85 @@ function joinPlanes(bytes, size) {
     for (let i = 0, to = plane; i < count; i++, to += size) joined[to] = bytes[from + i];
   }
   return joined;
+}
+
+// Attention weights. The rows of a layer follow each other, each from its first visible key.
+export function firstKey(data, layer, query) {
+  const window = data.windows[layer];
+  return window === null ? 0 : Math.max(0, query - window + 1);
+}
+
+export const isVisible = (data, layer, query, key) => key <= query && key >= firstKey(data, layer, query);
+export const isKept = (data, query) => query >= data.firstQuery;
+
+// The number of weights of a head before a row.
+function before(data, layer, query) {
+  const window = data.windows[layer] ?? Infinity;
+  const growing = Math.min(query, window);
+  const full = Math.max(0, query - growing);
+  return (growing * (growing + 1)) / 2 + (full && full * window);
+}
+
+// The row of a query in ten-thousandths, from its first visible key; empty if it was left out.
+export function weightRow(data, layer, head, query) {
+  if (!isKept(data, query)) return new Uint16Array(0);
+  const { whole, shape } = data.get(`attention.${layer}`);
+  const from = head * shape[1] + before(data, layer, query) - before(data, layer, data.firstQuery);
+  return whole.subarray(from, from + query - firstKey(data, layer, query) + 1);
+}
+
+export function weight(data, layer, head, query, key) {
+  if (!isVisible(data, layer, query, key)) return 0;
+  return (weightRow(data, layer, head, query)[key - firstKey(data, layer, query)] ?? 0) / 10000;
+}
+
+export function strongest(data, layer, head, query) {
+  const own = weightRow(data, layer, head, query);
+  let best = 0;
+  for (let i = 1; i < own.length; i++) if (own[i] > own[best]) best = i;
+  return firstKey(data, layer, query) + best;
+}
+
+// Scores recomputed from queries and keys to four decimals, if the page has them.
+export const hasOperands = (data, layer) => data.get(`queries.${layer}`) !== undefined;
+
+export function queryVector(data, layer, head, token) {
+  return data.get(`queries.${layer}`).vector(head, token);
+}
+
+// Consecutive query heads share one key head.
+export function keyVector(data, layer, head, token) {
+  const { heads, groups } = data.shape;
+  return data.get(`keys.${layer}`).vector(Math.floor(head / (heads / groups)), token);
+}
+
+export const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
+
+// q·k / sqrt(E) for every visible key, from the first.
+export function scores(data, layer, head, token) {
+  const query = queryVector(data, layer, head, token);
+  const first = firstKey(data, layer, token);
+  return Array.from({ length: token - first + 1 }, (_, i) => dot(query, keyVector(data, layer, head, first + i)) / Math.sqrt(query.length));
+}
+
+export function softmax(values) {
+  const largest = Math.max(...values);
+  const powers = values.map((value) => Math.exp(value - largest));
+  const total = powers.reduce((sum, power) => sum + power, 0);
+  return { powers, total, largest, shares: powers.map((power) => power / total) };
+}
+
+// The logit lens: the top tokens at each point of the stream, and probability and rank of the next token of the text.
+export const hasLens = (data, token) => token >= data.lensFrom;
+
+export function readLens(data, point, token) {
+  const position = token - data.lensFrom;
+  const ids = data.get("lens.ids").vector(point, position);
+  const probabilities = data.get("lens.probabilities").vector(point, position);
+  const logits = data.get("lens.logits").vector(point, position);
+  return {
+    top: ids.map((id, i) => ({ id, probability: probabilities[i], logit: logits[i] })),
+    following: data.get("lens.following").at(point, position),
+    rank: data.get("lens.ranks").at(point, position),
+  };
 }

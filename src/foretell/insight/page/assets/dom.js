@@ -1,7 +1,8 @@
-// Making and finding elements.
+// Elements: creating, finding and filling them; canvas size, element width, arrow keys.
+
 const SVG = "http://www.w3.org/2000/svg";
 
-export const at = (id) => document.getElementById(id);
+export const byId = (id) => document.getElementById(id);
 
 export function make(tag, attributes = {}, ...children) {
   return dress(document.createElement(tag), attributes, children);
@@ -21,15 +22,15 @@ function dress(element, attributes, children) {
   return element;
 }
 
-// Its words stay in sight where the table is wider than the screen.
-export const caption = (words) => make("caption", {}, make("span", {}, words));
+// A caption whose text stays in sight when the table is scrolled sideways.
+export const caption = (text) => make("caption", {}, make("span", {}, text));
 
 export function fill(element, ...children) {
   element.replaceChildren(...children);
   return element;
 }
 
-// A canvas as large as its place in the page, in the screen's own pixels; drawing is in CSS pixels.
+// Sizes a canvas in device pixels and returns a context that draws in CSS pixels.
 export function fitCanvas(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   canvas.width = Math.round(width * ratio);
@@ -48,4 +49,17 @@ export function onWidth(element, redraw) {
     const width = Math.floor(element.clientWidth);
     if (width !== known && width > 0) { known = width; redraw(width); }
   }).observe(element);
+}
+
+const MOVES = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+// Calls `move(columns, rows)` for an arrow key and `end(isFirst)` for Home and End, as in a radio group or grid.
+export function onArrows(element, move, end) {
+  element.addEventListener("keydown", (event) => {
+    if (event.altKey || event.ctrlKey || event.metaKey) return;
+    if (MOVES[event.key]) move(...MOVES[event.key]);
+    else if (event.key === "Home" || event.key === "End") end(event.key === "Home");
+    else return;
+    event.preventDefault();
+  });
 }

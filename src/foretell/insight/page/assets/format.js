@@ -1,4 +1,5 @@
-// Numbers and tokens as people read them.
+// Formatting of numbers and tokens.
+
 export const four = (value) => {
   if (Math.abs(value) < 0.00005) return "0.0000";
   return (Math.abs(value) >= 1e6 ? value.toExponential(3) : value.toFixed(4)).replace("-", "−");
@@ -9,7 +10,7 @@ export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${
 const MARKS = { "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽" };
 const INVISIBLE = /[\p{Cc}\p{Cf}\p{Zl}\p{Zp}\p{Co}\p{Cn}]/u;
 
-// A token with its white space made visible: a space is ␣ where it stands at an end, a control character its number.
+// A token with visible white space: a space at either end is ␣, a control character is shown as its code point.
 export function visible(text) {
   if (text === null || text === undefined) return "(no token)";
   if (text === "") return "(empty)";
@@ -22,10 +23,10 @@ export function visible(text) {
   }).join("");
 }
 
-// Text that runs from right to left is set apart, or it would take the words around it along.
+// Right-to-left text is isolated; otherwise it would reorder the words around it.
 const RIGHT_TO_LEFT = /[\u0590-\u08ff\ufb1d-\ufefc]/;
-const apart = (text) => (RIGHT_TO_LEFT.test(text) ? `\u2068${text}\u2069` : text);
-export const quoted = (text) => `“${apart(visible(text))}”`;
+const isolated = (text) => (RIGHT_TO_LEFT.test(text) ? `\u2068${text}\u2069` : text);
+export const quoted = (text) => `“${isolated(visible(text))}”`;
 export const short = (text, length = 14) => {
   const letters = Array.from(visible(text));
   return letters.length <= length ? letters.join("") : `${letters.slice(0, length - 1).join("")}…`;

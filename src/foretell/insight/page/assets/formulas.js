@@ -1,14 +1,54 @@
-// The formulas of the chosen token and of the chosen pair, with the numbers of this pass in them.
-import { at, fill, make } from "page/dom.js";
-import { whyMissing } from "page/data.js";
+// Formulas in MathML with the numbers of this pass: embedding, attention weight, logit.
+import { dot, firstKey, hasLens, hasOperands, isKept, isVisible, keyVector, queryVector, readLens, scores, softmax, weight, whyMissing } from "page/data.js";
+import { byId, fill, make } from "page/dom.js";
 import { four, named, quoted } from "page/format.js";
-import { hasLens, readLens } from "page/lens_values.js";
-import { above, below, formula, fraction, group, number, products, root, row, symbol, vector, whole, words } from "page/mathml.js";
-import { dot, hasOperands, keyVector, queryVector, scores, softmax } from "page/operands.js";
-import { firstKey, isKept, isVisible, weight } from "page/weights.js";
 
+const MATHML = "http://www.w3.org/1998/Math/MathML";
+const VECTOR_NUMBERS = 8; // longer vectors show their first and last numbers
+const VECTOR_ENDS = [3, 2];
+
+const node = (tag, ...children) => {
+  const element = document.createElementNS(MATHML, tag);
+  element.append(...children);
+  return element;
+};
+
+const row = (...parts) => node("mrow", ...parts.map((part) => (typeof part === "string" ? operator(part) : part)));
+const symbol = (name) => { const element = node("mi", name); if (name.length > 1) element.setAttribute("mathvariant", "normal"); return element; };
+const number = (value) => node("mn", value === -Infinity ? "−∞" : four(value));
+const whole = (value) => node("mn", String(value));
+const words = (text) => node("mtext", text);
+const operator = (sign) => node("mo", sign);
+const fraction = (over, under) => node("mfrac", over, under);
+const root = (inside) => node("msqrt", inside);
+const below = (base, index) => node("msub", base, index);
+const above = (base, power) => node("msup", base, power);
+const group = (inside) => row("(", inside, ")");
+const signed = (value) => (value < 0 ? group(number(value)) : number(value));
+
+function vector(values) {
+  const shown = values.length <= VECTOR_NUMBERS ? values.map(number) : [...values.slice(0, VECTOR_ENDS[0]).map(number), operator("…"), ...values.slice(-VECTOR_ENDS[1]).map(number)];
+  return row("[", ...shown.flatMap((part, i) => (i ? [spaced(), part] : [part])), "]");
+}
+
+// a·b written out: every product if there are few, else the first and the last.
+function products(a, b) {
+  const product = (i) => row(signed(a[i]), "·", signed(b[i]));
+  const shown = a.length <= 3 ? a.map((_, i) => product(i)) : [product(0), product(1), operator("…"), product(a.length - 1)];
+  return row(...shown.flatMap((part, i) => (i ? ["+", part] : [part])));
+}
+
+const spaced = () => { const element = node("mspace"); element.setAttribute("width", "0.7em"); return element; };
+
+function formula(...parts) {
+  const math = node("math", row(...parts));
+  math.setAttribute("display", "block");
+  return math;
+}
+
+// The formulas of the chosen token and of the chosen pair.
 export function showFormulas(data, choice) {
-  const show = () => fill(at("formulas"), embedding(data, choice), pair(data, choice), logit(data, choice));
+  const show = () => fill(byId("formulas"), embedding(data, choice), pair(data, choice), logit(data, choice));
   choice.listen((changed) => ["token", "key", "layer", "head"].some((name) => changed.has(name)) && show());
 }
 
@@ -16,12 +56,12 @@ const card = (title, ...parts) => make("div", { class: "card formula" }, make("h
   : part instanceof MathMLElement ? make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Formula" }, part) : part)));
 
 function embedding(data, { token }) {
-  const title = `The vector of ${named(data, token)} as it enters`;
+  const title = `The embedding of ${named(data, token)}`;
   if (!data.get("embed.sum")) return card(title, whyMissing(data));
   const sum = data.get("embed.sum").vector(token);
   const x = below(symbol("x"), whole(token));
   if (!data.get("embed.positions")) {
-    const why = data.position === "rotary" ? "No position is added: queries and keys are turned by it later." : "This model is told no positions.";
+    const why = data.position === "rotary" ? "No position is added: queries and keys are rotated by it later." : "This model has no position information.";
     return card(title, formula(x, "=", words(`word ${quoted(data.tokens[token].text)}`), "=", vector(sum)), why);
   }
   return card(title,
@@ -32,11 +72,11 @@ function embedding(data, { token }) {
 
 function pair(data, choice) {
   const { layer, head, token, key } = choice;
-  const title = `How much ${named(data, token)} attends to ${named(data, key)} in layer ${layer}, head ${head}`;
+  const title = `The attention weight of ${named(data, token)} on ${named(data, key)} in layer ${layer}, head ${head}`;
   const recorded = weight(data, layer, head, token, key);
   const name = below(symbol("a"), row(whole(token), ",", whole(key)));
   if (!isVisible(data, layer, token, key)) {
-    const why = key > token ? "the key comes later, and a token never sees what follows it" : `the key lies outside this layer’s window of ${data.windows[layer]}`;
+    const why = key > token ? "the key comes later, and a token only attends to itself and earlier tokens" : `the key is outside this layer’s window of ${data.windows[layer]}`;
     return card(title, formula(below(symbol("s"), row(whole(token), ",", whole(key))), "=", number(-Infinity), ",", name, "=", above(symbol("e"), number(-Infinity)), "=", whole(0)), `Hidden: ${why}.`);
   }
   if (!isKept(data, token)) return card(title, whyMissing(data));
@@ -66,28 +106,28 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
     formula(name, "=", fraction(above(symbol("e"), row(below(symbol("s"), row(whole(token), ",", whole(key))), "−", symbol("m"))), sum), "=",
       fraction(above(symbol("e"), row(number(all[key - first]), "−", largest < 0 ? group(number(largest)) : number(largest))), number(total)), "=",
       fraction(number(powers[key - first]), number(total)), "=", number(shares[key - first])),
-    make("dl", { class: "beside" },
+    make("dl", { class: "compared" },
       make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight" }, four(recorded))),
       make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight" }, four(shares[key - first])))),
-    `m = ${four(largest)} is the row’s largest score; the sum goes over the ${all.length === 1 ? "one key" : `${all.length} keys`} that may be seen. It is computed from vectors to four decimals, so its last digits may differ.`,
+    `m = ${four(largest)} is the largest score of the row; the sum is over ${all.length === 1 ? "one visible key" : `${all.length} visible keys`}. It is computed from vectors to four decimals, so its last digits may differ.`,
   ];
 }
 
 function logit(data, { token }) {
-  const title = `The score of the likeliest token after ${named(data, token)}`;
+  const title = `The logit of the most probable token after ${named(data, token)}`;
   if (!hasLens(data, token)) return card(title, whyMissing(data));
   const [best] = readLens(data, data.lensPlaces.length - 1, token).top;
   const text = quoted(data.vocabulary[best.id]);
-  const place = data.rowIds.indexOf(best.id);
-  if (!data.get("final") || place < 0) return card(title, formula(words(`logit ${text}`), "=", number(best.logit)), whyMissing(data));
-  const h = data.get("final").vector(token), w = data.get("head.rows").vector(place), bias = data.get("head.biases").at(place);
+  const index = data.rowIds.indexOf(best.id);
+  if (!data.get("final") || index < 0) return card(title, formula(words(`logit ${text}`), "=", number(best.logit)), whyMissing(data));
+  const h = data.get("final").vector(token), w = data.get("head.rows").vector(index), bias = data.get("head.biases").at(index);
   const ends = bias ? ["+", bias < 0 ? group(number(bias)) : number(bias)] : [];
   return card(title,
     formula(symbol("h"), "=", vector(h)),
     formula(below(symbol("w"), words(text)), "=", vector(w)),
     formula(words(`logit ${text}`), "=", symbol("h"), "·", below(symbol("w"), words(text)), ...(bias ? ["+", symbol("b")] : []), "=", products(h, w), ...ends, "=", number(dot(h, w) + bias)),
-    make("dl", { class: "beside" },
+    make("dl", { class: "compared" },
       make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", {}, four(best.logit))),
-      make("div", {}, make("dt", {}, "its probability, by softmax over the vocabulary"), make("dd", {}, four(best.probability)))),
+      make("div", {}, make("dt", {}, "probability, by softmax over the vocabulary"), make("dd", {}, four(best.probability)))),
     "h is the stream after the last layer and norm; w is the token’s row of the head.");
 }

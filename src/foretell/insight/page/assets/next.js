@@ -1,36 +1,137 @@
-// The distribution after the last token, from the logits of the full vocabulary, as the sliders ask for it.
-import { at, fill, make } from "page/dom.js";
-import { barTable } from "page/bars.js";
-import { growing, makeControl, straight } from "page/control.js";
-import { count, four } from "page/format.js";
-import { byLikelihood, distribution } from "page/sampling.js";
+// What comes next: the distribution after the text under temperature, top-k and top-p, and after the chosen token.
+import { hasLens, readLens } from "page/data.js";
+import { byId, caption, fill, make } from "page/dom.js";
+import { count, four, named, quoted, visible } from "page/format.js";
+
+function sortedIds(logits) {
+  const order = Uint32Array.from(logits, (_, i) => i);
+  return order.sort((a, b) => logits[b] - logits[a] || a - b);
+}
+
+// The distribution under temperature, top-k and top-p, in this order, as defined in generation/sampling.py. Temperature
+// 0 keeps the most probable token only. Top-k keeps tokens that tie with the k-th. Top-p keeps the most probable tokens
+// until their probabilities reach the mass.
+// Returns the probabilities of the first `kept` ids of `order`.
+function distribution(logits, order, { temperature, topK, topP }) {
+  const largest = logits[order[0]];
+  if (temperature === 0) return { kept: 1, probabilities: Float64Array.of(1) };
+  const scaled = Float64Array.from(order, (id) => (logits[id] - largest) / temperature);
+  let kept = scaled.length;
+  if (topK !== null && topK < kept) {
+    const smallest = scaled[topK - 1];
+    for (kept = topK; kept < scaled.length && scaled[kept] === smallest; kept++);
+  }
+  let probabilities = normalized(scaled, kept);
+  if (topP < 1) {
+    let before = 0, within = 0;
+    while (within < kept && before < topP) before += probabilities[within++];
+    kept = within;
+    probabilities = normalized(scaled, kept);
+  }
+  return { kept, probabilities };
+}
+
+function normalized(scaled, kept) {
+  const shares = new Float64Array(kept);
+  let total = 0;
+  for (let i = 0; i < kept; i++) total += shares[i] = Math.exp(scaled[i]);
+  for (let i = 0; i < kept; i++) shares[i] /= total;
+  return shares;
+}
+
+const SLIDER_STEPS = 1000;
+
+// A labelled slider and a box for the exact number. The scale of the slider may be nonlinear.
+// scale: {toShare(value), fromShare(share)} converts between the number and 0 ... 1.
+function makeControl({ id, label, hint, low, high, step, value, scale, change }) {
+  const slider = make("input", { type: "range", id, min: 0, max: SLIDER_STEPS, step: 1, "aria-describedby": `${id}-hint` });
+  const box = make("input", { type: "number", id: `${id}-number`, min: low, max: high, step, inputmode: "decimal", "aria-label": `${label}, exact number` });
+  const put = (next, from) => {
+    value = Math.min(high, Math.max(low, next));
+    if (from !== slider) slider.value = Math.round(scale.toShare(value) * SLIDER_STEPS);
+    if (from !== box) box.value = value;
+    slider.setAttribute("aria-valuetext", value);
+  };
+  slider.addEventListener("input", () => { put(scale.fromShare(slider.value / SLIDER_STEPS), slider); change(value); });
+  box.addEventListener("input", () => {
+    if (box.value !== "" && Number.isFinite(box.valueAsNumber)) { put(box.valueAsNumber, box); change(value); }
+  });
+  box.addEventListener("change", () => put(value));
+  put(value);
+  const element = make("div", { class: "control" },
+    make("label", { for: id }, label), slider, box, make("p", { class: "hint", id: `${id}-hint` }, hint));
+  return { element, put: (next) => { put(next); change(value); } };
+}
+
+const linearScale = (low, high, step) => ({
+  toShare: (value) => (value - low) / (high - low),
+  fromShare: (share) => Number((Math.round((low + share * (high - low)) / step) * step).toFixed(4)),
+});
+
+// Whole numbers from 1 to `high` on a logarithmic scale.
+const logScale = (high) => ({
+  toShare: (value) => (high === 1 ? 1 : Math.log(value) / Math.log(high)),
+  fromShare: (share) => Math.round(high ** share),
+});
+
+// A table of tokens with their probabilities as bars, scaled to the largest one.
+// rows: [{text, probability, mark}]
+function barTable(title, rows, headings = ["Token", "Probability"]) {
+  const largest = Math.max(...rows.map((row) => row.probability), 1e-9);
+  const line = ({ text, probability, mark }) => make("tr", mark ? { class: "marked" } : {},
+    make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(text)), ...(mark ? [make("span", { class: "mark" }, mark)] : [])),
+    make("td", { class: "number" }, four(probability)),
+    make("td", { class: "bar", "aria-hidden": "true" }, make("span", { style: `width:${(100 * probability) / largest}%` })));
+  return make("table", { class: "bars" },
+    caption(title),
+    make("thead", {}, make("tr", {}, ...headings.map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
+    make("tbody", {}, ...rows.map(line)));
+}
 
 const SHOWN = 10;
 
+// The distribution after the last token, from the logits of the full vocabulary.
 export function showNext(data) {
   const logits = data.get("logits").whole;
   const size = logits.length;
-  const order = byLikelihood(logits);
+  const order = sortedIds(logits);
   const settings = { temperature: 1, topK: null, topP: 1 };
   const unfiltered = distribution(logits, order, settings).probabilities;
 
   const update = () => {
     const { kept, probabilities } = distribution(logits, order, settings);
     const rows = Array.from(order.subarray(0, Math.min(SHOWN, kept)), (id, i) => ({ text: data.vocabulary[id], probability: probabilities[i] }));
-    fill(at("next-table"), barTable(`The ${count(rows.length, "likeliest token")} of ${size.toLocaleString("en")}`, rows));
+    fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${size.toLocaleString("en")}`, rows));
     let mass = 0;
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
-    at("next-summary").textContent = kept === size
-      ? `All ${count(size, "token")} can be drawn.`
-      : `${count(kept, "token")} of ${size.toLocaleString("en")} can be drawn; without filters they have ${four(Math.min(1, mass))} of the probability.`;
+    byId("next-summary").textContent = kept === size
+      ? `All ${count(size, "token")} can be sampled.`
+      : `${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters they have ${four(Math.min(1, mass))} of the probability.`;
   };
   const set = (name, read = (value) => value) => (value) => { settings[name] = read(value); update(); };
   const controls = [
-    makeControl({ id: "temperature", label: "Temperature", hint: "below 1 the likely becomes likelier; 0 takes the likeliest", low: 0, high: 2, step: 0.05, value: 1, scale: straight(0, 2, 0.05), change: set("temperature") }),
-    makeControl({ id: "top-k", label: "Top-k", hint: "keep the k likeliest; all, at the right end", low: 1, high: size, step: 1, value: size, scale: growing(size), change: set("topK", (k) => (k >= size ? null : Math.round(k))) }),
-    makeControl({ id: "top-p", label: "Top-p", hint: "keep the likeliest until they reach this probability", low: 0.01, high: 1, step: 0.01, value: 1, scale: straight(0, 1, 0.01), change: set("topP") }),
+    makeControl({ id: "temperature", label: "Temperature", hint: "below 1 sharpens the distribution; 0 selects the most probable token", low: 0, high: 2, step: 0.05, value: 1, scale: linearScale(0, 2, 0.05), change: set("temperature") }),
+    makeControl({ id: "top-k", label: "Top-k", hint: "keep the k most probable tokens; all at the right end", low: 1, high: size, step: 1, value: size, scale: logScale(size), change: set("topK", (k) => (k >= size ? null : Math.round(k))) }),
+    makeControl({ id: "top-p", label: "Top-p", hint: "keep the most probable tokens up to this total probability", low: 0.01, high: 1, step: 0.01, value: 1, scale: linearScale(0, 1, 0.01), change: set("topP") }),
   ];
-  const reset = make("button", { type: "button", class: "plain", onclick: () => [1, size, 1].forEach((value, i) => controls[i].put(value)) }, "Back to the model’s own");
-  fill(at("controls"), ...controls.map((control) => control.element), reset);
+  const reset = make("button", { type: "button", class: "plain", onclick: () => [1, size, 1].forEach((value, i) => controls[i].put(value)) }, "Reset to the model’s distribution");
+  fill(byId("controls"), ...controls.map((control) => control.element), reset);
   update();
+}
+
+// The prediction after the chosen token, and the probability of the token that follows in the text.
+export function showHere(data, choice) {
+  const show = () => {
+    const position = choice.token;
+    byId("here-title").textContent = `After ${named(data, position)}`;
+    if (!hasLens(data, position)) return fill(byId("here"), make("p", { class: "hint" }, "The prediction here is not in this page; it is kept for the last positions."));
+    const { top, following: probability, rank } = readLens(data, data.lensPlaces.length - 1, position);
+    const following = position < data.last ? data.tokens[position + 1] : null;
+    const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, mark: following?.id === token.id ? "follows" : "" }));
+    const words = following
+      ? `The text continues with ${quoted(following.text)}: probability ${four(probability)}, rank ${(rank + 1).toLocaleString("en")}.`
+      : "This is the last token of the text.";
+    fill(byId("here"), make("p", { class: "summary" }, words), barTable(`The ${count(rows.length, "most probable token")}, unfiltered`, rows));
+  };
+  choice.listen((changed) => changed.has("token") && show());
 }

@@ -1,26 +1,110 @@
-// The chosen token's row of attention as a table: every key that it may see, with its score and weight.
-import { at, caption, fill, make } from "page/dom.js";
-import { four, named, visible } from "page/format.js";
-import { hasOperands, scores } from "page/operands.js";
-import { firstKey, isKept, row } from "page/weights.js";
+// One row of attention, of the chosen token in the chosen head: as arcs and as a table.
+import { firstKey, hasOperands, isKept, scores, weightRow } from "page/data.js";
+import { byId, caption, draw, fill, make, onWidth } from "page/dom.js";
+import { four, named, short, visible } from "page/format.js";
 
+// Arcs from the token under the pointer, or the chosen one, to its keys; the width shows the weight.
+const HEIGHT = 190; // of the arcs
+const LEAST = 0.005; // weights below are not drawn
+const LETTER = 13; // least pixels between labels
+
+export function showArcs(data, choice) {
+  const holder = fill(byId("arcs"), make("p", { class: "hint" }, `Hover over the line to move; click to choose. Weights below ${LEAST} are not drawn.`));
+  const lines = draw("g", { class: "lines" }), labels = draw("g", { class: "labels" });
+  const picture = draw("svg", { role: "img", "aria-labelledby": "arcs-title", class: "arcs" }, lines, labels);
+  holder.append(picture);
+  const room = 24 + 6.6 * Math.max(...data.tokens.map((token) => short(token.text, 12).length)); // below the line
+  let width = 0;
+
+  const tokenAt = (event) => {
+    const box = picture.getBoundingClientRect();
+    const step = stepOf(data, width);
+    return Math.min(data.last, Math.max(0, Math.floor((event.clientX - box.left - PAD) / step)));
+  };
+  picture.addEventListener("pointermove", (event) => choice.point({ token: tokenAt(event) }));
+  picture.addEventListener("pointerleave", () => choice.point(null));
+  picture.addEventListener("click", (event) => choice.set({ token: tokenAt(event) }));
+
+  const show = () => {
+    if (!width) return;
+    const token = choice.shownToken();
+    const step = stepOf(data, width);
+    const pairs = visibleKeys(data, choice, token);
+    byId("arcs-title").textContent = `Arcs from ${named(data, token)} in layer ${choice.layer}, head ${choice.head}`;
+    fill(lines, ...pairs.map((pair) => arc(data, token, pair, step)), baseline(width));
+    fill(labels, ...tokenLabels(data, token, pairs, step));
+  };
+  choice.listen(show);
+  onWidth(byId("arcs"), (known) => {
+    width = known;
+    picture.setAttribute("viewBox", `0 0 ${width} ${HEIGHT + room}`);
+    picture.setAttribute("width", width);
+    picture.setAttribute("height", HEIGHT + room);
+    show();
+  });
+}
+
+const PAD = 10;
+const stepOf = (data, width) => Math.min(92, (width - 2 * PAD) / data.tokens.length);
+const middle = (position, step) => PAD + (position + 0.5) * step;
+
+// Largest weight last, so that it is drawn on top.
+function visibleKeys(data, choice, token) {
+  if (!isKept(data, token)) return [];
+  const first = firstKey(data, choice.layer, token);
+  return Array.from(weightRow(data, choice.layer, choice.head, token), (whole, i) => ({ key: first + i, weight: whole / 10000 }))
+    .filter(({ weight }) => weight >= LEAST)
+    .sort((a, b) => a.weight - b.weight);
+}
+
+function arc(data, token, { key, weight }, step) {
+  const from = middle(token, step), to = middle(key, step);
+  const words = draw("title", {}, `${named(data, token)} → ${named(data, key)}: ${four(weight)}`);
+  const look = { "stroke-width": 0.75 + 7 * weight, opacity: 0.25 + 0.75 * Math.sqrt(weight) };
+  if (key === token) return draw("circle", { cx: from, cy: HEIGHT - 8, r: 5, ...look }, words);
+  const reach = Math.abs(from - to);
+  const height = Math.min(HEIGHT - 14, 16 + reach * 0.5);
+  const lift = HEIGHT - (height * 4) / 3;
+  return draw("path", { d: `M${from} ${HEIGHT} C${from} ${lift} ${to} ${lift} ${to} ${HEIGHT}`, ...look }, words);
+}
+
+const baseline = (width) => draw("line", { x1: PAD, x2: width - PAD, y1: HEIGHT, y2: HEIGHT, class: "baseline" });
+
+// All labels if there is room, else those of the token and of the keys with the largest weights that do not overlap.
+function tokenLabels(data, token, pairs, step) {
+  const all = step >= LETTER;
+  const wanted = all ? data.tokens.map((_, i) => i) : [token, ...pairs.map(({ key }) => key).reverse()];
+  const weights = new Map(pairs.map(({ key, weight }) => [key, weight]));
+  const placed = [];
+  for (const i of wanted) {
+    if (!all && placed.some((other) => Math.abs(other - i) * step < LETTER)) continue;
+    placed.push(i);
+  }
+  return placed.map((i) => {
+    const x = middle(i, step), y = HEIGHT + 10;
+    const kind = i === token ? "from" : weights.has(i) ? "to" : "";
+    return draw("text", { x, y, class: kind, transform: `rotate(60 ${x} ${y})`, "dominant-baseline": "middle" }, short(data.tokens[i].text, 12));
+  });
+}
+
+// The chosen token's row of attention as a table: every visible key with its score and weight.
 export function showRow(data, choice) {
   let byWeight = true;
   const show = () => {
-    at("row-title").textContent = `What ${named(data, choice.token)} looks at, in numbers`;
-    if (!isKept(data, choice.token)) return fill(at("row-table"), make("p", { class: "hint" }, "This row is not in the page."));
+    byId("row-title").textContent = `Attention weights of ${named(data, choice.token)}`;
+    if (!isKept(data, choice.token)) return fill(byId("row-table"), make("p", { class: "hint" }, "This row is not in this page."));
     const order = make("button", { type: "button", class: "plain", onclick: () => { byWeight = !byWeight; show(); } },
       byWeight ? "Sort by position" : "Sort by weight");
-    fill(at("row-table"), order, make("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Row of attention" }, table(data, choice, byWeight)));
+    fill(byId("row-table"), order, make("div", { class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Row of attention" }, rowTable(data, choice, byWeight)));
   };
   choice.listen((changed) => ["token", "key", "layer", "head"].some((name) => changed.has(name)) && show());
 }
 
-function table(data, choice, byWeight) {
+function rowTable(data, choice, byWeight) {
   const { layer, head, token } = choice;
   const first = firstKey(data, layer, token);
   const own = hasOperands(data, layer) ? scores(data, layer, head, token) : null;
-  const entries = Array.from(row(data, layer, head, token), (whole, i) => ({ key: first + i, weight: whole / 10000, score: own?.[i] }));
+  const entries = Array.from(weightRow(data, layer, head, token), (whole, i) => ({ key: first + i, weight: whole / 10000, score: own?.[i] }));
   if (byWeight) entries.sort((a, b) => b.weight - a.weight || a.key - b.key);
   const line = ({ key, weight, score }) => make("tr", { class: key === choice.key ? "chosen" : "" },
     make("td", { class: "number" }, String(key)),
@@ -29,7 +113,7 @@ function table(data, choice, byWeight) {
     make("td", { class: "number" }, four(weight)),
     make("td", { class: "bar", "aria-hidden": "true" }, make("span", { style: `width:${100 * weight}%` })));
   const hidden = data.tokens.length - entries.length;
-  const words = `Layer ${layer}, head ${head}: ${entries.length} keys to see${hidden ? `, ${hidden} hidden` : ""}. A key’s name shows its formula below.`;
+  const words = `Layer ${layer}, head ${head}: ${entries.length} visible keys${hidden ? `, ${hidden} hidden` : ""}. Click a key to see its formula below.`;
   return make("table", { class: "bars" }, caption(words),
     make("thead", {}, make("tr", {}, make("th", { scope: "col", class: "number" }, "Key"), make("th", { scope: "col" }, "Token"),
       ...(own ? [make("th", { scope: "col", class: "number" }, "Score")] : []), make("th", { scope: "col", class: "number" }, "Weight"), make("td", { "aria-hidden": "true" }))),

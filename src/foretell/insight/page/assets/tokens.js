@@ -1,13 +1,37 @@
-// The text as tokens. One is chosen; the others are tinted by how much it attends to them in the chosen head.
-import { at, fill, make } from "page/dom.js";
-import { inkOn, weightColor } from "page/colors.js";
-import { four, named, quoted, visible } from "page/format.js";
-import { onArrows } from "page/keys.js";
-import { onTheme } from "page/theme.js";
-import { firstKey, isKept, row } from "page/weights.js";
+// The choice of token, layer and head: the bar at the top, and the text as a row of tokens.
+import { inkOn, onTheme, weightColor } from "page/colors.js";
+import { firstKey, isKept, weightRow } from "page/data.js";
+import { byId, fill, make, onArrows } from "page/dom.js";
+import { four, named, quoted, short, visible } from "page/format.js";
 
+// The bar that stays in sight, with the chosen token, layer and head.
+export function showWhere(data, choice) {
+  const step = (name, by, words) => make("button", {
+    type: "button", class: "step", "aria-label": words, onclick: () => choice.set({ [name]: choice[name] + by }),
+  }, by < 0 ? "‹" : "›");
+  const options = (size, noun) => Array.from({ length: size }, (_, i) => make("option", { value: i }, `${noun} ${i}`));
+
+  const token = make("select", { id: "token-select", onchange: (event) => choice.set({ token: Number(event.target.value) }) },
+    ...data.tokens.map(({ text }, i) => make("option", { value: i }, `${i}  ${short(text)}`)));
+  const layer = make("select", { id: "layer-select", onchange: (event) => choice.set({ layer: Number(event.target.value) }) },
+    ...options(data.shape.layers, "layer"));
+  const head = make("select", { id: "head-select", onchange: (event) => choice.set({ head: Number(event.target.value) }) },
+    ...options(data.shape.heads, "head"));
+
+  fill(byId("where-token"), make("label", { for: "token-select" }, "Token"), step("token", -1, "Previous token"), token, step("token", 1, "Next token"));
+  fill(byId("where-layer"), make("label", { for: "layer-select" }, "Layer"), layer);
+  fill(byId("where-head"), make("label", { for: "head-select" }, "Head"), head);
+  choice.listen(() => {
+    token.value = choice.token;
+    layer.value = choice.layer;
+    head.value = choice.head;
+    token.title = quoted(data.tokens[choice.token].text);
+  });
+}
+
+// The tokens of the text, tinted by the attention weights of the chosen token in the chosen head.
 export function showTokens(data, choice) {
-  const holder = at("tokens");
+  const holder = byId("tokens");
   const chips = data.tokens.map(({ text }, i) => make("button", {
     type: "button", role: "radio", class: text.startsWith("<0x") || text.startsWith("<|") ? "token odd" : "token",
     "data-position": i, "aria-label": `${quoted(text)}, position ${i}`,
@@ -26,7 +50,7 @@ export function showTokens(data, choice) {
 
   const tint = () => {
     const from = choice.shownToken();
-    const weights = row(data, choice.layer, choice.head, from);
+    const weights = weightRow(data, choice.layer, choice.head, from);
     const start = firstKey(data, choice.layer, from);
     chips.forEach((chip, i) => {
       const weight = i >= start && i <= from ? (weights[i - start] ?? 0) / 10000 : 0;
@@ -34,8 +58,8 @@ export function showTokens(data, choice) {
       chip.style.color = weight > 0 ? inkOn(weight) : "";
       chip.title = `${named(data, i)}${i <= from ? `: ${four(weight)}` : ""}`;
     });
-    at("tokens-legend").textContent = isKept(data, from)
-      ? `Tint: how much ${named(data, from)} attends to each token in layer ${choice.layer}, head ${choice.head}.`
+    byId("tokens-legend").textContent = isKept(data, from)
+      ? `Tint: the attention weights of ${named(data, from)} in layer ${choice.layer}, head ${choice.head}.`
       : `The attention of ${named(data, from)} is not in this page.`;
   };
   choice.listen((changed) => {
@@ -51,7 +75,7 @@ export function showTokens(data, choice) {
   onTheme(tint);
 }
 
-// Scrolls the holder alone; the page stays where it is.
+// Scrolls the holder only, not the page.
 function bringIntoSight(holder, chip) {
   const inside = chip.getBoundingClientRect(), around = holder.getBoundingClientRect();
   if (inside.top < around.top) holder.scrollTop -= around.top - inside.top + 8;

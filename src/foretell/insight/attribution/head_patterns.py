@@ -1,0 +1,181 @@
+"""Attention patterns: the weights of each head over a text, and five numbers that describe them.
+
+A weight says where a head reads from, not how much it matters: see `direct_logit_attribution` and `ablation`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretell.errors import UsageError
+from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.trace import Trace
+from foretell.insight.wording import quoted
+from foretell.language_model import LanguageModel
+from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Table
+from foretell.typesetting.notebook import Shown
+
+
+@dataclass(frozen=True)
+class HeadMeasure:
+    """A number that describes a head's attention weights, and how it is formatted."""
+
+    title: str
+    of: Callable[[Tensor], Tensor]  # weights (..., T, S) to one number per head, (...)
+    format: Callable[[float], str]
+
+
+def mean_distance(weights: Tensor) -> Tensor:
+    """The mean distance, in tokens, from query to key."""
+    positions = torch.arange(weights.shape[-1], device=weights.device)
+    return _over_queries((weights * (positions[:, None] - positions)).sum(-1))
+
+
+def attention_sink(weights: Tensor) -> Tensor:
+    """The mean weight on the first token, where idle heads often attend (Xiao et al. 2023, "attention sinks")."""
+    return _over_queries(weights[..., 0])
+
+
+def share_on_itself(weights: Tensor) -> Tensor:
+    """The mean weight of each token on itself."""
+    return _over_queries(weights.diagonal(dim1=-2, dim2=-1))
+
+
+def share_on_previous(weights: Tensor) -> Tensor:
+    """The mean weight on the previous token."""
+    return weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(-1) if weights.shape[-1] > 1 else 0 * weights[..., 0, 0]
+
+
+def entropy(weights: Tensor) -> Tensor:
+    """The mean entropy of the weights in nats: 0 for a single token, ln n for n tokens evenly."""
+    return _over_queries(torch.special.entr(weights).sum(-1))
+
+
+def _over_queries(values: Tensor) -> Tensor:
+    """The mean over all queries but the first, which can attend to itself only; over one query, its value."""
+    return values[..., 1:].mean(-1) if values.shape[-1] > 1 else values[..., 0]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0%}"
+
+
+MEASURES: dict[str, HeadMeasure] = {
+    "distance": HeadMeasure("mean distance in tokens", mean_distance, "{:.1f}".format),
+    "first": HeadMeasure("share on the first token", attention_sink, _percent),
+    "itself": HeadMeasure("share on the token itself", share_on_itself, _percent),
+    "previous": HeadMeasure("share on the token before", share_on_previous, _percent),
+    "entropy": HeadMeasure("entropy in nats", entropy, "{:.2f}".format),
+}
+
+
+HEADS_PER_TABLE = 12  # columns that fit 80 characters
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPattern(Shown):
+    """The attention weights of one head, (T, S). Every row sums to 1."""
+
+    name: str
+    pieces: list[str]
+    weights: Tensor
+
+    def document(self) -> DocumentSection:
+        """The weights as a heat map, one row per query."""
+        labels = [quoted(piece) for piece in self.pieces]
+        numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
+        shades = HeatMap(self.weights.double().cpu().numpy(), labels, labels)
+        return DocumentSection(self.name, [shades, Paragraph(numbers)])
+
+    def to_json(self) -> dict[str, Any]:
+        """The measures and the weights."""
+        numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
+        return {"name": self.name, **numbers, "weights": self.weights.tolist()}
+
+    def _of(self, measure: HeadMeasure) -> float:
+        return float(measure.of(self.weights))
+
+
+@dataclass(frozen=True, eq=False)
+class LayerPatterns(Shown):
+    """The heads of one layer, each with all weights."""
+
+    layer: int
+    heads: list[HeadPattern]
+
+    def document(self) -> DocumentSection:
+        """A heat map per head."""
+        title = f"attention patterns of layer {self.layer}"
+        return DocumentSection(title, [Paragraph(ROWS), *(head.document() for head in self.heads)])
+
+    def to_json(self) -> dict[str, Any]:
+        return {"tokens": self.heads[0].pieces, "heads": [head.to_json() for head in self.heads]}
+
+
+@dataclass(frozen=True, eq=False)
+class HeadPatterns(Shown):
+    """The attention weights of all heads over one text, (L, H, T, T)."""
+
+    pieces: list[str]
+    weights: Tensor
+
+    def measured(self, name: str) -> Tensor:
+        """One of MEASURES for every head, (L, H)."""
+        return MEASURES[name].of(self.weights)
+
+    def head(self, layer: int, head: int) -> HeadPattern:
+        """One head. Raises `UsageError` if it does not exist."""
+        layers, heads = self.weights.shape[:2]
+        if not (0 <= layer < layers and 0 <= head < heads):
+            raise UsageError(
+                f"layer {layer} has no head {head}; the layers are 0 to {layers - 1}, the heads 0 to {heads - 1}"
+            )
+        return HeadPattern(f"trunk.blocks.{layer}.attention.core[{head}]", self.pieces, self.weights[layer, head])
+
+    def layer(self, layer: int) -> LayerPatterns:
+        """The heads of one layer. Raises `UsageError` if it does not exist."""
+        layers = len(self.weights)
+        if not 0 <= layer < layers:
+            raise UsageError(f"layer {layer} does not exist; the layers are 0 to {layers - 1}")
+        return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
+
+    def document(self) -> DocumentSection:
+        """One table per measure, layers down and heads across."""
+        parts = [DocumentSection(measure.title, self._tables(name)) for name, measure in MEASURES.items()]
+        return DocumentSection("attention patterns of each head", [Paragraph(AVERAGES), *parts])
+
+    def to_json(self) -> dict[str, Any]:
+        """The measures and the weights of each head."""
+        layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
+        return {"tokens": self.pieces, "heads": [head for layer in layers for head in layer["heads"]]}
+
+    def _tables(self, name: str) -> Sequence[Table]:
+        """The table of one measure, split if there are many heads."""
+        values, write = self.measured(name).tolist(), MEASURES[name].format
+        return [
+            Table(
+                ("layer", *(str(head) for head in range(start, min(start + HEADS_PER_TABLE, len(values[0]))))),
+                [(str(layer), *map(write, row[start : start + HEADS_PER_TABLE])) for layer, row in enumerate(values)],
+            )
+            for start in range(0, len(values[0]), HEADS_PER_TABLE)
+        ]
+
+
+ROWS = "Each row is a query token, each column a key token, both from the first to the last."
+AVERAGES = "Layers down, heads across. Means over all query tokens but the first, which can attend to itself only."
+
+
+@torch.inference_mode()
+def head_patterns(model: LanguageModel, text: str) -> HeadPatterns:
+    """The attention weights of every head over a text, in one pass."""
+    prediction = make_prediction(model, text)
+    names = [f"trunk.blocks.{layer}.attention.core.weights" for layer in range(model.decoder.config.num_layers)]
+    with Trace(model, names) as trace:
+        prediction.logits()
+    pieces = [model.tokenizer.text_of(token) for token in prediction.ids]
+    return HeadPatterns(pieces, torch.cat([trace[name] for name in names]))

@@ -1,0 +1,140 @@
+"""The logit lens: what the model would predict if it stopped after the embedding or after a block.
+
+Source: nostalgebraist, "interpreting GPT: the logit lens", 2020. The last norm and the head read the stream after every
+block. They were trained on its end only: an early reading may be poor although the information is in the stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.trace import Trace
+from foretell.insight.wording import ending, fitting, percent, quoted
+from foretell.language_model import LanguageModel, TokenProbability, likeliest
+from foretell.model.decoder import Decoder
+from foretell.typesetting.document import DocumentSection, Part, Table
+from foretell.typesetting.notebook import Shown
+
+
+@torch.no_grad()
+def lens_logits(decoder: Decoder, stream: Tensor) -> Tensor:
+    """The logits of a stream (..., D) after any layer: the last norm and the head applied to it.
+
+    After the last layer these are the model's own logits. A model with norms after each sublayer has no last norm.
+    """
+    return decoder.head(decoder.trunk.norm(stream))
+
+
+TOP_TOKENS_WIDTH = 44  # columns for the top tokens, so that a row fits 80
+STEPS = " ▁▂▃▄▅▆▇█"
+
+
+@dataclass(frozen=True)
+class LensReading:
+    """The prediction from one point of the stream: its top tokens, and probability and rank of the final winner.
+
+    rank 1 is the most probable token.
+    """
+
+    name: str
+    tokens: list[TokenProbability]
+    probability: float
+    rank: int
+
+
+@dataclass(frozen=True)
+class LensPosition:
+    """All readings at one position, from the embedding to the last block, which gives the model's own prediction."""
+
+    position: int
+    context: str
+    winner: TokenProbability
+    readings: list[LensReading]
+
+    @property
+    def settled(self) -> str:
+        """The name of the point from which on the winner ranks first."""
+        settled = self.readings[-1].name
+        for reading in reversed(self.readings):
+            if reading.rank > 1:
+                break
+            settled = reading.name
+        return settled
+
+
+@dataclass(frozen=True)
+class LogitLens(Shown):
+    """The logit lens at one position of a text or at each."""
+
+    positions: list[LensPosition]
+
+    def document(self) -> DocumentSection:
+        """One line per position if there are several, then all readings of the last one."""
+        parts: list[Part] = [self._overview()] if len(self.positions) > 1 else []
+        last = self.positions[-1]
+        title = f"after {ending(last.context)} (position {last.position})"
+        header = ("read after", quoted(last.winner.text), "rank", "top tokens")
+        detail = Table(header, [_row(reading) for reading in last.readings])
+        return DocumentSection(
+            "logit lens: the last norm and the head applied to the stream", [*parts, DocumentSection(title, [detail])]
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def _overview(self) -> Table:
+        rows = [
+            (
+                str(lens.position),
+                quoted(lens.winner.text),
+                percent(lens.winner.probability),
+                f"▏{''.join(_step(reading.probability) for reading in lens.readings)}▕",
+                lens.settled,
+            )
+            for lens in self.positions
+        ]
+        return Table(("after", "wins", "with", "by layer", "first since"), rows)
+
+
+@torch.inference_mode()
+def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int = 3) -> LogitLens:
+    """Read the stream after the embedding and after each block of one pass, at position `at` or at all (None)."""
+    prediction = make_prediction(model, text, -1 if at is None else at)
+    positions = list(range(len(prediction.ids))) if at is None else [prediction.at]
+    with Trace(model, ["embed", "trunk.blocks.*"]) as trace:
+        prediction.logits()
+    *_, last = trace.names()
+    final = _read(model, trace[last][0, positions])  # (P, V)
+    winners = final.argmax(-1).tolist()
+    readings: list[list[LensReading]] = [[] for _ in positions]
+    for name in trace.names():  # one at a time, since all of them are (L + 1, P, V)
+        logprobs = _read(model, trace[name][0, positions])
+        for row, winner, collected in zip(logprobs, winners, readings, strict=True):
+            collected.append(_reading(model, name, row, winner, top))
+    texts = [model.tokenizer.decode(prediction.ids[: position + 1]) for position in positions]
+    first = [likeliest(model, row, 1)[0] for row in final]
+    return LogitLens([LensPosition(*parts) for parts in zip(positions, texts, first, readings, strict=True)])
+
+
+def _read(model: LanguageModel, stream: Tensor) -> Tensor:
+    """Log-probabilities (P, V) of the next token, from the stream (P, D)."""
+    return lens_logits(model.decoder, stream)[:, : model.tokenizer.vocab_size].double().log_softmax(-1)
+
+
+def _reading(model: LanguageModel, name: str, logprobs: Tensor, winner: int, top: int) -> LensReading:
+    rank = 1 + int((logprobs > logprobs[winner]).sum())
+    return LensReading(name, likeliest(model, logprobs, top), float(logprobs[winner].exp()), rank)
+
+
+def _step(probability: float) -> str:
+    return STEPS[round(probability * (len(STEPS) - 1))]
+
+
+def _row(reading: LensReading) -> tuple[str, str, str, str]:
+    tokens = (f"{quoted(token.text)} {percent(token.probability)}" for token in reading.tokens)
+    return reading.name, percent(reading.probability), str(reading.rank), fitting(tokens, TOP_TOKENS_WIDTH)

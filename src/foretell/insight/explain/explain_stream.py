@@ -1,0 +1,89 @@
+"""Explanations of embeddings, residual connections, and modules that change nothing."""
+
+from __future__ import annotations
+
+import math
+
+from foretell.insight.explain.flow import input_of
+from foretell.insight.explain.recording import Recording, TracedScalar, address_of
+from foretell.insight.explain.steps import Equation, Remark, Working, numeral, plus
+from foretell.typesetting.expression import Call, Fraction, Number, Symbol, row, script
+
+
+def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
+    """One number of the token's embedding."""
+    position, element = scalar.index
+    token_id = recording.ids[position]
+    value = float(recording.weight(f"{scalar.name}.weight", token_id, element))
+    note = f"token {recording.named(token_id)} has id {token_id}; its vector is that row of {scalar.name}.weight"
+    equation = row(script("W", f"{token_id},{element}"), "=", numeral(value))
+    return Working([Equation(equation, value, note)], value, 0.0)
+
+
+def explain_position_vector(recording: Recording, scalar: TracedScalar) -> Working:
+    """One number of a learned position embedding."""
+    position, element = scalar.index
+    value = float(recording.weight(f"{scalar.name}.weight", position, element))
+    note = f"the vector of position {position} is that row of {scalar.name}.weight"
+    equation = row(script("W", f"{position},{element}"), "=", numeral(value))
+    return Working([Equation(equation, value, note)], value, 0.0)
+
+
+def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
+    """One number of a sinusoidal position embedding: sin or cos of position / 10000^(2i/D)."""
+    position, element = scalar.index
+    width = recording.config.width
+    pair = element - element % 2
+    angle = position / 10_000 ** (pair / width)
+    name, wave = (("sin", math.sin), ("cos", math.cos))[element % 2]
+    power = script(Number(10_000), "", f"{pair}/{width}")
+    equation = row(Call(name, Fraction(Number(position), power)), "=", Call(name, numeral(angle)), "=")
+    note = f"element {element} is a {'sine' if name == 'sin' else 'cosine'}; it and its partner are pair {pair // 2}"
+    return Working([Equation(row(*equation.items, numeral(wave(angle))), wave(angle), note)], wave(angle), 1 + angle)
+
+
+def explain_embedding(recording: Recording, scalar: TracedScalar) -> Working:
+    """Token embedding plus position embedding."""
+    return add(recording, ("embed.token", "embed.position"), scalar.index)
+
+
+def explain_residual(recording: Recording, scalar: TracedScalar) -> Working:
+    """The stream plus the update."""
+    stream = input_of(recording.config, scalar.name)
+    return add(recording, (stream, scalar.name.removesuffix("_residual")), scalar.index)
+
+
+def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
+    """The update alone, without a residual connection."""
+    update = scalar.name.removesuffix("_residual")
+    value = float(recording.array(update)[scalar.index])
+    remark = Remark(f"Without a residual connection the stream is replaced by {address_of(update, *scalar.index)}.")
+    return Working([remark, Equation(row(Symbol("x"), "=", numeral(value)), value)], value, 0.0)
+
+
+def add(recording: Recording, names: tuple[str, str], index: tuple[int, ...]) -> Working:
+    """The sum of two recorded numbers."""
+    operands = {symbol: address_of(name, *index) for symbol, name in zip(("x", "y"), names, strict=True)}
+    left, right = (float(recording.array(name)[index]) for name in names)
+    equation = row(Symbol("x"), "+", Symbol("y"), "=", numeral(left), *plus(right), "=", numeral(left + right))
+    return Working([Equation(equation, left + right, "", operands)], left + right, abs(left) + abs(right))
+
+
+def explain_identity(recording: Recording, scalar: TracedScalar) -> Working:
+    """The unchanged input of a module that does nothing: an absent norm, projection or dropout."""
+    name, index = input_and_index(recording, scalar)
+    value = float(recording.array(name)[index])
+    remark = Remark(f"{scalar.name} does nothing in this model; the value is {address_of(name, *index)}.")
+    return Working([remark, Equation(row(Symbol("x"), "=", numeral(value)), value)], value, 0.0)
+
+
+def input_and_index(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, ...]]:
+    """Name and index of the same number in the module's input, where heads may be concatenated or split."""
+    name, width = input_of(recording.config, scalar.name), recording.config.head_width
+    if name.endswith(".core"):
+        position, element = scalar.index
+        return name, (element // width, position, element % width)
+    if scalar.name.endswith(("query_norm", "key_norm")):
+        head, position, element = scalar.index
+        return name, (position, head * width + element)
+    return name, scalar.index

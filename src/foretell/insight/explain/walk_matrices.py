@@ -1,0 +1,106 @@
+"""The vectors of a small model as matrices, one row per token, with the formulas between them."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from foretell.insight.explain.explain_output import probabilities
+from foretell.insight.explain.flow import stream_into
+from foretell.insight.explain.recording import Array, Recording, to_array
+from foretell.typesetting.document import DocumentSection, Formula, Part
+from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
+
+LABEL = 10  # characters of a row's token label
+DIGITS, WIDE = 4, 6  # wider matrices have one digit less, so that eight columns fit on a line
+
+
+def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
+    """The matrices of one layer, from its input stream to its output stream."""
+    block = f"trunk.blocks.{layer}"
+    config = recording.config
+    parts: list[Part] = [shown(recording, stream_into(layer), Symbol("X"), "the stream, one row per token")]
+    if config.norm_placement == "pre":
+        parts += after_norm(recording, f"{block}.attention_norm", "X")
+    for head in range(config.num_heads):
+        parts += head_matrices(recording, f"{block}.attention.core", head)
+    parts.append(shown(recording, f"{block}.attention", Symbol("U"), "the output of attention, all heads together"))
+    parts += after_sublayer(recording, f"{block}.attention", "X′", "U")
+    if config.feedforward != "none":
+        if config.norm_placement == "pre":
+            parts += after_norm(recording, f"{block}.feedforward_norm", "X′")
+        parts.append(shown(recording, f"{block}.feedforward", Symbol("F"), "the output of the feed-forward layer"))
+        parts += after_sublayer(recording, f"{block}.feedforward", "X″", "F")
+    return DocumentSection(f"Layer {layer}", parts)
+
+
+def last_matrices(recording: Recording) -> DocumentSection:
+    """The matrices from the last stream to probabilities."""
+    parts = after_norm(recording, "trunk.norm", "X")
+    parts.append(shown(recording, "head", Symbol("logits"), "one logit per token of the vocabulary"))
+    distribution = Formula(
+        row(
+            Symbol("P"),
+            "=",
+            Call("softmax", Symbol("logits")),
+            "=",
+            labelled(recording, to_array(probabilities(recording))),
+        ),
+        "probabilities: row t is the distribution of the token after position t",
+    )
+    return DocumentSection("The head", [*parts, distribution])
+
+
+def head_matrices(recording: Recording, core: str, head: int) -> list[Part]:
+    """Queries, keys, values, scores, weights and outputs of one head."""
+    config = recording.config
+    group = head // (config.num_heads // config.num_kv_heads)
+    inputs = [
+        matrix(recording, f"{core}.{name}", script(letter, str(head)), index, f"{core}.{name}[{index}]")
+        for name, letter, index in (("query", "Q", head), ("key", "K", group), ("value", "V", group))
+    ]
+    q, k, v, a = (script(letter, str(head)) for letter in "QKVA")
+    scores = Fraction(row(q, Script(k, above=Symbol("T"))), Root(Symbol("E")))
+    masked, weights, mixed = (recording.array(name)[head] for name in (f"{core}.masked", f"{core}.weights", core))
+    return [
+        *inputs,
+        Formula(
+            row(script("S", str(head)), "=", Call("mask", scores), "=", labelled(recording, masked)),
+            f"{core}.masked[{head}]: row t, column s is the masked score of query t and key s",
+        ),
+        Formula(
+            row(a, "=", Call("softmax", script("S", str(head))), "=", labelled(recording, weights)),
+            f"{core}.weights[{head}]: every row sums to 1",
+        ),
+        Formula(row(a, v, "=", labelled(recording, mixed)), f"{core}[{head}]: each row a weighted sum of the values"),
+    ]
+
+
+def after_norm(recording: Recording, name: str, read: str) -> list[Part]:
+    """The output of a norm; empty if the model has none."""
+    if isinstance(recording.model.decoder.get_submodule(name), nn.Identity):
+        return []
+    return [shown(recording, name, Call("norm", Symbol(read)), "")]
+
+
+def after_sublayer(recording: Recording, part: str, stream: str, update: str) -> list[Part]:
+    """The stream after an update, and after the norm if norms come after sublayers."""
+    added = shown(recording, f"{part}_residual", Symbol(stream), f"the stream after {update}")
+    is_post = recording.config.norm_placement == "post"
+    return [added, *(after_norm(recording, f"{part}_norm", stream) if is_post else [])]
+
+
+def shown(recording: Recording, name: str, symbol: Expression, note: str) -> Formula:
+    """A stream (T, D) with its name."""
+    note = f"{name}: {note}" if note else name
+    return Formula(row(symbol, "=", labelled(recording, recording.array(name))), note)
+
+
+def matrix(recording: Recording, name: str, symbol: Expression, head: int, note: str) -> Formula:
+    """One head of a value (H, T, E)."""
+    return Formula(row(symbol, "=", labelled(recording, recording.array(name)[head])), note)
+
+
+def labelled(recording: Recording, values: Array) -> Matrix:
+    """A matrix with a token label for each row."""
+    labels = [recording.token(position)[:LABEL] for position in range(len(values))]
+    return Matrix(values, DIGITS if values.shape[1] <= WIDE else DIGITS - 1, labels)

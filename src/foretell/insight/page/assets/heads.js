@@ -1,0 +1,222 @@
+// Attention of all heads as small maps, and of the chosen head as a large map.
+import { hiddenPixel, inkOn, onTheme, weightColor, weightPixels } from "page/colors.js";
+import { firstKey, isKept, isVisible, weight, weightRow } from "page/data.js";
+import { byId, fill, fitCanvas, make, onArrows, onWidth } from "page/dom.js";
+import { four, named, short } from "page/format.js";
+
+// Every head of every layer as a small map. If a text has more tokens than cells, each cell shows its largest weight.
+const THUMB_CELLS = 64; // cells per side of a small map
+// Many heads are drawn small, to leave room for the large map
+const thumbSize = (heads) => Math.round(Math.min(110, Math.max(36, 470 / heads)));
+
+export function showGrid(data, choice) {
+  const { layers, heads } = data.shape;
+  const T = data.tokens.length;
+  const side = Math.min(T, THUMB_CELLS);
+  const buttons = [];
+  const lines = Array.from({ length: layers }, (_, layer) => make("div", { role: "row", class: "heads-row" },
+    make("span", { role: "rowheader", class: "row-label" }, make("span", { class: "sr" }, "layer "), String(layer)),
+    ...Array.from({ length: heads }, (_, head) => {
+      const button = make("button", { type: "button", class: "thumb", "aria-label": `layer ${layer}, head ${head}`, title: `layer ${layer}, head ${head}`,
+        onclick: () => choice.set({ layer, head }) }, make("canvas", { width: side, height: side, "aria-hidden": "true" }));
+      buttons.push(button);
+      return make("span", { role: "gridcell" }, button);
+    })));
+  const columns = make("div", { role: "row", class: "heads-row labels" }, make("span", { role: "columnheader", class: "row-label corner" }, "layer"),
+    ...Array.from({ length: heads }, (_, head) => make("span", { role: "columnheader", class: "column-label" }, make("span", { class: "sr" }, "head "), String(head))));
+  const grid = make("div", { role: "grid", "aria-label": "Heads: a row for each layer", class: "heads", style: `--heads:${heads};--thumb:${thumbSize(heads)}px` }, columns, ...lines);
+  fill(byId("grid"), grid, make("p", { class: "hint" }, heads * layers > 1 ? "Rows are layers, columns are heads." : "This model has one head."));
+
+  const choose = (layer, head) => { choice.set({ layer, head }); buttons[choice.layer * heads + choice.head].focus(); };
+  onArrows(grid, (right, down) => choose(choice.layer + down, choice.head + right), (first) => choose(choice.layer, first ? 0 : heads - 1));
+  choice.listen((changed) => {
+    if (!changed.has("layer") && !changed.has("head")) return;
+    buttons.forEach((button, i) => {
+      const chosen = i === choice.layer * heads + choice.head;
+      button.setAttribute("aria-pressed", chosen);
+      button.tabIndex = chosen ? 0 : -1;
+    });
+  });
+  // One layer at a time, so that the page stays responsive
+  const paintFrom = (layer) => {
+    for (let head = 0; head < heads; head++) paintThumb(data, buttons[layer * heads + head].firstChild, layer, head, side);
+    if (layer + 1 < layers) setTimeout(() => paintFrom(layer + 1));
+  };
+  setTimeout(() => paintFrom(0));
+  onTheme(() => paintFrom(0));
+}
+
+function paintThumb(data, canvas, layer, head, side) {
+  const T = data.tokens.length;
+  const largest = new Int32Array(side * side).fill(-1);
+  for (let query = 0; query < T; query++) {
+    if (!isKept(data, query)) continue;
+    const y = Math.floor((query * side) / T) * side;
+    const weights = weightRow(data, layer, head, query);
+    const first = firstKey(data, layer, query);
+    for (let i = 0; i < weights.length; i++) {
+      const cell = y + Math.floor(((first + i) * side) / T);
+      if (weights[i] > largest[cell]) largest[cell] = weights[i];
+    }
+  }
+  canvas.getContext("2d").putImageData(colored(largest, side, side), 0, 0);
+}
+
+// An image of weights in ten-thousandths; -1 is hidden.
+function colored(values, width, height) {
+  const image = new ImageData(width, height);
+  const pixels = new Int32Array(image.data.buffer);
+  const colors = weightPixels(), hidden = hiddenPixel();
+  for (let i = 0; i < values.length; i++) pixels[i] = values[i] < 0 ? hidden : colors[values[i]];
+  return image;
+}
+
+// The chosen head as a large map: hovering or arrow keys read a cell, a click or Enter chooses its token and key.
+const LARGEST = 620; // pixels per side
+const READABLE = 13; // pixels per line of text
+const ROOM_FOR_NUMBER = 46;
+
+export function showMap(data, choice) {
+  const T = data.tokens.length;
+  const canvas = make("canvas", { id: "map-canvas", tabindex: 0, role: "application", "aria-roledescription": "heat map",
+    "aria-label": "Attention of the chosen head. Arrow keys move over the cells, Enter chooses the row’s token.", "aria-describedby": "reading" });
+  fill(byId("map"), canvas);
+  let layout = null, cells = null, cursor = null;
+
+  const paintCells = () => { cells = headImage(data, choice.layer, choice.head); };
+  const paint = () => { if (layout && cells) paintMap(data, choice, canvas, layout, cells, cursor); };
+  const cellAt = (event) => {
+    const box = canvas.getBoundingClientRect();
+    const key = Math.floor((event.clientX - box.left - layout.left) / layout.cell);
+    const token = Math.floor((event.clientY - box.top - layout.top) / layout.cell);
+    return key >= 0 && key < T && token >= 0 && token < T ? { token, key } : null;
+  };
+  const read = (cell) => { choice.point(cell); };
+
+  canvas.addEventListener("pointermove", (event) => read(cellAt(event)));
+  canvas.addEventListener("pointerdown", (event) => read(cellAt(event)));
+  canvas.addEventListener("pointerleave", () => read(null));
+  canvas.addEventListener("click", (event) => { const cell = cellAt(event); if (cell) choice.set(cell); });
+  const move = (right, down) => {
+    cursor = cursor ?? { token: choice.token, key: choice.key };
+    cursor = { token: clamp(cursor.token + down, T), key: clamp(cursor.key + right, T) };
+    read(cursor);
+  };
+  onArrows(canvas, move, (first) => move(first ? -T : T, 0));
+  canvas.addEventListener("keydown", (event) => {
+    if (event.key === "Enter" || event.key === " ") { event.preventDefault(); if (cursor) choice.set(cursor); }
+    if (event.key === "Escape") { cursor = null; read(null); }
+  });
+  canvas.addEventListener("blur", () => { cursor = null; read(null); });
+
+  choice.listen((changed) => {
+    if (changed.has("layer") || changed.has("head")) paintCells();
+    if (changed.has("layer") || changed.has("head")) {
+      fill(byId("head-title"), `Layer ${choice.layer}, head ${choice.head} `, make("code", {}, `trunk.blocks.${choice.layer}.attention.core.weights[0, ${choice.head}]`));
+    }
+    byId("reading").textContent = reading(data, choice);
+    paint();
+  });
+  onTheme(() => { paintCells(); paint(); showScale(); });
+  onWidth(byId("map"), (width) => { layout = mapLayout(data, width); Object.assign(canvas.dataset, { left: layout.left, top: layout.top, cell: layout.cell }); paint(); });
+  showScale();
+}
+
+const clamp = (value, size) => Math.min(size - 1, Math.max(0, value));
+
+// Sizes of margin and cells; token labels are shown if there is room.
+function mapLayout(data, width) {
+  const T = data.tokens.length;
+  const labels = Math.min(LARGEST, width) / T > READABLE + 3;
+  const longest = Math.max(...data.tokens.map((token) => short(token.text, 10).length));
+  const margin = labels ? Math.min(90, 14 + 7 * longest) : 30;
+  const side = Math.min(LARGEST, width - margin - 2);
+  return { left: margin, top: margin, side, cell: side / T, labels, width: margin + side + 2 };
+}
+
+// One pixel per cell.
+function headImage(data, layer, head) {
+  const T = data.tokens.length;
+  const values = new Int32Array(T * T).fill(-1);
+  for (let query = data.firstQuery; query < T; query++) values.set(weightRow(data, layer, head, query), query * T + firstKey(data, layer, query));
+  const canvas = make("canvas", { width: T, height: T });
+  canvas.getContext("2d").putImageData(colored(values, T, T), 0, 0);
+  return canvas;
+}
+
+function paintMap(data, choice, canvas, layout, cells, cursor) {
+  const { left, top, side, cell } = layout;
+  const style = getComputedStyle(document.documentElement);
+  const ink = (name) => style.getPropertyValue(name);
+  const context = fitCanvas(canvas, layout.width, layout.top + side + 2);
+  context.imageSmoothingEnabled = false;
+  context.drawImage(cells, left, top, side, side);
+  context.font = `12px ${ink("--sans")}`;
+  if (cell >= ROOM_FOR_NUMBER) paintNumbers(data, choice, context, layout);
+  paintLabels(data, choice, context, layout, ink);
+  const around = cell < 8 ? 2 : 0; // a frame would hide small cells
+  frame(context, ink("--accent"), 2, left, top + choice.token * cell - around, side, cell + 2 * around);
+  if (!choice.under) frame(context, ink("--accent"), 2, left + choice.key * cell, top + choice.token * cell - around, cell, cell + 2 * around);
+  if (choice.under?.key !== undefined && choice.under?.key !== null) {
+    frame(context, ink("--text"), cursor ? 2 : 1.5, left + choice.under.key * cell, top + choice.under.token * cell, cell, cell);
+  }
+}
+
+function frame(context, color, width, x, y, w, h) {
+  context.strokeStyle = color;
+  context.lineWidth = width;
+  context.strokeRect(x, y, Math.max(w, 3), Math.max(h, 3));
+}
+
+function paintNumbers(data, choice, context, { left, top, cell }) {
+  context.textAlign = "center";
+  context.textBaseline = "middle";
+  for (let query = 0; query < data.tokens.length; query++) {
+    for (let key = firstKey(data, choice.layer, query); key <= query; key++) {
+      if (!isKept(data, query)) continue;
+      const own = weight(data, choice.layer, choice.head, query, key);
+      context.fillStyle = inkOn(own);
+      context.fillText(four(own), left + (key + 0.5) * cell, top + (query + 0.5) * cell);
+    }
+  }
+}
+
+function paintLabels(data, choice, context, layout, ink) {
+  const T = data.tokens.length;
+  const every = layout.labels ? 1 : Math.max(1, 2 ** Math.ceil(Math.log2(28 / layout.cell)));
+  const text = (i) => (layout.labels ? short(data.tokens[i].text, 10) : String(i));
+  const token = choice.shownToken(), key = choice.shownKey();
+  for (let i = 0; i < T; i += every) {
+    const middle = (i + 0.5) * layout.cell;
+    write(context, text(i), layout.left - 6, layout.top + middle, "right", 0, ink(i === token ? "--text" : "--muted"));
+    write(context, text(i), layout.left + middle, layout.top - 8, layout.labels ? "left" : "center", layout.labels ? -Math.PI / 2 : 0, ink(i === key ? "--text" : "--muted"));
+  }
+}
+
+function write(context, text, x, y, align, turn, color) {
+  context.save();
+  context.translate(x, y);
+  context.rotate(turn);
+  context.fillStyle = color;
+  context.textBaseline = "middle";
+  context.textAlign = align;
+  context.fillText(text, 0, 0);
+  context.restore();
+}
+
+function reading(data, choice) {
+  const token = choice.shownToken();
+  const key = choice.shownKey();
+  if (key === null) return `${named(data, token)} is under the pointer.`;
+  const pair = `${named(data, token)} → ${named(data, key)}`;
+  if (!isVisible(data, choice.layer, token, key)) return `${pair}: hidden: the key ${key > token ? "comes later" : "is outside the window"}`;
+  if (!isKept(data, token)) return `${pair}: not in this page`;
+  return `${pair}: ${four(weight(data, choice.layer, choice.head, token, key))}`;
+}
+
+function showScale() {
+  const swatch = (text, style) => make("span", { class: "swatch" }, make("i", { style }), text);
+  fill(byId("scale"), make("p", { class: "scale", "aria-label": "Colour scale" },
+    ...[0, 0.01, 0.05, 0.2, 0.5, 1].map((value) => swatch(String(value), `background:${weightColor(value)}`)),
+    swatch("hidden", "background:var(--hidden)")));
+}

@@ -1,0 +1,81 @@
+"""The logit lens applies the last norm and the head to the stream after every block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from foretell.errors import UsageError
+from foretell.insight.attribution.logit_lens import logit_lens
+from foretell.insight.trace import Trace
+from foretell.language_model import LanguageModel
+
+MakeModel = Callable[..., LanguageModel]
+
+
+@torch.no_grad()
+def test_the_reading_after_the_last_block_is_the_models_prediction(model: LanguageModel, text: str) -> None:
+    probabilities = model.decoder(torch.tensor([model.tokenizer.encode(text)]))[0].double().softmax(-1)
+    lens = logit_lens(model, text, top=4)
+    assert [reading.position for reading in lens.positions] == list(range(7))
+    for ours, expected in zip(lens.positions, probabilities, strict=True):
+        best = expected.topk(4)
+        assert ours.winner.id == int(best.indices[0])
+        assert [token.id for token in ours.readings[-1].tokens] == best.indices.tolist()
+        assert [token.probability for token in ours.readings[-1].tokens] == pytest.approx(
+            best.values.tolist(), rel=1e-4
+        )
+        assert (ours.readings[-1].rank, ours.readings[-1].probability) == (1, pytest.approx(ours.winner.probability))
+
+
+@torch.no_grad()
+def test_an_earlier_reading_is_the_last_norm_and_the_head_on_the_stream(model: LanguageModel, text: str) -> None:
+    reading = logit_lens(model, text, at=3).positions[0].readings[1]
+    with Trace(model, "trunk.blocks.0") as trace:
+        model.decoder(torch.tensor([model.tokenizer.encode(text)]))
+    stream = model.decoder.trunk.norm(trace["trunk.blocks.0"][0, 3])
+    expected = model.decoder.head(stream).double().softmax(-1)
+    winner = logit_lens(model, text, at=3).positions[0].winner.id
+    assert reading.name == "trunk.blocks.0"
+    assert reading.tokens[0].id == int(expected.argmax())
+    assert reading.probability == pytest.approx(float(expected[winner]), rel=1e-4)
+    assert reading.rank == sorted(expected.tolist(), reverse=True).index(float(expected[winner])) + 1
+
+
+def test_one_position_alone_is_the_same_as_among_all(make_model: MakeModel, text: str) -> None:
+    model = make_model("gpt2", torch.float64)
+    alone, among = logit_lens(model, text, at=-3).positions[0], logit_lens(model, text).positions[4]
+    assert alone.context == among.context == "abcad"
+    for ours, theirs in zip(alone.readings, among.readings, strict=True):
+        assert ours.probability == pytest.approx(theirs.probability)
+        assert (ours.name, ours.rank) == (theirs.name, theirs.rank)
+
+
+def test_a_winner_has_settled_from_where_it_ranks_first_to_the_end(make_model: MakeModel, text: str) -> None:
+    for position in logit_lens(make_model("gpt2", num_layers=5), text).positions:
+        names = [reading.name for reading in position.readings]
+        since = names.index(position.settled)
+        assert all(reading.rank == 1 for reading in position.readings[since:])
+        assert since == 0 or position.readings[since - 1].rank > 1
+
+
+def test_printed_output_fits_80_columns(make_model: MakeModel, text: str) -> None:
+    lines = str(logit_lens(make_model("gpt2", num_layers=12), text, top=8)).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert sum(line.startswith(("embed ", "trunk.blocks.")) for line in lines) == 13
+    assert len([line for line in lines if line.lstrip()[:1].isdigit()]) == 7
+
+
+def test_json_has_every_reading(make_model: MakeModel, text: str) -> None:
+    values = logit_lens(make_model("gpt2"), text, at=1, top=2).to_json()
+    position = values["positions"][0]
+    assert list(position) == ["position", "context", "winner", "readings"]
+    assert [reading["name"] for reading in position["readings"]] == ["embed", "trunk.blocks.0", "trunk.blocks.1"]
+    assert all(len(reading["tokens"]) == 2 for reading in position["readings"])
+
+
+def test_a_position_outside_the_text_is_refused(make_model: MakeModel, text: str) -> None:
+    with pytest.raises(UsageError, match="position -8 is outside"):
+        logit_lens(make_model("gpt2"), text, at=-8)

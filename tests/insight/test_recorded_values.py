@@ -1,0 +1,127 @@
+"""The memory budget of a trace: estimated before a pass and counted during it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from foretell.config import SamplingConfig
+from foretell.data.batch import Batch
+from foretell.errors import UsageError
+from foretell.generation.engine import generate
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import Sequence
+from foretell.insight.points import Point, make_catalog
+from foretell.insight.recorded_values import Budget, element_bytes, format_bytes, least_widths, width_name
+from foretell.insight.trace import Trace
+from foretell.model.decoder import Decoder
+from foretell.training.objective import Objective
+
+MakeDecoder = Callable[..., Decoder]
+NOT_ESTIMATED = ("embed.position", "trunk.rotation.cosine", "trunk.rotation.sine", "head")  # see least_widths
+
+
+def refuse(*_: object) -> None:
+    raise AssertionError("the model ran")
+
+
+def test_the_estimate_of_every_name_equals_what_a_pass_records(decoder: Decoder, ids: Tensor) -> None:
+    catalog = make_catalog(decoder)
+    with Trace(decoder, "**") as trace:
+        decoder(ids)
+    widths = least_widths(decoder.config, ids.shape[1])
+    for name, entry in catalog.entries.items():
+        if isinstance(entry, Point) and name not in NOT_ESTIMATED:
+            assert ids.numel() * widths[width_name(entry)] == trace[name].numel(), name
+
+
+def test_a_pass_that_would_exceed_the_budget_does_not_start(gpt2: Decoder, ids: Tensor) -> None:
+    gpt2.embed.register_forward_hook(refuse)
+    with pytest.raises(UsageError) as error, Trace(gpt2, "**.up", budget_bytes=9000):
+        gpt2(ids)
+    assert str(error.value) == (
+        "the trace needs 9.0 KiB or more and may hold 8.8 KiB; largest: trunk.blocks.*.feedforward.up 9.0 KiB. "
+        "Select fewer names, give a shorter text, or (in Python) raise budget_bytes"
+    )
+
+
+def test_a_pass_that_exactly_fits_is_recorded(gpt2: Decoder, ids: Tensor) -> None:
+    with Trace(gpt2, "**.up", budget_bytes=2 * 36 * 32 * 4) as trace:
+        gpt2(ids)
+    assert trace.held_bytes == trace.budget_bytes
+
+
+def test_derived_values_need_their_inputs_only(gpt2: Decoder, ids: Tensor) -> None:
+    with Trace(gpt2, "**.core.*") as trace:
+        gpt2(ids)
+    assert trace.held_bytes == 2 * 3 * 36 * 8 * 4  # queries, keys and values, each once
+
+
+def test_a_generation_stops_when_its_budget_is_exceeded(gpt2: Decoder) -> None:
+    sequence = Sequence([1, 2, 3])
+    with pytest.raises(UsageError, match="the trace needs"), Trace(gpt2, "trunk", budget_bytes=5 * 8 * 4) as trace:
+        for _ in generate(gpt2, [sequence], Sampler(SamplingConfig()), 8):
+            pass
+    assert len(sequence.generated) == 3
+    assert trace.held_bytes <= 6 * 8 * 4
+
+
+def test_gradients_are_part_of_the_estimate(gpt2: Decoder, ids: Tensor) -> None:
+    values = 36 * 8 * 4
+    objective = Objective(gpt2)
+    batch = Batch(ids, ids, torch.ones(ids.shape))
+    with Trace(gpt2, "trunk", gradients=True, budget_bytes=2 * values) as trace:
+        objective(batch).sum.backward()
+    assert trace.held_bytes == 2 * values
+    gpt2.embed.register_forward_hook(refuse)
+    with pytest.raises(UsageError), Trace(gpt2, "trunk", gradients=True, budget_bytes=2 * values - 1):
+        objective(batch)
+
+
+def test_logits_are_counted_when_recorded(gpt2: Decoder, ids: Tensor) -> None:
+    with pytest.raises(UsageError, match="largest: head"), Trace(gpt2, "head", budget_bytes=100):
+        gpt2(ids)
+
+
+def test_element_bytes_consider_autocast(gpt2: Decoder) -> None:
+    weight = gpt2.embed.token.weight
+    assert element_bytes(weight) == 4
+    with torch.autocast("cpu", torch.bfloat16):
+        assert element_bytes(weight) == 2
+        assert element_bytes(weight.bfloat16()) == 2
+    assert element_bytes(weight.double()) == 8
+
+
+def test_saving_counts_derived_values(gpt2: Decoder, ids: Tensor, tmp_path) -> None:
+    with Trace(gpt2, "**.weights", budget_bytes=5000) as trace:
+        gpt2(ids)
+    with pytest.raises(UsageError, match="largest: trunk.blocks.\\*.attention.core.weights"):
+        trace.save(tmp_path / "x.safetensors")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_error_names_the_largest_values_with_layers_summed() -> None:
+    budget = Budget(100)
+    for name, size in {"a.0.b": 20, "a.1.b": 20, "c": 5, "d": 1, "e": 2}.items():
+        budget.add(name, torch.zeros(size, dtype=torch.uint8))
+    with pytest.raises(UsageError, match=r"largest: f 60 bytes, a.\*.b 40 bytes, c 5 bytes\. "):
+        budget.add("f", torch.zeros(60, dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (2 << 30, "2.0 GiB"), (5 << 40, "5,120.0 GiB")],
+)
+def test_format_bytes(count: int, text: str) -> None:
+    assert format_bytes(count) == text
+
+
+def test_an_unknown_module_is_not_estimated_but_counted(gpt2: Decoder, ids: Tensor) -> None:
+    gpt2.trunk.blocks[0].add_module("probe", nn.Identity())
+    gpt2.trunk.blocks[0].register_forward_hook(lambda block, _, output: block.get_submodule("probe")(output))
+    with Trace(gpt2, "**.probe") as trace:
+        gpt2(ids)
+    assert trace.held_bytes == 36 * 8 * 4
