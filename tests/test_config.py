@@ -123,15 +123,10 @@ def test_without_a_norm_qk_norm_is_off_unless_asked_for():
         preset_config("tiny", vocab_size=50).replaced(norm="none", qk_norm=True)
 
 
-def test_the_defaults_of_sampling_change_nothing():
+def test_the_defaults_of_sampling():
     config = SamplingConfig()
-    assert (config.temperature, config.top_k, config.top_p, config.min_p, config.repetition_penalty) == (
-        1,
-        None,
-        1,
-        0,
-        1,
-    )
+    values = (config.temperature, config.top_k, config.top_p, config.min_p, config.repetition_penalty, config.seed)
+    assert values == (0.8, None, 0.95, 0, 1, 1)
 
 
 def test_toml_is_read_and_bad_toml_is_named(tmp_path):

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from foretell.config import Config
     from foretell.inference.completion import generate
-    from foretell.inference.distribution import next_tokens, score
-    from foretell.inference.embedding import embed
+    from foretell.inference.query import embed, next_tokens, score
     from foretell.insight.explain.explain import explain
     from foretell.insight.trace import Trace
     from foretell.loading import load
@@ -31,12 +30,12 @@ _HOMES = {
     "Decoder": "foretell.model.decoder",
     "Tokenizer": "foretell.text",
     "Trace": "foretell.insight.trace",
-    "embed": "foretell.inference.embedding",
+    "embed": "foretell.inference.query",
     "explain": "foretell.insight.explain.explain",
     "generate": "foretell.inference.completion",
     "load": "foretell.loading",
-    "next_tokens": "foretell.inference.distribution",
-    "score": "foretell.inference.distribution",
+    "next_tokens": "foretell.inference.query",
+    "score": "foretell.inference.query",
     "train": "foretell.pretraining.train",
 }
 __all__ = [

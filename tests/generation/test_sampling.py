@@ -132,6 +132,7 @@ def test_a_row_is_filtered_the_same_alone_or_beside_others(apply: Filter) -> Non
 # --- which filters run, and in which order ---------------------------------------------------------------------------
 
 ALL_FILTERS: dict[str, Any] = {"min_p": 0.1, "top_p": 0.9, "top_k": 3, "temperature": 0.5, "repetition_penalty": 1.2}
+NEUTRAL: dict[str, Any] = {"temperature": 1, "top_p": 1}  # the model's own distribution
 
 
 def test_filters_run_in_the_order_of_the_configuration() -> None:
@@ -140,7 +141,7 @@ def test_filters_run_in_the_order_of_the_configuration() -> None:
 
 
 def test_filters_that_would_do_nothing_do_not_run() -> None:
-    assert make_filters(SamplingConfig()) == {}
+    assert make_filters(SamplingConfig(**NEUTRAL)) == {}
 
 
 def test_top_p_looks_at_probabilities_after_the_temperature() -> None:
@@ -199,7 +200,7 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
 
 def test_samples_follow_the_distribution() -> None:
     logits = torch.linspace(-2, 2, 10, dtype=torch.float64)
-    tokens = Sampler(SamplingConfig())(logits.expand(5000, -1), [[1, 2]] * 5000, list(range(5000)))
+    tokens = Sampler(SamplingConfig(**NEUTRAL))(logits.expand(5000, -1), [[1, 2]] * 5000, list(range(5000)))
     counts = torch.tensor(tokens).bincount(minlength=10)
     assert chi_square(counts, logits.softmax(-1)) < 27.9  # 9 degrees of freedom: exceeded once in a thousand
     assert chi_square(counts, torch.full((10,), 0.1)) > 100  # and so another distribution is noticed

@@ -11,8 +11,7 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
 from foretell.inference.completion import Completer, generate
-from foretell.inference.distribution import next_tokens, score
-from foretell.inference.embedding import embed
+from foretell.inference.query import embed, next_tokens, score
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
@@ -117,7 +116,7 @@ def test_the_end_token_has_a_receipt_although_it_is_no_part_of_the_text(model):
         return torch.zeros_like(logits).index_fill(-1, torch.tensor([end]), 50.0)
 
     with Trace(model, replace={"head": certain}):
-        completion = generate(model, "words", 5, receipts=True)[0]
+        completion = generate(model, "words", 5, receipts=True)
     assert (completion.finish_reason, completion.token_ids) == ("end", [])
     assert [receipt.token for receipt in completion.receipts or []] == [end]
     (completion.receipts or [])[0].check()
@@ -125,6 +124,6 @@ def test_the_end_token_has_a_receipt_although_it_is_no_part_of_the_text(model):
 
 def test_what_a_stop_string_takes_away_has_receipts(model):
     letters = [chr(code) for code in range(ord("A"), ord("z"))]
-    completion = generate(model, "words", 40, stop=letters, receipts=True, seed=2)[0]
+    completion = generate(model, "words", 40, stop=letters, receipts=True, seed=2)
     assert completion.finish_reason == "stop"
     assert len(completion.receipts or []) > len(completion.token_ids)

@@ -7,8 +7,7 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.inference.completion import Completion, generate
-from foretell.inference.distribution import next_tokens, score
-from foretell.inference.embedding import embed
+from foretell.inference.query import embed, next_tokens, score
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
@@ -77,7 +76,7 @@ def forced(model, monkeypatch):
     def call(token: int) -> Completion:
         always = lambda config, vocab_size: lambda logits, ids, samples: [token] * len(ids)  # noqa: E731
         monkeypatch.setattr("foretell.inference.completion.Sampler", always)
-        return generate(model, "the cat", 3)[0]
+        return generate(model, "the cat", 3)
 
     return call
 
@@ -93,9 +92,9 @@ def test_an_ordinary_token_ends_nothing_and_comes_with_its_space(forced):
 
 
 def test_a_stop_string_keeps_the_tokens_that_its_text_needs(model):
-    whole = generate(model, "the cat", 8, temperature=0)[0]
+    whole = generate(model, "the cat", 8, temperature=0)
     assert whole.text.startswith(" ")
     first = whole.text.split(" ")[2]
-    stopped = generate(model, "the cat", 8, temperature=0, stop=[f" {first}"])[0]
+    stopped = generate(model, "the cat", 8, temperature=0, stop=[f" {first}"])
     assert stopped.finish_reason == "stop"
     assert "the cat" + stopped.text == model.tokenizer.decode([*model.tokenizer.encode("the cat"), *stopped.token_ids])

@@ -28,7 +28,7 @@ def embed(
     """
     texts = read_texts(text)
     loaded = open_model(model, device, dtype)
-    from foretell.inference.embedding import embed as embed_text
+    from foretell.inference.query import embed as embed_text
 
     for one in texts:
         vector = embed_text(loaded, one, pool)

@@ -18,9 +18,12 @@ from foretell.cli.arguments import (
     read_text,
 )
 from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.config import SamplingConfig
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completion
+
+DEFAULTS = SamplingConfig()
 
 
 def generate(
@@ -33,11 +36,15 @@ def generate(
     max_tokens: Annotated[
         int | None, Parameter(help="How many tokens at most; default: 200, or what still fits.", show_default=False)
     ] = None,
-    temperature: Annotated[float, Parameter(help="0 always takes the likeliest.")] = 0.8,
-    top_k: Annotated[int | None, Parameter(help="Keep the k likeliest.", show_default=False)] = None,
-    top_p: Annotated[float, Parameter(help="Keep this much probability.")] = 0.95,
-    min_p: Annotated[float, Parameter(help="Drop what is less likely than this share of the likeliest.")] = 0.0,
-    repetition_penalty: Annotated[float, Parameter(help="Above 1 discourages tokens that occurred.")] = 1.0,
+    temperature: Annotated[float, Parameter(help="0 always takes the likeliest.")] = DEFAULTS.temperature,
+    top_k: Annotated[int | None, Parameter(help="Keep the k likeliest.", show_default=False)] = DEFAULTS.top_k,
+    top_p: Annotated[float, Parameter(help="Keep this much probability.")] = DEFAULTS.top_p,
+    min_p: Annotated[
+        float, Parameter(help="Drop what is less likely than this share of the likeliest.")
+    ] = DEFAULTS.min_p,
+    repetition_penalty: Annotated[
+        float, Parameter(help="Above 1 discourages tokens that occurred.")
+    ] = DEFAULTS.repetition_penalty,
     stop: Annotated[
         list[str] | None,
         Parameter(
@@ -47,7 +54,7 @@ def generate(
             help="End before this string; may be repeated.",
         ),
     ] = None,
-    seed: Annotated[int, Parameter(help="The same seed writes the same text.")] = 1,
+    seed: Annotated[int, Parameter(help="The same seed writes the same text.")] = DEFAULTS.seed,
     context_shift: Annotated[
         bool, Flag, Parameter(name="--slide", help="When the context is full, go on from its tail.")
     ] = False,
@@ -60,29 +67,23 @@ def generate(
 
     The text appears on stdout as it is written: the prompt, then its continuation.
     """
-    from foretell.config import SamplingConfig, make_section
-
-    sampling = make_section(
-        SamplingConfig,
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "seed": seed,
-        },
+    sampling = SamplingConfig(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
     )
     texts = [read_text(prompt) for prompt in (prompts or [""])]
     loaded = open_model(model, device, dtype)
-    from foretell.inference.completion import COMPLETERS
+    from foretell.inference.completion import make_completer
 
     stops = ["-" if one == STANDARD_INPUT else one for one in (stop or [])]
-    completer = COMPLETERS[receipt](loaded, texts, sampling, stops)
+    completer = make_completer(loaded, texts, sampling, stops, receipt)
     if context_shift:
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
-    limit = max_tokens if max_tokens is not None else completer.default_length(context_shift)
-    pieces = completer.stream(limit, context_shift=context_shift)
+    pieces = completer.stream(max_tokens, context_shift=context_shift)
     if json or len(texts) > 1:
         for _ in pieces:
             pass

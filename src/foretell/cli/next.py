@@ -13,7 +13,7 @@ from foretell.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from foretell.inference.distribution import NextTokens
+    from foretell.inference.query import NextTokens
 
 BAR_WIDTH = 30
 
@@ -38,10 +38,9 @@ def next_verb(
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text)
     loaded = open_model(model, device, dtype)
-    from foretell.inference.distribution import next_tokens
-    from foretell.language_model import encode_some
+    from foretell.inference.query import next_tokens
 
-    positions = list(range(len(encode_some(loaded, text)))) if every else [-1 if at is None else at]
+    positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]
     found = next_tokens(loaded, text, top, positions)
     if json:
         print_json([one.to_json() for one in found] if every else found[0].to_json())

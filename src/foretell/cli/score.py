@@ -11,7 +11,7 @@ from foretell.cli.terminal import open_model, print_json, results
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from foretell.inference.distribution import Score, ScoredToken
+    from foretell.inference.query import Score, ScoredToken
 
 # surprise in bits -> style: from what the model expected to what it would hardly have written
 SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))
@@ -32,7 +32,7 @@ def score(
     """
     text = read_text(text)
     loaded = open_model(model, device, dtype)
-    from foretell.inference.distribution import score as score_text
+    from foretell.inference.query import score as score_text
 
     result = score_text(loaded, text)
     start = "".join(loaded.tokenizer.pieces(loaded.tokenizer.start_ids))

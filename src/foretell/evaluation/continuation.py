@@ -126,8 +126,7 @@ def _likelihoods(rows: list[Row], model: LanguageModel) -> list[Likelihood]:
 def _likelihood(row: Row, hidden: torch.Tensor, model: LanguageModel) -> Likelihood:
     """From the hidden vectors of a row, (T, D)."""
     targets = torch.tensor(row.ids[row.first :], device=model.device)
-    logits = model.decoder.head(hidden[row.first - 1 : len(row.ids) - 1])[:, : model.tokenizer.vocab_size]  # (N, V)
-    logprobs = logits.double().log_softmax(-1)
+    logprobs = model.log_probabilities(model.decoder.head(hidden[row.first - 1 : len(row.ids) - 1]))  # (N, V)
     total = float(logprobs.gather(1, targets[:, None]).sum())
     return Likelihood(total, len(targets), bool((logprobs.argmax(-1) == targets).all()))
 

@@ -28,7 +28,7 @@ ADAM: dict[str, Any] = {
     "clip_norm": None,
     "batch_size": 1,
 }
-LIKELIEST = SamplingConfig(temperature=0)
+LIKELIEST = SamplingConfig(temperature=0, top_p=1.0)
 
 
 class Rows:

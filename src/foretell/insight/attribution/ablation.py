@@ -18,7 +18,7 @@ from foretell.insight.attribution.address import FILLS, Target, find_targets
 from foretell.insight.attribution.prediction import Prediction, choose_token, make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import percent, quoted
-from foretell.language_model import LanguageModel, TokenProbability, likeliest
+from foretell.language_model import LanguageModel, TokenProbability
 from foretell.typesetting.document import Paragraph, Section, Table
 from foretell.typesetting.notebook import Shown
 
@@ -82,17 +82,17 @@ def ablate(
         raise UsageError(f"unknown replacement '{fill}'{did_you_mean(fill, FILLS)}; known: {', '.join(FILLS)}")
     targets = find_targets(model.decoder, address)
     prediction = make_prediction(model, text, at)
-    before = prediction.logits().double().log_softmax(-1)  # (V,)
+    before = model.log_probabilities(prediction.logits())  # (V,)
     chosen = choose_token(model, token, before)
     effects = [_effect(prediction, target, fill, chosen, before) for target in targets]
     effects.sort(key=lambda effect: -effect.divergence)
     value = float(before[chosen])
     asked = TokenProbability(chosen, model.tokenizer.text_of(chosen), float(before[chosen].exp()), value)
-    return Ablation(str(prediction), asked, likeliest(model, before, 1)[0], fill, effects)
+    return Ablation(str(prediction), asked, model.top_tokens(before, 1)[0], fill, effects)
 
 
 def _effect(prediction: Prediction, target: Target, fill: str, token: int, before: Tensor) -> Effect:
     with Trace(prediction.model, replace={target.name: target.change(FILLS[fill])}):
-        after = prediction.logits().double().log_softmax(-1)
+        after = prediction.model.log_probabilities(prediction.logits())
     divergence = float((before.exp() * (before - after)).sum())
-    return Effect(str(target), float(after[token].exp()), divergence, likeliest(prediction.model, after, 1)[0])
+    return Effect(str(target), float(after[token].exp()), divergence, prediction.model.top_tokens(after, 1)[0])

@@ -16,7 +16,7 @@ from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.early import logits_after
 from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
-from foretell.language_model import LanguageModel, TokenProbability, likeliest
+from foretell.language_model import LanguageModel, TokenProbability
 from foretell.typesetting.document import Part, Section, Table
 from foretell.typesetting.notebook import Shown
 
@@ -105,18 +105,18 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
         for row, winner, found in zip(logprobs, winners, readings, strict=True):
             found.append(_reading(model, name, row, winner, top))
     texts = [model.tokenizer.decode(prediction.ids[: place + 1]) for place in places]
-    first = [likeliest(model, row, 1)[0] for row in final]
+    first = [model.top_tokens(row, 1)[0] for row in final]
     return Lens([LensPosition(*one) for one in zip(places, texts, first, readings, strict=True)])
 
 
 def _read(model: LanguageModel, stream: Tensor) -> Tensor:
     """Log-probabilities (P, V) of what may follow, from places of the stream (P, D)."""
-    return logits_after(model.decoder, stream)[:, : model.tokenizer.vocab_size].double().log_softmax(-1)
+    return model.log_probabilities(logits_after(model.decoder, stream))
 
 
 def _reading(model: LanguageModel, name: str, logprobs: Tensor, winner: int, top: int) -> Reading:
     rank = 1 + int((logprobs > logprobs[winner]).sum())
-    return Reading(name, likeliest(model, logprobs, top), float(logprobs[winner].exp()), rank)
+    return Reading(name, model.top_tokens(logprobs, top), float(logprobs[winner].exp()), rank)
 
 
 def _step(probability: float) -> str:

@@ -14,7 +14,7 @@ from foretell.insight.explain.arrays import Array, to_array
 from foretell.insight.points import Derived
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
-from foretell.language_model import LanguageModel, encode_some
+from foretell.language_model import LanguageModel
 from foretell.model.dropout import Dropout
 
 
@@ -73,7 +73,7 @@ def record(model: LanguageModel, text: str, select: str | list[str]) -> Recordin
 
     An empty text, or dropout that is at work, is a `UsageError`; a text longer than the context a `ContextLengthError`.
     """
-    ids = encode_some(model, text)
+    ids = model.encode_fitting(text)
     check_steady(model)
     with torch.no_grad(), Trace(model, select) as trace:
         model.decoder(torch.tensor([ids], device=model.device))

@@ -16,7 +16,7 @@ from foretell.insight.explain.steps import plain
 from foretell.insight.explain.walk_document import walk_document
 from foretell.insight.explain.walked import SMALL_WIDTH, LayerWalk, Sight, Walked
 from foretell.insight.points import trace_names
-from foretell.language_model import LanguageModel, TokenProbability, likeliest
+from foretell.language_model import LanguageModel, TokenProbability
 from foretell.typesetting.document import Section
 from foretell.typesetting.notebook import Shown
 
@@ -58,7 +58,7 @@ def walk(model: LanguageModel, text: str) -> Walk:
 
 def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
     """The likeliest tokens of scores (V,)."""
-    return likeliest(recording.model, logits[: recording.vocabulary].cpu().double().log_softmax(-1), top)
+    return recording.model.top_tokens(recording.model.log_probabilities(logits.cpu()), top)
 
 
 def selection(model: LanguageModel) -> list[str]:

@@ -14,7 +14,7 @@ from foretell.insight.page.lens import Lens, look_through
 from foretell.insight.page.pack import refuse_endless, steps
 from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
-from foretell.language_model import LanguageModel, encode_some
+from foretell.language_model import LanguageModel
 from foretell.model.cache import FreshKVView
 from foretell.text import Tokenizer
 
@@ -63,7 +63,7 @@ class Pass:
 def collect(model: LanguageModel, text: str) -> Pass:
     """Run the model once over a text and take from it all that a page can show."""
     decoder, config = model.decoder, model.decoder.config
-    ids = encode_some(model, text)
+    ids = model.encode_fitting(text)
     places = stream_places(config)
     vocab_size = model.tokenizer.vocab_size
     batch = torch.tensor([ids], device=model.device)

@@ -152,6 +152,6 @@ def descend(theta: DTransformerParameters) -> list[float]:
 def sampler_probabilities(p: Vector, temperature: float) -> Vector:
     """What generation draws from at this temperature."""
     logits = torch.from_numpy(np.log(p))[None]
-    for apply in Sampler(make_section(SamplingConfig, {"temperature": temperature})).filters.values():
+    for apply in Sampler(make_section(SamplingConfig, {"temperature": temperature, "top_p": 1.0})).filters.values():
         logits = apply(logits, [[]])
     return logits.softmax(-1)[0].numpy()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretell.inference.distribution import NextTokens
+from foretell.inference.query import NextTokens
 from foretell.lessons.check import Check, above, below, printed, same
 from foretell.lessons.gpt2 import printed as figures
 from foretell.lessons.gpt2.page import make_page

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretell.inference.distribution import NextTokens
+from foretell.inference.query import NextTokens
 from foretell.lessons.catalog import find_lesson
 from foretell.lessons.gpt2.printed import FOLLOWING, IDS, PIECES, SENTENCE
 from foretell.lessons.gpt2.values import Reading

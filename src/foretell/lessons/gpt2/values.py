@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from foretell.inference.completion import generate
-from foretell.inference.distribution import NextTokens, check_position, encode_some, next_tokens
-from foretell.language_model import LanguageModel
+from foretell.inference.query import NextTokens, next_tokens
+from foretell.language_model import LanguageModel, resolve_position
 from foretell.lessons.gpt2.printed import FOLLOWING, SENTENCE
 from foretell.loading import load
 
@@ -33,11 +33,11 @@ class Reading:
 def read(weights: str | None, at: int | None) -> Reading:
     """The sentence under a model; `at` names one position more."""
     model = load(weights or SHIPPED, dtype="float32")
-    ids = encode_some(model, SENTENCE)
+    ids = model.encode_fitting(SENTENCE)
     places = shown_places(model, ids, at)
     following = next_tokens(model, SENTENCE, TOP, places)
     first = FOLLOWING[min(FOLLOWING)][0]
-    continuation = generate(model, first, CONTINUATION, temperature=0)[0].text
+    continuation = generate(model, first, CONTINUATION, temperature=0, top_p=1.0).text
     apart, apart_short = (largest_difference(model, ids, places, missing) for missing in (0, 1))
     return Reading(model, weights is not None, ids, places, following, apart, apart_short, continuation)
 
@@ -45,7 +45,7 @@ def read(weights: str | None, at: int | None) -> Reading:
 def shown_places(model: LanguageModel, ids: list[int], at: int | None) -> list[int]:
     """Where the two printed contexts end in this model's tokens, and the position that was asked for."""
     ends = [len(model.tokenizer.encode(context)) - 1 for context, _ in FOLLOWING.values()]
-    return [*ends, check_position(at, len(ids))] if at is not None else ends
+    return [*ends, resolve_position(at, len(ids))] if at is not None else ends
 
 
 @torch.inference_mode()

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from foretell.data.batch import PADDING, make_batch, make_document_batch, pad
-from foretell.inference.distribution import score
-from foretell.inference.embedding import embed as embed_text
+from foretell.inference.query import embed as embed_text
+from foretell.inference.query import score
 from foretell.insight.trace import Trace
 from foretell.lessons.smallest_decoder import printed
 from foretell.lessons.smallest_decoder.model import CONTEXT, LAYER, Weights, config, make_model
