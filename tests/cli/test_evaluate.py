@@ -35,7 +35,7 @@ def test_a_text_within_the_context_has_the_score_of_score(foretell, trained, fil
 
 
 def test_the_stride_is_said_and_can_be_chosen(foretell, trained, files):
-    assert "context 32, stride 16: each from 16 tokens or more" in foretell("evaluate", trained, "cats.txt").out
+    assert "context 32, stride 16: each token predicted from 16 or more" in foretell("evaluate", trained, "cats.txt").out
     assert "stride 4: each from 28" in foretell("evaluate", trained, "cats.txt", "--stride", "4").out
 
 

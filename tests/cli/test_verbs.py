@@ -10,6 +10,11 @@ import sys
 
 import pytest
 
+import foretell as foretell_package
+from foretell.config import SamplingConfig
+from foretell.inference.completion import DEFAULT_TOKENS
+from foretell.model.presets import PRESETS
+
 
 def test_help_of_every_verb_is_printed(foretell):
     from foretell.cli.main import VERBS
@@ -133,6 +138,29 @@ def test_info_lists_every_name_that_can_be_traced_and_marks_the_derived_ones(for
     assert ["trunk.blocks.*.attention.core"] in lines
 
 
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_info_shows_every_preset_without_weights(foretell, name):
+    outcome = foretell("info", name)
+    assert outcome.code == 0
+    assert "no weights and no tokenizer: a preset" in outcome.out
+    assert f"{name} is a preset: a shape without weights" in outcome.err
+    assert max(len(line) for line in outcome.out.splitlines()) <= 80
+
+
+def test_info_of_a_preset_counts_the_parameters_of_its_shape(foretell):
+    facts = foretell("info", "gpt3-175b", "--json").json
+    assert facts["parameters"] == sum(weight["parameters"] for weight in facts["weights"]) == 174_604_259_328
+    assert facts["tokenizer"] is None
+    assert facts["config"]["num_layers"] == 96
+
+
+def test_info_prefers_a_run_or_a_path_to_a_preset_of_that_name(foretell, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "runs" / "gpt2")
+    assert foretell("info", "gpt2", "--json").json["config"]["width"] == 16
+    (tmp_path / "tiny").mkdir()
+    assert "neither a run" in foretell("info", "tiny").last_line
+
+
 # --- generate --------------------------------------------------------------------------------------------------------
 
 
@@ -155,6 +183,19 @@ def test_prompts_together_are_continued_as_sample_by_sample_alone(foretell, trai
     first = foretell("generate", trained, "The", "--max-tokens", "10", "--json").json
     assert json.loads(together[0]) == first
     assert json.loads(together[1])["prompt"] == "Who sat"
+
+
+def test_python_and_the_command_line_generate_the_same_text(foretell, trained):
+    completion = foretell_package.generate(foretell_package.load(trained, device="cpu"), "The")
+    assert foretell("generate", trained, "The", "--json", "--device", "cpu").json == completion.to_json()
+
+
+def test_the_help_of_generate_names_the_defaults_of_sampling(foretell):
+    text = " ".join(foretell("generate", "--help").out.split())
+    defaults = SamplingConfig()
+    for value in (defaults.temperature, defaults.top_p, defaults.min_p, defaults.repetition_penalty, defaults.seed):
+        assert f"default: {value:g}." in text
+    assert f"default: {DEFAULT_TOKENS}, or what still fits" in text
 
 
 def test_a_stop_string_ends_the_text_before_it(foretell, trained):

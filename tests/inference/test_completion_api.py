@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-
 import pytest
 
-from foretell.cli.generate import generate as generate_verb
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
 from foretell.inference.completion import Completion, SamplingOptions, generate, stream
@@ -41,11 +38,8 @@ def test_without_max_tokens_the_rest_of_the_context_is_written(model):
     assert generate(model, "some").finish_reason == "length"
 
 
-def test_python_and_the_command_line_have_the_same_sampling_defaults():
-    defaults = SamplingConfig().model_dump()
-    options = {name: parameter.default for name, parameter in inspect.signature(generate_verb).parameters.items()}
-    assert {name: options[name] for name in defaults} == defaults
-    assert set(SamplingOptions.__annotations__) == set(defaults)
+def test_the_keywords_are_the_fields_of_the_sampling_configuration():
+    assert set(SamplingOptions.__annotations__) == set(SamplingConfig.model_fields)
 
 
 def test_a_stop_string_may_be_given_alone(model):

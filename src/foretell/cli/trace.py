@@ -1,4 +1,4 @@
-"""`foretell trace MODEL TEXT --select GLOB --out FILE`: any value of a pass over a text, by name."""
+"""`foretell trace MODEL TEXT --select GLOB --out FILE`: write values of a pass over a text to a file, by name."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def trace(
         Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
     ] = None,
     out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None,
-    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")] = False,
+    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names.")] = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """Any value of a pass over a text, by name.
+    """Write values of a pass over a text to a file, by name.
 
     Values marked `derived` are recomputed from recorded ones: attention's scores and weights, a norm's statistics.
     """
     if not list_ and (text is None or out is None):
-        raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
+        raise UsageError("give a TEXT and --out FILE, or --list for the names")
     text = read_text(text or "")
     loaded = open_model(model, device, dtype)
     if list_:
@@ -50,7 +50,7 @@ def trace(
 
 
 def show_names(loaded: LanguageModel, select: list[str], json: bool) -> None:
-    """The names that the globs match, derived ones marked."""
+    """Print the names that the globs match, derived ones marked."""
     from foretell.insight.points import Derived, make_catalog
     from foretell.paths import select as select_names
 
@@ -64,7 +64,7 @@ def show_names(loaded: LanguageModel, select: list[str], json: bool) -> None:
 
 
 def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:
-    """Trace one pass and write its values."""
+    """Trace one pass, write its values, and print their names and shapes."""
     import torch
 
     from foretell.files import check_target
@@ -87,7 +87,7 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
 
 
 def describe(trace: Trace, name: str) -> dict[str, Any]:
-    """One line of the report."""
+    """Name, shape and dtype of a value."""
     value = trace[name]
     dtype = str(value.dtype).removeprefix("torch.")
     return {"name": name, "shape": list(value.shape), "dtype": dtype, "derived": trace.is_derived(name)}
