@@ -1,4 +1,4 @@
-"""`foretell explain`: the walk, one number, the textbook beside the model; and what it says to bad input."""
+"""`foretell explain`: the walk, one number, the comparison with the textbook, and bad input."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def test_one_number_is_shown_with_its_operands(foretell, trained):
     assert max(map(len, outcome.out.splitlines())) <= 80
 
 
-def test_as_json_the_number_is_whole(foretell, trained):
+def test_json_has_the_number_in_full(foretell, trained):
     found = foretell("explain", trained, "The cat", "--value", WEIGHT, "--json").json
     assert (found["name"], found["index"]) == ("trunk.blocks.0.attention.core.weights", [1, 3, 2])
     assert found["agrees"]
     assert abs(found["stored"] - found["recomputed"]) <= found["rounding"]
 
 
-def test_without_a_value_the_whole_pass_is_walked_through(foretell, trained):
+def test_without_options_the_whole_pass_is_shown(foretell, trained):
     outcome = foretell("explain", trained, "The cat")
     for words in ("The text: 7 tokens", "Through the layers", "Where attention looks", "What follows 't'"):
         assert words in outcome.out
@@ -32,7 +32,7 @@ def test_without_a_value_the_whole_pass_is_walked_through(foretell, trained):
     assert len(foretell("explain", trained, "The cat", "--json").json["layers"]) == 2
 
 
-def test_the_textbook_stands_beside_the_model(foretell, trained):
+def test_check_compares_the_textbook_with_the_model(foretell, trained):
     outcome = foretell("explain", trained, "The cat", "--check")
     assert outcome.code == 0
     assert outcome.out.splitlines()[-1] == "The model computes what the textbook computes."
@@ -40,7 +40,7 @@ def test_the_textbook_stands_beside_the_model(foretell, trained):
     assert foretell("explain", trained, "The cat", "--check", "--json").json["holds"]
 
 
-def test_a_broken_bound_is_a_failure(foretell, trained, monkeypatch):
+def test_a_difference_above_its_bound_fails(foretell, trained, monkeypatch):
     monkeypatch.setattr(check_module, "decoder_forward", shifted(check_module.decoder_forward))
     outcome = foretell("explain", trained, "The cat", "--check")
     assert outcome.code == 1
@@ -72,7 +72,7 @@ def shifted(forward):
         (["x" * 33, "--check"], 1, ["33", "32"]),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(foretell, trained, arguments, code, words):
+def test_bad_input_to_explain_is_one_line(foretell, trained, arguments, code, words):
     outcome = foretell("explain", trained, *arguments)
     assert outcome.code == code
     assert all(word in outcome.last_line for word in words), outcome.last_line

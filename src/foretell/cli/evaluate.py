@@ -12,9 +12,8 @@ from foretell.cli.terminal import ProgressLine, note, open_model, print_json, re
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretell.evaluation.continuation import EndingResult
-    from foretell.evaluation.multiple_choice import ChoiceResult
-    from foretell.evaluation.text import TextEvaluation
+    from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult
+    from foretell.evaluation.texts import TextEvaluation
     from foretell.language_model import LanguageModel
 
 Task = Literal["text", "choice", "ending"]
@@ -59,7 +58,7 @@ def evaluate(
 def report_text(loaded: LanguageModel, file: str, stride: int | None, text_field: str | None, json: bool) -> None:
     """Print loss, perplexity and bits per byte."""
     from foretell.data.sources import read_documents
-    from foretell.evaluation.text import evaluate_texts
+    from foretell.evaluation.texts import evaluate_texts
     from foretell.training.objective import Objective
 
     paths = ["-" if file == STANDARD_INPUT else file]
@@ -111,7 +110,7 @@ def report_choice(loaded: LanguageModel, path: Path, json: bool) -> None:
 def report_ending(loaded: LanguageModel, path: Path, json: bool) -> None:
     """Print the share of endings that greedy decoding would write."""
     from foretell.data.questions import read_endings
-    from foretell.evaluation.continuation import evaluate_endings
+    from foretell.evaluation.multiple_choice import evaluate_endings
 
     endings = read_endings(path)
     with ProgressLine("endings") as progress:
