@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 import tomllib
@@ -69,6 +70,11 @@ def test_every_public_function_and_class_is_documented():
     for name in PUBLIC:
         if name != "PRESETS":
             assert getattr(foretell, name).__doc__, name
+
+
+def test_every_public_name_is_on_the_page_of_the_python_api():
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    assert [name for name in [*PUBLIC, "__version__"] if not re.search(rf"\b{name}\b", page)] == []
 
 
 def test_type_checkers_are_told_the_public_names():
