@@ -133,7 +133,7 @@ def make_stirred_decoder(config: ModelConfig) -> Decoder:
 
 def make_foretell(decoder: Decoder) -> Program:
     """foretell's engine, which draws greedily at temperature 0."""
-    sampler = Sampler(SamplingConfig(temperature=0))
+    sampler = Sampler(SamplingConfig(temperature=0, top_p=1.0))
 
     def continue_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
         sequences = [Sequence(prompt) for prompt in prompts.tolist()]

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
-from foretell.config import Config, ModelConfig, SamplingConfig, TrainingConfig, make_section, read_toml
+from foretell.config import Config, ModelConfig, SamplingConfig, Section, TrainingConfig, make_section, read_toml
 from foretell.errors import ConfigError
+from foretell.model.presets import preset_config
 
 SIZES = {"num_layers": 2, "num_heads": 4, "width": 32, "context_length": 16, "vocab_size": 50}
 NANOGPT = {"n_layer": 2, "n_head": 4, "n_embd": 32, "block_size": 16, "vocab_size": 50, "bias": False, "dropout": 0.2}
@@ -81,15 +85,48 @@ def test_unknown_keys_of_nested_sections_are_named_with_their_path():
         make_section(Config, values)
 
 
-def test_the_defaults_of_sampling_change_nothing():
+@pytest.mark.parametrize(
+    ("section", "values", "message"),
+    [
+        (ModelConfig, {**SIZES, "n_layr": 3}, "unknown key 'n_layr', did you mean 'num_layers'?"),
+        (ModelConfig, {"num_heads": 4, "width": 30}, "width 30 is not a multiple of num_heads 4"),
+        (ModelConfig, {"num_layers": 2, "num_heads": "four"}, "num_heads = 'four'"),
+        (SamplingConfig, {"temperature": -1}, "temperature = -1: input should be greater than or equal to 0"),
+        (
+            Config,
+            {"model": SIZES, "training": {"steps": 3, "learning_rat": 1}},
+            "unknown key 'training.learning_rat', did you mean 'learning_rate'?",
+        ),
+        (
+            Config,
+            {"model": {**SIZES, "bias": {"atention": True}}, "training": {"steps": 3}},
+            "unknown key 'model.bias.atention', did you mean 'attention'?",
+        ),
+        (Config, {"model": {**SIZES, "num_heads": 3}, "training": {"steps": 3}}, "model: width 32 is not a multiple"),
+        (Config, {"model": SIZES}, "missing key 'training'"),
+    ],
+)
+def test_a_section_made_with_wrong_values_raises_one_line(section: type[Section], values: dict[str, Any], message: str):
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
+        section(**values)
+    assert "\n" not in str(caught.value)
+    assert "validation error" not in str(caught.value)
+
+
+def test_without_a_norm_qk_norm_is_off_unless_asked_for():
+    assert not preset_config("tiny", vocab_size=50, norm="none").qk_norm
+    assert not preset_config("tiny", vocab_size=50).replaced(norm="none").qk_norm
+    assert preset_config("tiny", vocab_size=50, norm="layernorm").qk_norm
+    with pytest.raises(ConfigError, match="qk_norm needs a norm"):
+        preset_config("tiny", vocab_size=50, norm="none", qk_norm=True)
+    with pytest.raises(ConfigError, match="qk_norm needs a norm"):
+        preset_config("tiny", vocab_size=50).replaced(norm="none", qk_norm=True)
+
+
+def test_the_defaults_of_sampling():
     config = SamplingConfig()
-    assert (config.temperature, config.top_k, config.top_p, config.min_p, config.repetition_penalty) == (
-        1,
-        None,
-        1,
-        0,
-        1,
-    )
+    values = (config.temperature, config.top_k, config.top_p, config.min_p, config.repetition_penalty, config.seed)
+    assert values == (0.8, None, 0.95, 0, 1, 1)
 
 
 def test_toml_is_read_and_bad_toml_is_named(tmp_path):

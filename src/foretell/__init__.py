@@ -2,11 +2,13 @@
 
     import foretell
 
-    model = foretell.train("my.txt", out="runs/my", minutes=5)
-    model = foretell.load("runs/my")                     # or "primer", which is inside
-    foretell.generate(model, "Once upon a time", 50)[0].text
+    model = foretell.train("my.txt", steps=500)
+    model = foretell.load("runs/my")                     # or "primer", which is part of the package
+    print(foretell.generate(model, "Once upon a time"))
+    logits = model(model.encode("Once upon a time"))     # (1, T, V)
 
-The names below are loaded when they are first used, so that `import foretell` costs nothing.
+The public names are those in `__all__`; docs/python.md shows each of them. They are imported when they are first used,
+so that `import foretell` takes no time.
 """
 
 from __future__ import annotations
@@ -15,46 +17,142 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from foretell.config import Config
-    from foretell.inference.completion import generate
-    from foretell.inference.distribution import next_tokens, score
-    from foretell.inference.embedding import embed
+    from foretell.config import Config, DataConfig, ModelConfig, SamplingConfig, TokenizerConfig, TrainingConfig
+    from foretell.data.batch import Batch, make_batch
+    from foretell.errors import (
+        CheckpointError,
+        ConfigError,
+        ContextLengthError,
+        DataError,
+        DivergedError,
+        ForetellError,
+        Interrupted,
+        LessonError,
+        OutputError,
+        TokenizerError,
+        TrainingError,
+        UsageError,
+    )
+    from foretell.inference.completion import Completion, generate, stream
+    from foretell.inference.query import embed, next_tokens, score
+    from foretell.insight.attribution.ablation import ablate
+    from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
+    from foretell.insight.attribution.head_patterns import head_patterns
+    from foretell.insight.attribution.logit_lens import logit_lens
     from foretell.insight.explain.explanation import explain
+    from foretell.insight.page.write_page import write_page
+    from foretell.insight.points import trace_names
     from foretell.insight.trace import Trace
+    from foretell.language_model import LanguageModel
     from foretell.loading import load
+    from foretell.model.cache import KVCache
     from foretell.model.decoder import Decoder
+    from foretell.model.init import make_decoder
+    from foretell.model.presets import PRESETS
+    from foretell.model.presets import preset_config as preset
     from foretell.pretraining.train import train
     from foretell.text import Tokenizer
+    from foretell.training.objective import Objective
+    from foretell.training.optimizer import make_optimizer
+    from foretell.training.step import training_step
 
-_HOMES = {
-    "Config": "foretell.config",
-    "Decoder": "foretell.model.decoder",
-    "Tokenizer": "foretell.text",
-    "Trace": "foretell.insight.trace",
-    "embed": "foretell.inference.embedding",
-    "explain": "foretell.insight.explain.explanation",
-    "generate": "foretell.inference.completion",
-    "load": "foretell.loading",
-    "next_tokens": "foretell.inference.distribution",
-    "score": "foretell.inference.distribution",
-    "train": "foretell.pretraining.train",
+    __version__: str
+
+# module -> its public names; a name that is another one there is written as public=name
+_PUBLIC = {
+    "config": "Config DataConfig ModelConfig SamplingConfig TokenizerConfig TrainingConfig",
+    "data.batch": "Batch make_batch",
+    "errors": (
+        "CheckpointError ConfigError ContextLengthError DataError DivergedError ForetellError Interrupted LessonError "
+        "OutputError TokenizerError TrainingError UsageError"
+    ),
+    "inference.completion": "Completion generate stream",
+    "inference.query": "embed next_tokens score",
+    "insight.attribution.ablation": "ablate",
+    "insight.attribution.direct_logit_attribution": "direct_logit_attribution",
+    "insight.attribution.head_patterns": "head_patterns",
+    "insight.attribution.logit_lens": "logit_lens",
+    "insight.explain.explanation": "explain",
+    "insight.page.write_page": "write_page",
+    "insight.points": "trace_names",
+    "insight.trace": "Trace",
+    "language_model": "LanguageModel",
+    "loading": "load",
+    "model.cache": "KVCache",
+    "model.decoder": "Decoder",
+    "model.init": "make_decoder",
+    "model.presets": "PRESETS preset=preset_config",
+    "pretraining.train": "train",
+    "text": "Tokenizer",
+    "training.objective": "Objective",
+    "training.optimizer": "make_optimizer",
+    "training.step": "training_step",
 }
-__all__ = [
+_HOMES = {
+    entry.partition("=")[0]: (module, entry.rpartition("=")[2])
+    for module, entries in _PUBLIC.items()
+    for entry in entries.split()
+}
+__all__ = [  # noqa: RUF022 - sorted as Python sorts
+    "Batch",
+    "CheckpointError",
+    "Completion",
     "Config",
+    "ConfigError",
+    "ContextLengthError",
+    "DataConfig",
+    "DataError",
     "Decoder",
+    "DivergedError",
+    "ForetellError",
+    "Interrupted",
+    "KVCache",
+    "LanguageModel",
+    "LessonError",
+    "ModelConfig",
+    "Objective",
+    "OutputError",
+    "PRESETS",
+    "SamplingConfig",
     "Tokenizer",
+    "TokenizerConfig",
+    "TokenizerError",
     "Trace",
+    "TrainingConfig",
+    "TrainingError",
+    "UsageError",
+    "ablate",
+    "direct_logit_attribution",
     "embed",
     "explain",
     "generate",
+    "head_patterns",
     "load",
+    "logit_lens",
+    "make_batch",
+    "make_decoder",
+    "make_optimizer",
     "next_tokens",
+    "preset",
     "score",
+    "stream",
+    "trace_names",
     "train",
+    "training_step",
+    "write_page",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("foretell")
     if name not in _HOMES:
         raise AttributeError(f"module 'foretell' has no attribute '{name}'")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+    module, attribute = _HOMES[name]
+    return getattr(importlib.import_module(f"foretell.{module}"), attribute)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__", "__doc__", "__file__", "__name__", "__path__"]

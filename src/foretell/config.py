@@ -13,7 +13,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -74,8 +74,26 @@ def _own_name(section: type[BaseModel], key: str) -> str:
     return own if key not in section.model_fields and own in section.model_fields else key
 
 
-class Section(BaseModel):
-    """A part of the configuration: frozen, and closed to unknown keys."""
+class SectionType(type(BaseModel)):
+    """The class of `Section`: calling a section with wrong values raises a one-line `ConfigError`.
+
+    Pydantic validates nested sections without this call, so that its findings keep their whole path.
+    """
+
+    if not TYPE_CHECKING:  # a signature here would hide the fields from type checkers
+
+        def __call__(cls, *args: Any, **values: Any) -> Any:
+            try:
+                return super().__call__(*args, **values)
+            except ValidationError as error:
+                raise ConfigError(_one_line(cls, error, "")) from None
+
+
+class Section(BaseModel, metaclass=SectionType):
+    """A part of the configuration: frozen, and closed to unknown keys.
+
+    Values that are unknown, missing, of the wrong type or contradictory raise a one-line `ConfigError`.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
@@ -131,9 +149,12 @@ class RopeScaling(Section):
     @model_validator(mode="after")
     def _check(self) -> Self:
         low, high = self.low_frequency_factor, self.high_frequency_factor
-        reversed_band = f"rope_scaling: high_frequency_factor {high:g} must be above low_frequency_factor {low:g}"
+        reversed_band = f"high_frequency_factor {high:g} must be above low_frequency_factor {low:g}"
         _raise_first({reversed_band: self.type == "llama3" and high <= low})
         return self
+
+
+FOLLOWS: Any = None  # the default of a size that follows from others, for type checkers; None itself is not valid
 
 
 class ModelConfig(Section):
@@ -141,10 +162,10 @@ class ModelConfig(Section):
 
     num_layers: Depth
     num_heads: Size
-    num_kv_heads: Size  # default: num_heads
+    num_kv_heads: Size = FOLLOWS  # from the others: num_heads
     width: Size
-    head_width: Size  # default: width / num_heads
-    feedforward_width: Size  # default: 4 * width, gated: 8/3 * width rounded up to a multiple of 8
+    head_width: Size = FOLLOWS  # from the others: width / num_heads
+    feedforward_width: Size = FOLLOWS  # from the others: 4 * width, gated: 8/3 * width rounded up to a multiple of 8
     context_length: Size
     vocab_size: Size
 
@@ -154,7 +175,7 @@ class ModelConfig(Section):
     norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
     norm_placement: Literal["pre", "post"] = "pre"
     norm_epsilon: float = Field(1e-5, gt=0)
-    qk_norm: bool = False
+    qk_norm: bool = False  # None in input: wherever there is a norm
     feedforward: Literal["mlp", "gated", "none"] = "mlp"
     activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"] = "gelu_tanh"
     attention_output: bool = True
@@ -181,6 +202,8 @@ class ModelConfig(Section):
             values.setdefault("head_width", width // heads)
             gated = values.get("feedforward", "mlp") == "gated"
             values.setdefault("feedforward_width", -(-8 * width // 24) * 8 if gated else 4 * width)
+        if "qk_norm" in values and values["qk_norm"] is None:
+            values["qk_norm"] = values.get("norm") != "none"
         return values
 
     @model_validator(mode="after")
@@ -215,8 +238,11 @@ class ModelConfig(Section):
         return self.window if isinstance(self.window, tuple) else (self.window,) * self.num_layers
 
     def replaced(self, **changes: Any) -> ModelConfig:
-        """A checked copy with some fields changed."""
-        return ModelConfig(**{**self.model_dump(), **changes})
+        """A checked copy with some fields changed; without norms there is no qk_norm unless `changes` asks for it."""
+        values = {**self.model_dump(), **changes}
+        if changes.get("norm") == "none":
+            values["qk_norm"] = changes.get("qk_norm")
+        return ModelConfig(**values)
 
 
 DERIVED_SIZES = ("num_kv_heads", "head_width", "feedforward_width")
@@ -276,13 +302,16 @@ class TrainingConfig(Section):
 
 
 class SamplingConfig(Section):
-    """How the next token is drawn from the logits; the filters run in the order of the fields."""
+    """How the next token is drawn from the logits; the filters run in the order of the fields.
+
+    These defaults are those of `foretell.generate` and of the command line.
+    """
 
     repetition_penalty: float = Field(1.0, gt=0)  # 1: none (Keskar et al. 2019, section 4.1)
-    temperature: float = Field(1.0, ge=0)  # 0: always the likeliest
-    top_k: int | None = Field(None, gt=0)  # keep the k likeliest
-    top_p: float = Field(1.0, gt=0, le=1)  # keep the smallest set with this much probability (Holtzman et al. 2020)
-    min_p: float = Field(0.0, ge=0, le=1)  # drop what is less likely than min_p times the likeliest
+    temperature: float = Field(0.8, ge=0)  # 0: always the most likely token; 1: as the model has it
+    top_k: int | None = Field(None, gt=0)  # keep the k most likely; None: all
+    top_p: float = Field(0.95, gt=0, le=1)  # keep the smallest set with this much probability (Holtzman et al. 2020)
+    min_p: float = Field(0.0, ge=0, le=1)  # drop what is less likely than min_p times the most likely
     seed: int = Field(1, ge=0, lt=2**63)
 
 
@@ -350,7 +379,7 @@ def _one_line(section: type[BaseModel], error: ValidationError, where: str) -> s
         return f"missing key '{path}'"
     message = finding["msg"].removeprefix("Value error, ")
     if finding["type"] == "value_error":
-        return f"{where}: {message}" if where else message
+        return f"{path}: {message}" if path else message
     return f"{path} = {finding['input']!r}: {message[0].lower() + message[1:]}"
 
 

@@ -1,7 +1,9 @@
-"""Find the model that an argument names, in whatever layout it lies: a path, a run, or the model in the package."""
+"""Find and load the model that an argument names: a path, a run, the model in the package, or one of the Hub."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,16 +16,19 @@ from foretell.runs.checkpoint import MANIFEST, Checkpoint
 from foretell.runs.run import Run, is_run
 from foretell.text import Tokenizer, load_tokenizer
 
+logger = logging.getLogger(__name__)
+
 RUNS = Path("runs")
 SHIPPED = ("primer",)
 
 
 def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
-    """Load a model for use.
+    """Load a model for inference.
 
     `argument` is, in this order: the directory of a run, of a saved model or of one in Hugging Face's layout; a run's
-    name in ./runs; `primer`; `hub:owner/name[@revision]`. A run stands for its best checkpoint; `runs/x@last` and
-    `runs/x@step-000123` name others. Errors are `CheckpointError`; what was left out is in the model's `notes`.
+    name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best checkpoint; `runs/x@last` and
+    `runs/x@step-000123` name others. Raises CheckpointError where there is no such model or it is damaged, UsageError
+    for a device that is missing. What was left out while reading is in the model's `notes`.
     """
     chosen_device = choose_device(device)
     directory = find_model(str(argument))
@@ -34,7 +39,7 @@ def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "
 
 
 def is_own(directory: Path) -> bool:
-    """Does the directory hold a model in foretell's own layout, and not in Hugging Face's?"""
+    """True for a directory in foretell's own layout, not in Hugging Face's."""
     return read_small_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
 
 
@@ -59,7 +64,7 @@ def find_model(argument: str) -> Path:
 
 
 def find_run(argument: str) -> Run:
-    """The run that a path or a name in ./runs means."""
+    """The run with this path, or with this name in ./runs."""
     for path in (Path(argument), RUNS / argument):
         if is_run(path):
             return Run(path)
@@ -67,13 +72,22 @@ def find_run(argument: str) -> Run:
 
 
 def find_tokenizer(argument: str) -> Tokenizer:
-    """The tokenizer of a model, or one that lies alone: a tokenizer.json, or vocab.json and merges.txt in a folder."""
+    """The tokenizer of a model, or one that is alone: a tokenizer.json, or a folder with vocab.json and merges.txt."""
     path = Path(argument)
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
         return load_tokenizer(path)
     if argument.startswith(PREFIX):
         return load_tokenizer(fetch_tokenizer(argument))
     return load_tokenizer(find_model(argument))
+
+
+def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:
+    """runs/NAME, named after the first of the data; unless `resume`, a number is added to a name that is taken."""
+    first = "reference" if not data else "stdin" if str(data[0]) == "-" else Path(data[0]).resolve().stem or "run"
+    path, number = RUNS / first, 2
+    while not resume and path.exists():
+        path, number = RUNS / f"{first}-{number}", number + 1
+    return path
 
 
 def _suggest(name: str, shipped: tuple[str, ...] = SHIPPED) -> str:

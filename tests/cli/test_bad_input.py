@@ -1,4 +1,4 @@
-"""Bad input: one line that says what, where and what to do; the right exit code; nothing written, nothing lost."""
+"""Bad input: one line with what, where and what to do; the right exit code; nothing written, nothing lost."""
 
 from __future__ import annotations
 

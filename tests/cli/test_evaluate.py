@@ -34,18 +34,20 @@ def test_a_text_within_the_context_has_the_score_of_score(foretell, trained, fil
     assert found["perplexity"] == pytest.approx(scored["perplexity"], rel=1e-4)
 
 
-def test_the_stride_is_said_and_can_be_chosen(foretell, trained, files):
-    assert "context 32, stride 16: each from 16 tokens or more" in foretell("evaluate", trained, "cats.txt").out
-    assert "stride 4: each from 28" in foretell("evaluate", trained, "cats.txt", "--stride", "4").out
+def test_the_stride_is_printed_and_can_be_chosen(foretell, trained, files):
+    assert (
+        "context 32, stride 16: each token predicted from 16 or more" in foretell("evaluate", trained, "cats.txt").out
+    )
+    assert "stride 4: each token predicted from 28" in foretell("evaluate", trained, "cats.txt", "--stride", "4").out
 
 
-def test_texts_come_from_every_source_the_reader_knows(foretell, trained, files):
+def test_texts_come_from_every_kind_of_source(foretell, trained, files):
     outcome = foretell("evaluate", trained, "texts.jsonl", "--text-field", "body")
     assert "22 tokens predicted, 22 bytes of 2 texts" in outcome.out
     assert max(len(line) for line in outcome.out.splitlines()) <= 80
 
 
-def test_questions_are_told_by_their_fields(foretell, trained, files):
+def test_questions_are_recognised_by_their_fields(foretell, trained, files):
     found = foretell("evaluate", trained, "choice.jsonl", "--json").json
     assert (found["task"], found["questions"]) == ("choice", 3)
     assert found["accuracy"] in (0, 1)
@@ -55,7 +57,7 @@ def test_questions_are_told_by_their_fields(foretell, trained, files):
     assert "3 of 3 are longer than the context of 32" in outcome.err
 
 
-def test_endings_are_told_by_their_fields(foretell, trained, files):
+def test_endings_are_recognised_by_their_fields(foretell, trained, files):
     assert foretell("evaluate", trained, "ending.jsonl", "--json").json["task"] == "ending"
     assert "1 ending\n" in foretell("evaluate", trained, "ending.jsonl").out
 
@@ -73,7 +75,7 @@ def test_endings_are_told_by_their_fields(foretell, trained, files):
         (["ending.jsonl", "--task", "text"], 1, "no field 'text'"),
     ],
 )
-def test_what_cannot_be_evaluated_is_one_line(foretell, trained, files, arguments, code, words):
+def test_bad_input_to_evaluate_is_one_line(foretell, trained, files, arguments, code, words):
     outcome = foretell("evaluate", trained, *arguments)
     assert outcome.code == code
     assert words in outcome.last_line

@@ -1,11 +1,11 @@
-"""`foretell explain --html`: a page, what is said about it, and what cannot be written."""
+"""`foretell explain --html`: the page, its report, and bad input."""
 
 from __future__ import annotations
 
 import pytest
 
 
-def test_a_page_is_written_and_described_in_a_line(foretell, trained, tmp_path):
+def test_a_page_is_written_and_described_in_one_line(foretell, trained, tmp_path):
     outcome = foretell("explain", trained, "The cat", "--html", "page.html")
     assert outcome.code == 0
     size = (tmp_path / "page.html").stat().st_size
@@ -29,7 +29,7 @@ def test_the_report_is_also_there_as_json(foretell, trained, tmp_path):
         (["The", "--html", "/proc/p.html"], 1, ["/proc/p.html"]),
     ],
 )
-def test_a_page_that_cannot_be_is_one_line_and_writes_nothing(foretell, trained, tmp_path, arguments, code, words):
+def test_bad_input_to_html_is_one_line_and_writes_nothing(foretell, trained, tmp_path, arguments, code, words):
     outcome = foretell("explain", trained, *arguments)
     assert outcome.code == code
     assert all(word in outcome.last_line for word in words)

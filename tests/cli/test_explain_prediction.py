@@ -1,4 +1,4 @@
-"""`foretell explain`: what made a prediction, for people and as JSON."""
+"""`foretell explain`: what produced a prediction, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ HEAD = "trunk.blocks.1.attention.core[0]"
 
 def test_the_lens_reads_every_position_or_one(foretell, trained):
     positions = foretell("explain", trained, "The cat", "--lens", "--json").json["positions"]
-    assert [one["position"] for one in positions] == list(range(7))
+    assert [item["position"] for item in positions] == list(range(7))
     alone = foretell("explain", trained, "The cat", "--lens", "--at", "2", "--json").json["positions"]
-    assert [one["context"] for one in alone] == ["The"]
+    assert [item["context"] for item in alone] == ["The"]
     assert "after 'The' (position 2)" in foretell("explain", trained, "The cat", "--lens", "--at", "2").out
 
 
-def test_contributions_add_up_for_people_too(foretell, trained):
+def test_printed_contributions_add_up(foretell, trained):
     lines = foretell("explain", trained, "The cat", "--contributions", "--token", " ").out.splitlines()
     assert lines[0] == "direct contributions to the logit of ' '"
     assert lines[-2].split()[0] == lines[-1].split()[0]
@@ -34,7 +34,7 @@ def test_heads_are_numbers_for_all_or_patterns_of_one_layer(foretell, trained):
     assert all(measure.title in text for measure in MEASURES.values())
 
 
-def test_what_is_left_out_is_ranked(foretell, trained):
+def test_ablations_are_ranked(foretell, trained):
     values = foretell("explain", trained, "The cat", "--ablate", "**.core[*]", "--with", "mean", "--json").json
     assert values["fill"] == "mean"
     assert {effect["name"] for effect in values["effects"]} == {
@@ -69,7 +69,7 @@ def test_every_answer_fits_eighty_columns(foretell, trained, mode):
         (["x" * 33, "--heads"], 1, ["33", "32"]),
     ],
 )
-def test_what_cannot_be_explained_is_one_line(foretell, trained, arguments, code, words):
+def test_bad_input_to_attribution_is_one_line(foretell, trained, arguments, code, words):
     outcome = foretell("explain", trained, *arguments)
     assert outcome.code == code
     assert all(word in outcome.last_line for word in words), outcome.last_line

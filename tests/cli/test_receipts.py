@@ -1,4 +1,4 @@
-"""`foretell generate --receipt`: the same text, and of every token what decided it."""
+"""`foretell generate --receipt`: the same text, and how each token was sampled."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_json_gains_receipts_that_replay_and_is_otherwise_the_same(foretell, tra
         receipts = [Receipt.from_json(values, tokenizer) for values in full.pop("receipts")]
         assert full == plain
         assert [receipt.replay() for receipt in receipts][: len(plain["token_ids"])] == plain["token_ids"]
-        assert len(receipts) >= len(plain["token_ids"])  # what a stop string took away was drawn, too
+        assert len(receipts) >= len(plain["token_ids"])  # tokens removed by a stop string were sampled too
         for receipt in receipts:
             receipt.check()
 
@@ -54,5 +54,5 @@ def test_a_receipt_names_every_filter_with_its_setting(foretell, trained):
     assert all(line.startswith(name) for line, name in zip(lines[-7:], names, strict=True))
 
 
-def test_no_tokens_leave_no_receipts(foretell, trained):
+def test_no_tokens_give_no_receipts(foretell, trained):
     assert "0 tokens after 'The'" in foretell("generate", trained, "The", "--max-tokens", "0", "--receipt").out

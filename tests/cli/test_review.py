@@ -1,4 +1,4 @@
-"""What a review of the command line found, so that it stays mended."""
+"""Regression tests of the command line: help, signals, closed streams, encodings."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from foretell.text.backend import rust_failures
 from foretell.training.signals import StopSignal
 
 
-def test_help_shows_examples_and_says_what_a_model_is(foretell):
+def test_help_shows_examples_and_explains_model(foretell):
     out = foretell("--help").out
     assert 'foretell next primer "The return value of the"' in out
     assert "A MODEL is a path" in out
@@ -31,7 +31,7 @@ def test_the_help_of_a_verb_is_its_whole_docstring(foretell):
     assert "Without data, the text is" in foretell("tokenizer", "train", "--help").out
 
 
-def test_ctrl_c_in_a_verb_is_said_and_exits_130(foretell, monkeypatch):
+def test_ctrl_c_in_a_verb_is_one_line_and_exits_130(foretell, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -40,7 +40,7 @@ def test_ctrl_c_in_a_verb_is_said_and_exits_130(foretell, monkeypatch):
     assert (outcome.code, outcome.last_line) == (130, "foretell: stopped by Ctrl-C")
 
 
-def test_a_signal_while_tokenizing_is_no_tokenizer_error():
+def test_a_signal_while_tokenizing_is_not_a_tokenizer_error():
     with pytest.raises(Interrupted), rust_failures("text"):
         raise Interrupted("stopped by SIGTERM", 143)
 
@@ -89,7 +89,7 @@ def test_a_text_too_long_for_a_file_name_is_embedded_as_a_text():
     assert texts == ["cat " * 75]
 
 
-def test_training_goes_on_when_nobody_reads_its_messages(trained, corpus, tmp_path):
+def test_training_continues_when_nobody_reads_its_messages(trained, corpus, tmp_path):
     reading, writing = os.pipe()
     os.close(reading)
     arguments = [str(corpus), "--size", "toy", "--kind", "bytes", "--steps", "2", "--out", str(tmp_path / "run")]

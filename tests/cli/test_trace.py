@@ -27,7 +27,7 @@ def test_a_trace_writes_the_selected_values_under_their_names(foretell, trained,
     assert metadata["text"] == "The cat"
 
 
-def test_for_people_a_trace_is_a_table_that_fits(foretell, trained):
+def test_a_trace_is_printed_as_a_table_that_fits(foretell, trained):
     outcome = foretell("trace", trained, "The cat", "--out", "x.st")
     assert "trunk.blocks.1.attention.core.weights                 1 x 2 x 7 x 7  derived" in outcome.out.splitlines()
     assert max(map(len, outcome.out.splitlines())) <= 80
@@ -59,7 +59,7 @@ def test_the_names_can_be_listed_without_a_text(foretell, trained):
         (["The", "--out", "."], 1, ["folder"]),
     ],
 )
-def test_a_trace_that_cannot_be_is_one_line_and_writes_nothing(foretell, trained, tmp_path, arguments, code, words):
+def test_bad_input_to_trace_is_one_line_and_writes_nothing(foretell, trained, tmp_path, arguments, code, words):
     outcome = foretell("trace", trained, *arguments)
     assert outcome.code == code
     assert all(word in outcome.last_line for word in words)

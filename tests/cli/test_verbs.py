@@ -1,4 +1,4 @@
-"""Every verb does what its help says, on a small model of a few steps."""
+"""Every verb does what its help says, on a small trained model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,11 @@ import shutil
 import sys
 
 import pytest
+
+import foretell as foretell_package
+from foretell.config import SamplingConfig
+from foretell.inference.completion import DEFAULT_TOKENS
+from foretell.model.presets import PRESETS
 
 
 def test_help_of_every_verb_is_printed(foretell):
@@ -29,7 +34,7 @@ def test_version_is_the_package_version(foretell):
 # --- next, score, embed, tokenize, info ------------------------------------------------------------------------------
 
 
-def test_next_gives_probabilities_that_fall_and_match_their_logarithms(foretell, trained):
+def test_next_gives_falling_probabilities_that_match_their_logarithms(foretell, trained):
     found = foretell("next", trained, "The cat", "--top", "4", "--json").json
     probabilities = [token["probability"] for token in found["tokens"]]
     assert found["context"] == "The cat"
@@ -48,12 +53,12 @@ def test_next_at_a_position_shows_the_context_that_the_distribution_follows(fore
     assert at["tokens"][0]["logprob"] == pytest.approx(alone["tokens"][0]["logprob"], rel=1e-5)
 
 
-def test_next_every_gives_one_distribution_a_position(foretell, trained):
+def test_next_every_gives_one_distribution_per_position(foretell, trained):
     found = foretell("next", trained, "cat", "--every", "--json").json
-    assert [one["context"] for one in found] == ["c", "ca", "cat"]
+    assert [answer["context"] for answer in found] == ["c", "ca", "cat"]
 
 
-def test_next_for_people_shows_a_bar_a_token(foretell, trained):
+def test_next_prints_one_bar_per_token(foretell, trained):
     lines = foretell("next", trained, "The cat").out.splitlines()
     assert lines[0] == "The cat"
     assert len(lines) == 6
@@ -75,7 +80,7 @@ def test_score_agrees_with_next(foretell, trained):
     assert scored == pytest.approx(next(token["logprob"] for token in following if token["text"] == " "), rel=1e-4)
 
 
-def test_score_of_one_token_says_that_it_has_none(foretell, trained):
+def test_score_of_one_token_has_no_probability(foretell, trained):
     found = foretell("score", trained, "T", "--json").json
     assert found == {"tokens": [{"id": 84, "text": "T", "logprob": None}], "logprob": 0.0, "perplexity": None}
 
@@ -110,7 +115,7 @@ def test_tokenize_gives_ids_and_pieces(foretell, trained):
     assert foretell("tokenize", trained, "cat", "--json").json == {"ids": [99, 97, 116], "pieces": ["c", "a", "t"]}
 
 
-def test_tokenize_makes_special_tokens_only_when_told(foretell, trained):
+def test_tokenize_makes_special_tokens_only_with_allow_special(foretell, trained):
     plain = foretell("tokenize", trained, "<|endoftext|>", "--json").json
     special = foretell("tokenize", trained, "<|endoftext|>", "--allow-special", "--json").json
     assert len(plain["ids"]) == 13
@@ -125,12 +130,35 @@ def test_info_lists_every_weight_and_their_sum(foretell, trained):
 
 
 def test_info_lists_every_name_that_can_be_traced_and_marks_the_derived_ones(foretell, trained):
-    derived = {one["name"]: one["derived"] for one in foretell("info", trained, "--json").json["names"]}
+    derived = {entry["name"]: entry["derived"] for entry in foretell("info", trained, "--json").json["names"]}
     assert derived["trunk.blocks.1.attention.core.weights"]
     assert not derived["trunk.blocks.1.attention.core"]
     lines = [line.split() for line in foretell("info", trained).out.splitlines()]
     assert ["trunk.blocks.*.attention.core.weights", "derived"] in lines
     assert ["trunk.blocks.*.attention.core"] in lines
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_info_shows_every_preset_without_weights(foretell, name):
+    outcome = foretell("info", name)
+    assert outcome.code == 0
+    assert "no weights and no tokenizer: a preset" in outcome.out
+    assert f"{name} is a preset: a shape without weights" in outcome.err
+    assert max(len(line) for line in outcome.out.splitlines()) <= 80
+
+
+def test_info_of_a_preset_counts_the_parameters_of_its_shape(foretell):
+    facts = foretell("info", "gpt3-175b", "--json").json
+    assert facts["parameters"] == sum(weight["parameters"] for weight in facts["weights"]) == 174_604_259_328
+    assert facts["tokenizer"] is None
+    assert facts["config"]["num_layers"] == 96
+
+
+def test_info_prefers_a_run_or_a_path_to_a_preset_of_that_name(foretell, trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "runs" / "gpt2")
+    assert foretell("info", "gpt2", "--json").json["config"]["width"] == 16
+    (tmp_path / "tiny").mkdir()
+    assert "neither a run" in foretell("info", "tiny").last_line
 
 
 # --- generate --------------------------------------------------------------------------------------------------------
@@ -145,16 +173,29 @@ def test_generate_shows_the_prompt_and_its_continuation(foretell, trained):
     assert len(found["token_ids"]) == 10
 
 
-def test_the_same_seed_writes_the_same_text_and_another_does_not(foretell, trained):
+def test_the_same_seed_writes_the_same_text_and_another_seed_another(foretell, trained):
     texts = [foretell("generate", trained, "The", "--max-tokens", "20", "--seed", seed).out for seed in (1, 1, 2)]
     assert texts[0] == texts[1] != texts[2]
 
 
-def test_prompts_together_are_continued_as_sample_by_sample_alone(foretell, trained):
+def test_several_prompts_are_samples_of_one_seed(foretell, trained):
     together = foretell("generate", trained, "The", "Who sat", "--max-tokens", "10", "--json").out.splitlines()
     first = foretell("generate", trained, "The", "--max-tokens", "10", "--json").json
     assert json.loads(together[0]) == first
     assert json.loads(together[1])["prompt"] == "Who sat"
+
+
+def test_python_and_the_command_line_generate_the_same_text(foretell, trained):
+    completion = foretell_package.generate(foretell_package.load(trained, device="cpu"), "The")
+    assert foretell("generate", trained, "The", "--json", "--device", "cpu").json == completion.to_json()
+
+
+def test_the_help_of_generate_names_the_defaults_of_sampling(foretell):
+    text = " ".join(foretell("generate", "--help").out.split())
+    defaults = SamplingConfig()
+    for value in (defaults.temperature, defaults.top_p, defaults.min_p, defaults.repetition_penalty, defaults.seed):
+        assert f"default: {value:g}." in text
+    assert f"default: {DEFAULT_TOKENS}, or what still fits" in text
 
 
 def test_a_stop_string_ends_the_text_before_it(foretell, trained):
@@ -166,7 +207,7 @@ def test_a_stop_string_ends_the_text_before_it(foretell, trained):
     assert bytes(found["token_ids"]).decode() == found["text"]
 
 
-def test_slide_goes_on_beyond_the_context_and_says_so(foretell, trained):
+def test_slide_continues_beyond_the_context_with_a_note(foretell, trained):
     outcome = foretell("generate", trained, "The", "--max-tokens", "80", "--slide", "--temperature", "0", "--json")
     assert len(outcome.json["token_ids"]) == 80
     assert "sees only the tail" in outcome.err
@@ -200,7 +241,7 @@ def test_primer_answers_at_once(foretell):
     assert found["tokens"][0]["probability"] > 0.02
 
 
-def test_a_tokenizer_of_ones_own_can_be_made_and_trained_with(foretell, corpus):
+def test_a_made_tokenizer_can_be_trained_with(foretell, corpus):
     made = foretell("tokenizer", "train", corpus, "--vocab-size", "280", "--out", "tok", "--json").json
     assert made == {"path": "tok/tokenizer.json", "kind": "bpe", "vocab_size": 280}
     options = ["--size", "toy", "--model.context-length", "32", "--steps", "2", "--training.batch-size", "2"]

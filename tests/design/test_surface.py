@@ -1,10 +1,19 @@
-"""What users rely on by name: public names, verbs and their options, frozen so that a change is a decision."""
+"""The names that users rely on: public names, verbs and their options. A change here is a decision."""
 
 from __future__ import annotations
+
+import ast
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
 
 import pytest
 
 import foretell
+import foretell.errors
 from foretell.cli.main import VERBS, make_app
 
 OPTIONS = {
@@ -37,10 +46,63 @@ OPTIONS = {
 }
 
 
-def test_public_names_are_sorted_and_each_can_be_had():
-    assert foretell.__all__ == sorted(foretell.__all__)
-    for name in foretell.__all__:
-        assert getattr(foretell, name) is not None
+NAMES = """
+    Batch CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder DivergedError
+    ForetellError Interrupted KVCache LanguageModel LessonError ModelConfig Objective OutputError PRESETS SamplingConfig
+    Tokenizer TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError
+    ablate direct_logit_attribution embed explain generate head_patterns load logit_lens make_batch make_decoder make_optimizer
+    next_tokens preset score stream trace_names train training_step write_page
+"""
+PUBLIC = NAMES.split()
+
+
+def test_the_public_names_are_these_in_order():
+    assert PUBLIC == foretell.__all__ == sorted(foretell.__all__)
+
+
+@pytest.mark.parametrize("name", [*PUBLIC, "__version__"])
+def test_a_public_name_can_be_imported_and_is_listed(name):
+    assert getattr(foretell, name) is not None
+    assert name in dir(foretell)
+
+
+def test_every_public_function_and_class_is_documented():
+    for name in PUBLIC:
+        if name != "PRESETS":
+            assert getattr(foretell, name).__doc__, name
+
+
+def test_every_public_name_is_on_the_page_of_the_python_api():
+    page = (Path(__file__).parents[2] / "docs" / "python.md").read_text(encoding="utf-8")
+    assert [name for name in [*PUBLIC, "__version__"] if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_type_checkers_are_told_the_public_names():
+    lines = ast.parse(Path(foretell.__file__).read_text(encoding="utf-8")).body
+    block = next(node for node in lines if isinstance(node, ast.If))
+    imports = [node for node in block.body if isinstance(node, ast.ImportFrom)]
+    for node in imports:
+        for alias in node.names:
+            home = importlib.import_module(str(node.module))
+            assert getattr(foretell, alias.asname or alias.name) is getattr(home, alias.name)
+    assert sorted(alias.asname or alias.name for node in imports for alias in node.names) == PUBLIC
+    assert (Path(foretell.__file__).parent / "py.typed").is_file()
+
+
+def test_all_errors_are_public():
+    classes = {name: value for name, value in vars(foretell.errors).items() if isinstance(value, type)}
+    errors = {name for name, value in classes.items() if issubclass(value, foretell.ForetellError)}
+    assert errors == {name for name in PUBLIC if name.endswith("Error") or name == "Interrupted"}
+
+
+def test_the_version_is_that_of_the_project():
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+    assert foretell.__version__ == project["project"]["version"]
+
+
+def test_importing_the_package_imports_neither_torch_nor_pydantic():
+    code = "import sys, foretell; dir(foretell); sys.exit('torch' in sys.modules or 'pydantic' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_an_unknown_public_name_is_an_attribute_error():
@@ -48,12 +110,12 @@ def test_an_unknown_public_name_is_an_attribute_error():
         _ = foretell.nonsense
 
 
-def test_the_verbs_are_these():
+def test_the_verbs():
     assert {*VERBS, "tokenizer train"} == set(OPTIONS)
 
 
 @pytest.mark.parametrize("verb", OPTIONS)
-def test_the_options_of_a_verb_are_these(verb):
+def test_the_options_of_a_verb(verb):
     app = make_app()[verb.split()[0]]
     app = app[verb.split()[1]] if " " in verb else app
     names = {name for argument in app.assemble_argument_collection() for name in argument.names if name[:2] == "--"}

@@ -1,4 +1,4 @@
-"""Generation: cached and together, the same tokens as alone and without a cache."""
+"""Generation with a cache and in batches gives the same tokens as alone and without a cache."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def continuations(*arguments: Any, **options: Any) -> list[list[int]]:
 def without_cache(
     decoder: Decoder, prompt: list[int], sampling: SamplingConfig, count: int, sample: int = 0
 ) -> list[int]:
-    """What generation means: the whole text is read again for every token, or its tail where it does not fit."""
+    """The definition of generation: read the whole text again for every token, or its tail if it does not fit."""
     ids, start, sampler = list(prompt), 0, Sampler(sampling)
     if len(ids) > CONTEXT:
         start = len(ids) - CONTEXT // 2
@@ -71,18 +71,18 @@ def without_cache(
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, RANDOM], ids=["greedy", "random"])
-def test_tokens_are_those_of_reading_everything_again_each_time(decoder: Decoder, sampling: SamplingConfig) -> None:
+def test_tokens_are_the_same_as_without_a_cache(decoder: Decoder, sampling: SamplingConfig) -> None:
     expected = [without_cache(decoder, prompt, sampling, 6, sample) for sample, prompt in enumerate(PROMPTS)]
     assert continuations(decoder, PROMPTS, sampling) == expected
 
 
-def test_a_greedy_token_is_the_likeliest_one(decoder: Decoder) -> None:
+def test_a_greedy_token_is_the_most_likely_one(decoder: Decoder) -> None:
     (sequence,) = continued(decoder, [[1, 2, 3]], GREEDY)
     logits = decoder(torch.tensor([sequence.ids]))[0]
     assert logits[2:-1].argmax(-1).tolist() == sequence.generated
 
 
-def test_a_prompt_is_continued_the_same_alone_or_beside_others(decoder: Decoder) -> None:
+def test_a_prompt_is_continued_the_same_alone_or_with_others(decoder: Decoder) -> None:
     together = continuations(decoder, PROMPTS, RANDOM)
     for sample, prompt in enumerate(PROMPTS):
         alone = Sequence(prompt, sample)
@@ -99,13 +99,13 @@ def test_samples_of_one_prompt_differ(decoder: Decoder) -> None:
     assert len({tuple(tokens) for tokens in continuations(decoder, [[1, 2]] * 5, RANDOM)}) == 5
 
 
-def test_equal_sequences_side_by_side_are_both_continued(decoder: Decoder) -> None:
+def test_equal_sequences_are_both_continued(decoder: Decoder) -> None:
     twins = [Sequence([1, 2]), Sequence([1, 2])]
     assert len(list(generate(decoder, twins, Sampler(RANDOM), 4))) == 8
     assert twins[0].generated == twins[1].generated
 
 
-def test_logits_that_reach_the_wrong_row_are_noticed(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_this_suite_notices_logits_that_reach_the_wrong_row(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = continuations(decoder, [[1], [2]], RANDOM)
 
     def read_the_wrong_row(decoder: Decoder, sequences: list[Sequence], cache):
@@ -135,7 +135,7 @@ def test_max_tokens_0_generates_nothing(decoder: Decoder) -> None:
     assert reasons(sequences) == ["length"] * 4
 
 
-def test_the_end_token_ends_its_sequence_and_the_others_go_on_as_before(decoder: Decoder) -> None:
+def test_the_end_token_ends_its_sequence_and_leaves_the_others_as_they_were(decoder: Decoder) -> None:
     undisturbed = continuations(decoder, PROMPTS, RANDOM)
     end = undisturbed[2][2]
     sequences = [Sequence(prompt, sample) for sample, prompt in enumerate(PROMPTS)]
@@ -148,7 +148,7 @@ def test_the_end_token_ends_its_sequence_and_the_others_go_on_as_before(decoder:
         assert sequence.finish_reason == ("end" if end in tokens else "length")
 
 
-def test_whoever_reads_along_can_end_a_sequence(decoder: Decoder) -> None:
+def test_the_caller_can_end_a_sequence(decoder: Decoder) -> None:
     undisturbed = continuations(decoder, PROMPTS, RANDOM)
     sequences = [Sequence(prompt, sample) for sample, prompt in enumerate(PROMPTS)]
     for sequence, _ in generate(decoder, sequences, Sampler(RANDOM), 6):
@@ -160,7 +160,7 @@ def test_whoever_reads_along_can_end_a_sequence(decoder: Decoder) -> None:
     ]
 
 
-def test_without_max_tokens_each_sequence_goes_on_until_the_context_is_full(decoder: Decoder) -> None:
+def test_without_max_tokens_each_sequence_continues_until_the_context_is_full(decoder: Decoder) -> None:
     sequences = continued(decoder, PROMPTS, RANDOM, None)
     assert [len(sequence.ids) for sequence in sequences] == [CONTEXT + 1] * 4  # the last one is drawn but not read
     assert reasons(sequences) == ["context"] * 4
@@ -180,7 +180,7 @@ def test_without_max_tokens_each_sequence_goes_on_until_the_context_is_full(deco
         ([1], -1, {}, UsageError, "max-tokens must be 0 or more, not -1"),
     ],
 )
-def test_what_cannot_be_generated_is_refused_before_anything_is(
+def test_what_does_not_fit_is_refused_before_anything_is_generated(
     prompt: list[int],
     max_tokens: int | None,
     options: dict[str, Any],
@@ -198,19 +198,19 @@ def test_a_prompt_and_tokens_that_just_fit_are_not_refused(decoder: Decoder) -> 
     assert len(continuations(decoder, [[1] * 10], RANDOM, CONTEXT - 10)[0]) == 6
 
 
-# --- sliding ---------------------------------------------------------------------------------------------------------
+# --- context shift --------------------------------------------------------------------------------------------------
 
 LONG_PROMPTS = [[1, 2, 3], list(range(16)), list(range(20)), [4]]
 
 
-def test_sliding_goes_on_beyond_the_context_from_its_last_half(decoder: Decoder) -> None:
+def test_a_context_shift_continues_from_the_last_half_of_the_context(decoder: Decoder) -> None:
     expected = [without_cache(decoder, prompt, RANDOM, 30, sample) for sample, prompt in enumerate(LONG_PROMPTS)]
     sequences = continued(decoder, LONG_PROMPTS, RANDOM, 30, context_shift=True)
     assert [sequence.generated for sequence in sequences] == expected
     assert reasons(sequences) == ["length"] * 4
 
 
-def test_sliding_is_the_same_alone_or_beside_others(decoder: Decoder) -> None:
+def test_a_context_shift_is_the_same_alone_or_with_others(decoder: Decoder) -> None:
     together = continuations(decoder, LONG_PROMPTS, RANDOM, 30, context_shift=True)
     for sample, prompt in enumerate(LONG_PROMPTS):
         alone = Sequence(prompt, sample)
@@ -219,18 +219,18 @@ def test_sliding_is_the_same_alone_or_beside_others(decoder: Decoder) -> None:
         ]
 
 
-def test_sequences_that_fill_the_context_at_the_same_time_all_slide(decoder: Decoder) -> None:
+def test_sequences_that_fill_the_context_at_the_same_time_all_shift(decoder: Decoder) -> None:
     prompts = [[1, 2], [3, 4], [5, 6]]
     expected = [without_cache(decoder, prompt, RANDOM, 30, sample) for sample, prompt in enumerate(prompts)]
     assert continuations(decoder, prompts, RANDOM, 30, context_shift=True) == expected
 
 
-def test_a_prompt_that_just_fits_is_read_whole_with_or_without_sliding(decoder: Decoder) -> None:
+def test_a_prompt_that_just_fits_is_read_whole_with_or_without_context_shift(decoder: Decoder) -> None:
     prompt = [list(range(CONTEXT))]
     assert continuations(decoder, prompt, GREEDY, 1, context_shift=True) == continuations(decoder, prompt, GREEDY, None)
 
 
-def test_a_context_of_one_token_slides_token_by_token() -> None:
+def test_a_context_of_one_token_shifts_token_by_token() -> None:
     sizes = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 1, "vocab_size": 5}
     decoder = Decoder(make_section(ModelConfig, sizes)).eval()
     assert len(continuations(decoder, [[1, 2, 3]], GREEDY, 4, context_shift=True)[0]) == 4

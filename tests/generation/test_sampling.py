@@ -1,4 +1,4 @@
-"""Filters against plain Python, and draws that fall where the probabilities say."""
+"""Filters compared with plain Python, and draws compared with the distribution."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from foretell.randomness import stream_key, uniform
 
 LARGEST_DRAW = 1 - 2**-53
 
-# small whole numbers among them, so that ties are common
+# with small whole numbers, so that ties are common
 LOGITS = st.lists(st.integers(-3, 3).map(float) | st.floats(-20, 20), min_size=1, max_size=8)
 
 
@@ -51,13 +51,13 @@ def softmax(logits: list[float]) -> list[float]:
 
 
 @given(logits=LOGITS, count=st.integers(1, 10))
-def test_top_k_keeps_the_k_largest_and_what_ties_with_the_last_of_them(logits: list[float], count: int) -> None:
+def test_top_k_keeps_the_k_largest_and_ties_with_the_last_of_them(logits: list[float], count: int) -> None:
     smallest = sorted(logits, reverse=True)[:count][-1]
     assert kept(top_k(count), logits) == {token for token, value in enumerate(logits) if value >= smallest}
 
 
 @given(logits=LOGITS, share=st.floats(0.001, 1))
-def test_min_p_drops_what_is_less_likely_than_a_share_of_the_likeliest(logits: list[float], share: float) -> None:
+def test_min_p_drops_tokens_less_likely_than_a_share_of_the_most_likely(logits: list[float], share: float) -> None:
     probabilities = softmax(logits)
     found = kept(min_p(share), logits)
     for token, probability in enumerate(probabilities):
@@ -100,7 +100,7 @@ def test_the_repetition_penalty_moves_each_token_that_occurred_once(
 def test_the_repetition_penalty_looks_at_each_rows_own_ids() -> None:
     logits = torch.tensor([[2.0, -2.0], [2.0, -2.0]])
     assert repetition_penalty(2)(logits, [[0], [1]]).tolist() == [[1, -2], [2, -4]]
-    assert logits.tolist() == [[2, -2], [2, -2]]  # what came in is left alone
+    assert logits.tolist() == [[2, -2], [2, -2]]  # the input is not changed
 
 
 @given(logits=LOGITS, value=st.floats(0.05, 20))
@@ -109,12 +109,12 @@ def test_the_temperature_divides(logits: list[float], value: float) -> None:
     assert filtered(temperature(value), logits) == [(logit - largest) / value for logit in logits]
 
 
-def test_a_tiny_temperature_is_like_none() -> None:
+def test_a_tiny_temperature_gives_no_nan() -> None:
     assert softmax(filtered(temperature(1e-310), [1.0, 3.0, 2.0])) == [0.0, 1.0, 0.0]
 
 
 @given(logits=LOGITS)
-def test_temperature_0_leaves_the_first_of_the_largest(logits: list[float]) -> None:
+def test_temperature_0_keeps_the_first_of_the_largest(logits: list[float]) -> None:
     result = filtered(temperature(0), logits)
     assert [token for token, value in enumerate(result) if value > -math.inf] == [logits.index(max(logits))]
     assert softmax(result) == [1.0 if token == logits.index(max(logits)) else 0.0 for token in range(len(logits))]
@@ -123,7 +123,7 @@ def test_temperature_0_leaves_the_first_of_the_largest(logits: list[float]) -> N
 @pytest.mark.parametrize(
     "apply", [top_k(2), top_p(0.7), min_p(0.3), temperature(0.5), temperature(0)], ids=lambda apply: apply.__qualname__
 )
-def test_a_row_is_filtered_the_same_alone_or_beside_others(apply: Filter) -> None:
+def test_a_row_is_filtered_the_same_alone_or_with_others(apply: Filter) -> None:
     logits = torch.tensor([[1.0, 2, 3, 4], [4, 4, 0, -1], [0, 0, 0, 0]], dtype=torch.float64)
     together = apply(logits, [[], [], []])
     assert torch.equal(together, torch.cat([apply(row[None], [[]]) for row in logits]))
@@ -132,6 +132,7 @@ def test_a_row_is_filtered_the_same_alone_or_beside_others(apply: Filter) -> Non
 # --- which filters run, and in which order ---------------------------------------------------------------------------
 
 ALL_FILTERS: dict[str, Any] = {"min_p": 0.1, "top_p": 0.9, "top_k": 3, "temperature": 0.5, "repetition_penalty": 1.2}
+NEUTRAL: dict[str, Any] = {"temperature": 1, "top_p": 1}  # the model's own distribution
 
 
 def test_filters_run_in_the_order_of_the_configuration() -> None:
@@ -140,7 +141,7 @@ def test_filters_run_in_the_order_of_the_configuration() -> None:
 
 
 def test_filters_that_would_do_nothing_do_not_run() -> None:
-    assert make_filters(SamplingConfig()) == {}
+    assert make_filters(SamplingConfig(**NEUTRAL)) == {}
 
 
 def test_top_p_looks_at_probabilities_after_the_temperature() -> None:
@@ -180,14 +181,14 @@ def test_pick_takes_the_id_at_which_the_running_sum_exceeds_the_draw(weights: li
     draw=st.sampled_from([0.0, 5e-324, 2**-53, 0.5, 1 - 2**-52, LARGEST_DRAW]) | st.floats(0, LARGEST_DRAW),
     dtype=st.sampled_from([torch.float64, torch.float32]),  # where the largest draw is rounded to 1
 )
-def test_what_has_no_probability_is_never_picked(logits: list[float], draw: float, dtype: torch.dtype) -> None:
+def test_a_token_of_probability_0_is_never_picked(logits: list[float], draw: float, dtype: torch.dtype) -> None:
     probabilities = torch.tensor([logits], dtype=dtype).softmax(-1)
     assert probabilities[0, pick(probabilities, [draw])[0]] > 0
 
 
 def test_evenly_spread_draws_give_each_id_its_share() -> None:
     probabilities = torch.tensor([0.1, 0.0, 0.25, 0.05, 0.6, 0.0], dtype=torch.float64)
-    draws = [(number + 0.5) / 1000 for number in range(1000)]
+    draws = [(index + 0.5) / 1000 for index in range(1000)]
     counts = torch.tensor(pick(probabilities.expand(1000, -1), draws)).bincount(minlength=6)
     assert counts.tolist() == [100, 0, 250, 50, 600, 0]
 
@@ -199,10 +200,10 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
 
 def test_samples_follow_the_distribution() -> None:
     logits = torch.linspace(-2, 2, 10, dtype=torch.float64)
-    tokens = Sampler(SamplingConfig())(logits.expand(5000, -1), [[1, 2]] * 5000, list(range(5000)))
+    tokens = Sampler(SamplingConfig(**NEUTRAL))(logits.expand(5000, -1), [[1, 2]] * 5000, list(range(5000)))
     counts = torch.tensor(tokens).bincount(minlength=10)
     assert chi_square(counts, logits.softmax(-1)) < 27.9  # 9 degrees of freedom: exceeded once in a thousand
-    assert chi_square(counts, torch.full((10,), 0.1)) > 100  # and so another distribution is noticed
+    assert chi_square(counts, torch.full((10,), 0.1)) > 100  # so another distribution would be noticed
 
 
 def test_the_draw_of_a_sample_depends_on_its_seed_its_index_and_its_position() -> None:
@@ -211,13 +212,13 @@ def test_the_draw_of_a_sample_depends_on_its_seed_its_index_and_its_position() -
     assert len(draws) == 27
 
 
-def test_logits_of_little_precision_are_sampled_as_the_numbers_that_they_are() -> None:
+def test_bfloat16_logits_are_sampled_like_the_same_numbers_in_float64() -> None:
     logits = torch.randn(200, 50, generator=torch.Generator().manual_seed(0)).bfloat16()
     sampler, history, samples = Sampler(SamplingConfig(temperature=0.7)), [[1]] * 200, list(range(200))
     assert sampler(logits, history, samples) == sampler(logits.double(), history, samples)
 
 
-def test_a_sample_draws_the_same_wherever_it_stands_among_others() -> None:
+def test_a_sample_draws_the_same_at_any_row_of_a_batch() -> None:
     sampler = Sampler(SamplingConfig(seed=1))
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(4, 50, generator=generator)
@@ -227,7 +228,7 @@ def test_a_sample_draws_the_same_wherever_it_stands_among_others() -> None:
     assert [sampler(logits[row, None], [history[row]], [row])[0] for row in range(4)] == together
 
 
-def test_a_filter_that_looks_across_rows_is_noticed() -> None:
+def test_this_suite_notices_a_filter_that_looks_across_rows() -> None:
     sampler = Sampler(SamplingConfig(seed=1))
     sampler.filters["across"] = lambda logits, history: logits + 10 * logits.mean(0)
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))

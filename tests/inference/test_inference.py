@@ -1,4 +1,4 @@
-"""Text questions agree with the model's own logits, and with each other."""
+"""Answers about text agree with the model's own logits and with each other."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
 from foretell.inference.completion import Completer, generate
-from foretell.inference.distribution import next_tokens, score
-from foretell.inference.embedding import embed
+from foretell.inference.query import embed, next_tokens, score
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
@@ -32,7 +31,7 @@ def logprobs_of(model: LanguageModel, text: str) -> torch.Tensor:
         return model.decoder(torch.tensor([model.tokenizer.encode(text)]))[0].double().log_softmax(-1)
 
 
-def test_the_distribution_follows_the_context_that_is_shown(model):
+def test_the_distribution_follows_the_shown_context(model):
     text = "some words"
     answers = next_tokens(model, text, top=3, at=[0, 4, -1])
     assert [answer.context for answer in answers] == ["s", "some ", "some words"]
@@ -52,7 +51,7 @@ def test_all_probabilities_sum_to_one(model):
 def test_a_score_is_the_sum_of_the_targets_log_probabilities(model):
     text = "scored"
     ids = model.tokenizer.encode(text)
-    expected = sum(float(logprobs_of(model, text)[place, token]) for place, token in enumerate(ids[1:]))
+    expected = sum(float(logprobs_of(model, text)[index, token]) for index, token in enumerate(ids[1:]))
     result = score(model, text)
     assert result.logprob == pytest.approx(expected, rel=1e-6)
     assert result.perplexity == pytest.approx(math.exp(-expected / (len(ids) - 1)))
@@ -66,7 +65,7 @@ def test_the_mean_vector_is_the_mean_of_the_hidden_vectors(model):
     assert embed(model, "some", "last") == pytest.approx(hidden[-1].tolist(), abs=1e-6)
 
 
-def test_a_prompt_is_continued_the_same_way_alone_and_beside_others(model):
+def test_a_prompt_is_continued_the_same_way_alone_and_with_others(model):
     prompts = ["a", "some words", "x y z"]
     together = generate(model, prompts, 20, seed=5)
     for sample, prompt in enumerate(prompts):
@@ -83,12 +82,12 @@ def test_streamed_pieces_are_the_text(model):
     assert pieces == completion.text == model.tokenizer.decode(completion.token_ids)
 
 
-def test_without_a_prompt_the_end_token_is_what_is_continued(model):
+def test_an_empty_prompt_is_the_end_token(model):
     completer = Completer(model, [""], SamplingConfig(), [])
     assert completer.sequences[0].prompt == [256]
 
 
-def test_what_does_not_fit_is_refused_before_anything_is_written(model):
+def test_what_does_not_fit_is_refused_before_anything_is_generated(model):
     completer = Completer(model, ["x" * 60], SamplingConfig(), [])
     with pytest.raises(ContextLengthError, match="--max-tokens 4"):
         completer.stream(10)
@@ -105,26 +104,26 @@ def test_with_receipts_the_completions_are_the_same_and_each_token_has_one(model
     plain = generate(model, ["some", "words"], 20, **asked)
     full = generate(model, ["some", "words"], 20, receipts=True, **asked)
     assert all(completion.receipts is None for completion in plain)
-    assert [one.to_json() for one in plain] == [replace(one, receipts=None).to_json() for one in full]
+    assert [item.to_json() for item in plain] == [replace(item, receipts=None).to_json() for item in full]
     for completion in full:
         assert [receipt.replay() for receipt in completion.receipts or []] == completion.token_ids
 
 
-def test_the_end_token_has_a_receipt_although_it_is_no_part_of_the_text(model):
+def test_the_end_token_has_a_receipt_although_it_is_not_part_of_the_text(model):
     end = model.tokenizer.end_id
 
     def certain(logits: torch.Tensor) -> torch.Tensor:
         return torch.zeros_like(logits).index_fill(-1, torch.tensor([end]), 50.0)
 
     with Trace(model, replace={"head": certain}):
-        completion = generate(model, "words", 5, receipts=True)[0]
+        completion = generate(model, "words", 5, receipts=True)
     assert (completion.finish_reason, completion.token_ids) == ("end", [])
     assert [receipt.token for receipt in completion.receipts or []] == [end]
     (completion.receipts or [])[0].check()
 
 
-def test_what_a_stop_string_takes_away_has_receipts(model):
+def test_tokens_removed_by_a_stop_string_have_receipts(model):
     letters = [chr(code) for code in range(ord("A"), ord("z"))]
-    completion = generate(model, "words", 40, stop=letters, receipts=True, seed=2)[0]
+    completion = generate(model, "words", 40, stop=letters, receipts=True, seed=2)
     assert completion.finish_reason == "stop"
     assert len(completion.receipts or []) > len(completion.token_ids)

@@ -7,8 +7,7 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.inference.completion import Completion, generate
-from foretell.inference.distribution import next_tokens, score
-from foretell.inference.embedding import embed
+from foretell.inference.query import embed, next_tokens, score
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
@@ -51,18 +50,18 @@ def test_with_a_start_token_the_first_token_has_a_probability_too(model):
     assert result.logprob == pytest.approx(sum(token.logprob or 0 for token in result.tokens))
 
 
-def test_without_one_it_has_none(plain):
+def test_without_a_start_token_the_first_token_has_no_probability(plain):
     assert score(plain, "the cat").tokens[0].logprob is None
 
 
-def test_what_follows_and_the_vector_are_those_after_the_start_token(model, plain):
+def test_next_tokens_and_the_embedding_include_the_start_token(model, plain):
     with torch.no_grad():
         largest = model.decoder(torch.tensor([[6, 0]]))[0, -1].double().log_softmax(-1).max()
     assert next_tokens(model, "the")[0].tokens[0].logprob == pytest.approx(float(largest))
     assert embed(model, "the") != embed(plain, "the")
 
 
-def test_an_empty_text_has_something_after_it_but_no_score(model, plain):
+def test_an_empty_text_has_next_tokens_after_the_start_token_but_no_score(model, plain):
     assert next_tokens(model, "")[0].context == "<s>"
     with pytest.raises(UsageError, match="empty"):
         score(model, "")
@@ -72,12 +71,12 @@ def test_an_empty_text_has_something_after_it_but_no_score(model, plain):
 
 @pytest.fixture
 def forced(model, monkeypatch):
-    """Continue a prompt with a token that is always the one drawn."""
+    """Continue a prompt with a sampler that always returns the same token."""
 
     def call(token: int) -> Completion:
         always = lambda config, vocab_size: lambda logits, ids, samples: [token] * len(ids)  # noqa: E731
         monkeypatch.setattr("foretell.inference.completion.Sampler", always)
-        return generate(model, "the cat", 3)[0]
+        return generate(model, "the cat", 3)
 
     return call
 
@@ -88,14 +87,14 @@ def test_any_of_the_end_tokens_ends_a_text_and_is_left_out_of_it(forced, end):
     assert (completion.finish_reason, completion.text, completion.token_ids) == ("end", "", [])
 
 
-def test_an_ordinary_token_ends_nothing_and_comes_with_its_space(forced):
+def test_an_ordinary_token_does_not_end_the_text_and_comes_with_its_space(forced):
     assert forced(2) == Completion("the cat", " sat sat sat", [2, 2, 2], "length")
 
 
 def test_a_stop_string_keeps_the_tokens_that_its_text_needs(model):
-    whole = generate(model, "the cat", 8, temperature=0)[0]
+    whole = generate(model, "the cat", 8, temperature=0)
     assert whole.text.startswith(" ")
     first = whole.text.split(" ")[2]
-    stopped = generate(model, "the cat", 8, temperature=0, stop=[f" {first}"])[0]
+    stopped = generate(model, "the cat", 8, temperature=0, stop=[f" {first}"])
     assert stopped.finish_reason == "stop"
     assert "the cat" + stopped.text == model.tokenizer.decode([*model.tokenizer.encode("the cat"), *stopped.token_ids])

@@ -36,6 +36,9 @@ SETTINGS = st.builds(
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
+NEUTRAL: dict[str, Any] = {"temperature": 1, "top_p": 1}  # the model's own distribution
+
+
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
     return train_tokenizer("characters", ["abcdefghij"])  # ten ids, and one more for the end
@@ -46,7 +49,10 @@ def record(tokenizer: Tokenizer) -> Callable[..., Receipt]:
     """The receipt of one draw from these logits after these ids."""
 
     def make(logits: torch.Tensor, ids: list[int], **settings: Any) -> Receipt:
-        sampler, sequence = RecordingSampler(SamplingConfig(**settings), tokenizer), Sequence(ids, sample=2)
+        sampler, sequence = (
+            RecordingSampler(SamplingConfig(**{**NEUTRAL, **settings}), tokenizer),
+            Sequence(ids, sample=2),
+        )
         sequence.generated += sampler(logits[None], [ids], [2])
         return sampler.receipts_of(sequence)[0]
 

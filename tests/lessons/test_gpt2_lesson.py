@@ -10,7 +10,7 @@ import pytest
 
 from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, UsageError
-from foretell.inference.distribution import next_tokens
+from foretell.inference.query import next_tokens
 from foretell.language_model import save_model
 from foretell.lessons import gpt2_values
 from foretell.lessons.gpt2_lesson import Gpt2Lesson, check_context

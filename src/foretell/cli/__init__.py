@@ -1,4 +1,4 @@
-"""The command line: `main` turns errors into one line and an exit code, every other file is one verb.
+"""The command line: one file per verb; `main` turns every error into one line and an exit code.
 
-Verbs import torch inside their functions, so that `--help` is there at once.
+Verbs import torch inside their functions, so that `--help` is instant.
 """

@@ -1,21 +1,29 @@
-"""Arguments that several verbs share, and what the command line accepts beyond what a parser knows."""
+"""Arguments that several verbs share, and the rewriting of what cyclopts does not parse itself."""
 
 from __future__ import annotations
 
 import re
 import sys
 import tomllib
-from typing import Annotated, Any, Literal
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from foretell.errors import DataError, UsageError
 
-STANDARD_INPUT = "<stdin>"  # stands for `-`, which the parser would take for an option
+if TYPE_CHECKING:
+    from foretell.pretraining.prepare import Source
+
+STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
 SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
 TextArgument = Annotated[str, Parameter(help="The text; - reads standard input.")]
+DataArgument = Annotated[
+    str,
+    Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
+]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"],
     Parameter(help="Where to compute: auto, cpu, cuda or mps.", show_choices=False),
@@ -28,7 +36,7 @@ Flag = Parameter(negative="", show_default=False)
 
 
 def rewrite(arguments: list[str]) -> list[str]:
-    """`-` as a name for standard input, and `--model.width 256` as `--set model.width=256`."""
+    """Arguments with `-` replaced by STANDARD_INPUT, and `--model.width 256` by `--set model.width=256`."""
     rewritten: list[str] = []
     rest = iter(arguments)
     for argument in rest:
@@ -46,7 +54,7 @@ def rewrite(arguments: list[str]) -> list[str]:
 
 
 def read_text(argument: str) -> str:
-    """The text of an argument, from standard input where it says so."""
+    """The text of an argument; STANDARD_INPUT is read whole."""
     if argument != STANDARD_INPUT:
         return argument
     if sys.stdin is None:
@@ -59,23 +67,36 @@ def read_text(argument: str) -> str:
         ) from None
 
 
+def text_source(data: Sequence[str], text_field: str | None) -> Source:
+    """The documents of DATA arguments; what the reader reports goes to stderr."""
+    from foretell.pretraining.train import make_source
+
+    return make_source(["-" if path == STANDARD_INPUT else path for path in data], text_field)
+
+
+def describe_data(data: Sequence[str]) -> str:
+    """DATA arguments in words."""
+    names = ["standard input" if path == STANDARD_INPUT else path for path in data]
+    return ", ".join(names) or "the language reference inside Python"
+
+
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:
-    """`["model.dropout.residual=0.1"]` as nested sections, values read as TOML where they are TOML, else as text."""
+    """`["model.dropout.residual=0.1"]` as nested sections; a value that is not valid TOML is text."""
     sections: dict[str, dict[str, Any]] = {}
     for setting in settings:
         path, _, text = setting.partition("=")
         *parents, key = path.replace("-", "_").split(".")
-        place: dict[str, Any] = sections
+        section: dict[str, Any] = sections
         for parent in parents:
-            place = place.setdefault(parent, {})
-            if not isinstance(place, dict):
+            section = section.setdefault(parent, {})
+            if not isinstance(section, dict):
                 raise UsageError(f"--{path} and --{path.rpartition('.')[0]} contradict each other")
-        place[key] = parse_value(text)
+        section[key] = parse_value(text)
     return sections
 
 
 def parse_value(text: str) -> Any:
-    """A number, a boolean or a list as TOML writes it; anything else is text."""
+    """A number, boolean or list in TOML's notation; anything else is text."""
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:

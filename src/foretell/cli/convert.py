@@ -1,4 +1,4 @@
-"""`foretell convert SOURCE TARGET --to huggingface|gguf`: a model in another program's layout."""
+"""`foretell convert SOURCE TARGET --to huggingface|gguf`: write a model in another program's format."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def convert(
     /,
     *,
     to: Annotated[
-        Literal["huggingface", "gguf"], Parameter(help="The layout: huggingface or gguf.", show_choices=False)
+        Literal["huggingface", "gguf"], Parameter(help="The format: huggingface or gguf.", show_choices=False)
     ],
     family: Annotated[
         str | None,
@@ -31,9 +31,9 @@ def convert(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a model in another program's layout.
+    """Write a model in another program's format.
 
-    What was written is read again by other means and compared; export-report.json beside it says how near it came.
+    The result is read back by independent code and compared with the model; export-report.json has the differences.
     """
     from foretell.convert.export import EXPORTERS
     from foretell.convert.families import find_family
@@ -59,7 +59,7 @@ def convert(
 
 
 def show(target: Path, report: dict[str, Any]) -> None:
-    """What was written, and how near the reader of it came."""
+    """Print what was written and how far the result differs from the model."""
     probes, tokenizer, rounding = report["probes"], report["tokenizer"], report["rounding"]
     size = sum(file["bytes"] for file in report["files"].values())
     nearest = min(probes, key=lambda probe: probe["logit_bound"] - probe["logit_difference"])

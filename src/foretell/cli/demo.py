@@ -78,7 +78,7 @@ def show_result(console: Console, session: Session, gzip_bits: float) -> None:
     from foretell.cli.demo_display import title
     from foretell.cli.next import show
     from foretell.inference.completion import generate
-    from foretell.inference.distribution import next_tokens
+    from foretell.inference.query import next_tokens
     from foretell.loading import load
 
     bits = session.bits_per_byte(session.evaluate_held_out().loss)
@@ -89,7 +89,7 @@ def show_result(console: Console, session: Session, gzip_bits: float) -> None:
     title(console, "4 what comes next", "the five likeliest tokens, and how likely each is")
     show(next_tokens(model, PROMPT)[0], console)
     title(console, "5 in its own words", "one token at a time")
-    console.print(PROMPT + generate(model, PROMPT, 60, temperature=0.7, top_k=50)[0].text)
+    console.print(PROMPT + generate(model, PROMPT, 60, temperature=0.7, top_k=50, top_p=1.0).text)
 
 
 def say_goodbye(console: Console, directory: Path) -> None:

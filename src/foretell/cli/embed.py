@@ -1,4 +1,4 @@
-"""`foretell embed MODEL TEXT|FILE`: a vector for a text, or for every line of a file."""
+"""`foretell embed MODEL TEXT|FILE`: the embedding of a text, or of each line of a file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foretell.errors import DataError
 
 def embed(
     model: ModelArgument,
-    text: Annotated[str, Parameter(help="A text, a file with one text a line, or -.")],
+    text: Annotated[str, Parameter(help="A text, a file with one text per line, or -.")],
     /,
     *,
     pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
@@ -22,27 +22,27 @@ def embed(
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """A vector for a text.
+    """The embedding vector of a text.
 
-    It is the stream after the last norm. A file, or standard input, gives one vector a line.
+    It is the stream after the last norm. A file or standard input gives one vector per line.
     """
     texts = read_texts(text)
     loaded = open_model(model, device, dtype)
-    from foretell.inference.embedding import embed as embed_text
+    from foretell.inference.query import embed as embed_text
 
-    for one in texts:
-        vector = embed_text(loaded, one, pool)
+    for line in texts:
+        vector = embed_text(loaded, line, pool)
         if json:
-            print_json({"text": one, "embedding": vector})
+            print_json({"text": line, "embedding": vector})
         else:
             print(" ".join(f"{value:.6g}" for value in vector))
 
 
 def read_texts(argument: str) -> list[str]:
-    """The text itself, or the lines of a file or of standard input that are not empty."""
+    """The text itself, or the non-empty lines of a file or of standard input."""
     path = Path(argument)
     if is_file(path):
-        note(f"one vector for each line of {argument}")
+        note(f"one vector per line of {argument}")
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except UnicodeDecodeError as error:
@@ -54,12 +54,12 @@ def read_texts(argument: str) -> list[str]:
         lines = [argument] if text == argument else text.splitlines()
     lines = [line for line in lines if line.strip()]
     if not lines:
-        raise DataError("there is no text to embed; give at least one line with some")
+        raise DataError("there is no text to embed; give at least one line that is not empty")
     return lines
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is such a file; a text that is too long for a name is none."""
+    """True for an existing file; a text too long for a file name is not one."""
     try:
         return path.is_file()
     except OSError:

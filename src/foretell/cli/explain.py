@@ -1,19 +1,25 @@
-"""`foretell explain MODEL TEXT`: the walk through a pass, any number of it, and what made the prediction."""
+"""`foretell explain MODEL TEXT`: a pass layer by layer, any number of it, and what produced the prediction."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
 from foretell.cli.arguments import Device, Dtype, Flag, Json, ModelArgument, TextArgument, read_text
-from foretell.cli.explain_modes import choose_mode
-from foretell.cli.terminal import open_model, print_json, results
-from foretell.errors import ForetellError
+from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.errors import ForetellError, UsageError
 
-ASK = Group("What to show, instead of the walk", sort_key=1)
-MORE = Group("More exactly", sort_key=2)
+if TYPE_CHECKING:
+    from foretell.language_model import LanguageModel
+
+    Options = Mapping[str, Any]
+
+ASK = Group("What to show instead of the layers", sort_key=1)
+MORE = Group("Details", sort_key=2)
 
 
 def explain(
@@ -24,34 +30,32 @@ def explain(
     value: Annotated[
         str | None,
         Parameter(
-            help="One number: a trace name and an index without the batch row, or loss[2].",
+            help="One number: a trace name and an index without the batch dimension, or loss[2].",
             group=ASK,
             show_default=False,
         ),
     ] = None,
     html: Annotated[
-        Path | None, Parameter(help="Write a page to look at: one file, no network.", group=ASK, show_default=False)
+        Path | None, Parameter(help="Write an HTML page: one file, no network.", group=ASK, show_default=False)
     ] = None,
-    lens: Annotated[
-        bool, Flag, Parameter(help="What the model would say if it stopped after each block.", group=ASK)
-    ] = False,
+    lens: Annotated[bool, Flag, Parameter(help="The next token as read after each block.", group=ASK)] = False,
     contributions: Annotated[
-        bool, Flag, Parameter(help="What each head and feed-forward layer brought to a token's logit.", group=ASK)
+        bool, Flag, Parameter(help="What each head and feed-forward layer added to a token's logit.", group=ASK)
     ] = False,
-    heads: Annotated[bool, Flag, Parameter(help="Where each head looks.", group=ASK)] = False,
+    heads: Annotated[bool, Flag, Parameter(help="Which tokens each head attends to.", group=ASK)] = False,
     ablate: Annotated[
         str | None,
         Parameter(
-            help="What is different without a part: a name or glob, [0] or [*] behind it for heads.",
+            help="The prediction without a part: a name or glob; [0] or [*] after it selects heads.",
             group=ASK,
             show_default=False,
         ),
     ] = None,
-    check: Annotated[bool, Flag, Parameter(help="Textbook and model side by side.", group=ASK)] = False,
+    check: Annotated[bool, Flag, Parameter(help="Compare the textbook's results with the model's.", group=ASK)] = False,
     token: Annotated[
         str | None,
         Parameter(
-            help="The token that is asked about (default: the likeliest).",
+            help="The token to ask about (default: the most likely).",
             allow_leading_hyphen=True,
             group=MORE,
             show_default=False,
@@ -70,7 +74,7 @@ def explain(
         Literal["zero", "mean"] | None,
         Parameter(
             name="--with",
-            help="With --ablate: what to put there, zero (default) or the mean over positions.",
+            help="With --ablate: replace the part by zero (default) or by its mean over positions.",
             group=MORE,
             show_default=False,
             show_choices=False,
@@ -93,9 +97,9 @@ def explain(
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """A pass over a text, layer by layer; any number of it; and what made the prediction.
+    """A pass over a text, layer by layer; any number of it; and what produced the prediction.
 
-    Numbers have the names of `foretell trace MODEL --list`. Besides there are
+    Numbers are named as in `foretell trace MODEL --list`. There are also
     logits[t,v], probabilities[t,v] and loss[t], where v may be a token's text:
     --value "probabilities[-1,' the']".
     """
@@ -128,3 +132,116 @@ def explain(
     print_json(answer.to_json()) if json else results().print(str(answer))
     if fault := mode.fault(answer):
         raise ForetellError(fault)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """One kind of answer that `explain` gives.
+
+    answer: makes what is printed (it has `str` and `to_json`) from the model, the text and the given options.
+    options: the options that it takes, including the one that selects it if that has a value.
+    fault: the error message for an answer that must fail the command, or None.
+    """
+
+    answer: Callable[[LanguageModel, str, Options], Any]
+    options: tuple[str, ...] = ()
+    fault: Callable[[Any], str | None] = lambda answer: None
+
+
+def walk(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """The walk through the whole pass."""
+    from foretell.insight.explain.walk import walk as walk_through
+
+    return walk_through(loaded, text)
+
+
+def value(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """One number with its operands."""
+    from foretell.insight.explain.explanation import explain_value
+
+    return explain_value(loaded, text, options["value"])
+
+
+def value_fault(answer: Any) -> str | None:
+    """The message for a number that does not follow from its operands."""
+    if answer.agrees:
+        return None
+    return f"{answer.address} does not follow from its operands: they give {answer.recomputed:.9g}"
+
+
+def check(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """The comparison of textbook and model."""
+    from foretell.insight.explain.textbook_check import check as compare
+
+    return compare(loaded, text)
+
+
+def check_fault(answer: Any) -> str | None:
+    """The message for a difference above its bound."""
+    return None if answer.holds else answer.verdict
+
+
+def lens(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """The next token as read after every block."""
+    from foretell.insight.attribution.logit_lens import logit_lens
+
+    return logit_lens(loaded, text, **options)
+
+
+def contributions(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """What each part added to a logit."""
+    from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
+
+    return direct_logit_attribution(loaded, text, **options)
+
+
+def heads(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """Attention patterns: numbers for all heads, or the weights of one layer."""
+    from foretell.insight.attribution.head_patterns import head_patterns
+
+    patterns = head_patterns(loaded, text)
+    return patterns.layer(options["layer"]) if options else patterns
+
+
+def ablate(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """The prediction without a part."""
+    from foretell.insight.attribution.ablation import ablate as ablate_parts
+
+    named = {"fill" if name == "with" else name: value for name, value in options.items() if name != "ablate"}
+    return ablate_parts(loaded, text, options["ablate"], **named)
+
+
+def html(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """The pass as an HTML page; what did not fit is reported on stderr."""
+    from foretell.insight.page.write_page import write_page
+
+    report = write_page(loaded, text, options["html"])
+    for sentence in report.cut:
+        note(sentence)
+    return report
+
+
+MODES: dict[str, Mode] = {
+    "value": Mode(value, ("value",), value_fault),
+    "check": Mode(check, (), check_fault),
+    "html": Mode(html, ("html",)),
+    "lens": Mode(lens, ("at",)),
+    "contributions": Mode(contributions, ("token", "against", "at")),
+    "heads": Mode(heads, ("layer",)),
+    "ablate": Mode(ablate, ("ablate", "with", "token", "at")),
+}
+WALK = Mode(walk)
+
+
+def choose_mode(asked: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[Mode, dict[str, Any]]:
+    """The selected mode, or the walk, with the given options; an option that it does not take is a `UsageError`."""
+    chosen = [name for name, value in asked.items() if value]
+    if len(chosen) > 1:
+        raise UsageError(f"{' and '.join(f'--{name}' for name in chosen)} exclude each other; give one of them")
+    mode = MODES[chosen[0]] if chosen else WALK
+    given = {name: value for name, value in options.items() if value is not None}
+    for name in given:
+        if name not in mode.options:
+            goes_with = ", ".join(f"--{other}" for other in MODES if name in MODES[other].options)
+            raise UsageError(f"--{name} goes with {goes_with} and has no effect here; leave it out")
+    return mode, given

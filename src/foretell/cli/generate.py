@@ -1,4 +1,4 @@
-"""`foretell generate MODEL [PROMPT]`: let a model write."""
+"""`foretell generate MODEL [PROMPT]`: continue a prompt."""
 
 from __future__ import annotations
 
@@ -33,11 +33,21 @@ def generate(
     max_tokens: Annotated[
         int | None, Parameter(help="How many tokens at most; default: 200, or what still fits.", show_default=False)
     ] = None,
-    temperature: Annotated[float, Parameter(help="0 always takes the likeliest.")] = 0.8,
-    top_k: Annotated[int | None, Parameter(help="Keep the k likeliest.", show_default=False)] = None,
-    top_p: Annotated[float, Parameter(help="Keep this much probability.")] = 0.95,
-    min_p: Annotated[float, Parameter(help="Drop what is less likely than this share of the likeliest.")] = 0.0,
-    repetition_penalty: Annotated[float, Parameter(help="Above 1 discourages tokens that occurred.")] = 1.0,
+    temperature: Annotated[
+        float | None, Parameter(help="0 always takes the most likely token; default: 0.8.", show_default=False)
+    ] = None,
+    top_k: Annotated[int | None, Parameter(help="Keep the k most likely tokens.", show_default=False)] = None,
+    top_p: Annotated[
+        float | None, Parameter(help="Keep this much probability; default: 0.95.", show_default=False)
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        Parameter(help="Drop what is less likely than this share of the most likely; default: 0.", show_default=False),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        Parameter(help="Above 1, tokens that occurred become less likely; default: 1.", show_default=False),
+    ] = None,
     stop: Annotated[
         list[str] | None,
         Parameter(
@@ -47,42 +57,41 @@ def generate(
             help="End before this string; may be repeated.",
         ),
     ] = None,
-    seed: Annotated[int, Parameter(help="The same seed writes the same text.")] = 1,
+    seed: Annotated[
+        int | None, Parameter(help="The same seed writes the same text; default: 1.", show_default=False)
+    ] = None,
     context_shift: Annotated[
-        bool, Flag, Parameter(name="--slide", help="When the context is full, go on from its tail.")
+        bool, Flag, Parameter(name="--slide", help="When the context is full, continue from its last half.")
     ] = False,
-    receipt: Annotated[bool, Flag, Parameter(help="Then say of every token what decided it.")] = False,
+    receipt: Annotated[bool, Flag, Parameter(help="Then show how each token was sampled.")] = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
     """Continue a prompt.
 
-    The text appears on stdout as it is written: the prompt, then its continuation.
+    The prompt and its continuation appear on stdout while they are generated.
     """
-    from foretell.config import SamplingConfig, make_section
+    from foretell.config import SamplingConfig
 
-    sampling = make_section(
-        SamplingConfig,
-        {
-            "temperature": temperature,
-            "top_k": top_k,
-            "top_p": top_p,
-            "min_p": min_p,
-            "repetition_penalty": repetition_penalty,
-            "seed": seed,
-        },
-    )
+    options = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+    }
+    sampling = SamplingConfig(**{name: value for name, value in options.items() if value is not None})
     texts = [read_text(prompt) for prompt in (prompts or [""])]
     loaded = open_model(model, device, dtype)
-    from foretell.inference.completion import COMPLETERS
+    from foretell.inference.completion import make_completer
 
-    stops = ["-" if one == STANDARD_INPUT else one for one in (stop or [])]
-    completer = COMPLETERS[receipt](loaded, texts, sampling, stops)
+    stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]
+    completer = make_completer(loaded, texts, sampling, stops, receipt)
     if context_shift:
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
-    limit = max_tokens if max_tokens is not None else completer.default_length(context_shift)
-    pieces = completer.stream(limit, context_shift=context_shift)
+    pieces = completer.stream(max_tokens, context_shift=context_shift)
     if json or len(texts) > 1:
         for _ in pieces:
             pass
@@ -95,7 +104,7 @@ def generate(
 
 
 def write(prompt: str, pieces: Iterator[tuple[int, str]]) -> None:
-    """A text on stdout while it grows."""
+    """Print a prompt, then its continuation piece by piece."""
     print(prompt, end="", flush=True)
     for _, piece in pieces:
         print(piece, end="", flush=True)
@@ -104,7 +113,7 @@ def write(prompt: str, pieces: Iterator[tuple[int, str]]) -> None:
 
 
 def show_receipts(completions: list[Completion]) -> None:
-    """What decided each token, after each one has been replayed."""
+    """Replay each receipt and print how each token was sampled."""
     from foretell.insight.wording import ending
     from foretell.typesetting.document import DocumentSection
     from foretell.typesetting.text import document_text

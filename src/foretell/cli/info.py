@@ -1,74 +1,113 @@
-"""`foretell info MODEL`: every weight's path, shape and size, and every name that can be traced."""
+"""`foretell info MODEL`: the shape of a model or preset, its cost, every weight and every trace name."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from foretell.cli.arguments import Json, ModelArgument
-from foretell.cli.terminal import open_model, print_json, results
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Json
+from foretell.cli.terminal import note, open_model, print_json, results
 
 if TYPE_CHECKING:
-    from foretell.language_model import LanguageModel
+    from foretell.config import ModelConfig
+    from foretell.model.decoder import Decoder
+    from foretell.text import Tokenizer
+
+PRESET_VOCABULARY = 8192  # of a preset whose vocabulary comes from the training text
 
 
-def info(model: ModelArgument, /, *, json: Json = False) -> None:
-    """Every weight's path, shape and size, and every name that can be traced.
+def info(
+    model: Annotated[str, Parameter(help="A model, or the name of a preset: tiny, gpt2, gpt3-175b, ...")],
+    /,
+    *,
+    json: Json = False,
+) -> None:
+    """Paths, shapes and sizes of all weights, trace names, and cost.
 
     The path of a module is also the name of its output, and the key of its
     weights on disk.
     """
-    loaded = open_model(model, "cpu", "auto")
-    facts = describe(loaded)
-    if json:
-        print_json(facts)
-    else:
-        show(facts)
+    config = find_preset(model)
+    facts = describe_model(model) if config is None else describe_preset(model, config)
+    print_json(facts) if json else show(facts)
 
 
-def describe(loaded: LanguageModel) -> dict[str, Any]:
+def find_preset(argument: str) -> ModelConfig | None:
+    """The shape of a preset, if the argument names one and neither a path nor a run."""
+    from foretell.loading import RUNS
+    from foretell.model.presets import PRESETS, SIZES, preset_config
+
+    if argument not in PRESETS or Path(argument).exists() or (RUNS / argument).exists():
+        return None
+    return preset_config(argument, **({"vocab_size": PRESET_VOCABULARY} if argument in SIZES else {}))
+
+
+def describe_preset(name: str, config: ModelConfig) -> dict[str, Any]:
+    """The facts about a preset, from a decoder without weights."""
+    from foretell.model.init import empty_decoder
+    from foretell.model.presets import SIZES
+
+    assumed = f"; its vocabulary comes from the text, {PRESET_VOCABULARY:,} is assumed" if name in SIZES else ""
+    note(f"{name} is a preset: a shape without weights{assumed}")
+    return describe(name, empty_decoder(config), None)
+
+
+def describe_model(argument: str) -> dict[str, Any]:
+    """The facts about a model that can be loaded."""
+    model = open_model(argument, "cpu", "auto")
+    return describe(model.name, model.decoder, model.tokenizer)
+
+
+def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Configuration, tokenizer, cost and all weights, as plain values."""
     from foretell.insight.points import Derived, make_catalog
     from foretell.model.cost import cache_bytes_per_token, training_flops_per_token
 
-    decoder, tokenizer = loaded.decoder, loaded.tokenizer
     weights = [
         {"path": path, "shape": list(weight.shape), "parameters": weight.numel()}
         for path, weight in decoder.named_parameters()
     ]
     return {
-        "name": loaded.name,
+        "name": name,
         "config": decoder.config.model_dump(mode="json"),
-        "tokenizer": {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
-        "parameters": sum(one["parameters"] for one in weights),
+        "tokenizer": tokenizer
+        and {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
+        "parameters": sum(weight["parameters"] for weight in weights),
         "training_flops_per_token": training_flops_per_token(decoder.config),
         "cache_bytes_per_token": cache_bytes_per_token(decoder.config, element_bytes=4),
         "weights": weights,
         "modules": [path for path, _ in decoder.named_modules() if path],
         "names": [
-            {"name": name, "derived": isinstance(entry, Derived)}
-            for name, entry in make_catalog(decoder).entries.items()
+            {"name": trace_name, "derived": isinstance(entry, Derived)}
+            for trace_name, entry in make_catalog(decoder).entries.items()
         ],
     }
 
 
 def show(facts: dict[str, Any]) -> None:
-    """The facts as a table that fits 80 columns."""
+    """Print the facts as a table of at most 80 columns."""
     console = results()
     config, tokenizer = facts["config"], facts["tokenizer"]
     console.print(facts["name"], style="bold")
     console.print(
         f"{facts['parameters']:,} parameters: {config['num_layers']} layers, {config['num_heads']} heads of "
-        f"{config['head_width']}, width {config['width']}, context {config['context_length']}"
+        f"{config['head_width']}, width {config['width']}"
     )
     console.print(
-        f"{config['position']} positions, {config['norm']} ({config['norm_placement']}), "
-        f"{config['feedforward']} feed-forward of {config['feedforward_width']}, {config['activation']}"
+        f"context {config['context_length']}, {config['position']} positions, {config['norm']} "
+        f"({config['norm_placement']})"
     )
-    console.print(f"tokenizer: {tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens")
+    console.print(f"{config['feedforward']} feed-forward of {config['feedforward_width']}, {config['activation']}")
+    if tokenizer is None:
+        console.print(f"no weights and no tokenizer: a preset, with a vocabulary of {config['vocab_size']:,}")
+    else:
+        console.print(f"tokenizer: {tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens")
     console.print(
-        f"cost: {facts['training_flops_per_token'] / 1e6:,.1f} MFLOP to train on a token, "
-        f"{facts['cache_bytes_per_token']:,} bytes of cache a token"
+        f"cost: {facts['training_flops_per_token'] / 1e6:,.1f} MFLOP per training token, "
+        f"{facts['cache_bytes_per_token']:,} cache bytes per token"
     )
     console.print()
     for weight in facts["weights"]:
@@ -80,5 +119,5 @@ def show(facts: dict[str, Any]) -> None:
 
 
 def name_patterns(names: list[dict[str, Any]]) -> dict[str, bool]:
-    """All names, those of the layers written once; and is it a derived one?"""
-    return {re.sub(r"(?<=^trunk\.blocks\.)\d+", "*", one["name"]): one["derived"] for one in names}
+    """The trace names with `*` for the layer, each once; the value is whether it is derived."""
+    return {re.sub(r"(?<=^trunk\.blocks\.)\d+", "*", entry["name"]): entry["derived"] for entry in names}

@@ -1,4 +1,4 @@
-"""The entry: parse, run one verb, turn whatever goes wrong into one line and an exit code."""
+"""The entry point: parse the arguments, run one verb, turn every error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.errors import ForetellError, Interrupted
 
 LEARN, ASK, LOOK, MAKE = (
-    Group(name, sort_key=place) for place, name in enumerate(("Learn", "Ask", "Look", "Make"), start=1)
+    Group(name, sort_key=index) for index, name in enumerate(("Learn", "Ask", "Look", "Make"), start=1)
 )
-# "Examples:" would be read as a section of a docstring, and cyclopts shows none of those
+# Without the word "Examples:", which cyclopts would take for a section of a docstring and not show
 HELP = """A decoder (GPT) that you can see through.
 
 For example:
@@ -30,42 +30,42 @@ For example:
     foretell next primer "The return value of the"  what comes next?
     foretell generate runs/my "Once upon a time"    let it write
 
-A MODEL is a path, the name of a run in ./runs, `primer`, which is inside, or
-hub:owner/name[@revision], which is downloaded.
+A MODEL is a path, the name of a run in ./runs, `primer` (part of the package),
+or hub:owner/name[@revision] (downloaded).
 """
-VERBS = {  # verb: (group, what it does, where it is)
+VERBS = {  # verb: (group, summary, function)
     "demo": (LEARN, "The first five minutes: train, watch, generate.", "foretell.cli.demo:demo"),
-    "lesson": (LEARN, "How a decoder works, every number shown.", "foretell.cli.lesson:lesson"),
+    "lesson": (LEARN, "How a decoder works, with every number shown.", "foretell.cli.lesson:lesson"),
     "train": (LEARN, "Train a decoder on text.", "foretell.cli.train:train"),
-    "runs": (LEARN, "What was trained here, and how runs compare.", "foretell.cli.runs:runs"),
+    "runs": (LEARN, "List runs, or compare several.", "foretell.cli.runs:runs"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
-    "next": (ASK, "The likeliest next tokens, with their probabilities.", "foretell.cli.next:next_verb"),
-    "score": (ASK, "How likely a text is, token by token.", "foretell.cli.score:score"),
-    "evaluate": (ASK, "How good a model is on a text, or at multiple choice.", "foretell.cli.evaluate:evaluate"),
-    "embed": (ASK, "A vector for a text.", "foretell.cli.embed:embed"),
-    "info": (LOOK, "Every weight's path, shape and size; every name.", "foretell.cli.info:info"),
-    "trace": (LOOK, "Any value of a pass over a text, by name, as a file.", "foretell.cli.trace:trace"),
-    "explain": (LOOK, "A pass layer by layer, any number of it, a page of it.", "foretell.cli.explain:explain"),
+    "next": (ASK, "The most likely next tokens with their probabilities.", "foretell.cli.next:next_verb"),
+    "score": (ASK, "The log-probability of a text, token by token.", "foretell.cli.score:score"),
+    "evaluate": (ASK, "Loss on texts, or accuracy at questions.", "foretell.cli.evaluate:evaluate"),
+    "embed": (ASK, "The embedding vector of a text.", "foretell.cli.embed:embed"),
+    "info": (LOOK, "Paths, shapes and sizes of weights; trace names; cost.", "foretell.cli.info:info"),
+    "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
+    "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
-    "convert": (MAKE, "A model in another program's layout, proved the same.", "foretell.cli.convert:convert"),
+    "convert": (MAKE, "Write a model for other programs, and compare the two.", "foretell.cli.convert:convert"),
 }
 
 
 def make_app(asked: Sequence[str] = ()) -> App:
-    """All verbs, each imported when it is called; the one that `asked` begins with has its whole docstring as help."""
+    """All verbs, imported when they are called. The verb that `asked` begins with shows its whole docstring as help."""
     app = App(
         name="foretell",
         help=HELP,
         help_format="plaintext",
         help_formatter="plain",
         version=_version,
-        suppress_keyboard_interrupt=False,  # run() says in a line what happened; cyclopts would leave without a word
+        suppress_keyboard_interrupt=False,  # run() prints a line; cyclopts would exit silently
     )
     app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
-    for verb, (group, summary, where) in VERBS.items():
+    for verb, (group, summary, function) in VERBS.items():
         # A summary given here replaces the docstring, which the overview cannot show without importing the verb
-        app.command(where, name=verb, group=group, help=None if verb in asked[:1] else summary)
-    tokenizer = App(name="tokenizer", help="Make a tokenizer of your own.", group=LOOK, help_formatter="plain")
+        app.command(function, name=verb, group=group, help=None if verb in asked[:1] else summary)
+    tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=LOOK, help_formatter="plain")
     summary = None if list(asked[:2]) == ["tokenizer", "train"] else "Make a tokenizer from text."
     tokenizer.command("foretell.cli.tokenizer:train", name="train", help=summary)
     app.command(tokenizer)
@@ -73,13 +73,13 @@ def make_app(asked: Sequence[str] = ()) -> App:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit code."""
+    """Run the command line and exit with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks is no reason to stop
+        if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks must not stop the command
             stream.reconfigure(errors="replace")
-    # Threads that wait for each other should sleep, not spin: with a second busy program on two cores, spinning made
-    # training of the tiny size more than ten times slower (OpenMP reads this when torch is imported)
+    # OpenMP threads sleep while they wait, instead of spinning: next to another busy program on two cores, spinning
+    # made training of the tiny size more than ten times slower. Read when torch is imported
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
@@ -90,7 +90,7 @@ def run(arguments: list[str]) -> int:
         app = make_app(arguments)
         with library_notes_on_stderr():
             app(rewrite(arguments), exit_on_error=False, print_error=False, result_action="return_value")
-        if sys.stdout is not None:  # as it is where the shell closed it
+        if sys.stdout is not None:  # None if the shell closed it
             sys.stdout.flush()
     except ForetellError as error:
         return fail(str(error), error.exit_code)
@@ -99,7 +99,7 @@ def run(arguments: list[str]) -> int:
     except KeyboardInterrupt:
         return fail("stopped by Ctrl-C", 130)
     except BrokenPipeError:
-        # Whoever read the output has gone; pointing stdout elsewhere keeps Python from complaining when it exits
+        # The reader of the output has closed it; with stdout redirected, Python does not complain when it exits
         if sys.stdout is not None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError:
@@ -110,7 +110,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _usage(error: CycloptsError) -> str:
-    """What is wrong with the arguments, and where to read on."""
+    """One line on what is wrong with the arguments, and which help to read."""
     verb = " ".join(error.command_chain or ())
     message = " ".join(str(error).split())
     if isinstance(error, UnknownOptionError):
@@ -125,6 +125,6 @@ def _terminate(number: int, frame: FrameType | None) -> NoReturn:
 
 
 def _version() -> str:
-    from importlib.metadata import version
+    import foretell
 
-    return version("foretell")
+    return foretell.__version__

@@ -1,4 +1,4 @@
-"""`foretell next MODEL TEXT`: the likeliest next tokens."""
+"""`foretell next MODEL TEXT`: the most likely next tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from foretell.errors import UsageError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from foretell.inference.distribution import NextTokens
+    from foretell.inference.query import NextTokens
 
 BAR_WIDTH = 30
 
@@ -25,38 +25,37 @@ def next_verb(
     *,
     top: Annotated[int, Parameter(help="How many tokens to show.")] = 5,
     at: Annotated[int | None, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
-    every: Annotated[bool, Flag, Parameter(help="After every token of the text.")] = False,
+    every: Annotated[bool, Flag, Parameter(help="After each token of the text.")] = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """The likeliest next tokens, with their probabilities.
+    """The most likely next tokens with their probabilities.
 
-    The context that is printed is the text the distribution really follows.
+    The printed context is the text that the distribution really follows.
     """
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text)
     loaded = open_model(model, device, dtype)
-    from foretell.inference.distribution import next_tokens
-    from foretell.language_model import encode_some
+    from foretell.inference.query import next_tokens
 
-    positions = list(range(len(encode_some(loaded, text)))) if every else [-1 if at is None else at]
-    found = next_tokens(loaded, text, top, positions)
+    positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]
+    answers = next_tokens(loaded, text, top, positions)
     if json:
-        print_json([one.to_json() for one in found] if every else found[0].to_json())
+        print_json([answer.to_json() for answer in answers] if every else answers[0].to_json())
         return
-    for one in found:
-        show(one, results())
+    for answer in answers:
+        show(answer, results())
 
 
-def show(following: NextTokens, console: Console) -> None:
-    """A context and a bar for each token."""
+def show(answer: NextTokens, console: Console) -> None:
+    """Print a context and a bar for each token."""
     from rich.text import Text
 
-    console.print(Text(tail(following.context), style="bold"))
-    largest = following.tokens[0].probability
-    for token in following.tokens:
+    console.print(Text(tail(answer.context), style="bold"))
+    largest = answer.tokens[0].probability
+    for token in answer.tokens:
         bar = "█" * max(1, round(BAR_WIDTH * token.probability / largest))
         line = Text(f"  {token.probability:7.2%}  ").append(f"{token.text!r:<22}", style="bold cyan")
         console.print(line.append(bar, style="cyan"))

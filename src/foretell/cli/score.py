@@ -1,4 +1,4 @@
-"""`foretell score MODEL TEXT`: how likely a text is, token by token."""
+"""`foretell score MODEL TEXT`: the log-probability of a text, token by token."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from foretell.cli.terminal import open_model, print_json, results
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from foretell.inference.distribution import Score, ScoredToken
+    from foretell.inference.query import Score, ScoredToken
 
-# surprise in bits -> style: from what the model expected to what it would hardly have written
+# upper bound of a token's surprise in bits, and its style
 SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))
 
 
@@ -26,13 +26,13 @@ def score(
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """How likely a text is, token by token.
+    """The log-probability of a text, token by token.
 
     Colours show the surprise of each token in bits: below 1 green, below 4 cyan, below 8 yellow, above red.
     """
     text = read_text(text)
     loaded = open_model(model, device, dtype)
-    from foretell.inference.distribution import score as score_text
+    from foretell.inference.query import score as score_text
 
     result = score_text(loaded, text)
     start = "".join(loaded.tokenizer.pieces(loaded.tokenizer.start_ids))
@@ -40,7 +40,7 @@ def score(
 
 
 def show(result: Score, start: str = "") -> None:
-    """The text coloured by surprise (or a table where there are no colours), and its total."""
+    """Print the text coloured by surprise (without colours: a table), then its total."""
     from rich.text import Text
 
     console = results()
@@ -52,7 +52,7 @@ def show(result: Score, start: str = "") -> None:
             bits = "      " if token.logprob is None else f"{-token.logprob / math.log(2):6.2f}"
             console.print(f"{bits}  {token.text!r}")
     if result.perplexity is None:
-        console.print("one token alone has no probability: the model needs something before it")
+        console.print("a single token has no probability: the model needs a token before it")
         return
     given = f"the start token {start!r}" if start else f"the first token {result.tokens[0].text!r}"
     console.print(f"log-probability {result.logprob:.3f} nats, perplexity {result.perplexity:.2f}, given {given}")
@@ -67,7 +67,7 @@ def coloured(token: ScoredToken) -> tuple[str, str]:
 
 
 def legend() -> list[tuple[str, str] | str | Text]:
-    """The colours and their limits."""
+    """The colours and their bounds."""
     labels = ("below 1", "below 4", "below 8", "more")
     pairs = [(f" {label} ", style) for label, (_, style) in zip(labels, SURPRISE, strict=True)]
     return [part for pair in pairs for part in (pair, " ")]

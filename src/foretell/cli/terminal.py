@@ -1,4 +1,4 @@
-"""What goes where: results to stdout, everything else to stderr, colours only where they are wanted."""
+"""Output: results to stdout, everything else to stderr; the library's log and progress; loading with a message."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -17,10 +18,14 @@ if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
 
+# Seconds between two lines of progress, on a terminal and in a log
+TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
+WIDTH = 78
+
 
 @cache
 def results() -> Console:
-    """Standard output: wraps nothing and guesses no colours. NO_COLOR and FORCE_COLOR are honoured by rich."""
+    """Standard output, without wrapping or highlighting. Rich honours NO_COLOR and FORCE_COLOR."""
     from rich.console import Console
 
     class Results(Console):
@@ -32,20 +37,20 @@ def results() -> Console:
 
 @cache
 def messages() -> Console:
-    """Standard error, for all that is not a result; once nobody reads it, it is quiet and the work goes on."""
+    """Standard error, for everything that is not a result. When its reader closes it, the work continues quietly."""
     from rich.console import Console
 
     class Messages(Console):
         def on_broken_pipe(self) -> None:
             self.quiet = True
-            # What is still buffered goes nowhere; otherwise Python fails on it when it exits
+            # Discard what is still buffered; Python would fail on it when it exits
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
 
     return Messages(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
 
 
 def note(text: str) -> None:
-    """A line on stderr."""
+    """Print a line on stderr."""
     messages().print(text, style="dim")
 
 
@@ -73,7 +78,7 @@ def library_notes_on_stderr() -> Iterator[None]:
 
 
 def fail(message: str, exit_code: int) -> int:
-    """An error as one line on stderr; hands the exit code through."""
+    """Print an error as one line on stderr and return the exit code."""
     one_line = " ".join(str(message).split())
     if sys.stderr is not None:  # print would take stdout instead
         print(f"foretell: {one_line}", file=sys.stderr)
@@ -81,12 +86,40 @@ def fail(message: str, exit_code: int) -> int:
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on one line of stdout."""
+    """Print a value as one line of JSON on stdout."""
     print(json.dumps(value, ensure_ascii=False, allow_nan=False))
 
 
+class ProgressLine:
+    """Progress of a long computation: one line on a terminal, overwritten; a line now and then in a log.
+
+    Call it with (done, total). The line is erased when the block ends.
+    """
+
+    def __init__(self, what: str):
+        self.what = what
+        self.console = messages()
+        self._last = time.monotonic()
+        self._seconds = TERMINAL_SECONDS if self.console.is_terminal else PLAIN_SECONDS
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.console.is_terminal:
+            self.console.print(" " * WIDTH, end="\r")
+
+    def __call__(self, done: int, total: int) -> None:
+        if time.monotonic() - self._last < self._seconds:
+            return
+        self._last = time.monotonic()
+        line = f"{self.what}: {done:,} of {total:,} ({done / max(1, total):.0%})"
+        end = "\r" if self.console.is_terminal else "\n"
+        self.console.print(line.ljust(WIDTH) if end == "\r" else line, style="dim", end=end)
+
+
 def open_model(argument: str, device: DeviceName, dtype: DtypeName) -> LanguageModel:
-    """Load a model, saying at once that it is being loaded and then what was chosen."""
+    """Load a model; one line on stderr before it, and one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     sys.stderr.flush()

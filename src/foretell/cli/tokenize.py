@@ -15,13 +15,13 @@ def tokenize(
     text: TextArgument,
     /,
     *,
-    allow_special: Annotated[bool, Flag, Parameter(help="Let names like <|endoftext|> become special tokens.")] = False,
+    allow_special: Annotated[bool, Flag, Parameter(help="Read names like <|endoftext|> as special tokens.")] = False,
     json: Json = False,
 ) -> None:
     """The tokens that a model reads for a text.
 
-    Where the tokenizer has a start token, such as Llama's <s>, it is the first. Text never becomes a special token
-    unless --allow-special says so.
+    The first is the tokenizer's start token, such as Llama's <s>, if it has one. Without --allow-special, text never
+    becomes a special token.
     """
     text = read_text(text)
     from foretell.loading import find_tokenizer
@@ -32,13 +32,13 @@ def tokenize(
     ids = tokenizer.encode_input(text, allow_special=allow_special)
     own = ids[len(tokenizer.start_ids) :]
     if (back := tokenizer.decode(own)) != text:
-        note(f"these tokens read as another text than was given: {back!r}")
+        note(f"these tokens decode to a different text: {back!r}")
     if json:
         print_json({"ids": ids, "pieces": tokenizer.pieces(ids)})
         return
     console = results()
-    for place, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True)):
-        console.print(f"{place:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}")
+    for position, (token, piece) in enumerate(zip(ids, tokenizer.pieces(ids), strict=True)):
+        console.print(f"{position:>5}  {token:>6}  {piece:<20}  {tokenizer.text_of(token)!r}")
     size = len(text.encode())
     start = " after the start token" if tokenizer.start_ids else ""
     console.print(f"{len(own)} tokens for {size} bytes{start}, {size / max(1, len(own)):.2f} bytes each")

@@ -1,4 +1,4 @@
-"""`foretell tokenizer train DATA... --kind bpe --out DIR`: a tokenizer of one's own."""
+"""`foretell tokenizer train DATA... --kind bpe --out DIR`: make a tokenizer from text."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Json
-from foretell.cli.data import DataArgument, describe_data, text_source
+from foretell.cli.arguments import DataArgument, Json, describe_data, text_source
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import OutputError
 
@@ -16,7 +15,9 @@ from foretell.errors import OutputError
 def train(
     *data: DataArgument,
     kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
-    vocab_size: Annotated[int | None, Parameter(help="Entries, for bpe and words.", show_default=False)] = None,
+    vocab_size: Annotated[
+        int | None, Parameter(help="Number of entries, for bpe and words.", show_default=False)
+    ] = None,
     split: Annotated[
         Literal["gpt2", "qwen2"] | None,
         Parameter(help="How bpe cuts text into words first; default: qwen2.", show_default=False),

@@ -69,10 +69,9 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
 
     from foretell.files import check_target
     from foretell.insight.trace import Trace
-    from foretell.language_model import encode_some
 
     check_target(out)
-    ids = encode_some(loaded, text)
+    ids = loaded.encode_fitting(text)
     with torch.inference_mode(), Trace(loaded, select) as trace:
         loaded.decoder(torch.tensor([ids], device=loaded.device))
     pieces = [loaded.tokenizer.text_of(token) for token in ids]

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, parse_settings
-from foretell.cli.data import DataArgument, describe_data, text_source
+from foretell.cli.arguments import (
+    STANDARD_INPUT,
+    DataArgument,
+    Device,
+    Dtype,
+    Json,
+    describe_data,
+    parse_settings,
+    text_source,
+)
 from foretell.cli.terminal import note, results
 from foretell.errors import ConfigError, UsageError
 

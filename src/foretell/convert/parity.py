@@ -136,7 +136,7 @@ def make_probe(model: LanguageModel, text: str | None, ids: list[int]) -> Probe:
     context_length = model.decoder.config.context_length
     prompt = ids[: max(1, min(PROMPT, 2 * context_length // 3))]
     count = min(CONTINUATION, context_length - len(prompt))
-    greedy = Sampler(SamplingConfig(temperature=0))
+    greedy = Sampler(SamplingConfig(temperature=0, top_p=1.0))
     drawn = [token for _, token in generate(model.decoder, [TokenSequence(prompt)], greedy, count)]
     return Probe(text, prompt, drawn)
 

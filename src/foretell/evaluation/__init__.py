@@ -1,1 +1,1 @@
-"""How good a model is: `perplexity` on text."""
+"""Evaluation: loss on batches (`perplexity`) and on texts (`texts`), accuracy at questions (`multiple_choice`)."""

@@ -1,23 +1,33 @@
-"""Multiple choice: the model answers with the choice that it finds likeliest after the question.
+"""Multiple choice and endings, by the likelihood of continuations.
 
-`accuracy` takes the log-probability of a choice as it is, so that short choices have it easier; `accuracy_norm`
-divides it by the choice's bytes of UTF-8. They are the acc and acc_norm of the usual evaluation harnesses.
+Multiple choice: the model's answer is the most likely choice after the question. `accuracy` compares the
+log-probabilities of whole choices, which favours short ones; `accuracy_norm` divides them by the choice's bytes of
+UTF-8. They are `acc` and `acc_norm` of the usual evaluation harnesses.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from foretell.data.questions import Question
-from foretell.evaluation.continuation import continuation_rows, likelihoods, share
-from foretell.evaluation.text import Progress, silent
+import torch
+from torch import Tensor
+
+from foretell.data.batch import pad
+from foretell.data.questions import Ending, Question
+from foretell.errors import DataError
+from foretell.evaluation.texts import TOKENS_AT_ONCE, Progress, silent
 from foretell.language_model import LanguageModel
+from foretell.text import Tokenizer
+
+ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The log-probability of each choice in nats, and the number of the choice taken by either way."""
+    """The log-probability of each choice in nats, and the index of the best choice, plain and normalised by bytes."""
 
     logprobs: list[float]
     plain: int
@@ -26,7 +36,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class ChoiceResult:
-    """The share of right answers with its standard error. cut: questions that were too long for the context."""
+    """The share of right answers with its standard error. cut: number of questions too long for the context."""
 
     answers: list[Answer]
     accuracy: float
@@ -40,19 +50,138 @@ class ChoiceResult:
         return {"task": "choice", "questions": len(self.answers), **{name: getattr(self, name) for name in names}}
 
 
+@dataclass(frozen=True)
+class EndingResult:
+    """accuracy: the share of endings that greedy decoding would write. perplexity: per token of an ending."""
+
+    questions: int
+    accuracy: float
+    accuracy_stderr: float
+    perplexity: float
+    cut: int
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("questions", "accuracy", "accuracy_stderr", "perplexity")
+        return {"task": "ending", **{name: getattr(self, name) for name in names}}
+
+
 def evaluate_choices(model: LanguageModel, questions: list[Question], progress: Progress = silent) -> ChoiceResult:
-    """Let the model answer every question. Raises DataError for a choice that does not fit its context."""
-    rows = [continuation_rows(model, one.query, one.choices, one.where) for one in questions]
-    found = iter(likelihoods(model, [row for group in rows for row in group], progress))
-    answers = [_answer(one, [next(found).logprob for _ in one.choices]) for one in questions]
+    """Answer every question. Raises DataError for a choice that does not fit the context."""
+    groups = [continuation_rows(model, question.query, question.choices, question.where) for question in questions]
+    scored = iter(score_rows(model, [row for group in groups for row in group], progress))
+    answers = [_answer(question, [next(scored).logprob for _ in question.choices]) for question in questions]
     pairs = list(zip(answers, questions, strict=True))
     plain = share([answer.plain == question.gold for answer, question in pairs])
     normalised = share([answer.normalised == question.gold for answer, question in pairs])
-    cut = sum(any(row.cut for row in group) for group in rows)
+    cut = sum(any(row.cut for row in group) for group in groups)
     return ChoiceResult(answers, *plain, *normalised, cut)
 
 
 def _answer(question: Question, logprobs: list[float]) -> Answer:
     sizes = [len(choice.encode()) for choice in question.choices]
-    each = [logprob / size for logprob, size in zip(logprobs, sizes, strict=True)]
-    return Answer(logprobs, logprobs.index(max(logprobs)), each.index(max(each)))
+    per_byte = [logprob / size for logprob, size in zip(logprobs, sizes, strict=True)]
+    return Answer(logprobs, logprobs.index(max(logprobs)), per_byte.index(max(per_byte)))
+
+
+def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Progress = silent) -> EndingResult:
+    """How often the true ending is the most likely one, token by token (LAMBADA, Paperno et al. 2016)."""
+    rows = [continuation_rows(model, item.context, [item.ending], item.where)[0] for item in endings]
+    scored = score_rows(model, rows, progress)
+    accuracy, stderr = share([likelihood.is_greedy for likelihood in scored])
+    loss = -sum(likelihood.logprob for likelihood in scored) / sum(likelihood.tokens for likelihood in scored)
+    perplexity = math.exp(min(loss, 700))
+    return EndingResult(len(rows), accuracy, stderr, perplexity, sum(row.cut > 0 for row in rows))
+
+
+@dataclass(frozen=True)
+class ContinuationRow:
+    """Tokens to read; those from index `first` on are the continuation. cut: number of tokens left out before them."""
+
+    ids: list[int]
+    first: int
+    cut: int = 0
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """The log-probability of a continuation in nats, and whether each of its tokens is the most likely one."""
+
+    logprob: float
+    tokens: int
+    is_greedy: bool
+
+
+def continuation_rows(
+    model: LanguageModel, context: str, continuations: Sequence[str], where: str
+) -> list[ContinuationRow]:
+    """One row for each continuation, all of which begin at the same token.
+
+    A space is put between context and continuation where neither has one. The continuation begins where the tokens of
+    both together first differ from those of the context alone, or of another continuation. A row that is longer than
+    the model's context loses its beginning.
+    """
+    tokenizer, limit = model.tokenizer, model.config.context_length
+    prefix = prefix_ids(tokenizer)
+    texts = [context, *(joined(context, continuation) for continuation in continuations)]
+    encoded = [tokenizer.encode(text) for text in texts]
+    first = len(prefix) + common_length(encoded)
+    rows = [prefix + ids for ids in encoded[1:]]
+    if longest := next((ids for ids in rows if len(ids) - first > limit), None):
+        raise DataError(f"{where}: a continuation of {len(longest) - first} tokens does not fit the context of {limit}")
+    if any(len(ids) == first for ids in rows):
+        raise DataError(f"{where}: a continuation adds no token to its context; give one with text")
+    # The model predicts the last token, so it need not read it
+    cuts = [max(0, len(ids) - 1 - limit) for ids in rows]
+    return [ContinuationRow(ids[cut:], first - cut, cut) for ids, cut in zip(rows, cuts, strict=True)]
+
+
+def prefix_ids(tokenizer: Tokenizer) -> list[int]:
+    """The start token, or else the end token of the previous document, so that the first token is predicted too."""
+    if tokenizer.start_ids or tokenizer.end_id is None:
+        return list(tokenizer.start_ids)
+    return [tokenizer.end_id]
+
+
+def joined(context: str, continuation: str) -> str:
+    """Both texts with white space between them."""
+    is_separated = not context or context[-1].isspace() or continuation[:1].isspace()
+    return context + ("" if is_separated else " ") + continuation
+
+
+def common_length(rows: list[list[int]]) -> int:
+    """The number of tokens that all rows begin with."""
+    shortest = min(map(len, rows))
+    return next((index for index in range(shortest) if len({row[index] for row in rows}) > 1), shortest)
+
+
+@torch.inference_mode()
+def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Progress = silent) -> list[Likelihood]:
+    """The likelihood of each row's continuation; rows of similar length are read together."""
+    order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
+    scored: dict[int, Likelihood] = {}
+    while len(scored) < len(rows):
+        group = order[len(scored) : len(scored) + ROWS_AT_ONCE]
+        group = group[: max(1, TOKENS_AT_ONCE // len(rows[group[-1]].ids))]
+        scored |= zip(group, _score_together([rows[index] for index in group], model), strict=True)
+        progress(len(scored), len(rows))
+    return [scored[index] for index in range(len(rows))]
+
+
+def _score_together(rows: list[ContinuationRow], model: LanguageModel) -> list[Likelihood]:
+    tokens, _ = pad([row.ids for row in rows])
+    hidden = model.decoder.hidden(torch.from_numpy(tokens[:, :-1]).to(model.device))  # (B, T, D)
+    return [_likelihood(row, hidden[index], model) for index, row in enumerate(rows)]
+
+
+def _likelihood(row: ContinuationRow, hidden: Tensor, model: LanguageModel) -> Likelihood:
+    """From the hidden vectors of a row, (T, D)."""
+    targets = torch.tensor(row.ids[row.first :], device=model.device)
+    logprobs = model.log_probabilities(model.decoder.head(hidden[row.first - 1 : len(row.ids) - 1]))  # (N, V)
+    total = float(logprobs.gather(1, targets[:, None]).sum())
+    return Likelihood(total, len(targets), bool((logprobs.argmax(-1) == targets).all()))
+
+
+def share(hits: Sequence[bool]) -> tuple[float, float]:
+    """The share of true values and its standard error: the sample's standard deviation over sqrt(count)."""
+    count, mean = len(hits), sum(hits) / len(hits)
+    return mean, math.sqrt(mean * (1 - mean) / (count - 1)) if count > 1 else 0.0

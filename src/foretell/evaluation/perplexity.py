@@ -1,4 +1,4 @@
-"""Loss, perplexity and bits per byte of a model on tokens that it was not trained on."""
+"""Loss, perplexity and bits per byte of a model over batches of held-out tokens."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from foretell.data.batch import Batch
 
 @dataclass(frozen=True)
 class Evaluation:
-    """loss: nats a token. tokens: how many were predicted."""
+    """loss: mean in nats per token. tokens: number of predicted tokens."""
 
     loss: float
     tokens: int
 
     @property
     def perplexity(self) -> float:
-        """exp(loss), infinity where that is too large for a float."""
+        """exp(loss); infinity where that is too large for a float."""
         return math.exp(self.loss) if self.loss < 700 else math.inf
 
 
 def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
-    """A loss in nats a token as bits for each byte of the UTF-8 text, which tokenizers cannot flatter."""
+    """A loss in nats per token as bits per byte of UTF-8 text, which does not depend on the tokenizer."""
     return loss / math.log(2) * tokens / text_bytes
 
 
 @torch.no_grad()
 def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype = torch.float32) -> Evaluation:
-    """The mean loss over all targets that count. The objective is left in the mode it was in."""
+    """The mean loss over all targets, weighted by loss_weights, in evaluation mode; the mode is restored afterwards."""
     was_training = objective.training
     objective.eval()
     device = next(objective.parameters()).device

@@ -1,4 +1,4 @@
-"""From logits to tokens: `sampling` draws one, `sequence` holds a text in the making, `engine` runs the model.
+"""Token ids in, token ids out: `engine` runs the model, `sampling` draws the next token, `sequence` holds the result.
 
-Nothing here knows text; ids come in and ids go out.
+Nothing here knows text.
 """

@@ -1,4 +1,4 @@
-"""Generation: read the prompts once, then one token at a time, each against cached keys and values."""
+"""Generation with a KV cache: prefill reads the prompts once, then each step reads one new token per sequence."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def generate(
     end_id: int | None = None,
     context_shift: bool = False,
 ) -> Iterator[tuple[Sequence, int]]:
-    """Continue all sequences together, yielding (sequence, id) as each token is drawn.
+    """Continue all sequences together, yielding (sequence, id) for each sampled token.
 
-    Rows may differ in length; a row is the same alone or beside others. The end token is counted among what was
-    generated but not yielded. Setting `finish_reason` while reading along ends a sequence. With `context_shift`, a
-    sequence that fills the context goes on from its last half, read again. max_tokens None means: until the context is
-    full.
+    Prompts may differ in length, and the result of each does not depend on the others. The end token is added to
+    `generated` but not yielded. The caller may end a sequence by setting its `finish_reason`. max_tokens: None means
+    until the context is full. With `context_shift`, a sequence that fills the context continues from its last half,
+    which is read again. Raises ContextLengthError or UsageError before anything is generated.
     """
     check_lengths(decoder, sequences, max_tokens, context_shift)
     return _generate(decoder, sequences, sampler, max_tokens, end_id, context_shift)
@@ -64,8 +64,8 @@ def _continue(
             cache, logits = prefill(decoder, active, max_tokens)
         else:
             logits = decode_one(decoder, active, cache)
-        drawn = sampler(logits, [sequence.ids for sequence in active], [sequence.sample for sequence in active])
-        for sequence, token in zip(active, drawn, strict=True):
+        sampled = sampler(logits, [sequence.ids for sequence in active], [sequence.sample for sequence in active])
+        for sequence, token in zip(active, sampled, strict=True):
             sequence.generated.append(token)
             if token == end_id:
                 sequence.finish_reason = "end"
@@ -76,14 +76,14 @@ def _continue(
             )
         cache = _drop_finished(active, cache)
         active = [sequence for sequence in active if sequence.finish_reason is None]
-        moved = [_shift_when_full(decoder, sequence) for sequence in active if context_shift]
-        if any(moved):
-            cache = None  # positions have moved: the tails are read again
+        shifted = [_shift_when_full(decoder, sequence) for sequence in active if context_shift]
+        if any(shifted):
+            cache = None  # positions have changed: the tails are read again
 
 
 @torch.inference_mode()
 def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None) -> tuple[KVCache, Tensor]:
-    """Read all that the model sees of each sequence; returns the filled cache and logits (B, V) of what comes next."""
+    """Read the visible part of each sequence; returns the filled cache and the logits (B, V) of the next token."""
     rows = [sequence.visible for sequence in sequences]
     counts = [len(row) for row in rows]
     context_length = decoder.config.context_length
@@ -100,13 +100,13 @@ def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None)
 
 @torch.inference_mode()
 def decode_one(decoder: Decoder, sequences: list[Sequence], cache: KVCache) -> Tensor:
-    """Read the newest token of each sequence; returns logits (B, V) of what comes next."""
+    """Read the newest token of each sequence; returns the logits (B, V) of the next token."""
     ids = torch.tensor([[sequence.generated[-1]] for sequence in sequences], device=cache.keys.device)  # (B, 1)
     return decoder.head(decoder.hidden(ids, cache.extend([1] * len(sequences)))[:, -1])
 
 
 def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, context_shift: bool) -> None:
-    """Refuse what cannot be generated before anything is."""
+    """Refuse prompts and lengths that do not fit, before anything is generated."""
     limit = decoder.config.context_length
     if max_tokens is not None and max_tokens < 0:
         raise UsageError(f"max-tokens must be 0 or more, not {max_tokens}")

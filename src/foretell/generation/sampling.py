@@ -1,7 +1,7 @@
-"""From logits to a token: filters that turn logits into logits, and a draw that depends on counters alone.
+"""From logits to a token: filters, and a draw that depends only on (seed, sample, position).
 
-Every filter takes logits (B, V) in float64 and the ids so far of each row, and returns logits (B, V); what it rules out
-becomes -infinity.
+A filter takes logits (B, V) in float64 and the ids so far of each row, and returns logits (B, V); tokens that it rules
+out become -infinity.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ def repetition_penalty(penalty: float) -> Filter:
 
 
 def temperature(value: float) -> Filter:
-    """Divide by the temperature: below 1 the likely becomes likelier. 0 leaves the likeliest token alone."""
+    """Divide by the temperature: below 1 likely tokens become more likely. 0 keeps only the most likely token."""
 
     def apply(logits: Tensor, history: History) -> Tensor:
         if value == 0:
             return keep_largest(logits)
-        return (logits - logits.max(-1, keepdim=True).values) / value  # the largest stays 0 however small the value
+        return (logits - logits.max(-1, keepdim=True).values) / value  # the largest stays 0 for any value
 
     return apply
 
 
 def keep_largest(logits: Tensor) -> Tensor:
-    """Rule out all but the largest logit; of equal ones the first stays."""
+    """Keep only the largest logit; of equal ones the first."""
     only = torch.full_like(logits, -torch.inf)
     return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)
 
 
 def top_k(count: int) -> Filter:
-    """Keep the `count` likeliest tokens, and what ties with the last of them (Fan et al. 2018, section 5.4)."""
+    """Keep the `count` most likely tokens and any tied with the last of them (Fan et al. 2018, section 5.4)."""
 
     def apply(logits: Tensor, history: History) -> Tensor:
         smallest = logits.topk(min(count, logits.shape[-1])).values[:, -1:]
@@ -61,11 +61,11 @@ def top_k(count: int) -> Filter:
 
 
 def top_p(mass: float) -> Filter:
-    """Keep the likeliest tokens until their probabilities reach `mass` (Holtzman et al. 2020, section 3.1)."""
+    """Keep the most likely tokens until their probabilities reach `mass` (Holtzman et al. 2020, section 3.1)."""
 
     def apply(logits: Tensor, history: History) -> Tensor:
         ordered, order = logits.softmax(-1).sort(descending=True, stable=True)
-        before = ordered.cumsum(-1) - ordered  # the probability of all likelier tokens
+        before = ordered.cumsum(-1) - ordered  # the probability of all more likely tokens
         dropped = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= mass)
         return logits.masked_fill(dropped, -torch.inf)
 
@@ -73,7 +73,7 @@ def top_p(mass: float) -> Filter:
 
 
 def min_p(share: float) -> Filter:
-    """Drop tokens less likely than `share` times the likeliest (Nguyen et al. 2024)."""
+    """Drop tokens less likely than `share` times the most likely (Nguyen et al. 2024)."""
 
     def apply(logits: Tensor, history: History) -> Tensor:
         floor = logits.max(-1, keepdim=True).values + math.log(share)
@@ -83,7 +83,7 @@ def min_p(share: float) -> Filter:
 
 
 def make_filters(config: SamplingConfig) -> dict[str, Filter]:
-    """The filters that a configuration asks for, by name, in the order in which they run."""
+    """The filters of a configuration by name, in the order in which they run; neutral values have none."""
     filters: dict[str, Filter] = {}
     if config.repetition_penalty != 1:
         filters["repetition_penalty"] = repetition_penalty(config.repetition_penalty)
@@ -99,21 +99,21 @@ def make_filters(config: SamplingConfig) -> dict[str, Filter]:
 
 
 class Sampler:
-    """Draws the next token of each row; the draw of sample i at position t depends on (seed, i, t) alone."""
+    """Samples the next token of each row; the draw of sample i at position t depends only on (seed, i, t)."""
 
     def __init__(self, config: SamplingConfig, vocab_size: int | None = None):
-        """With vocab_size, only the first so many ids are drawn: a model may have more than its tokenizer."""
+        """vocab_size: sample only ids below it, since a model may have more rows than its tokenizer has tokens."""
         self.config, self.seed, self.vocab_size = config, config.seed, vocab_size
         self.filters = make_filters(config)
 
     def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
-        """Logits (B, V), the ids so far and the sample index of each row, to one id a row."""
-        _, left = deque(self.stages(logits, history), maxlen=1).pop()  # the last, without holding all
+        """One id per row, from logits (B, V), the ids so far and the sample index of each row."""
+        _, filtered = deque(self.stages(logits, history), maxlen=1).pop()  # the last, without keeping all
         draws = [self.draw(sample, len(ids)) for sample, ids in zip(samples, history, strict=True)]
-        return pick(left.softmax(-1), draws)
+        return pick(filtered.softmax(-1), draws)
 
     def stages(self, logits: Tensor, history: History) -> Iterator[tuple[str, Tensor]]:
-        """The logits (B, V) of what may be drawn, in float64, as `logits`; then after each filter, by its name."""
+        """Logits (B, V) in float64 of the ids that may be sampled, as `logits`; then after each filter, by its name."""
         logits = logits[:, : self.vocab_size].double()
         yield "logits", logits
         for name, apply in self.filters.items():
@@ -121,14 +121,14 @@ class Sampler:
             yield name, logits
 
     def draw(self, sample: int, position: int) -> float:
-        """The number in [0, 1) that decides about one token."""
+        """The random number in [0, 1) for one token."""
         return uniform(stream_key("sample", self.seed, sample), position)
 
 
 def pick(probabilities: Tensor, draws: list[float]) -> list[int]:
-    """The id at which the cumulated probabilities (B, V), in the order of ids, first exceed each row's draw."""
-    cumulated = probabilities.cumsum(-1)
-    targets = torch.tensor(draws, dtype=cumulated.dtype, device=cumulated.device)[:, None] * cumulated[:, -1:]
-    # Rounding can leave the last sum below the target; the last id that has a probability is the answer then
+    """The id at which the cumulative probabilities (B, V), in the order of ids, first exceed each row's draw."""
+    cumulative = probabilities.cumsum(-1)
+    targets = torch.tensor(draws, dtype=cumulative.dtype, device=cumulative.device)[:, None] * cumulative[:, -1:]
+    # Rounding can leave the last sum below the target; then the answer is the last id with a probability
     last = (probabilities > 0).cumsum(-1).argmax(-1, keepdim=True)
-    return torch.searchsorted(cumulated, targets, right=True).minimum(last)[:, 0].tolist()
+    return torch.searchsorted(cumulative, targets, right=True).minimum(last)[:, 0].tolist()

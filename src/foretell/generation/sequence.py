@@ -1,4 +1,4 @@
-"""A text in the making, as ids."""
+"""A prompt and its continuation, as ids."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ FinishReason = Literal["length", "stop", "end", "context"]
 
 @dataclass
 class Sequence:
-    """A prompt and what has been generated after it.
+    """A prompt and the tokens generated after it.
 
-    sample names the stream of random numbers. finish_reason is set once: length (max_tokens reached), end (the end
-    token was drawn), context (no position is left), or stop (by whoever reads along, in the loop over `generate`).
+    sample: index of the stream of random numbers. finish_reason is set once: length (max_tokens reached), end (the end
+    token was sampled), context (the context is full), or stop (set by the caller, in the loop over `generate`).
     """
 
     prompt: list[int]
     sample: int = 0
     generated: list[int] = field(default_factory=list)
     finish_reason: FinishReason | None = None
-    window_start: int = 0  # the first token that the model still sees; moves only when sliding
+    window_start: int = 0  # the first token that the model still sees; moves only with context_shift
 
     @property
     def ids(self) -> list[int]:
@@ -29,5 +29,5 @@ class Sequence:
 
     @property
     def visible(self) -> list[int]:
-        """What the model sees: everything, or the tail where the context was too short."""
+        """The ids that the model sees: all, or the tail after a context shift."""
         return self.ids[self.window_start :]

@@ -1,1 +1,1 @@
-"""Ask a model about text: what comes `next`, how likely a text is (`score`), its vector (`embed`), its `completion`."""
+"""Text in, answers out: next tokens, score and embedding (`query`), and completions (`completion`)."""

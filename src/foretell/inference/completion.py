@@ -1,12 +1,13 @@
-"""Continue text: prompts in, pieces of text out as they become certain."""
+"""Continue text: prompts in, pieces of text out as soon as they are certain."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from html import escape
+from typing import Any, TypedDict, Unpack, overload
 
-from foretell.config import SamplingConfig, make_section
+from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
 from foretell.generation.engine import generate as generate_ids
 from foretell.generation.sampling import Sampler
@@ -16,13 +17,15 @@ from foretell.language_model import LanguageModel
 from foretell.text import StopStrings
 
 DEFAULT_TOKENS = 200
+REPR_CHARACTERS = 40  # of the prompt and of the text in a completion's repr
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Completion:
-    """A prompt and its continuation alone; the stop string and the end token are left out of text and ids.
+    """A prompt and its continuation. `str` gives both; `text` is the continuation alone.
 
-    receipts: where they were asked for, one for every token that was drawn, those left out of the text too.
+    The stop string and the end token are left out of `text` and `token_ids`. `receipts`, if asked for, has one receipt
+    for each sampled token, including those that were left out.
     """
 
     prompt: str
@@ -31,36 +34,105 @@ class Completion:
     finish_reason: FinishReason
     receipts: list[Receipt] | None = None
 
+    def __str__(self) -> str:
+        return self.prompt + self.text
+
+    def __repr__(self) -> str:
+        prompt, text = (
+            repr(value if len(value) <= REPR_CHARACTERS else value[:REPR_CHARACTERS] + "…")
+            for value in (self.prompt, self.text)
+        )
+        count = f"{len(self.token_ids)} token{'' if len(self.token_ids) == 1 else 's'}"
+        return f"Completion({prompt}, {text}, {count}, finish_reason={self.finish_reason!r})"
+
+    def _repr_html_(self) -> str:
+        prompt, text = escape(self.prompt), escape(self.text)
+        return f'<p style="white-space:pre-wrap"><span style="opacity:0.6">{prompt}</span>{text}</p>'
+
     def to_json(self) -> dict[str, Any]:
         names = ("prompt", "text", "token_ids", "finish_reason")
         values = {name: getattr(self, name) for name in names}
-        return values if self.receipts is None else {**values, "receipts": [one.to_json() for one in self.receipts]}
+        return values if self.receipts is None else {**values, "receipts": [item.to_json() for item in self.receipts]}
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingConfig` as keywords; its defaults hold for those left out."""
+
+    repetition_penalty: float
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    seed: int
+
+
+@overload
+def generate(
+    model: LanguageModel,
+    prompts: str,
+    max_tokens: int | None = None,
+    *,
+    stop: str | list[str] | None = None,
+    context_shift: bool = False,
+    receipts: bool = False,
+    **sampling: Unpack[SamplingOptions],
+) -> Completion: ...
+
+
+@overload
+def generate(
+    model: LanguageModel,
+    prompts: list[str],
+    max_tokens: int | None = None,
+    *,
+    stop: str | list[str] | None = None,
+    context_shift: bool = False,
+    receipts: bool = False,
+    **sampling: Unpack[SamplingOptions],
+) -> list[Completion]: ...
 
 
 def generate(
     model: LanguageModel,
     prompts: str | list[str],
-    max_tokens: int | None = 100,
+    max_tokens: int | None = None,
     *,
-    stop: list[str] | None = None,
+    stop: str | list[str] | None = None,
     context_shift: bool = False,
     receipts: bool = False,
-    **sampling: Any,
-) -> list[Completion]:
-    """Continue one prompt or several together; the keywords are the fields of `SamplingConfig`.
+    **sampling: Unpack[SamplingOptions],
+) -> Completion | list[Completion]:
+    """Continue a prompt, or a list of prompts together; a list is returned for a list.
 
-    Prompt i is sample i, and is continued the same way whatever stands beside it. receipts: each completion says what
-    decided each of its tokens, which are the same without.
+    max_tokens: None is 200, or what fits the context after the longest prompt. stop: end before any of these strings.
+    context_shift: when the context is full, continue from its last half. receipts: keep what decided each token.
+    Other keywords are the fields of `SamplingConfig`. Prompt i is sample i of the seed: its continuation does not
+    depend on the other prompts. Raises ContextLengthError, UsageError or ConfigError before anything is generated.
     """
-    prompts = [prompts] if isinstance(prompts, str) else prompts
-    completer = COMPLETERS[receipts](model, prompts, make_section(SamplingConfig, sampling), stop or [])
+    texts = [prompts] if isinstance(prompts, str) else prompts
+    completer = make_completer(model, texts, SamplingConfig(**sampling), stop, receipts)
     for _ in completer.stream(max_tokens, context_shift=context_shift):
         pass
-    return completer.completions()
+    completions = completer.completions()
+    return completions[0] if isinstance(prompts, str) else completions
+
+
+def stream(
+    model: LanguageModel,
+    prompt: str,
+    max_tokens: int | None = None,
+    *,
+    stop: str | list[str] | None = None,
+    context_shift: bool = False,
+    **sampling: Unpack[SamplingOptions],
+) -> Iterator[str]:
+    """Pieces of the continuation of one prompt, as they are generated. Arguments and errors as in `generate`."""
+    completer = make_completer(model, [prompt], SamplingConfig(**sampling), stop)
+    return (piece for _, piece in completer.stream(max_tokens, context_shift=context_shift))
 
 
 class Completer:
-    """Continues prompts and hands out their text while it grows. `samples` names each prompt's random stream."""
+    """Continues prompts and yields their text while it grows. `samples` names each prompt's random stream."""
 
     def __init__(
         self,
@@ -72,7 +144,7 @@ class Completer:
         allow_special: bool = False,
     ):
         self.model, self.prompts = model, prompts
-        self.sampler: Sampler = Sampler(sampling, model.tokenizer.vocab_size)
+        self.sampler = self._make_sampler(sampling)
         if any(not text for text in stop):
             raise UsageError("a stop string is empty; give at least one character")
         self.sequences = [
@@ -83,36 +155,12 @@ class Completer:
         self.stops = [StopStrings(stop) for _ in prompts]
         self.texts = [""] * len(prompts)
 
-    def stream(self, max_tokens: int | None, *, context_shift: bool = False) -> Iterator[tuple[int, str]]:
-        """(prompt number, new text) until every continuation has ended; what does not fit is refused at once."""
+    def stream(self, max_tokens: int | None = None, *, context_shift: bool = False) -> Iterator[tuple[int, str]]:
+        """(prompt index, new text) until every continuation has ended; what does not fit is refused at once."""
+        limit = self._default_length(context_shift) if max_tokens is None else max_tokens
         return self._read(
-            generate_ids(self.model.decoder, self.sequences, self.sampler, max_tokens, context_shift=context_shift)
+            generate_ids(self.model.decoder, self.sequences, self.sampler, limit, context_shift=context_shift)
         )
-
-    def _read(self, tokens: Iterator[tuple[Sequence, int]]) -> Iterator[tuple[int, str]]:
-        numbers = {id(sequence): number for number, sequence in enumerate(self.sequences)}
-        for sequence, token in tokens:
-            if token in self.model.tokenizer.end_ids:
-                sequence.finish_reason = "end"
-                continue
-            number = numbers[id(sequence)]
-            yield from self._grow(number, self.stops[number].push(self.decoders[number].push(token)))
-            if self.stops[number].stopped:
-                sequence.finish_reason = "stop"
-        for number in range(len(self.prompts)):
-            yield from self._grow(number, self._flush(number))
-
-    def default_length(self, context_shift: bool) -> int:
-        """How many tokens to write where nobody said: DEFAULT_TOKENS, or what fits after the longest prompt."""
-        if context_shift:
-            return DEFAULT_TOKENS
-        longest = max(len(sequence.prompt) for sequence in self.sequences)
-        context_length = self.model.decoder.config.context_length
-        if longest == context_length:
-            raise ContextLengthError(
-                f"the prompt fills the model's context of {context_length}; shorten it, or use --slide"
-            )
-        return min(DEFAULT_TOKENS, max(0, context_length - longest))
 
     def completions(self) -> list[Completion]:
         """The results, once the stream has ended."""
@@ -121,30 +169,57 @@ class Completer:
             for prompt, text, sequence in zip(self.prompts, self.texts, self.sequences, strict=True)
         ]
 
+    def _make_sampler(self, sampling: SamplingConfig) -> Sampler:
+        return Sampler(sampling, self.model.tokenizer.vocab_size)
+
     def _encode(self, prompt: str, allow_special: bool) -> list[int]:
-        tokenizer = self.model.tokenizer
-        ids = tokenizer.encode_input(prompt, allow_special)
-        if not ids and tokenizer.end_id is not None:  # nothing to continue: what follows the end of a document
-            return [tokenizer.end_id]
+        ids, end_id = self.model.encode(prompt, allow_special), self.model.tokenizer.end_id
+        if not ids and end_id is not None:  # nothing to continue: what follows the end of a document
+            return [end_id]
         return ids
 
-    def _grow(self, number: int, text: str) -> Iterator[tuple[int, str]]:
-        if text:
-            self.texts[number] += text
-            yield number, text
+    def _default_length(self, context_shift: bool) -> int:
+        """DEFAULT_TOKENS, or what fits after the longest prompt."""
+        if context_shift:
+            return DEFAULT_TOKENS
+        longest = max((len(sequence.prompt) for sequence in self.sequences), default=0)
+        context_length = self.model.config.context_length
+        if longest == context_length:
+            raise ContextLengthError(
+                f"the prompt fills the model's context of {context_length}; shorten it, or use --slide"
+            )
+        return min(DEFAULT_TOKENS, max(0, context_length - longest))
 
-    def _flush(self, number: int) -> str:
-        stops = self.stops[number]
+    def _read(self, tokens: Iterator[tuple[Sequence, int]]) -> Iterator[tuple[int, str]]:
+        indices = {id(sequence): index for index, sequence in enumerate(self.sequences)}
+        for sequence, token in tokens:
+            if token in self.model.tokenizer.end_ids:
+                sequence.finish_reason = "end"
+                continue
+            index = indices[id(sequence)]
+            yield from self._grow(index, self.stops[index].push(self.decoders[index].push(token)))
+            if self.stops[index].stopped:
+                sequence.finish_reason = "stop"
+        for index in range(len(self.prompts)):
+            yield from self._grow(index, self._flush(index))
+
+    def _grow(self, index: int, text: str) -> Iterator[tuple[int, str]]:
+        if text:
+            self.texts[index] += text
+            yield index, text
+
+    def _flush(self, index: int) -> str:
+        stops = self.stops[index]
         if stops.stopped:
             return ""
-        text = stops.push(self.decoders[number].finish())
+        text = stops.push(self.decoders[index].finish())
         if stops.stopped:  # completed by the last bytes
-            self.sequences[number].finish_reason = "stop"
+            self.sequences[index].finish_reason = "stop"
             return text
         return text + stops.finish()
 
     def _kept_ids(self, sequence: Sequence, text: str) -> list[int]:
-        """The generated ids without the end token, and without those that the stop string took away."""
+        """The generated ids without the end token, and without those that the stop string removed."""
         if sequence.finish_reason == "end":
             return sequence.generated[:-1]
         if sequence.finish_reason != "stop":
@@ -156,29 +231,29 @@ class Completer:
 
     def _text_of(self, sequence: Sequence, count: int) -> str:
         """The text of the first `count` generated tokens, as it reads after the prompt."""
-        stream = self.model.tokenizer.stream(before=sequence.prompt)
-        return "".join([*map(stream.push, sequence.generated[:count]), stream.finish()])
+        decoder = self.model.tokenizer.stream(before=sequence.prompt)
+        return "".join([*map(decoder.push, sequence.generated[:count]), decoder.finish()])
 
 
 class RecordingCompleter(Completer):
-    """A completer that keeps a receipt of every token drawn."""
-
-    def __init__(
-        self,
-        model: LanguageModel,
-        prompts: list[str],
-        sampling: SamplingConfig,
-        stop: list[str],
-        samples: list[int] | None = None,
-        allow_special: bool = False,
-    ):
-        super().__init__(model, prompts, sampling, stop, samples, allow_special)
-        self.recorder = RecordingSampler(sampling, model.tokenizer)
-        self.sampler = self.recorder
+    """A completer that keeps a receipt of every sampled token."""
 
     def completions(self) -> list[Completion]:
-        found = zip(super().completions(), self.sequences, strict=True)
-        return [replace(completion, receipts=self.recorder.receipts_of(sequence)) for completion, sequence in found]
+        pairs = zip(super().completions(), self.sequences, strict=True)
+        return [replace(completion, receipts=self.recorder.receipts_of(sequence)) for completion, sequence in pairs]
+
+    def _make_sampler(self, sampling: SamplingConfig) -> RecordingSampler:
+        self.recorder = RecordingSampler(sampling, self.model.tokenizer)
+        return self.recorder
 
 
-COMPLETERS: dict[bool, type[Completer]] = {False: Completer, True: RecordingCompleter}  # by: are receipts wanted?
+def make_completer(
+    model: LanguageModel,
+    prompts: list[str],
+    sampling: SamplingConfig,
+    stop: str | list[str] | None = None,
+    receipts: bool = False,
+) -> Completer:
+    """A completer, one that keeps receipts where they are asked for."""
+    completer = RecordingCompleter if receipts else Completer
+    return completer(model, prompts, sampling, [stop] if isinstance(stop, str) else stop or [])

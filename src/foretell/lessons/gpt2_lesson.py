@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretell.inference.distribution import NextTokens
+from foretell.inference.query import NextTokens
 from foretell.lessons import gpt2_values as figures
 from foretell.lessons.gpt2_values import IDS, PIECES, SENTENCE, Gpt2Values, compute_gpt2
 from foretell.lessons.lesson import FigureCheck, Lesson, above, below, lesson_document, printed, same

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 
 from foretell.inference.completion import generate
-from foretell.inference.distribution import NextTokens, check_position, encode_some, next_tokens
+from foretell.inference.query import NextTokens, next_tokens, resolve_position
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 
@@ -69,11 +69,11 @@ class Gpt2Values:
 def compute_gpt2(weights: str | None, at: int | None) -> Gpt2Values:
     """The predictions of GPT-2 in the directory `weights`, or of the included model; `at` adds a position."""
     model = load(weights or INCLUDED_MODEL, dtype="float32")
-    ids = encode_some(model, SENTENCE)
+    ids = model.encode_fitting(SENTENCE)
     positions = shown_positions(model, ids, at)
     predictions = next_tokens(model, SENTENCE, TOP, positions)
     first_context = PREDICTIONS[min(PREDICTIONS)][0]
-    continuation = generate(model, first_context, CONTINUATION_TOKENS, temperature=0, top_p=1.0)[0].text
+    continuation = generate(model, first_context, CONTINUATION_TOKENS, temperature=0, top_p=1.0).text
     same, shorter = (largest_difference(model, ids, positions, missing) for missing in (0, 1))
     return Gpt2Values(model, weights is not None, ids, positions, predictions, same, shorter, continuation)
 
@@ -81,7 +81,7 @@ def compute_gpt2(weights: str | None, at: int | None) -> Gpt2Values:
 def shown_positions(model: LanguageModel, ids: list[int], at: int | None) -> list[int]:
     """The last positions of the two printed contexts in this model's tokens, and `at` if it is given."""
     ends = [len(model.tokenizer.encode(context)) - 1 for context, _ in PREDICTIONS.values()]
-    return [*ends, check_position(at, len(ids))] if at is not None else ends
+    return [*ends, resolve_position(at, len(ids))] if at is not None else ends
 
 
 @torch.inference_mode()

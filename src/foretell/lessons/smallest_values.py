@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig, make_section
 from foretell.data.batch import PADDING, make_batch, make_document_batch, pad
-from foretell.inference.distribution import score
-from foretell.inference.embedding import embed as embed_text
+from foretell.inference.query import embed as embed_text
+from foretell.inference.query import score
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder

@@ -15,7 +15,7 @@ MODERN: dict[str, Any] = {
     "position": "rotary",
     "norm": "rmsnorm",
     "norm_epsilon": 1e-6,
-    "qk_norm": True,
+    "qk_norm": None,  # on, unless norm is 'none'
     "feedforward": "gated",
     "activation": "silu",
     "bias": False,

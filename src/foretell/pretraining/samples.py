@@ -14,7 +14,7 @@ from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
 
 PROMPT_TOKENS, SAMPLE_TOKENS = 8, 48
-SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
+SAMPLING = SamplingConfig(temperature=0.8, top_k=50, top_p=1.0)
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the texts of one step
 
 

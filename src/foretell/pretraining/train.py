@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,9 @@ from typing import Any
 from foretell.data.corpora import embedded_corpus
 from foretell.data.sources import DocumentReader
 from foretell.device import DeviceName, DtypeName
+from foretell.errors import ConfigError
 from foretell.language_model import LanguageModel
-from foretell.loading import load
+from foretell.loading import default_run_directory, load
 from foretell.pretraining.prepare import Source
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.reporter import Reporter
@@ -21,13 +22,18 @@ from foretell.text import Tokenizer
 
 
 def train(
-    data: str | Path | Sequence[str | Path] | None,
-    out: str | Path,
+    source: str | Path | Sequence[str | Path] | None,
+    /,
+    out: str | Path | None = None,
     *,
     size: str | None = None,
     minutes: float | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int | None = None,
     resume: bool = False,
-    tokenizer: Tokenizer | None = None,
+    tokenizer: Tokenizer | Mapping[str, Any] | None = None,
     start: str | Path | None = None,
     device: DeviceName = "auto",
     dtype: DtypeName = "auto",
@@ -36,15 +42,26 @@ def train(
 ) -> LanguageModel:
     """Train on files or folders (None: the language reference inside Python) and return the best model of the run.
 
-    `sections` are parts of the configuration: `training={"steps": 500}, model={"width": 256}`. What is left out is
-    chosen from the data and the machine; a `reporter` hears what and why. `start` is a model to go on from, with its
-    shape and tokenizer. Errors are those of `foretell.errors`.
+    out: the run's directory; default: runs/NAME after the data. steps, batch_size, learning_rate and seed are fields of
+    the configuration's section `training`; the other fields of each section are given as a dict:
+    `model={"width": 256}`, `training={"warmup_steps": 20}`, `tokenizer={"kind": "bytes"}`, `data={"text_field": "t"}`.
+    What is left out is chosen from the data and the machine; a `reporter` is told what and why. tokenizer may also be a
+    Tokenizer to use. start: a model to continue from, with its shape and tokenizer. Raises the errors of
+    `foretell.errors`.
     """
-    paths = [data] if isinstance(data, str | Path) else list(data or [])
+    paths = [source] if isinstance(source, str | Path) else list(source or [])
+    keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
+    given = {name: value for name, value in keywords.items() if value is not None}
+    if twice := sorted(given.keys() & sections.get("training", {}).keys()):
+        raise ConfigError(f"{twice[0]} is given twice, as a keyword and in training; give it once")
+    if given:
+        sections["training"] = {**sections.get("training", {}), **given}
+    if isinstance(tokenizer, Mapping):
+        sections["tokenizer"], tokenizer = dict(tokenizer), None
     request = Request(
         make_source(paths, sections.get("data", {}).get("text_field")),
         described=[str(path) for path in paths] or ["the language reference inside Python"],
-        out=Path(out),
+        out=default_run_directory(paths, resume) if out is None else Path(out),
         size=size,
         minutes=minutes,
         overrides=sections,

@@ -12,7 +12,7 @@ from torch import nn
 import foretell
 from foretell.config import ModelConfig, make_section
 from foretell.errors import UsageError
-from foretell.inference.distribution import next_tokens, score
+from foretell.inference.query import next_tokens, score
 from foretell.insight.explain.walk import walk
 from foretell.insight.explain.walk_matrices import head_matrices
 from foretell.insight.trace import Trace

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from foretell.errors import ContextLengthError, UsageError
-from foretell.inference.distribution import next_tokens
+from foretell.inference.query import next_tokens
 from foretell.insight.page.collect import collect
 from foretell.insight.trace import Trace
 

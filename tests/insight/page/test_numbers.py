@@ -97,7 +97,7 @@ def test_the_sliders_show_the_distribution_of_generation(primer, primer_page, se
         box = primer_page.page.locator(f"#{name.replace('_', '-')}-number")
         box.fill(str(settings.get(name, {"top_k": 1024}.get(name, 1))))
     logits = torch.from_numpy(collect(*primer).logits)[None].double()
-    for apply in make_filters(SamplingConfig(**settings)).values():
+    for apply in make_filters(SamplingConfig(**{"temperature": 1, "top_p": 1, **settings})).values():
         logits = apply(logits, [[]])
     probabilities = logits.softmax(-1)[0]
     kept = int((probabilities > 0).sum())

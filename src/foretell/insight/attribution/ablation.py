@@ -20,7 +20,7 @@ from foretell.insight.points import Point, make_catalog
 from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
 from foretell.insight.wording import percent, quoted
-from foretell.language_model import LanguageModel, TokenProbability, likeliest
+from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
 from foretell.paths import matches, select
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
@@ -169,11 +169,11 @@ def ablate(
     effects.sort(key=lambda effect: -effect.divergence)
     value = float(before[chosen])
     asked = TokenProbability(chosen, model.tokenizer.text_of(chosen), float(before[chosen].exp()), value)
-    return Ablation(str(prediction), asked, likeliest(model, before, 1)[0], fill, effects)
+    return Ablation(str(prediction), asked, model.top_tokens(before, 1)[0], fill, effects)
 
 
 def _effect(prediction: Prediction, target: AblationTarget, fill: str, token: int, before: Tensor) -> AblationEffect:
     with Trace(prediction.model, replace={target.name: target.change(FILLS[fill])}):
         after = prediction.logits().double().log_softmax(-1)
     divergence = float((before.exp() * (before - after)).sum())
-    return AblationEffect(str(target), float(after[token].exp()), divergence, likeliest(prediction.model, after, 1)[0])
+    return AblationEffect(str(target), float(after[token].exp()), divergence, prediction.model.top_tokens(after, 1)[0])

@@ -15,7 +15,7 @@ from torch import Tensor
 from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
-from foretell.language_model import LanguageModel, TokenProbability, likeliest
+from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
 from foretell.typesetting.document import DocumentSection, Part, Table
 from foretell.typesetting.notebook import Shown
@@ -117,7 +117,7 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
         for row, winner, collected in zip(logprobs, winners, readings, strict=True):
             collected.append(_reading(model, name, row, winner, top))
     texts = [model.tokenizer.decode(prediction.ids[: position + 1]) for position in positions]
-    first = [likeliest(model, row, 1)[0] for row in final]
+    first = [model.top_tokens(row, 1)[0] for row in final]
     return LogitLens([LensPosition(*parts) for parts in zip(positions, texts, first, readings, strict=True)])
 
 
@@ -128,7 +128,7 @@ def _read(model: LanguageModel, stream: Tensor) -> Tensor:
 
 def _reading(model: LanguageModel, name: str, logprobs: Tensor, winner: int, top: int) -> LensReading:
     rank = 1 + int((logprobs > logprobs[winner]).sum())
-    return LensReading(name, likeliest(model, logprobs, top), float(logprobs[winner].exp()), rank)
+    return LensReading(name, model.top_tokens(logprobs, top), float(logprobs[winner].exp()), rank)
 
 
 def _step(probability: float) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from foretell.errors import UsageError
 from foretell.insight.wording import ending, quoted
-from foretell.language_model import LanguageModel, check_position, encode_some
+from foretell.language_model import LanguageModel, resolve_position
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ def make_prediction(model: LanguageModel, text: str, at: int = -1) -> Prediction
     """The prediction after token `at` of a text, counted from 0, or from the end if negative."""
     if model.decoder.training:
         raise UsageError("the model is in training mode, where dropout changes every number; call model.decoder.eval()")
-    ids = encode_some(model, text)
-    return Prediction(model, ids, check_position(at, len(ids)))
+    ids = model.encode_fitting(text)
+    return Prediction(model, ids, resolve_position(at, len(ids)))
 
 
 def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) -> int:

@@ -16,7 +16,7 @@ from foretell.insight.address import POSITIONS, dimensions_of, one_row
 from foretell.insight.points import Derived
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
-from foretell.language_model import LanguageModel, encode_some
+from foretell.language_model import LanguageModel
 from foretell.model.dropout import Dropout
 
 Array = NDArray[np.floating[Any]]
@@ -84,7 +84,7 @@ def record(model: LanguageModel, text: str, select: str | list[str]) -> Recordin
 
     Raises `UsageError` for an empty text or active dropout, `ContextLengthError` for a text longer than the context.
     """
-    ids = encode_some(model, text)
+    ids = model.encode_fitting(text)
     check_steady(model)
     with torch.no_grad(), Trace(model, select) as trace:
         model.decoder(torch.tensor([ids], device=model.device))

@@ -12,7 +12,7 @@ from torch.func import functional_call
 from foretell.insight.explain.recording import Array, check_steady, to_array
 from foretell.insight.explain.steps import plain
 from foretell.insight.wording import quoted
-from foretell.language_model import LanguageModel, encode_some
+from foretell.language_model import LanguageModel
 from foretell.textbook.family import decoder_forward
 from foretell.textbook.vectors import softmax
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
@@ -114,7 +114,7 @@ def check(model: LanguageModel, text: str) -> TextbookCheck:
 
     The model runs as it is and once more with its weights in float64. Raises `UsageError` for an empty text.
     """
-    ids = encode_some(model, text)
+    ids = model.encode_fitting(text)
     check_steady(model)
     weights = {path: to_array(weight) for path, weight in model.decoder.named_parameters()}
     textbook = decoder_forward(model.decoder.config, weights, ids)  # (T, V)

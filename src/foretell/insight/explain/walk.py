@@ -20,7 +20,7 @@ from foretell.insight.explain.steps import plain
 from foretell.insight.explain.walk_matrices import last_matrices, layer_matrices
 from foretell.insight.points import trace_names
 from foretell.insight.wording import quoted
-from foretell.language_model import LanguageModel, TokenProbability, likeliest
+from foretell.language_model import LanguageModel, TokenProbability
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
 
@@ -102,7 +102,7 @@ def walk(model: LanguageModel, text: str) -> Walk:
 
 def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
     """The most probable tokens of logits (V,)."""
-    return likeliest(recording.model, logits[: recording.vocabulary].cpu().double().log_softmax(-1), top)
+    return recording.model.top_tokens(logits[: recording.vocabulary].cpu().double().log_softmax(-1), top)
 
 
 def selection(model: LanguageModel) -> list[str]:

@@ -15,7 +15,7 @@ from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.page.pack import check_finite, steps
 from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
-from foretell.language_model import LanguageModel, encode_some
+from foretell.language_model import LanguageModel
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
@@ -103,7 +103,7 @@ class TracedPass:
 def collect(model: LanguageModel, text: str) -> TracedPass:
     """Run the model once over a text and collect everything that a page can show."""
     decoder, config = model.decoder, model.decoder.config
-    ids = encode_some(model, text)
+    ids = model.encode_fitting(text)
     points = stream_points(config)
     vocab_size = model.tokenizer.vocab_size
     batch = torch.tensor([ids], device=model.device)

@@ -1,4 +1,4 @@
-"""Loss, perplexity and bits per byte: each token once, from the text before it."""
+"""Loss, perplexity and bits per byte of texts: each token is predicted once, from the text before it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.errors import DataError, UsageError
-from foretell.evaluation.text import evaluate_texts
-from foretell.evaluation.windows import iter_windows, window_batches
+from foretell.evaluation.texts import evaluate_texts, iter_windows, window_batches
 from foretell.language_model import LanguageModel
 from foretell.training.objective import Objective
 
@@ -20,19 +19,19 @@ TEXT = "The größte cat sat on the mat, and looked at the other 🐈 cats there
 
 
 def losses_by_hand(model: LanguageModel, ids: list[int], context: int, stride: int, first: int) -> list[float]:
-    """The loss of each token, found by its own pass over just what it is predicted from."""
+    """The loss of each token, from a pass of its own over the tokens that it is predicted from."""
     losses = []
-    for place in range(first, len(ids)):
-        # The first window reaches token `context`; then a window more for every stride
-        start = max(0, math.ceil((place - context) / stride)) * stride
+    for index in range(first, len(ids)):
+        # The first window reaches token `context`; each further window reaches one stride more
+        start = max(0, math.ceil((index - context) / stride)) * stride
         with torch.no_grad():
-            logits = model.decoder(torch.tensor([ids[start:place]]))[0, -1].double()
-        losses.append(-float(logits.log_softmax(-1)[ids[place]]))
+            logits = model.decoder(torch.tensor([ids[start:index]]))[0, -1].double()
+        losses.append(-float(logits.log_softmax(-1)[ids[index]]))
     return losses
 
 
 @pytest.mark.parametrize("stride", [1, 3, 8, 16, None])
-def test_the_loss_is_that_of_every_token_from_what_its_window_has_before_it(model, stride):
+def test_the_loss_is_the_mean_over_all_tokens_given_their_windows(model, stride):
     found = evaluate_texts(model, Objective(model.decoder), [TEXT], stride)
     ids = model.tokenizer.encode(TEXT)
     losses = losses_by_hand(model, ids, 16, stride or 8, first=1)
@@ -53,24 +52,24 @@ def test_texts_do_not_see_each_other(model):
     objective = Objective(model.decoder)
     apart = [evaluate_texts(model, objective, [text], 5) for text in (TEXT, "short", "x" * 40)]
     together = evaluate_texts(model, objective, [TEXT, "short", "x" * 40], 5)
-    assert together.loss == pytest.approx(sum(one.loss * one.tokens for one in apart) / together.tokens, rel=1e-5)
-    assert together.tokens == sum(one.tokens for one in apart)
+    assert together.loss == pytest.approx(sum(alone.loss * alone.tokens for alone in apart) / together.tokens, rel=1e-5)
+    assert together.tokens == sum(alone.tokens for alone in apart)
 
 
 @given(length=st.integers(0, 60), context=st.integers(1, 20), stride=st.integers(1, 20), first=st.integers(1, 3))
-def test_each_token_is_a_target_once_with_the_promised_text_before_it(length, context, stride, first):
+def test_each_token_is_a_target_once_with_the_promised_context(length, context, stride, first):
     stride = min(stride, context)
     seen = []
     for window in iter_windows(np.arange(length), context, stride, first):
         assert len(window.ids) <= context + 1
-        for place in range(window.first, len(window.ids)):
-            token = int(window.ids[place])
-            assert place >= min(token, context - stride)
+        for index in range(window.first, len(window.ids)):
+            token = int(window.ids[index])
+            assert index >= min(token, context - stride)
             seen.append(token)
     assert seen == list(range(first, length))
 
 
-def test_batches_of_windows_have_weights_for_what_counts_only():
+def test_batches_of_windows_weight_only_targets_that_count():
     windows = list(iter_windows(np.arange(1, 30), 8, 4))
     (batch,) = window_batches(windows, 8)
     assert batch.count == 28

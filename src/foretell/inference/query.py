@@ -1,0 +1,100 @@
+"""Questions about one text: the next tokens, the probability of each token, and an embedding vector."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from foretell.errors import UsageError
+from foretell.language_model import LanguageModel, TokenProbability, resolve_position
+
+Pooling = Literal["last", "mean"]
+POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
+    "last": lambda hidden: hidden[-1],  # the only position that has seen the whole text
+    "mean": lambda hidden: hidden.mean(0),
+}
+
+
+@dataclass(frozen=True)
+class NextTokens:
+    """The most likely tokens after a context. `context` is the text that the distribution really follows."""
+
+    context: str
+    tokens: list[TokenProbability]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class ScoredToken:
+    """A token of a text and its log-probability in nats given all tokens before it; None if there are none."""
+
+    id: int
+    text: str
+    logprob: float | None
+
+
+@dataclass(frozen=True)
+class Score:
+    """The log-probability of a text in nats, per token and in total.
+
+    Without a start token the first token has no probability, and the total leaves it out. perplexity is None where no
+    token has one.
+    """
+
+    tokens: list[ScoredToken]
+    logprob: float
+    perplexity: float | None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@torch.inference_mode()
+def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | None = None) -> list[NextTokens]:
+    """The `top` most likely tokens after the text, or after each of the token positions `at` (0 is the first token).
+
+    The first token is the start token where the tokenizer has one. Negative positions count from the end. Raises
+    UsageError for a position outside the text, ContextLengthError for a text longer than the context.
+    """
+    if top < 1:
+        raise UsageError(f"top must be 1 or more, not {top}")
+    ids = model.encode_fitting(text)
+    positions = [resolve_position(position, len(ids)) for position in (at or [-1])]
+    hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0, positions]  # (P, D)
+    logprobs = model.log_probabilities(model.decoder.head(hidden))  # (P, V)
+    contexts = [model.tokenizer.decode(ids[: position + 1]) for position in positions]
+    return [NextTokens(context, model.top_tokens(row, top)) for context, row in zip(contexts, logprobs, strict=True)]
+
+
+@torch.inference_mode()
+def score(model: LanguageModel, text: str) -> Score:
+    """The log-probability of each token of a text given those before it, including the start token if there is one.
+
+    Raises UsageError for an empty text, ContextLengthError for one longer than the context.
+    """
+    ids, starts = model.encode_fitting(text), len(model.tokenizer.start_ids)
+    own = ids[starts:]
+    if not own:
+        raise UsageError("the text is empty; give at least one character")
+    all_logprobs = model.log_probabilities(model.decoder(torch.tensor([ids], device=model.device))[0, :-1])  # (T-1, V)
+    predicted = all_logprobs.gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0]  # (T-1,)
+    logprobs = predicted[max(0, starts - 1) :]  # of the text's own tokens, all or all but the first
+    values: list[float | None] = [*([] if starts else [None]), *logprobs.tolist()]
+    pairs = zip(own, values, strict=True)
+    tokens = [ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in pairs]
+    total = float(logprobs.sum())
+    return Score(tokens, total, math.exp(-total / len(logprobs)) if len(logprobs) else None)
+
+
+@torch.inference_mode()
+def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float]:
+    """The vector (D,) of a text: the stream after the last norm, (T, D), at the last token or averaged over all."""
+    ids = torch.tensor([model.encode_fitting(text)], device=model.device)
+    return POOLINGS[pool](model.decoder.hidden(ids)[0].float()).tolist()

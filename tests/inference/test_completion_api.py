@@ -1,0 +1,71 @@
+"""`foretell.generate` and `foretell.stream`: one prompt or several, defaults, and how a completion shows itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretell.config import SamplingConfig
+from foretell.errors import ConfigError, ContextLengthError, UsageError
+from foretell.inference.completion import Completion, SamplingOptions, generate, stream
+from foretell.language_model import LanguageModel
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+from foretell.text import train_tokenizer
+
+
+@pytest.fixture(scope="module")
+def model() -> LanguageModel:
+    tokenizer = train_tokenizer("bytes", ["any text"])
+    config = preset_config("toy", vocab_size=tokenizer.vocab_size, init="torch")
+    return LanguageModel(make_decoder(config, seed=3).eval(), tokenizer)
+
+
+def test_one_prompt_gives_one_completion_and_a_list_gives_a_list(model):
+    completion = generate(model, "some", 5)
+    assert isinstance(completion, Completion)
+    assert generate(model, ["some"], 5) == [completion]
+    assert generate(model, []) == []
+
+
+def test_pieces_of_a_stream_add_up_to_the_completion(model):
+    pieces = list(stream(model, "some", 12, seed=4))
+    assert len(pieces) > 1
+    assert "".join(pieces) == generate(model, "some", 12, seed=4).text
+
+
+def test_without_max_tokens_the_rest_of_the_context_is_written(model):
+    assert len(generate(model, "some", stop="never written").token_ids) == model.config.context_length - 4
+    assert generate(model, "some").finish_reason == "length"
+
+
+def test_the_keywords_are_the_fields_of_the_sampling_configuration():
+    assert set(SamplingOptions.__annotations__) == set(SamplingConfig.model_fields)
+
+
+def test_a_stop_string_may_be_given_alone(model):
+    whole = generate(model, "some", 20, seed=1).text
+    assert generate(model, "some", 20, seed=1, stop=whole[5]) == generate(model, "some", 20, seed=1, stop=[whole[5]])
+
+
+@pytest.mark.parametrize("ask", [generate, stream])
+@pytest.mark.parametrize(
+    ("arguments", "options", "error", "message"),
+    [
+        (("x" * 60, 10), {}, ContextLengthError, "--max-tokens 4"),
+        (("x",), {"stop": ""}, UsageError, "a stop string is empty"),
+        (("x",), {"temprature": 1}, ConfigError, "unknown key 'temprature', did you mean 'temperature'?"),
+        (("x",), {"top_p": 2}, ConfigError, "top_p = 2: input should be less than or equal to 1"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(model, ask, arguments, options, error, message):
+    with pytest.raises(error, match=message):
+        ask(model, *arguments, **options)
+
+
+def test_a_completion_prints_as_text_and_shows_as_html():
+    completion = Completion("a <b", " c\n& d", [1, 2], "length")
+    assert str(completion) == "a <b c\n& d"
+    assert repr(completion) == "Completion('a <b', ' c\\n& d', 2 tokens, finish_reason='length')"
+    assert "a &lt;b" in completion._repr_html_()
+    assert "c\n&amp; d" in completion._repr_html_()
+    assert len(repr(Completion("p" * 500, "t" * 500, list(range(500)), "length"))) < 150

@@ -1,0 +1,204 @@
+"""A language model as an object: called, encoding and decoding, moved, saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import foretell
+from foretell.errors import ContextLengthError, ForetellError, OutputError, UsageError
+from foretell.language_model import LanguageModel, load_model
+
+
+@pytest.fixture
+def model() -> LanguageModel:
+    return foretell.load("primer", device="cpu")
+
+
+IDS = [5, 6, 7]
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [IDS, [IDS], np.array(IDS), torch.tensor(IDS), torch.tensor([IDS], dtype=torch.int32)],
+    ids=["list", "list of lists", "array", "tensor (T,)", "tensor (B, T)"],
+)
+def test_a_call_gives_the_decoders_logits(model: LanguageModel, ids: Any) -> None:
+    logits = model(ids)
+    assert logits.shape == (1, 3, model.config.vocab_size)
+    assert torch.equal(logits, model.decoder(torch.tensor([IDS])))
+
+
+def test_a_call_takes_several_texts_of_equal_length(model: LanguageModel) -> None:
+    assert model([IDS, [1, 2, 3]]).shape == (2, 3, model.config.vocab_size)
+
+
+def test_logits_have_gradients_unless_torch_is_told_otherwise(model: LanguageModel) -> None:
+    assert model(IDS).requires_grad
+    with torch.no_grad():
+        assert not model(IDS).requires_grad
+
+
+@pytest.mark.parametrize(
+    ("ids", "error", "message"),
+    [
+        ("text", UsageError, "ids must be a list of token ids, .*; model.encode"),
+        ([[1, 2], [3]], UsageError, "lists of equal length"),
+        ([], UsageError, "no token ids were given"),
+        ([0.5], UsageError, r"not float32 of shape \(1,\)"),
+        (torch.zeros(2, 2, 2, dtype=torch.long), UsageError, r"not int64 of shape \(2, 2, 2\)"),
+        ([1, 1024], UsageError, r"token id 1024 is outside the model's vocabulary \(0 to 1023\)"),
+        ([-1], UsageError, "token id -1 is outside"),
+        ([1] * 129, ContextLengthError, "129 tokens do not fit"),
+    ],
+    ids=str,
+)
+def test_wrong_ids_are_refused_in_one_line(
+    model: LanguageModel, ids: Any, error: type[ForetellError], message: str
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        model(ids)
+    assert "\n" not in str(caught.value)
+
+
+def test_encode_and_decode_are_inverse(model: LanguageModel) -> None:
+    ids = model.encode("The return value")
+    assert model.decode(ids) == model.decode(torch.tensor(ids)) == "The return value"
+    assert model([ids]).shape[1] == len(ids)
+
+
+def test_log_probabilities_leave_out_rows_that_no_token_has(model: LanguageModel) -> None:
+    logits = torch.randn(2, model.tokenizer.vocab_size + 9)
+    logprobs = model.log_probabilities(logits)
+    assert (logprobs.dtype, logprobs.shape) == (torch.float64, (2, model.tokenizer.vocab_size))
+    assert torch.allclose(logprobs.exp().sum(-1), torch.ones(2, dtype=torch.float64))
+
+
+def test_the_repr_is_short(model: LanguageModel) -> None:
+    lines = repr(model).splitlines()
+    assert len(lines) <= 2
+    assert "'primer': 4 layers" in lines[0]
+    assert "1,968,320 parameters, float32 on cpu" in lines[1]
+
+
+# --- to
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
+def test_a_moved_model_is_the_model_loaded_in_that_precision(model: LanguageModel, dtype: str | torch.dtype) -> None:
+    assert model.to("cpu", dtype) is model
+    assert model.dtype == torch.bfloat16
+    assert torch.equal(model(IDS), foretell.load("primer", device="cpu", dtype="bfloat16")(IDS))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dtype": "float31"}, "unknown dtype 'float31', did you mean 'float32'"),
+        ({"dtype": torch.int64}, "unknown dtype 'int64'"),
+        ({"device": "gpu"}, "unknown device 'gpu', did you mean 'cpu'"),
+        ({"device": "cpu:x"}, "no device 'cpu:x' here"),
+        ({"device": "float32", "dtype": "float32"}, "unknown device 'float32'; known: auto, cpu"),
+        ({"device": "nonsense", "dtype": "bfloat16"}, "unknown device"),
+    ],
+)
+def test_unknown_devices_and_precisions_are_refused(model: LanguageModel, options: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        model.to(**options)
+    assert "\n" not in str(caught.value)
+    assert model.dtype == torch.float32
+
+
+# --- save
+
+
+def test_a_saved_model_is_loaded_the_same(model: LanguageModel, tmp_path: Path) -> None:
+    model.save(tmp_path / "models" / "mine")
+    loaded = foretell.load(tmp_path / "models" / "mine", device="cpu")
+    assert torch.equal(loaded(IDS), model(IDS))
+    assert sorted(path.name for path in (tmp_path / "models").iterdir()) == ["mine"]
+
+
+def test_a_model_can_be_saved_in_another_precision(model: LanguageModel, tmp_path: Path) -> None:
+    model.save(tmp_path / "half", dtype="bfloat16")
+    assert model.dtype == torch.float32
+    rounded = load_model(tmp_path / "half", dtype=torch.bfloat16)
+    assert torch.equal(rounded(IDS), model.to(dtype="bfloat16")(IDS))
+
+
+def test_a_saved_model_can_be_replaced_also_by_itself(model: LanguageModel, tmp_path: Path) -> None:
+    model.save(tmp_path / "mine", dtype="float32")
+    loaded = foretell.load(tmp_path / "mine", device="cpu")
+    loaded.save(tmp_path / "mine")
+    assert torch.equal(foretell.load(tmp_path / "mine", device="cpu")(IDS), model(IDS))
+
+
+def test_an_empty_directory_can_be_used(model: LanguageModel, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    model.save(tmp_path / "empty")
+    assert (tmp_path / "empty" / "config.json").exists()
+
+
+def a_file(path: Path) -> None:
+    path.write_text("mine")
+
+
+def other_files(path: Path) -> None:
+    path.mkdir()
+    (path / "thesis.txt").write_text("mine")
+
+
+def another_programs_model(path: Path) -> None:
+    path.mkdir()
+    (path / "config.json").write_text('{"model_type": "gpt2"}')
+
+
+def a_broken_configuration(path: Path) -> None:
+    path.mkdir()
+    (path / "config.json").write_text("{")
+
+
+def a_checkpoint(path: Path) -> None:
+    foretell.load("primer", device="cpu").save(path)
+    (path / "optimizer.safetensors").write_text("moments")
+
+
+@pytest.mark.parametrize(
+    ("occupy", "message"),
+    [
+        (a_file, "is a file; give the name of a directory"),
+        (other_files, r"holds more than a saved model \('thesis.txt'\)"),
+        (another_programs_model, "is not a saved model"),
+        (a_broken_configuration, "is not a saved model"),
+        (a_checkpoint, "'optimizer.safetensors'"),
+    ],
+)
+def test_anything_else_is_not_overwritten(
+    model: LanguageModel, tmp_path: Path, occupy: Callable[[Path], None], message: str
+) -> None:
+    occupy(tmp_path / "taken")
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    with pytest.raises(OutputError, match=message):
+        model.save(tmp_path / "taken")
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+def test_a_save_that_fails_leaves_the_old_model(
+    model: LanguageModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.save(tmp_path / "mine")
+
+    def full_disk(*arguments: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("foretell.language_model.save_file", full_disk)
+    with pytest.raises(OutputError, match="No space left"):
+        model.save(tmp_path / "mine")
+    monkeypatch.undo()
+    assert torch.equal(foretell.load(tmp_path / "mine", device="cpu")(IDS), model(IDS))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
