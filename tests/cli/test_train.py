@@ -124,7 +124,7 @@ def test_prompts_of_ones_own_are_continued_as_it_learns(foretell, corpus):
 def test_training_says_what_it_chose_and_how_validation_was_split(foretell, corpus):
     outcome = foretell("train", corpus, *QUICK)
     assert outcome.code == 0
-    for word in ("held out", "vocabulary 257", "ln(257) = 5.55", "parameters", "bits a byte", "runs/cats"):
+    for word in ("held out", "vocabulary 257", "ln(257) = 5.55", "parameters", "bits per byte", "runs/cats"):
         assert word in outcome.err + outcome.out
 
 
@@ -246,7 +246,7 @@ def test_a_folder_that_is_no_run_is_neither_used_nor_resumed(foretell, corpus, t
     (tmp_path / "x" / "mine.txt").write_text("precious")
     outcome = foretell("train", corpus, *QUICK, "--out", "x", "--resume", "auto")
     assert outcome.code == 1
-    assert "it is no run" in outcome.last_line
+    assert "it is not a run" in outcome.last_line
     assert (tmp_path / "x" / "mine.txt").read_text() == "precious"
 
 

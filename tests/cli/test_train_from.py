@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from foretell.language_model import save_model
 from foretell.model.init import make_decoder
-from foretell.pretraining.start import Start, load_start
+from foretell.pretraining.request import Start, load_start
 from foretell.runs.checkpoint import list_checkpoints
 
 QUICK = ["--steps", "6", "--checkpoint-every", "2", "--training.batch-size", "4", "--dtype", "float32"]

@@ -49,7 +49,7 @@ def test_accumulated_gradients_are_those_of_one_big_batch(
 ) -> None:
     loss, whole = gradient_of_step(make_objective(dropout=0.2), batch, settings(clip_norm=None))
     found, parts = gradient_of_step(
-        make_objective(dropout=0.2), batch, settings(clip_norm=None, accumulation=accumulation)
+        make_objective(dropout=0.2), batch, settings(clip_norm=None, gradient_accumulation_steps=accumulation)
     )
     assert found == pytest.approx(loss, rel=1e-6)
     for path, gradient in parts.items():
@@ -61,7 +61,9 @@ def test_accumulated_steps_end_at_the_weights_of_big_steps(
 ) -> None:
     ends = []
     for accumulation in (1, 4):
-        config = settings(accumulation=accumulation, epsilon=1e-4)  # a larger one, for Adam enlarges tiny differences
+        config = settings(
+            gradient_accumulation_steps=accumulation, epsilon=1e-4
+        )  # a larger one, for Adam enlarges tiny differences
         objective = make_objective(dropout=0.2)
         optimizer = make_optimizer(objective, config)
         for step in range(5):
@@ -80,7 +82,7 @@ def test_micro_batches_that_forget_their_place_are_noticed(
 ) -> None:
     _, whole = gradient_of_step(make_objective(dropout=0.2), batch, settings())
     monkeypatch.setattr(step_module, "iter_micro_batches", rows_that_forget_where_they_stood)
-    _, parts = gradient_of_step(make_objective(dropout=0.2), batch, settings(accumulation=4))
+    _, parts = gradient_of_step(make_objective(dropout=0.2), batch, settings(gradient_accumulation_steps=4))
     assert any(not torch.allclose(parts[path], gradient, rtol=0, atol=1e-4) for path, gradient in whole.items())
 
 
@@ -148,7 +150,7 @@ def test_a_step_that_is_not_finite_leaves_every_weight_and_moment_as_it_was(
     settings: Settings,
     batch: Batch,
 ) -> None:
-    config, objective = settings(accumulation=2), make_objective()
+    config, objective = settings(gradient_accumulation_steps=2), make_objective()
     optimizer = make_optimizer(objective, config)
     for step in range(2):
         training_step(objective, optimizer, batch, step, config)

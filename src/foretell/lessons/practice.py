@@ -14,8 +14,7 @@ from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
-from foretell.training.actions import Action, Progress
-from foretell.training.loop import train
+from foretell.training.loop import Action, Progress, train
 from foretell.training.objective import Objective
 
 # Adam as torch has it, without what the trainer adds for real runs: decay, clipping, a schedule

@@ -1,22 +1,18 @@
-"""`foretell.train`: the same as the verb, from a program."""
+"""`foretell.train`: pretraining from Python."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from foretell.data.corpora import embedded_corpus
-from foretell.data.sources import AnyDocument, read_documents
 from foretell.device import DeviceName, DtypeName
 from foretell.language_model import LanguageModel
 from foretell.loading import load
-from foretell.pretraining.prepare import Source
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.reporter import Reporter
-from foretell.pretraining.request import Request
-from foretell.pretraining.start import load_start
+from foretell.pretraining.request import Request, load_start
+from foretell.pretraining.tokens import make_source
+from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer
 
 
@@ -37,12 +33,12 @@ def train(
     """Train on files or folders (None: the language reference inside Python) and return the best model of the run.
 
     `sections` are parts of the configuration: `training={"steps": 500}, model={"width": 256}`. What is left out is
-    chosen from the data and the machine; a `reporter` hears what and why. `start` is a model to go on from, with its
-    shape and tokenizer. Errors are those of `foretell.errors`.
+    chosen from the data and the machine; the log "foretell" says what and why, and a `reporter` gets the metrics.
+    `start` is a model to continue from, with its shape and tokenizer. Errors are those of `foretell.errors`.
     """
     paths = [data] if isinstance(data, str | Path) else list(data or [])
     request = Request(
-        make_source(paths, sections.get("data", {}).get("text_field"), (reporter or Reporter()).note),
+        make_source(paths, sections.get("data", {}).get("text_field")),
         described=[str(path) for path in paths] or ["the language reference inside Python"],
         out=Path(out),
         size=size,
@@ -55,27 +51,3 @@ def train(
     )
     session = pretrain(request, reporter or Reporter(), resume=resume)
     return load(session.run.directory, device)
-
-
-def make_source(
-    paths: Sequence[str | Path], text_field: str | None, say: Callable[[str], None] = lambda text: None
-) -> Source:
-    """The documents of the paths, each time they are asked for; standard input (`-`) is read once and kept.
-
-    `say` hears what the reader notes, each thing once.
-    """
-    if not paths:
-        return embedded_corpus
-    said: set[str] = set()
-
-    def say_once(text: str) -> None:
-        if text not in said:  # the text is read more than once: for the vocabulary, then for the tokens
-            said.add(text)
-            say(text)
-
-    def documents() -> Iterable[AnyDocument]:
-        return read_documents(list(paths), text_field=text_field, say=say_once)
-
-    if "-" in map(str, paths):
-        return cache(lambda: list(documents()))
-    return documents

@@ -17,7 +17,7 @@ from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
-from foretell.training.probe import check_mask
+from foretell.training.mask_check import check_mask
 
 SIZES: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 24, "vocab_size": 14}
 LLAMA: dict[str, Any] = {"position": "rotary", "norm": "rmsnorm", "feedforward": "gated", "num_kv_heads": 1}
@@ -205,7 +205,7 @@ LEAKS: dict[str, tuple[dict[str, Any], Plant, str, str]] = {  # what: model, how
         {},
         instead_of("trunk.blocks.0.feedforward.activation", lambda _: nn.Dropout(0.5)),
         "trunk.blocks.0.feedforward.activation",
-        "hands out something else when the same batch comes again",
+        "returns another output for the same batch",
     ),
 }
 

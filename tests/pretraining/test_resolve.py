@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.pretraining.plan import MOST_EPOCHS, choose_dropout, choose_size, choose_steps
-from foretell.pretraining.prepare import vocabulary_for
+from foretell.pretraining.recipe import choose_dropout
+from foretell.pretraining.resolve import MOST_EPOCHS, choose_size, choose_steps
+from foretell.pretraining.tokens import vocabulary_for
 
 
 def test_more_time_means_a_larger_model():
