@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from foretell.training import muon
-from foretell.training.muon import Muon, orthogonalize
+from foretell.training.muon import Muon, orthogonalize, orthogonalize_flops
 
 SIDES = st.integers(1, 40)
 
@@ -113,3 +114,10 @@ def test_an_update_has_the_size_of_one_of_adamw(shape: tuple[int, int]) -> None:
     weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     Muon([{"params": [weight]}], learning_rate=1.0, momentum=0.95, dtype=torch.float32).step()
     assert weight.square().mean().sqrt().item() == pytest.approx(0.2, rel=0.25)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 24), (24, 8)])
+def test_the_counted_operations_are_those_of_the_products(shape: tuple[int, int]) -> None:
+    with FlopCounterMode(display=False) as counter:
+        orthogonalize(torch.randn(1, *shape, generator=torch.Generator().manual_seed(0)), torch.float32)
+    assert orthogonalize_flops(*shape) == counter.get_total_flops()
