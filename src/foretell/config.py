@@ -396,7 +396,9 @@ def _one_line(section: type[BaseModel], error: ValidationError, where: str) -> s
     """The first of pydantic's findings as `where.field: what (what to do)`."""
     findings = error.errors(include_url=False)
     # A size that follows from others is missing only because one of those is wrong
-    finding = next((one for one in findings if one["loc"][-1:] not in [(size,) for size in DERIVED_SIZES]), findings[0])
+    finding = next(
+        (each for each in findings if each["loc"][-1:] not in [(size,) for size in DERIVED_SIZES]), findings[0]
+    )
     path = ".".join(str(part) for part in (*([where] if where else []), *finding["loc"]))
     if finding["type"] == "extra_forbidden":
         owner = _section_at(section, finding["loc"][:-1])

@@ -269,7 +269,7 @@ def test_pruning_ignores_checkpoints_after_the_newest(save: Save, folder: Path) 
 def test_a_checkpoint_being_replaced_counts_until_its_successor_exists(save: Save, folder: Path) -> None:
     save(1)
     (folder / "step-000001").rename(folder / "step-000001.replaced")
-    assert [one.directory.name for one in list_checkpoints(folder)] == ["step-000001.replaced"]
+    assert [checkpoint.directory.name for checkpoint in list_checkpoints(folder)] == ["step-000001.replaced"]
     prune(folder, keep=1)
     assert names(folder) == ["step-000001"]
 

@@ -1,4 +1,4 @@
-"""A saved model comes back bit for bit, and whatever is not one is refused in one line."""
+"""A saved model loads bit-identical; anything else is refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Muon: its steps are nearly orthogonal, of AdamW's size, and the same whether matrices are stacked or alone."""
+"""Muon: its updates are nearly orthogonal, of AdamW's size, and the same for stacked matrices as for single ones."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def singular_values(matrix: Tensor) -> Tensor:
 def test_all_singular_values_become_about_1(rows: int, columns: int, seed: int, scale: float, smallest: float) -> None:
     count = min(rows, columns)
     matrix = matrix_with(torch.linspace(1, smallest, count) * scale, rows, columns, seed)
-    found = singular_values(orthogonalize(matrix[None], torch.float32)[0])
-    assert found.min() > 0.65
-    assert found.max() < 1.2
+    values = singular_values(orthogonalize(matrix[None], torch.float32)[0])
+    assert values.min() > 0.65
+    assert values.max() < 1.2
 
 
 @given(rows=SIDES, columns=SIDES, seed=st.integers(0, 999))
 def test_the_directions_stay_those_of_the_matrix(rows: int, columns: int, seed: int) -> None:
-    """U' (near U V') V has the new singular values in its diagonal and nothing beside it."""
+    """U' (near U V') V has the new singular values on its diagonal and zeros elsewhere."""
     matrix = matrix_with(torch.linspace(1, 0.5, min(rows, columns)), rows, columns, seed).double()
     u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
     inside = u.mT @ orthogonalize(matrix[None], torch.float64)[0] @ vt.mT
     torch.testing.assert_close(inside, inside.diag().diag(), rtol=0, atol=1e-9)
 
 
-def test_one_iteration_less_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_iterations_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = matrix_with(torch.linspace(1, 0.1, 40), 40, 40, 0)
     monkeypatch.setattr(muon, "ITERATIONS", 2)
     assert singular_values(orthogonalize(matrix[None], torch.float32)[0]).min() < 0.65
@@ -53,12 +53,12 @@ def test_one_iteration_less_would_be_noticed(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_in_bfloat16_they_become_about_1_too() -> None:
     matrix = matrix_with(torch.linspace(1, 0.1, 40), 40, 96, 0)
-    found = singular_values(orthogonalize(matrix[None], torch.bfloat16)[0])
-    assert found.min() > 0.6
-    assert found.max() < 1.25
+    values = singular_values(orthogonalize(matrix[None], torch.bfloat16)[0])
+    assert values.min() > 0.6
+    assert values.max() < 1.25
 
 
-def test_a_gradient_of_nothing_is_a_step_of_nothing() -> None:
+def test_a_zero_gradient_gives_a_zero_update() -> None:
     assert torch.equal(orthogonalize(torch.zeros(2, 3, 5), torch.float32), torch.zeros(2, 3, 5))
 
 
@@ -97,7 +97,7 @@ def test_steps_are_those_of_torchs_muon(gradients: list[list[Tensor]]) -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 2**20], ids=["alone", "stacked"])
-def test_matrices_that_are_stacked_move_as_they_would_alone(
+def test_stacked_matrices_are_updated_as_single_ones(
     elements: int, gradients: list[list[Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(muon, "ELEMENTS_AT_ONCE", elements)

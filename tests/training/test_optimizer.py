@@ -45,7 +45,7 @@ def decays(make_objective: MakeObjective, config: TrainingConfig) -> dict[str, f
     decoder = make_objective(tie_embeddings=False).decoder
     groups = make_optimizer(decoder, config).param_groups
     return {
-        path: next(group["weight_decay"] for group in groups if any(one is weight for one in group["params"]))
+        path: next(group["weight_decay"] for group in groups if any(member is weight for member in group["params"]))
         for path, weight in decoder.named_parameters()
     }
 
@@ -76,7 +76,7 @@ def test_weights_without_a_gradient_are_left_out(make_objective: MakeObjective, 
     decoder = make_objective().decoder
     decoder.embed.requires_grad_(False)
     groups = make_optimizer(decoder, settings()).param_groups
-    assert not any(one is decoder.embed.token.weight for group in groups for one in group["params"])
+    assert not any(member is decoder.embed.token.weight for group in groups for member in group["params"])
 
 
 @pytest.mark.parametrize(("name", "groups"), [("adamw", 2), ("muon", 3), ("sgd", 2)])

@@ -18,7 +18,7 @@ COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "
 # If these differ, the tokens of the runs are not the same
 MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
 WIDTH = 80
-NAME = 17  # columns
+NAME, SETTING = 17, 36  # columns
 HEADER = ("size", "weights", "steps", "tokens", "loss", "state", "changed")
 WIDTHS = (6, 7, 11, 6, 6, 10, 10)
 
@@ -110,7 +110,7 @@ def coloured(line: str) -> Text:
 def show_difference(console: Console, name: str, values: Sequence[Any]) -> None:
     """A setting's values on one line, or one per line if that is too long."""
     parts = [f"{mark} {format_setting(value)}" for mark, value in zip(MARKS, values, strict=False)]
-    line = f"{name:<34}" + "  ".join(f"{part:<10}" for part in parts).rstrip()
+    line = f"{name:<{SETTING}}" + "  ".join(f"{part:<10}" for part in parts).rstrip()
     for shown in [line] if len(line) <= WIDTH else [name, *(f"  {part}" for part in parts)]:
         console.print(coloured(shown))
 

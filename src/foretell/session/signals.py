@@ -34,7 +34,7 @@ class StopSignal:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
             self.number = number
-            # A display that was writing when the signal came refuses a second line (RuntimeError); training goes on
+            # A display that was writing when the signal came refuses a second line (RuntimeError); training continues
             with suppress(OSError, RuntimeError, ValueError):
                 logger.warning("stopping after this step; once more stops now")
         elif number == signal.SIGINT:
