@@ -375,7 +375,7 @@ def test_an_interrupted_preparation_refuses_other_data(tiny: Any, tmp_path: Path
     assert "was made from dogs.txt; give the same data again" in str(error)
 
 
-def test_weights_that_are_not_finite_are_never_saved(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_weights_are_never_saved(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @torch.no_grad()
     def spoil(session: Session) -> None:
         session.task.model.get_parameter("trunk.norm.weight")[0] = float("inf")

@@ -35,13 +35,13 @@ def test_more_time_means_a_larger_model():
     assert names == ["toy", "tiny", "small", "base"]
 
 
-def test_little_text_means_a_small_model_however_long_it_may_train():
+def test_little_text_means_a_small_model_for_any_time():
     name, reason = choose_size(20_000, 512, 10_000, 1e12)
     assert name == "toy"
     assert "the text" in reason
 
 
-def test_steps_fill_the_minutes_that_were_asked_for():
+def test_steps_fill_the_given_minutes():
     steps, reason = choose_steps(100_000, 2048, 2.0, 20_480, fixed_time=True)
     assert steps == 1200
     assert "2 minutes" in reason
@@ -120,7 +120,7 @@ def test_a_model_that_does_not_fit_is_refused_before_its_speed_is_measured() -> 
         resolve(request(size="tiny"), Facts(512, 10**6, small, lambda model, training: 1 / 0))
 
 
-def test_the_memory_that_is_counted_is_that_of_the_optimizer_in_use() -> None:
+def test_the_counted_memory_is_that_of_the_optimizer_in_use() -> None:
     overrides = {"training": {"steps": 1, "batch_size": 1}}
     config = resolve(request(size="tiny", overrides=overrides), facts()).config
     shapes = weight_shapes(config.model)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import shutil
 import signal
@@ -12,6 +13,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import foretell.session
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import MEASURED, Run
@@ -175,6 +177,16 @@ def test_non_finite_weights_are_never_saved(sessions: Any, monkeypatch: pytest.M
     with pytest.raises(TrainingError, match=r"step 8: '?(the validation loss is|second.weight)"):
         session.go()
     assert session.run.at("last").step == 6
+
+
+def test_a_session_imports_nothing_about_text() -> None:
+    allowed = {"config", "device", "errors", "runs", "session", "training"}
+    imported = set()
+    for path in Path(foretell.session.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("foretell."):
+                imported.add(node.module.split(".")[1])
+    assert imported == allowed
 
 
 # --- frozen weights ---------------------------------------------------------------------------------------------------

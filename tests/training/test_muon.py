@@ -37,7 +37,7 @@ def test_all_singular_values_become_about_1(rows: int, columns: int, seed: int, 
 
 
 @given(rows=SIDES, columns=SIDES, seed=st.integers(0, 999))
-def test_the_directions_stay_those_of_the_matrix(rows: int, columns: int, seed: int) -> None:
+def test_singular_vectors_stay_those_of_the_matrix(rows: int, columns: int, seed: int) -> None:
     """U' (near U V') V has the new singular values on its diagonal and zeros elsewhere."""
     matrix = matrix_with(torch.linspace(1, 0.5, min(rows, columns)), rows, columns, seed).double()
     u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
@@ -51,7 +51,7 @@ def test_too_few_iterations_are_detected(monkeypatch: pytest.MonkeyPatch) -> Non
     assert singular_values(orthogonalize(matrix[None], torch.float32)[0]).min() < 0.65
 
 
-def test_in_bfloat16_they_become_about_1_too() -> None:
+def test_in_bfloat16_singular_values_become_about_1_too() -> None:
     matrix = matrix_with(torch.linspace(1, 0.1, 40), 40, 96, 0)
     values = singular_values(orthogonalize(matrix[None], torch.bfloat16)[0])
     assert values.min() > 0.6
@@ -84,7 +84,7 @@ def make_muon(weights: list[Tensor], dtype: torch.dtype = torch.float32, momentu
     return Muon([{"params": weights, "weight_decay": 0.2}], learning_rate=0.1, momentum=momentum, dtype=dtype)
 
 
-def test_steps_are_those_of_torchs_muon(gradients: list[list[Tensor]]) -> None:
+def test_updates_agree_with_torchs_muon(gradients: list[list[Tensor]]) -> None:
     """Both round to bfloat16, at other places; another momentum would be noticed."""
     ours, others, theirs = new_weights(), new_weights(), new_weights()
     steps_of(make_muon(ours, torch.bfloat16), ours, gradients)
