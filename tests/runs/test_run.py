@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from foretell.config import TrainingConfig, make_section
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs.checkpoint import Checkpoint
 from foretell.runs.run import Run, is_run
@@ -60,6 +61,20 @@ def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"is not a run: run\.json is missing"):
         Run.open(tmp_path)
     assert not is_run(tmp_path / ("x" * 1000))
+
+
+FROZEN = Path(__file__).parents[1] / "frozen" / "format1" / "run"
+
+
+def test_a_configuration_has_the_same_digest_under_old_and_new_names(tmp_path: Path) -> None:
+    record = Run(FROZEN).record()
+    checkpoint = json.loads((FROZEN / "checkpoints" / "step-000004" / "training.json").read_text())
+    assert Run(FROZEN).configuration_digest() == checkpoint["configuration"]
+    training = make_section(TrainingConfig, record["config"]["training"])
+    record["config"]["training"] = training.model_dump(mode="json")
+    assert "final_learning_rate_share" in record["config"]["training"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert Run(tmp_path).configuration_digest() == checkpoint["configuration"]
 
 
 # --- naming a checkpoint ---------------------------------------------------------------------------------------------
