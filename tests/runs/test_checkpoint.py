@@ -296,7 +296,7 @@ def test_a_damaged_entry_of_the_manifest_is_reported(old: str, new: str, save: S
     checkpoint = save(7)
     path = checkpoint.directory / "manifest.json"
     path.write_text(path.read_text().replace(old, new, 1))
-    with pytest.raises(CheckpointError, match=r"manifest.json( is damaged| names it)|its entry in manifest.json"):
+    with pytest.raises(CheckpointError, match=r"manifest.json( is damaged| names it)|its entry in .*manifest.json"):
         checkpoint.verify()
 
 

@@ -133,13 +133,13 @@ def check_file(directory: Path, name: str, expected: dict[str, Any]) -> None:
     """Compare a file with its entry in the manifest."""
     path = directory / name
     if not path.is_file():
-        raise CheckpointError(f"{path} is missing: {MANIFEST} names it")
+        raise CheckpointError(f"{path} is missing: {directory / MANIFEST} names it")
     try:
         actual = describe_file(path)
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
     if actual != expected:
-        raise CheckpointError(f"{path} is damaged: it does not match its entry in {MANIFEST}")
+        raise CheckpointError(f"{path} is damaged: it does not match its entry in {directory / MANIFEST}")
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:
