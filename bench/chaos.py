@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import random
 import shutil
@@ -32,18 +33,24 @@ from processes import begin, time_of, wait_for
 
 from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError
-from foretell.pretraining import session
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import MEASURED, Run, is_run
+from foretell.session import session
+from foretell.session.reporter import Reporter
 
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
 KILLS_A_RUN = 4
 RESUMED_EVERY = 200  # of the damages, so many apart, are followed by a whole training
 SHAPE = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 8, "dropout": 0.2}
-TRAINING = {"steps": 8, "batch_size": 4, "accumulation": 2, "checkpoint_every": 2, "evaluation_tokens": 16}
+TRAINING = {
+    "steps": 8,
+    "batch_size": 4,
+    "gradient_accumulation_steps": 2,
+    "checkpoint_every": 2,
+    "evaluation_tokens": 16,
+}
 
 
 @dataclass
@@ -66,7 +73,7 @@ def main() -> None:
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     report, choose, started = Report(), random.Random(arguments.seed), time.perf_counter()
     # a picture of the loss takes longer than these trainings
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(session, "write_curve", return_value=False):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(session, "draw_curve"):
         whole = Path(folder) / "whole"
         train(whole)
         kill_runs(whole, kills, choose, report)
@@ -212,12 +219,26 @@ def damage_checkpoints(whole: Path, count: int, choose: random.Random, report: R
 
 def is_noticed(out: Path, path: Path, step_before: int) -> bool:
     """Is the damaged file named, and the checkpoint before used?"""
-    said: list[str] = []
+    lines = Lines()
+    logging.getLogger("foretell").addHandler(lines)
     try:
-        used = Run(out).last_intact(said.append).step
+        used = Run(out).last_intact().step
     except CheckpointError:
         return False
-    return used == step_before and len(said) == 1 and str(path) in said[0]
+    finally:
+        logging.getLogger("foretell").removeHandler(lines)
+    return used == step_before and len(lines.logged) == 1 and str(path) in lines.logged[0]
+
+
+class Lines(logging.Handler):
+    """Collects the lines of the log."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.logged: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.logged.append(record.getMessage())
 
 
 def resume_damaged(out: Path, whole: Path, what: str, report: Report) -> None:

@@ -30,8 +30,7 @@ from foretell.model.cost import count_parameters
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset
 from foretell.randomness import permutation, stream_key, uniform
-from foretell.training.actions import Action, Progress
-from foretell.training.loop import train
+from foretell.training.loop import Action, Progress, train
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
 
@@ -43,7 +42,7 @@ TRAINING: dict[str, Any] = {
     "batch_size": 8,
     "optimizer": "muon",
     "learning_rate": 4e-3,
-    "min_learning_rate": 0.0,
+    "final_learning_rate_share": 0.0,
     "warmup_steps": 40,
     "schedule": "linear",
     "weight_decay": 0.1,

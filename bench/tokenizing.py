@@ -27,9 +27,8 @@ from rich.table import Table
 
 from foretell.config import DataConfig, TokenizerConfig, make_section
 from foretell.data.corpora import embedded_corpus
-from foretell.pretraining.prepare import tokenize_text
-from foretell.pretraining.reporter import Reporter
-from foretell.pretraining.train import make_source
+from foretell.pretraining.tokens import make_source, tokenize_text
+from foretell.session.reporter import Reporter
 
 FULL, QUICK = (10, 100), (5, 20)  # MB
 KINDS = ("bytes", "bpe")

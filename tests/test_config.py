@@ -8,7 +8,16 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from foretell.config import Config, ModelConfig, SamplingConfig, Section, TrainingConfig, make_section, read_toml
+from foretell.config import (
+    Config,
+    ModelConfig,
+    SamplingConfig,
+    Section,
+    TrainingConfig,
+    make_section,
+    read_toml,
+    translate_training_input,
+)
 from foretell.errors import ConfigError
 from foretell.model.presets import preset_config
 
@@ -40,13 +49,13 @@ def test_hugging_faces_names_are_accepted():
     assert (config.num_kv_heads, config.feedforward_width, config.norm_epsilon) == (2, 100, 1e-6)
 
 
-def test_sizes_that_are_left_out_follow_from_the_others():
+def test_omitted_sizes_follow_from_the_others():
     assert make_section(ModelConfig, SIZES).feedforward_width == 128
     assert make_section(ModelConfig, SIZES | {"feedforward": "gated"}).feedforward_width == 88
     assert make_section(ModelConfig, SIZES | {"head_width": 10}).head_width == 10
 
 
-def test_a_configuration_survives_the_way_through_json():
+def test_a_configuration_survives_a_round_trip_through_json():
     config = make_section(ModelConfig, SIZES | {"window": [None, 4], "position": "rotary"})
     assert make_section(ModelConfig, config.model_dump(mode="json")) == config
 
@@ -162,10 +171,13 @@ OLD_TRAINING = {
 }
 
 
-def test_a_run_of_the_first_version_is_read_as_what_it_was():
+def test_the_settings_of_the_first_version_are_read_with_later_defaults():
     config = make_section(TrainingConfig, OLD_TRAINING)
     new = {key: value for key, value in config.model_dump(mode="json").items() if key not in OLD_TRAINING}
     assert new == {
+        "gradient_accumulation_steps": 1,
+        "final_learning_rate_share": 0.1,
+        "frozen": [],
         "optimizer": "adamw",
         "weight_decay_by_path": {},
         "momentum": 0.95,
@@ -186,7 +198,73 @@ def test_a_run_of_the_first_version_is_read_as_what_it_was():
         ({"weight_decay_by_path": ["**.bias"]}, "training.weight_decay_by_path = "),
     ],
 )
-def test_what_no_optimizer_could_do_is_refused(values, words):
+def test_impossible_training_settings_are_refused(values, words):
     with pytest.raises(ConfigError) as raised:
         make_section(TrainingConfig, {"steps": 1, **values}, "training")
     assert str(raised.value).startswith(words)
+
+
+# --- other names and other meanings in a user's training section ------------------------------------------------------
+
+
+def test_the_first_versions_names_are_read_with_any_share():
+    config = make_section(TrainingConfig, {"steps": 1, "accumulation": 2, "min_learning_rate": 0.005})
+    assert (config.gradient_accumulation_steps, config.final_learning_rate_share) == (2, 0.005)
+
+
+def test_the_first_versions_names_are_accepted_from_a_user():
+    translated = translate_training_input({"accumulation": 2, "min-learning-rate": 0.05})
+    assert translated == {"gradient_accumulation_steps": 2, "final_learning_rate_share": 0.05}
+
+
+def test_nanogpts_min_lr_becomes_a_share_of_the_learning_rate():
+    translated = translate_training_input({"learning_rate": 6e-4, "min_lr": 6e-5, "max_iters": 10})
+    assert translated == {"learning_rate": 6e-4, "steps": 10, "final_learning_rate_share": pytest.approx(0.1)}
+
+
+def test_a_tiny_share_that_follows_from_min_lr_is_accepted():
+    assert translate_training_input({"learning_rate": 1e-3, "min_lr": 1e-6})["final_learning_rate_share"] < 0.01
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"min_learning_rate": 6e-5}, ["final_learning_rate_share = 6e-05 looks like a learning rate", "a tenth"]),
+        ({"final_learning_rate_share": 0.0099}, ["0.0099", "share of learning_rate"]),
+        ({"min_lr": 6e-5}, ["min_lr = 6e-05 is a learning rate", "give learning_rate with it"]),
+        ({"min_lr": "low", "learning_rate": 1e-3}, ["min_lr = 'low'"]),
+        ({"min_lr": 1e-5, "learning_rate": 1e-3, "final_learning_rate_share": 0.1}, ["min_lr", "alone"]),
+        (
+            {"max_iters": 9, "batch_size": 12, "gradient_accumulation_steps": 40},
+            [
+                "rows of one micro-batch",
+                "batch_size = 480 with gradient_accumulation_steps = 40",
+                "steps for max_iters",
+            ],
+        ),
+        (
+            {"grad-clip": 1.0, "min_lr": 1e-5, "batch_size": 4, "gradient_accumulation_steps": 2},
+            ["batch_size = 8", "clip_norm for grad_clip, final_learning_rate_share for min_lr"],
+        ),
+    ],
+)
+def test_settings_that_mean_something_else_elsewhere_are_refused(values, words):
+    with pytest.raises(ConfigError) as raised:
+        translate_training_input(values)
+    assert "\n" not in str(raised.value)
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"final_learning_rate_share": 0},
+        {"final_learning_rate_share": 0.0},
+        {"final_learning_rate_share": 0.01},
+        {"batch_size": 480, "gradient_accumulation_steps": 40, "steps": 9},
+        {"max_iters": 9, "batch_size": 12, "gradient_accumulation_steps": 1},
+        {"max_iters": 9, "batch_size": 12},
+    ],
+)
+def test_settings_with_one_meaning_are_accepted(values):
+    translate_training_input(values)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ import pytest
 
 import foretell
 from foretell.errors import ConfigError
-from foretell.loading import default_run_directory, find_model
+from foretell.loading import default_run_directory
 from foretell.runs.run import Run
 
 TEXT = "The cat sat on the mat. The dog sat on the log.\n" * 60
@@ -64,17 +63,3 @@ def test_wrong_settings_are_refused_before_anything_is_written(text: Path, optio
     with pytest.raises(ConfigError, match=message):
         foretell.train(text, **{**SMALL, **options})
     assert not Path("runs").exists()
-
-
-def test_what_the_hub_reports_is_logged(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture
-) -> None:
-    def fetch(name: str, say: Any) -> Path:
-        say("downloading weights")
-        return tmp_path
-
-    monkeypatch.setattr("foretell.loading.fetch_model", fetch)
-    with caplog.at_level(logging.INFO, logger="foretell"):
-        assert find_model("hub:owner/name") == tmp_path
-    assert caplog.messages == ["downloading weights"]
-    assert capfd.readouterr() == ("", "")

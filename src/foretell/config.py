@@ -44,11 +44,21 @@ ALIASES = {
     "tie_word_embeddings": "tie_embeddings",
     "sliding_window": "window",
     "max_iters": "steps",
-    "gradient_accumulation_steps": "accumulation",
     "warmup_iters": "warmup_steps",
     "eval_interval": "evaluate_every",
     "grad_clip": "clip_norm",
+    "accumulation": "gradient_accumulation_steps",  # the first version's names, as in its run.json
+    "min_learning_rate": "final_learning_rate_share",
 }
+# With these names of nanoGPT's, batch_size means the rows of one micro-batch
+NANOGPT_TRAINING = {
+    "max_iters": "steps",
+    "warmup_iters": "warmup_steps",
+    "eval_interval": "evaluate_every",
+    "grad_clip": "clip_norm",
+    "min_lr": "final_learning_rate_share",
+}
+LEAST_SHARE = 0.01  # a smaller final share of the learning rate is taken for a learning rate
 
 
 # Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
@@ -268,23 +278,24 @@ class TrainingConfig(Section):
     """How a model is trained. Counts of steps are optimizer steps."""
 
     steps: int = Field(gt=0)
-    batch_size: int = Field(32, gt=0)  # rows a step, over all ranks and accumulation
-    accumulation: int = Field(1, gt=0)  # micro-batches a step
+    batch_size: int = Field(32, gt=0)  # rows per step, over all ranks and micro-batches
+    gradient_accumulation_steps: int = Field(1, gt=0)  # micro-batches per step
     learning_rate: float = Field(1e-3, gt=0)
-    min_learning_rate: float = Field(0.1, ge=0, le=1)  # where the schedule ends, as a share of learning_rate
+    final_learning_rate_share: float = Field(0.1, ge=0, le=1)  # where the schedule ends, as a share of learning_rate
     warmup_steps: int = Field(50, ge=0)
     schedule: Literal["cosine", "linear", "stable_decay", "constant"] = "cosine"
     decay_fraction: float = Field(0.2, gt=0, le=1)  # stable_decay: the last share of the steps, falling linearly
     optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
-    weight_decay: float = Field(0.1, ge=0)  # of what has two dimensions or more; the rest has none
-    weight_decay_by_path: dict[str, Annotated[float, Field(ge=0)]] = {}  # glob: decay; of several the last one counts
+    frozen: tuple[str, ...] = ()  # globs over weight paths; these weights are not trained
+    weight_decay: float = Field(0.1, ge=0)  # for weights of two dimensions or more; the others have none
+    weight_decay_by_path: dict[str, Annotated[float, Field(ge=0)]] = {}  # glob: decay; the last match counts
     momentum: float = Field(0.95, ge=0, lt=1)  # muon and sgd
     beta1: float = Field(0.9, ge=0, lt=1)  # beta1, beta2, epsilon: adamw, also for what muon leaves to it
     beta2: float = Field(0.95, ge=0, lt=1)
     epsilon: float = Field(1e-8, gt=0)
     clip_norm: float | None = Field(1.0, gt=0)
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # Szegedy et al. 2016, section 7; validation losses stay plain
-    patience: int | None = Field(None, gt=0)  # stop after so many evaluations without a better validation loss
+    patience: int | None = Field(None, gt=0)  # evaluations without a better validation loss before training stops
     evaluate_every: int = Field(100, gt=0)
     evaluation_tokens: int = Field(65_536, gt=0)  # validation tokens per evaluation during training
     log_every: int = Field(10, gt=0)
@@ -296,8 +307,9 @@ class TrainingConfig(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        indivisible = f"batch_size {self.batch_size} is not a multiple of accumulation {self.accumulation}"
-        _raise_first({indivisible: self.batch_size % self.accumulation != 0})
+        parts = self.gradient_accumulation_steps
+        indivisible = f"batch_size {self.batch_size} is not a multiple of gradient_accumulation_steps {parts}"
+        _raise_first({indivisible: self.batch_size % parts != 0})
         return self
 
 
@@ -335,6 +347,51 @@ def make_section(section: type[AnySection], values: Mapping[str, Any], where: st
         raise ConfigError(_one_line(section, error, where)) from None
 
 
+def translate_training_input(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's `training` section under our names for its keys.
+
+    nanoGPT's `min_lr` becomes a share of `learning_rate`. A share that looks like a learning rate, and a nanoGPT recipe
+    whose batch_size counts the rows of one micro-batch, are a `ConfigError` of one line.
+    """
+    given = {str(key).replace("-", "_"): value for key, value in values.items()}
+    _refuse_nanogpt_batch(given)
+    translated = {ALIASES.get(key, key): value for key, value in given.items() if key != "min_lr"}
+    share = translated.get("final_learning_rate_share")
+    if isinstance(share, float) and 0 < share < LEAST_SHARE:
+        raise ConfigError(
+            f"training.final_learning_rate_share = {share:g} looks like a learning rate; it is the share of "
+            "learning_rate at which the schedule ends: 0.1 is a tenth"
+        )
+    if "min_lr" in given:
+        translated["final_learning_rate_share"] = _share_of(given["min_lr"], translated)
+    return translated
+
+
+def _share_of(final_rate: Any, training: Mapping[str, Any]) -> float:
+    """nanoGPT's min_lr as a share of the learning rate."""
+    rate = training.get("learning_rate")
+    is_known = all(isinstance(value, int | float) and value > 0 for value in (final_rate, rate))
+    if not is_known or "final_learning_rate_share" in training:
+        raise ConfigError(
+            f"training.min_lr = {final_rate!r} is a learning rate: give learning_rate with it, or "
+            "final_learning_rate_share = min_lr / learning_rate alone"
+        )
+    return final_rate / rate
+
+
+def _refuse_nanogpt_batch(given: Mapping[str, Any]) -> None:
+    """Refuse a batch_size that counts rows per micro-batch, with the equivalent that counts rows per step."""
+    rows, parts = given.get("batch_size"), given.get("gradient_accumulation_steps", 1)
+    names = [name for name in NANOGPT_TRAINING if name in given]
+    if names and isinstance(rows, int) and isinstance(parts, int) and parts > 1:
+        renamed = ", ".join(f"{NANOGPT_TRAINING[name]} for {name}" for name in names)
+        raise ConfigError(
+            f"training: batch_size = {rows} next to nanoGPT's {names[0]} would be the rows of one micro-batch, and "
+            f"here it is all rows of a step; write batch_size = {rows * parts} with gradient_accumulation_steps = "
+            f"{parts}, and {renamed}"
+        )
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, unchecked."""
     try:
@@ -368,7 +425,9 @@ def _one_line(section: type[BaseModel], error: ValidationError, where: str) -> s
     """The first of pydantic's findings as `where.field: what (what to do)`."""
     findings = error.errors(include_url=False)
     # A size that follows from others is missing only because one of those is wrong
-    finding = next((one for one in findings if one["loc"][-1:] not in [(size,) for size in DERIVED_SIZES]), findings[0])
+    finding = next(
+        (each for each in findings if each["loc"][-1:] not in [(size,) for size in DERIVED_SIZES]), findings[0]
+    )
     path = ".".join(str(part) for part in (*([where] if where else []), *finding["loc"]))
     if finding["type"] == "extra_forbidden":
         owner = _section_at(section, finding["loc"][:-1])

@@ -66,3 +66,8 @@ def read_limit(path: Path) -> str:
         return path.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
+    """A context in which matrix products run in `dtype`: bfloat16 by autocast, float32 as they are."""
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)

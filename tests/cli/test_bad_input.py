@@ -93,7 +93,13 @@ TABLE = [
     (["train", "CORPUS", "--out", "CORPUS/x", "--steps", "1"], 1, ["CORPUS/x", "--out"]),
     (["train", "CORPUS", "--out", "/proc/x", "--steps", "1"], 1, ["/proc/x", "--out"]),
     (["train", "CORPUS", "--out", "NEW", "--training.optimizer", '["muon"]'], 2, ["training.optimizer"]),
-    (["train", "--out", "nowhere", "--resume", "auto"], 2, ["nowhere", "no run", "name the text"]),
+    (["train", "--out", "nowhere", "--resume", "auto"], 2, ["nowhere", "not a run", "name the text"]),
+    (["train", "--resume", "auto"], 2, ["--resume auto", "--out runs/NAME"]),
+    ([*TOY, "--training.frozen", '["embed.tokn.weight"]'], 2, ["training.frozen", "near it: embed.token.weight"]),
+    ([*TOY, "--training.frozen", '["**"]'], 2, ["training.frozen", "leaves no weight to train"]),
+    ([*TOY, "--training.min-learning-rate", "6e-5"], 2, ["final_learning_rate_share", "6e-05", "share"]),
+    ([*TOY, "--training.min-lr", "6e-5"], 2, ["min_lr = 6e-05", "learning_rate"]),
+    (["train", "CORPUS", "--config", "nanogpt.toml", "--steps", "1"], 2, ["batch_size = 480", "grad_clip"]),
     (["train", "--out", "RUN", "--resume", "auto", "--training.learning-rate", "1"], 2, ["learning_rate", "--out"]),
     (["train", "--out", "RUN", "--resume", "auto", "--size", "tiny"], 2, ["size = toy", "tiny"]),
     (["train", "--out", "RUN", "--resume", "auto", "--steps", "13"], 2, ["steps = 12", "13"]),
@@ -170,6 +176,8 @@ def made_files(tmp_path, trained):
     (tmp_path / "twocolumns.csv").write_text("title,body\na,b\n")
     (tmp_path / "bad.toml").write_text("[model\n")
     (tmp_path / "unknown.toml").write_text("[modle]\nwidth = 3\n")
+    nanogpt = "[training]\nbatch_size = 12\ngradient_accumulation_steps = 40\ngrad_clip = 1.0\n"
+    (tmp_path / "nanogpt.toml").write_text(nanogpt)
     (tmp_path / "bad.json").write_text('{"version": "1.0", "model": ')
     make_letters(tmp_path / "letters.json")
     for name, spoil in SPOILED.items():

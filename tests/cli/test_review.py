@@ -13,10 +13,11 @@ from rich.console import Console
 
 from foretell.cli.demo_display import DemoReporter
 from foretell.cli.embed import read_texts
+from foretell.cli.terminal import library_notes_on_stderr
 from foretell.cli.training_display import shorten
 from foretell.errors import Interrupted
+from foretell.session.signals import StopSignal
 from foretell.text.backend import rust_failures
-from foretell.training.signals import StopSignal
 
 
 def test_help_shows_examples_and_explains_model(foretell):
@@ -46,7 +47,7 @@ def test_a_signal_while_tokenizing_is_not_a_tokenizer_error():
 
 
 def test_the_first_signal_is_acknowledged_and_a_second_sigterm_exits_143(capfd):
-    with StopSignal():
+    with library_notes_on_stderr(), StopSignal():
         signal.raise_signal(signal.SIGTERM)
         assert "stopping after this step" in capfd.readouterr().err
         with pytest.raises(Interrupted) as caught:

@@ -1,4 +1,4 @@
-"""`foretell runs`: lists, curves side by side, and what was set differently."""
+"""`foretell runs`: lists, curves in one plot, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def test_all_runs_here_are_listed_in_eighty_columns(foretell, here):
     assert all(len(line) <= 80 for line in outcome.out.splitlines())
 
 
-def test_a_list_says_what_the_run_itself_says(foretell, here):
-    listed = {one["name"]: one for one in foretell("runs", "--json").json["runs"]}
+def test_the_list_agrees_with_the_metrics_of_the_run(foretell, here):
+    listed = {listed["name"]: listed for listed in foretell("runs", "--json").json["runs"]}
     assert list(listed) == ["first", "second"]
     lines = [json.loads(line) for line in (here / "first" / "metrics.jsonl").read_text().splitlines()]
     best = min(line["validation_loss"] for line in lines)
@@ -54,7 +54,7 @@ def test_a_list_says_what_the_run_itself_says(foretell, here):
     assert listed["first"]["parameters"] == foretell("info", "first", "--json").json["parameters"]
 
 
-def test_runs_are_compared_by_curves_and_by_what_differs(foretell, here):
+def test_runs_are_compared_by_curves_and_settings(foretell, here):
     outcome = foretell("runs", "first", here / "second")
     assert outcome.code == 0
     assert "validation loss" in outcome.out
@@ -67,14 +67,14 @@ def test_runs_are_compared_by_curves_and_by_what_differs(foretell, here):
     assert told["differences"] == {"training.optimizer": ["adamw", "muon"]}
 
 
-def test_losses_of_unlike_tokens_are_said_not_to_compare(foretell, here, corpus):
-    assert "do not compare" not in foretell("runs", "first", "second").out
+def test_losses_with_unequal_tokens_are_not_compared(foretell, here, corpus):
+    assert "cannot be compared" not in foretell("runs", "first", "second").out
     other = ["characters" if option == "bytes" else option for option in QUICK]
     assert foretell("train", corpus, *other, "--out", "runs/third").code == 0
-    assert "these losses do not compare" in foretell("runs", "first", "third").out
+    assert "these losses cannot be compared" in foretell("runs", "first", "third").out
 
 
-def test_a_run_differs_in_nothing_from_itself(foretell, here):
+def test_a_run_does_not_differ_from_itself(foretell, here):
     assert "all settings are the same" in foretell("runs", "first", "first").out
 
 
@@ -87,7 +87,7 @@ def test_one_run_is_shown_with_its_curve(foretell, here):
 
 def test_another_folder_of_runs_can_be_listed(foretell, here):
     here.rename("elsewhere")
-    assert [one["name"] for one in foretell("runs", "elsewhere", "--json").json["runs"]] == ["first", "second"]
+    assert [listed["name"] for listed in foretell("runs", "elsewhere", "--json").json["runs"]] == ["first", "second"]
 
 
 def test_the_picture_is_a_png(foretell, here):
@@ -95,7 +95,7 @@ def test_the_picture_is_a_png(foretell, here):
     assert Path("both.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_without_matplotlib_a_picture_is_refused_with_what_to_install(foretell, here, monkeypatch):
+def test_without_matplotlib_a_picture_is_refused_with_the_package_to_install(foretell, here, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     outcome = foretell("runs", "first", "second", "--png", "both.png")
     assert outcome.code == 2
@@ -107,26 +107,26 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(foretell, here):
     (here / "first" / "run.json").write_text("{")
     outcome = foretell("runs", "--json")
     assert outcome.code == 0
-    assert [one["name"] for one in outcome.json["runs"]] == ["second"]
+    assert [listed["name"] for listed in outcome.json["runs"]] == ["second"]
     assert "left out: runs/first/run.json is not readable JSON" in outcome.err
 
 
-def test_a_run_that_lacks_steps_is_unfinished(foretell, here):
+def test_a_run_with_steps_left_is_unfinished(foretell, here):
     record = json.loads((here / "first" / "run.json").read_text())
     record["config"]["training"]["steps"] = 30
     (here / "first" / "run.json").write_text(json.dumps(record))
-    assert [one["state"] for one in foretell("runs", "--json").json["runs"]] == ["unfinished", "done"]
+    assert [listed["state"] for listed in foretell("runs", "--json").json["runs"]] == ["unfinished", "done"]
     assert "3/30" in foretell("runs").out
 
 
-def test_a_run_that_lost_patience_stopped_early(foretell, corpus):
+def test_a_run_out_of_patience_stopped_early(foretell, corpus):
     options = ["--steps", "40", "--training.patience", "1", "--training.learning-rate", "3", "--out", "runs/x"]
     foretell("train", corpus, *QUICK[:-4], *options, "--training.warmup-steps", "0", "--training.evaluate-every", "1")
-    assert [one["state"] for one in foretell("runs", "--json").json["runs"]] == ["stopped early"]
+    assert [listed["state"] for listed in foretell("runs", "--json").json["runs"]] == ["stopped early"]
 
 
 def test_a_run_of_an_older_version_is_listed_and_compared(foretell, here):
-    """Its record knows nothing of the settings that came later: it has what was the rule then."""
+    """Settings that its record lacks have their defaults."""
     record = json.loads((here / "first" / "run.json").read_text())
     for key in ("optimizer", "weight_decay_by_path", "momentum", "label_smoothing", "patience", "sample_prompts"):
         del record["config"]["training"][key]
@@ -136,7 +136,7 @@ def test_a_run_of_an_older_version_is_listed_and_compared(foretell, here):
     assert foretell("train", "--out", "runs/first", "--resume", "auto").code == 0
 
 
-def test_where_nothing_was_trained_there_is_nothing_to_list(foretell):
+def test_without_runs_the_list_is_empty(foretell):
     outcome = foretell("runs")
     assert (outcome.code, outcome.out) == (0, "")
     assert "foretell train DATA makes one" in outcome.err

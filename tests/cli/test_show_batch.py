@@ -1,4 +1,4 @@
-"""`foretell train --show-batch`: the rows that training had in a step, with what each token costs."""
+"""`foretell train --show-batch`: the rows of a step of training, with the loss of each token."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ def seen(foretell, corpus, monkeypatch) -> list[list[list[int]]]:
     return [batches[step] for step in range(STEPS)]
 
 
-def test_the_rows_are_those_that_training_had(foretell, seen):
+def test_the_rows_are_those_of_the_training(foretell, seen):
     for step in range(1, STEPS + 1):
         told = foretell("train", "--show-batch", step, "--out", "x", "--json").json
         assert told["step"] == step
         assert [[token["id"] for token in row["tokens"]] for row in told["rows"]] == seen[step - 1]
 
 
-def test_the_loss_of_the_weights_of_then_is_the_loss_of_then(foretell, seen):
+def test_with_the_weights_of_the_step_the_loss_is_the_logged_one(foretell, seen):
     for step in range(2, STEPS + 1):
         told = foretell("train", "--show-batch", step, "--out", f"x@step-{step - 1:06d}", "--json").json
         assert told["loss"] == pytest.approx(told["logged_loss"], rel=1e-6)
@@ -51,7 +51,7 @@ def test_the_loss_of_the_weights_of_then_is_the_loss_of_then(foretell, seen):
     assert other["loss"] != pytest.approx(other["logged_loss"], rel=1e-6)
 
 
-def test_a_row_says_where_it_comes_from(foretell, seen, corpus):
+def test_a_row_has_its_position_in_the_text(foretell, seen, corpus):
     told = foretell("train", "--show-batch", 1, "--out", "x", "--json").json
     text = corpus.read_text()
     for row in told["rows"]:
@@ -60,7 +60,7 @@ def test_a_row_says_where_it_comes_from(foretell, seen, corpus):
         assert row["tokens"][0]["loss"] is None
 
 
-def test_people_read_every_token_with_its_loss_below_it(foretell, seen):
+def test_every_token_is_shown_with_its_loss_below_it(foretell, seen):
     told = foretell("train", "--show-batch", 2, "--out", "x", "--json").json
     outcome = foretell("train", "--show-batch", 2, "--out", "x")
     lines = outcome.out.splitlines()
@@ -73,7 +73,7 @@ def test_people_read_every_token_with_its_loss_below_it(foretell, seen):
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_documents_that_do_not_see_each_other_are_kept_apart(foretell, tmp_path):
+def test_documents_that_do_not_see_each_other_are_separated(foretell, tmp_path):
     (tmp_path / "data").mkdir()
     for number in range(30):
         (tmp_path / "data" / f"{number}.txt").write_text(f"Story {number}.")
@@ -94,8 +94,8 @@ def test_documents_that_do_not_see_each_other_are_kept_apart(foretell, tmp_path)
     ("arguments", "words"),
     [
         (["--show-batch", "1"], ["--out"]),
-        (["--show-batch", "0", "--out", "RUN"], ["steps 1 to 12", "no step 0"]),
-        (["--show-batch", "13", "--out", "RUN"], ["steps 1 to 12", "no step 13"]),
+        (["--show-batch", "0", "--out", "RUN"], ["steps 1 to 12", "not 0"]),
+        (["--show-batch", "13", "--out", "RUN"], ["steps 1 to 12", "not 13"]),
         (["--show-batch", "1", "--out", "nonesuch"], ["nonesuch"]),
         (["--show-batch", "1", "--out", "RUN@step-000007"], ["step-000007"]),
         (["--show-batch", "1", "--out", "RUN", "--steps", "3"], ["--show-batch", "trains nothing"]),

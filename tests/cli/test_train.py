@@ -1,4 +1,4 @@
-"""`foretell train` as a user meets it: kinds of data, run directories, resuming, interruption."""
+"""`foretell train`: kinds of data, run directories, resuming, interruption."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file
+
+from foretell.errors import OutputError
 
 TOY = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
 QUICK = [*TOY, "--kind", "bytes", "--steps", "3"]
@@ -31,7 +33,7 @@ METRICS = [
 ]
 
 
-def test_a_run_holds_everything_that_the_design_names(trained):
+def test_a_run_has_all_its_files(trained):
     names = {path.name for path in trained.iterdir()}
     assert {"run.json", "metrics.jsonl", "samples", "environment.json", "checkpoints", "loss.png"} <= names
     checkpoint = trained / "checkpoints" / "step-000012"
@@ -51,14 +53,14 @@ def test_a_run_holds_everything_that_the_design_names(trained):
     assert lines[-1]["loss"] < lines[0]["loss"]
 
 
-def test_memory_is_measured_always_and_the_matrix_rate_only_where_training_takes_its_time(trained):
+def test_memory_is_always_measured_and_mfu_only_in_longer_runs(trained):
     lines = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
     assert all(line["peak_memory_bytes"] > 2**20 for line in lines)
     assert {line["mfu"] for line in lines} == {None}
 
 
 @pytest.mark.parametrize("optimizer", ["muon", "sgd"])
-def test_another_optimizer_is_resumed_to_the_bit_too(foretell, corpus, optimizer):
+def test_resuming_is_bit_identical_with_other_optimizers(foretell, corpus, optimizer):
     options = [*TOY, "--kind", "bytes", "--steps", "4", "--checkpoint-every", "2", "--training.optimizer", optimizer]
     options += ["--training.weight-decay-by-path", '{"embed.**" = 0.0}', "--training.schedule", "linear"]
     assert foretell("train", corpus, *options, "--out", "whole").code == 0
@@ -71,12 +73,46 @@ def test_another_optimizer_is_resumed_to_the_bit_too(foretell, corpus, optimizer
         assert all((whole[path] == cut[path]).all() for path in whole)
 
 
-# A learning rate so large that nothing becomes better after the first steps
+def test_frozen_weights_stay_as_they_were_and_resume_bit_identical(foretell, corpus):
+    options = [*TOY, "--kind", "bytes", "--steps", "4", "--checkpoint-every", "2", "--training.keep-checkpoints", "9"]
+    frozen = ["--training.frozen", '["embed.**", "trunk.blocks.0.**"]']
+    assert foretell("train", corpus, *options, *frozen, "--out", "whole").code == 0
+    assert foretell("train", corpus, *options, *frozen, "--out", "cut").code == 0
+    remove_tree(Path("cut/checkpoints/step-000004"))
+    assert foretell("train", "--out", "cut", "--resume", "auto").code == 0
+    early, whole, cut = (
+        load_file(f"{name}/model.safetensors")
+        for name in ("whole/checkpoints/step-000002", "whole/checkpoints/step-000004", "cut/checkpoints/step-000004")
+    )
+    for path, weight in whole.items():
+        assert (weight == cut[path]).all(), path
+        assert bool((weight == early[path]).all()) == path.startswith(("embed.", "trunk.blocks.0.")), path
+    moments = load_file("cut/checkpoints/step-000004/optimizer.safetensors")
+    assert not [key for key in moments if key.startswith(("embed.", "trunk.blocks.0."))]
+
+
+def test_a_picture_that_cannot_be_written_does_not_fail_a_finished_run(foretell, corpus, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OutputError("could not write loss.png: no space")
+
+    monkeypatch.setattr("foretell.session.plots.write_png", refuse)
+    outcome = foretell("train", corpus, *QUICK, "--out", "x")
+    assert outcome.code == 0
+    assert "could not write loss.png: no space" in outcome.err
+    assert "Traceback" not in outcome.err
+
+
+def test_the_progress_of_tokenizing_is_shown(foretell, corpus, monkeypatch):
+    monkeypatch.setattr("foretell.cli.training_display.PLAIN_SECONDS", -1.0)
+    assert "tokenizing  " in foretell("train", corpus, *QUICK, "--out", "x").err
+
+
+# A learning rate so large that nothing improves after the first steps
 WORSE = ["--steps", "60", "--training.evaluate-every", "2", "--training.patience", "3", "--checkpoint-every", "1000"]
 WORSE += ["--training.learning-rate", "3", "--training.warmup-steps", "0"]
 
 
-def test_training_stops_when_patience_is_lost_and_the_best_model_is_the_runs(foretell, corpus):
+def test_training_stops_without_improvement_and_the_run_means_its_best_model(foretell, corpus):
     outcome = foretell("train", corpus, *TOY, "--kind", "bytes", *WORSE, "--out", "x")
     assert outcome.code == 0
     lines = [json.loads(line) for line in Path("x/metrics.jsonl").read_text().splitlines()]
@@ -93,7 +129,7 @@ def test_training_stops_when_patience_is_lost_and_the_best_model_is_the_runs(for
     assert f"after step {last} of 60" in again.err
 
 
-def test_a_resumed_run_loses_patience_where_the_uninterrupted_one_does(foretell, corpus):
+def test_a_resumed_run_stops_early_where_the_uninterrupted_one_does(foretell, corpus):
     for name in ("whole", "cut"):
         foretell("train", corpus, *TOY, "--kind", "bytes", *WORSE, "--training.keep-checkpoints", "9", "--out", name)
     *_, last = sorted(Path("cut/checkpoints").iterdir())
@@ -102,13 +138,13 @@ def test_a_resumed_run_loses_patience_where_the_uninterrupted_one_does(foretell,
     assert losses_of("cut") == losses_of("whole")
 
 
-def test_patience_without_text_to_judge_by_is_refused(foretell, corpus):
+def test_patience_without_held_out_text_is_refused(foretell, corpus):
     outcome = foretell("train", corpus, *QUICK, "--training.patience", "2", "--data.validation-fraction", "0")
     assert outcome.code == 2
     assert "data.validation_fraction" in outcome.last_line
 
 
-def test_prompts_of_ones_own_are_continued_as_it_learns(foretell, corpus):
+def test_given_prompts_are_continued_during_training(foretell, corpus):
     prompts = ["--sample-prompt", "The cat", "--sample-prompt", "A dog\n"]
     outcome = foretell("train", corpus, *QUICK, *prompts, "--out", "x")
     assert outcome.code == 0
@@ -121,14 +157,14 @@ def test_prompts_of_ones_own_are_continued_as_it_learns(foretell, corpus):
     assert foretell("train", "--out", "x", "--resume", "auto", "--sample-prompt", "Other").code == 2
 
 
-def test_training_says_what_it_chose_and_how_validation_was_split(foretell, corpus):
+def test_training_logs_its_choices_and_how_validation_was_split(foretell, corpus):
     outcome = foretell("train", corpus, *QUICK)
     assert outcome.code == 0
-    for word in ("held out", "vocabulary 257", "ln(257) = 5.55", "parameters", "bits a byte", "runs/cats"):
+    for word in ("held out", "vocabulary 257", "ln(257) = 5.55", "parameters", "bits per byte", "runs/cats"):
         assert word in outcome.err + outcome.out
 
 
-def test_size_and_steps_are_chosen_and_the_reason_is_said(foretell, corpus):
+def test_size_and_steps_are_chosen_and_the_reason_is_logged(foretell, corpus):
     outcome = foretell("train", corpus, "--minutes", "0.02", "--kind", "bytes")
     assert outcome.code == 0
     assert "size        toy" in outcome.err
@@ -176,7 +212,7 @@ def test_piped_text_trains_with_the_same_verb(foretell, corpus, monkeypatch):
     assert Path("runs/stdin/run.json").exists()
 
 
-def test_the_tokens_of_a_run_are_data_again(foretell, trained):
+def test_the_tokens_of_a_run_can_be_data(foretell, trained):
     outcome = foretell("train", trained / "tokens", *TOY, "--steps", "3", "--out", "again")
     assert outcome.code == 0
     assert "validation is the last 0.1" in outcome.err
@@ -201,7 +237,7 @@ def test_a_configuration_file_is_overridden_by_options(foretell, corpus, tmp_pat
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_run_cut_short_and_resumed_is_the_uninterrupted_run(foretell, corpus, dtype):
+def test_a_resumed_run_is_bit_identical_to_the_uninterrupted_run(foretell, corpus, dtype):
     options = [*TOY, "--kind", "bytes", "--steps", "6", "--checkpoint-every", "2", "--dtype", dtype]
     options += ["--model.dropout.residual", "0.1", "--training.keep-checkpoints", "9"]
     assert foretell("train", corpus, *options, "--out", "whole").code == 0
@@ -241,12 +277,12 @@ def test_a_run_without_a_checkpoint_is_resumed_from_its_start(foretell, corpus):
     assert losses_of("cut") == losses_of("whole")
 
 
-def test_a_folder_that_is_no_run_is_neither_used_nor_resumed(foretell, corpus, tmp_path):
+def test_a_folder_that_is_not_a_run_is_neither_used_nor_resumed(foretell, corpus, tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "mine.txt").write_text("precious")
     outcome = foretell("train", corpus, *QUICK, "--out", "x", "--resume", "auto")
     assert outcome.code == 1
-    assert "it is no run" in outcome.last_line
+    assert "it is not a run" in outcome.last_line
     assert (tmp_path / "x" / "mine.txt").read_text() == "precious"
 
 
@@ -269,7 +305,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(foretell, corp
     assert "after step 2 of 4" in outcome.err
 
 
-def test_a_loss_that_is_not_finite_stops_training_before_it_does_harm(foretell, corpus):
+def test_a_non_finite_loss_stops_training_before_a_weight_is_changed(foretell, corpus):
     options = ["--training.learning-rate", "1e30", "--training.warmup-steps", "0", "--training.clip-norm", "none"]
     outcome = foretell("train", corpus, *TOY, "--kind", "bytes", "--steps", "50", *options, "--out", "x")
     assert outcome.code == 1
@@ -277,7 +313,7 @@ def test_a_loss_that_is_not_finite_stops_training_before_it_does_harm(foretell, 
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_go_on(corpus, tmp_path, number, code):
+def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_resume(corpus, tmp_path, number, code):
     command = [sys.executable, "-m", "foretell", "train", corpus, *TOY, "--kind", "bytes", "--steps", "100000"]
     process = subprocess.Popen([*command, "--out", "x"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     wait_for(tmp_path / "x" / "metrics.jsonl", process)
@@ -288,7 +324,7 @@ def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_go_on(corpu
     assert len(list((tmp_path / "x" / "checkpoints").glob("step-*"))) == 1
 
 
-def test_a_training_that_is_killed_goes_on_and_ends_as_the_one_that_was_not(foretell, corpus, tmp_path):
+def test_a_killed_training_resumes_to_the_same_end(foretell, corpus, tmp_path):
     options = [*TOY, "--kind", "bytes", "--steps", "60", "--checkpoint-every", "7", "--model.dropout", "0.1"]
     assert foretell("train", corpus, *options, "--out", "whole").code == 0
     command = [sys.executable, "-m", "foretell", "train", corpus, *options, "--out", "x"]
@@ -327,7 +363,7 @@ def test_a_closed_pipe_ends_quietly(trained):
 
 
 @pytest.mark.parametrize("kind", ["words", "characters"])
-def test_words_and_characters_of_the_held_out_text_can_be_unknown(foretell, tmp_path, kind):
+def test_words_and_characters_of_the_held_out_text_may_be_unknown(foretell, tmp_path, kind):
     (tmp_path / "x.txt").write_text("".join(f"word{n} and more\n" for n in range(400)) + "ünseen\n")
     outcome = foretell("train", "x.txt", *TOY, "--kind", kind, "--steps", "2", "--out", "x")
     assert outcome.code == 0, outcome.err
@@ -355,7 +391,7 @@ def test_a_resumed_run_refuses_other_data_and_another_tokenizer(foretell, corpus
         assert "was started with" in outcome.last_line
 
 
-def test_weights_that_are_damaged_are_noticed_by_every_verb(foretell, corpus):
+def test_damaged_weights_are_reported_by_other_verbs(foretell, corpus):
     foretell("train", corpus, *QUICK, "--out", "x")
     weights = Path("x/checkpoints/step-000003/model.safetensors")
     content = bytearray(weights.read_bytes())

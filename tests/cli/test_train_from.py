@@ -1,4 +1,4 @@
-"""`foretell train --from MODEL`: a model that has learned already goes on with other text."""
+"""`foretell train --from MODEL`: a trained model continues with another text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from foretell.language_model import save_model
 from foretell.model.init import make_decoder
-from foretell.pretraining.start import Start, load_start
+from foretell.pretraining.request import Start, load_start
 from foretell.runs.checkpoint import list_checkpoints
 
 QUICK = ["--steps", "6", "--checkpoint-every", "2", "--training.batch-size", "4", "--dtype", "float32"]
@@ -33,7 +33,7 @@ def losses_of(run: str) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in lines]
 
 
-def test_it_begins_with_the_weights_of_the_model_and_the_dropout_that_was_asked_for(start: Start) -> None:
+def test_it_starts_with_the_weights_of_the_model_and_the_requested_dropout(start: Start) -> None:
     decoder = start.decoder(start.config.replaced(dropout={"residual": 0.25}))
     assert decoder.training
     assert decoder.config.dropout.residual == 0.25
@@ -43,7 +43,7 @@ def test_it_begins_with_the_weights_of_the_model_and_the_dropout_that_was_asked_
         assert weight.data_ptr() != other.data_ptr()
 
 
-def test_the_run_has_shape_and_tokenizer_of_the_model_and_says_where_it_is_from(foretell, corpus, trained, start):
+def test_the_run_has_the_shape_and_tokenizer_of_the_model_and_records_it(foretell, corpus, trained, start):
     outcome = foretell("train", corpus, "--from", trained, *QUICK, "--out", "x")
     assert outcome.code == 0
     assert f"from        {start.name}: its weights, shape and tokenizer" in outcome.err
@@ -85,14 +85,14 @@ def test_another_model_is_another_run(foretell, corpus, trained, other: Path) ->
     assert (outcome.code, "was started with from = " in outcome.last_line) == (2, True)
 
 
-def test_a_model_that_has_changed_since_is_noticed(foretell, corpus, other: Path, start: Start) -> None:
+def test_a_model_that_was_changed_is_refused(foretell, corpus, other: Path, start: Start) -> None:
     foretell("train", corpus, "--from", other, *QUICK, "--out", "x")
     for checkpoint in list_checkpoints(Path("x/checkpoints")):
         shutil.rmtree(checkpoint.directory)
     save_model(other, make_decoder(start.config, seed=10), start.tokenizer)
     outcome = foretell("train", "--out", "x", "--resume", "auto")
     assert outcome.code == 1
-    assert "which has other weights now; start anew with another --out" in outcome.last_line
+    assert "which has other weights now; start again with another --out" in outcome.last_line
 
 
 REFUSED = (
@@ -106,14 +106,14 @@ REFUSED = (
 
 
 @pytest.mark.parametrize(("options", "words"), REFUSED)
-def test_what_the_model_decides_is_refused_in_one_line(options, words, foretell, corpus, trained) -> None:
+def test_settings_that_the_model_fixes_are_refused_in_one_line(options, words, foretell, corpus, trained) -> None:
     outcome = foretell("train", corpus, "--from", trained, *QUICK, *options, "--out", "x")
     assert outcome.code == 2
     assert words in outcome.last_line
     assert not Path("x").exists()
 
 
-def test_a_model_that_is_not_there_is_named(foretell, corpus) -> None:
+def test_an_unknown_model_is_refused_with_a_suggestion(foretell, corpus) -> None:
     outcome = foretell("train", corpus, "--from", "primr", "--out", "x")
     assert (outcome.code, "did you mean 'primer'" in outcome.last_line) == (1, True)
 

@@ -50,8 +50,8 @@ NAMES = """
     Batch CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder DivergedError
     ForetellError Interrupted KVCache LanguageModel LessonError ModelConfig Objective OutputError PRESETS SamplingConfig
     Tokenizer TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError
-    ablate direct_logit_attribution embed explain generate head_patterns load logit_lens make_batch make_decoder make_optimizer
-    next_tokens preset score stream trace_names train training_step write_page
+    ablate direct_logit_attribution embed explain generate head_patterns load logit_lens make_batch make_decoder
+    make_optimizer next_tokens preset score stream trace_names train training_step write_page
 """
 PUBLIC = NAMES.split()
 

@@ -1,10 +1,11 @@
-"""What the tests of whole trainings share: a tiny run, processes that die, disks that fail."""
+"""Shared by the tests of whole trainings: a tiny run, processes that die, disks that fail."""
 
 from __future__ import annotations
 
 import errno
 import io
 import json
+import logging
 import os
 import signal
 import sys
@@ -14,37 +15,55 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn, Self
 
 import pytest
 
 from foretell import language_model
 from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
-from foretell.pretraining import session
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.request import Request
 from foretell.runs.run import MEASURED
+from foretell.session import session
+from foretell.session.reporter import Reporter
 
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
 REFUSED, BROKEN = 10, 99  # exit codes of a forked process: an error in one line; any other
 
 
-class Notes(Reporter):
-    """Keeps what was said."""
+class Lines(logging.Handler):
+    """Collects the lines of the log while it is open, also in a forked process."""
 
     def __init__(self) -> None:
+        super().__init__(logging.INFO)
         self.lines: list[str] = []
 
-    def note(self, text: str) -> None:
-        self.lines.append(text)
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def __enter__(self) -> Self:
+        self.logger = logging.getLogger("foretell")
+        self.level = self.logger.level
+        self.logger.addHandler(self)
+        self.logger.setLevel(logging.INFO)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.logger.removeHandler(self)
+        self.logger.setLevel(self.level)
 
 
 def tiny_request(out: Path, **training: Any) -> Request:
-    """Four steps with all that could be forgotten: accumulation, dropout, bfloat16, a validation text."""
+    """Four steps with all that resuming could get wrong: accumulation, dropout, bfloat16, a validation text."""
     model = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 8, "dropout": 0.2}
-    settings = {"steps": 4, "batch_size": 4, "accumulation": 2, "checkpoint_every": 2, "evaluation_tokens": 16}
+    settings = {
+        "steps": 4,
+        "batch_size": 4,
+        "gradient_accumulation_steps": 2,
+        "checkpoint_every": 2,
+        "evaluation_tokens": 16,
+    }
     return Request(
         lambda: [TextDocument("cats.txt", TEXT)],
         described=["cats.txt"],
@@ -57,10 +76,10 @@ def tiny_request(out: Path, **training: Any) -> Request:
 
 
 def train(out: Path, **training: Any) -> list[str]:
-    """Begin or go on with the tiny run; returns what was said."""
-    notes = Notes()
-    pretrain(tiny_request(out, **training), notes, resume=True)
-    return notes.lines
+    """Start or resume the tiny run; returns the lines of the log."""
+    with Lines() as log:
+        pretrain(tiny_request(out, **training), Reporter(), resume=True)
+    return log.lines
 
 
 def in_a_process(work: Callable[[], object]) -> int:
@@ -69,7 +88,7 @@ def in_a_process(work: Callable[[], object]) -> int:
 
 
 def killed_after(seconds: float, work: Callable[[], object]) -> int:
-    """Do something in a copy of this process that is killed after a while, where it has not ended by then."""
+    """Do something in a copy of this process that is killed after a while, unless it has ended."""
     child = begin(work)
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
@@ -81,9 +100,9 @@ def wait_for(child: int) -> int:
 
 
 def begin(work: Callable[[], object]) -> int:
-    """Start a copy of this process that does something and no more; its number."""
+    """Start a copy of this process that does one thing; its process id."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, which wait here for work that never comes
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads of this process are idle
         child = os.fork()
     return child or do_and_leave(work)
 
@@ -122,7 +141,7 @@ class Faults:
     fail: Callable[[], None]
 
     def install(self) -> None:
-        """For good, so in a process of its own."""
+        """Not undone, so in a process of its own."""
         for owner, name in OPERATIONS:
             setattr(owner, name, self._counted(getattr(owner, name), leaves_half=name in WRITES))
 
@@ -133,7 +152,7 @@ class Faults:
                 return operation(*arguments, **options)
             if leaves_half:
                 operation(*arguments, **options)
-                path = next(one for one in arguments if isinstance(one, Path))
+                path = next(argument for argument in arguments if isinstance(argument, Path))
                 os.truncate(path, path.stat().st_size // 2)
             return self.fail()
 
@@ -148,7 +167,7 @@ OPERATIONS: list[tuple[Any, str]] = [
 
 
 def final_state(run: Path) -> dict[str, Any]:
-    """Everything that a run ends with, but how long it took."""
+    """Everything that a run ends with, except how long it took."""
     last = max((run / "checkpoints").glob("step-*"))
     training = json.loads((last / "training.json").read_text())
     del training["progress"]["seconds"]
@@ -167,7 +186,7 @@ def final_state(run: Path) -> dict[str, Any]:
 
 
 class Tiny:
-    """The tiny training for tests, which cannot import this file."""
+    """The tiny training, as a fixture since tests cannot import this file."""
 
     REFUSED = REFUSED
     KINDS: ClassVar[dict[str, Callable[[], None]]] = {"killed": die, "full disk": no_space, "broken disk": broken_disk}
@@ -206,16 +225,16 @@ def tiny() -> Tiny:
 
 @pytest.fixture(autouse=True)
 def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the loss; drawing takes longer than these trainings."""
-    monkeypatch.setattr(session, "write_curve", lambda *_: False)
+    """Drawing the curve takes longer than these trainings."""
+    monkeypatch.setattr(session, "draw_curve", lambda *_: None)
 
 
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tiny run as it is when nothing goes wrong; made here, so that copies of this process start warm."""
+    """The tiny run without any failure; made in this process, so that copies of it start warm."""
     out = tmp_path_factory.mktemp("whole") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TOKENIZERS_PARALLELISM", "false")  # threads would be missing in the copies
-        patch.setattr(session, "write_curve", lambda *_: False)
+        patch.setattr(session, "draw_curve", lambda *_: None)
         train(out)
     return out

@@ -1,4 +1,4 @@
-"""What can go wrong around a training: one line that says what is safe and how to go on, and nothing lost."""
+"""Failures around a training: one line that says what is saved and how to resume, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -28,16 +28,20 @@ from foretell.errors import (
     OutputError,
     TrainingError,
 )
+from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import MODERN, PRESETS, preset_config
-from foretell.pretraining import memory, samples
-from foretell.pretraining.failures import is_out_of_memory, next_divisor
+from foretell.pretraining import task
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.reporter import Reporter
-from foretell.pretraining.session import Session
+from foretell.pretraining.resolve import weight_shapes
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
 from foretell.runs.lock import held
+from foretell.session import resources
+from foretell.session.failures import is_out_of_memory, next_divisor
+from foretell.session.reporter import Reporter
+from foretell.session.resources import device_memory
+from foretell.session.session import Session
 from foretell.training.objective import Objective
 
 CPU = torch.device("cpu")
@@ -54,7 +58,7 @@ def run(uninterrupted: Path, tmp_path: Path) -> Path:
 
 
 def failure(call: Callable[[], object]) -> ForetellError:
-    """The one line that something ends with."""
+    """The error, of one line, that a call ends with."""
     with pytest.raises(ForetellError) as raised:
         call()
     assert "\n" not in str(raised.value)
@@ -77,7 +81,7 @@ def at_step(monkeypatch: pytest.MonkeyPatch, step: int, happen: Callable[[Sessio
 
 
 @pytest.mark.parametrize("kind", [MemoryError, torch.OutOfMemoryError, RuntimeError])
-def test_out_of_memory_is_a_line_with_what_to_lower_and_the_last_checkpoint_stays(
+def test_out_of_memory_names_the_last_checkpoint_and_how_to_resume(
     kind: type[Exception], tiny: Any, run: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: Session) -> None:
@@ -88,12 +92,12 @@ def test_out_of_memory_is_a_line_with_what_to_lower_and_the_last_checkpoint_stay
         error = failure(lambda: tiny.train(run))
     assert isinstance(error, TrainingError)
     assert "out of memory after step 3, the checkpoint of step 2 is good" in str(error)
-    assert str(error).endswith(f"--out {run} --resume auto --training.accumulation 4")
+    assert str(error).endswith(f"--out {run} --resume auto --training.gradient-accumulation-steps 4")
     tiny.train(run)
     assert tiny.final_state(run) == tiny.final_state(uninterrupted)
 
 
-def test_an_error_that_has_nothing_to_do_with_memory_is_not_called_so(
+def test_other_runtime_errors_are_not_called_out_of_memory(
     tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(_: Session) -> None:
@@ -104,7 +108,7 @@ def test_an_error_that_has_nothing_to_do_with_memory_is_not_called_so(
         tiny.train(run)
 
 
-def test_memory_that_the_system_refuses_is_noticed(tiny: Any, run: Path) -> None:
+def test_memory_refused_by_the_system_is_an_error_of_one_line(tiny: Any, run: Path) -> None:
     def train_in_little() -> None:
         def shrink(_: Session) -> None:
             pages = int(Path("/proc/self/statm").read_text().split()[0])
@@ -119,14 +123,14 @@ def test_memory_that_the_system_refuses_is_noticed(tiny: Any, run: Path) -> None
     if not Path("/proc/self/statm").exists():
         pytest.skip("only Linux says how much memory a process has")
     assert tiny.in_a_process(train_in_little) == tiny.REFUSED
-    assert [one.step for one in list_checkpoints(run / "checkpoints")] == [2]
+    assert [checkpoint.step for checkpoint in list_checkpoints(run / "checkpoints")] == [2]
 
 
-def test_the_accumulation_of_a_run_may_change_when_it_goes_on_and_that_is_said(tiny: Any, run: Path) -> None:
-    said = tiny.train(run, accumulation=4)
-    assert any("accumulation 4, not 2 as before" in line for line in said)
-    assert json.loads((run / "run.json").read_text())["config"]["training"]["accumulation"] == 4
-    assert [one.step for one in list_checkpoints(run / "checkpoints")] == [2, 4]
+def test_gradient_accumulation_steps_may_change_on_resuming_and_that_is_logged(tiny: Any, run: Path) -> None:
+    lines = tiny.train(run, gradient_accumulation_steps=4)
+    assert any("gradient_accumulation_steps 4, not 2 as before" in line for line in lines)
+    assert json.loads((run / "run.json").read_text())["config"]["training"]["gradient_accumulation_steps"] == 4
+    assert [checkpoint.step for checkpoint in list_checkpoints(run / "checkpoints")] == [2, 4]
 
 
 @pytest.mark.parametrize(("number", "above", "divisor"), [(32, 1, 2), (12, 4, 12), (7, 1, 7), (4, 2, 4)])
@@ -134,7 +138,7 @@ def test_a_batch_is_cut_into_twice_as_many_equal_parts(number: int, above: int, 
     assert next_divisor(number, above) == divisor
 
 
-def test_what_torch_says_of_a_full_gpu_is_recognised() -> None:
+def test_the_message_of_a_full_gpu_is_recognised() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"))
     assert not is_out_of_memory(ValueError("out of memory"))
 
@@ -142,7 +146,7 @@ def test_what_torch_says_of_a_full_gpu_is_recognised() -> None:
 # --- too large -------------------------------------------------------------------------------------------------------
 
 
-def test_a_shape_that_no_machine_holds_is_refused_before_anything_is_made(tiny: Any, tmp_path: Path) -> None:
+def test_a_model_too_large_for_any_machine_is_refused_at_once(tiny: Any, tmp_path: Path) -> None:
     request = tiny.request(tmp_path / "x")
     object.__setattr__(request, "size", "gpt3-175b")
     object.__setattr__(request, "overrides", {"training": {"steps": 1}})
@@ -154,37 +158,37 @@ def test_a_shape_that_no_machine_holds_is_refused_before_anything_is_made(tiny: 
 
 
 @pytest.mark.parametrize("layers", [2, 96, 2**14])
-def test_the_parameters_of_very_many_layers_are_counted_without_making_them(layers: int) -> None:
+def test_parameters_of_very_many_layers_are_counted_without_making_them(layers: int) -> None:
     config = preset_config("tiny", vocab_size=100)
-    one, two = (memory.count_parameters(config.replaced(num_layers=count)) for count in (1, 2))
-    assert memory.count_parameters(config.replaced(num_layers=layers)) == one + (layers - 1) * (two - one)
+    one, two = (count_parameters(config.replaced(num_layers=count)) for count in (1, 2))
+    assert count_parameters(config.replaced(num_layers=layers)) == one + (layers - 1) * (two - one)
 
 
 @pytest.mark.parametrize("name", ["toy", "gpt2", "gpt3-small"])
-def test_the_parameters_counted_are_those_of_the_model(name: str) -> None:
+def test_the_counted_parameters_are_those_of_the_model(name: str) -> None:
 
     config = make_section(ModelConfig, {"vocab_size": 50, **PRESETS[name]})
     with torch.device("meta"):
         made = sum(parameter.numel() for parameter in Decoder(config).parameters())
-    assert memory.count_parameters(config) == made
+    assert count_parameters(config) == made
 
 
-def test_a_batch_that_no_machine_holds_is_refused(tiny: Any, tmp_path: Path) -> None:
+def test_a_batch_too_large_for_any_machine_is_refused(tiny: Any, tmp_path: Path) -> None:
     error = failure(lambda: tiny.train(tmp_path / "x", batch_size=10**12))
-    assert "raise --training.accumulation" in str(error)
+    assert "raise --training.gradient-accumulation-steps" in str(error)
     assert not (tmp_path / "x").exists()
 
 
-def test_checkpoints_that_do_not_fit_the_disk_are_refused_at_the_start(tiny: Any, tmp_path: Path) -> None:
+def test_checkpoints_too_large_for_the_disk_are_refused_at_the_start(tiny: Any, tmp_path: Path) -> None:
     error = failure(lambda: tiny.train(tmp_path / "x", keep_checkpoints=10**12))
     assert "lower --training.keep-checkpoints" in str(error)
     assert not (tmp_path / "x").exists()
 
 
-def test_what_fits_is_not_refused() -> None:
-    config = preset_config("base", vocab_size=1000)
-    memory.check_model_fits(config, CPU)
-    memory.check_batch_fits(config, TrainingConfig(steps=1), CPU)
+def test_a_model_that_fits_is_not_refused() -> None:
+    config, training, memory = preset_config("base", vocab_size=1000), TrainingConfig(steps=1), device_memory(CPU)
+    resources.check_model_fits(weight_shapes(config), training, memory)
+    resources.check_batch_fits(config, weight_shapes(config), training, memory)
 
 
 @pytest.mark.parametrize(
@@ -200,11 +204,11 @@ def test_what_fits_is_not_refused() -> None:
         {**MODERN, "num_kv_heads": 1, "qk_norm": False},
     ],
 )
-def test_a_batch_needs_at_least_the_memory_that_is_asked_for_it(shape: dict[str, Any]) -> None:
+def test_the_memory_estimate_of_a_batch_is_a_lower_bound(shape: dict[str, Any]) -> None:
     config = make_section(ModelConfig, {**SHAPE, **shape})
     objective = Objective(make_decoder(config, seed=1)).train()
     kept = (bytes_kept(objective, rows=3) - bytes_kept(objective, rows=1)) / (2 * config.context_length)
-    assert 0.4 * kept < memory.kept_per_token(config) < kept
+    assert 0.4 * kept < resources.kept_per_token(config) < kept
 
 
 def bytes_kept(objective: Objective, rows: int) -> int:
@@ -233,11 +237,11 @@ def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize(
     ("number", "text"), [(7, "7 bytes"), (1500, "1.5 kB"), (25.3e9, "25.3 GB"), (7.9e24, "7,900 ZB")]
 )
-def test_sizes_are_written_as_people_read_them(number: int, text: str) -> None:
-    assert memory.size(number) == text
+def test_byte_counts_are_formatted_for_people(number: int, text: str) -> None:
+    assert resources.format_bytes(number) == text
 
 
-def test_a_run_that_diverges_says_what_is_left_of_it(tiny: Any, tmp_path: Path) -> None:
+def test_divergence_says_what_is_saved(tiny: Any, tmp_path: Path) -> None:
     error = failure(lambda: tiny.train(tmp_path / "x", learning_rate=1e30))
     assert isinstance(error, DivergedError)
     assert "no weight was changed by it; there is no checkpoint yet" in str(error)
@@ -246,25 +250,23 @@ def test_a_run_that_diverges_says_what_is_left_of_it(tiny: Any, tmp_path: Path) 
 # --- disk ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_vanishes_ends_training_with_a_line_and_is_not_made_again(
+def test_removing_the_directory_ends_training_and_it_is_not_made_again(
     tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     at_step(monkeypatch, 3, lambda session: shutil.rmtree(session.run.directory))
     error = failure(lambda: tiny.train(run))
     assert f"{run} is gone" in str(error)
-    assert "nothing is left to go on from" in str(error)
+    assert "nothing is left to resume from" in str(error)
     assert not run.exists()
 
 
-def test_only_the_checkpoints_vanishing_is_no_reason_to_stop(
-    tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_removing_the_checkpoints_does_not_stop_training(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     at_step(monkeypatch, 3, lambda session: shutil.rmtree(session.run.checkpoints, True))
     tiny.train(run)
-    assert [one.step for one in list_checkpoints(run / "checkpoints")] == [4]
+    assert [checkpoint.step for checkpoint in list_checkpoints(run / "checkpoints")] == [4]
 
 
-def test_a_disk_that_takes_no_more_leaves_the_old_checkpoint_and_no_half_one(tiny: Any, run: Path) -> None:
+def test_a_refused_write_leaves_the_old_checkpoint_and_no_partial_one(tiny: Any, run: Path) -> None:
     """The system's own refusal, in the middle of a file."""
 
     def train_with_small_files() -> None:
@@ -276,7 +278,7 @@ def test_a_disk_that_takes_no_more_leaves_the_old_checkpoint_and_no_half_one(tin
     list_checkpoints(run / "checkpoints")[0].verify()
 
 
-def test_a_full_disk_says_which_checkpoint_is_good_and_how_to_go_on(
+def test_a_full_disk_names_the_good_checkpoint_and_how_to_resume(
     tiny: Any, run: Path, uninterrupted: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -286,12 +288,12 @@ def test_a_full_disk_says_which_checkpoint_is_good_and_how_to_go_on(
         patch.setattr("foretell.language_model.save_file", refuse)
         error = failure(lambda: tiny.train(run))
     assert "No space left on device" in str(error)
-    assert "the checkpoint of step 2 is good; go on with: foretell train --out" in str(error)
+    assert "the checkpoint of step 2 is good; resume with: foretell train --out" in str(error)
     tiny.train(run)
     assert tiny.final_state(run) == tiny.final_state(uninterrupted)
 
 
-# --- what goes on and what does not ----------------------------------------------------------------------------------
+# --- what can be resumed ---------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -315,13 +317,13 @@ def test_two_processes_never_train_in_one_directory(tiny: Any, in_use: Path) -> 
     assert "another process is training in" in str(error)
 
 
-def test_a_directory_is_free_again_afterwards(tiny: Any, run: Path) -> None:
+def test_the_lock_is_released_afterwards(tiny: Any, run: Path) -> None:
     tiny.train(run)
     with held(run):
         pass
 
 
-def test_a_changed_configuration_is_noticed(tiny: Any, run: Path) -> None:
+def test_a_changed_configuration_is_refused(tiny: Any, run: Path) -> None:
     record = json.loads((run / "run.json").read_text())
     record["config"]["training"]["learning_rate"] *= 2
     (run / "run.json").write_text(json.dumps(record))
@@ -330,7 +332,7 @@ def test_a_changed_configuration_is_noticed(tiny: Any, run: Path) -> None:
     assert "run.json is not the configuration" in str(error)
 
 
-def test_a_checkpoint_from_before_configurations_were_noted_still_goes_on(
+def test_a_checkpoint_without_a_configuration_digest_still_resumes(
     tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
 
@@ -343,7 +345,7 @@ def test_a_checkpoint_from_before_configurations_were_noted_still_goes_on(
     assert list_checkpoints(run / "checkpoints")[-1].step == 4
 
 
-def test_a_changed_token_is_noticed(tiny: Any, run: Path) -> None:
+def test_a_changed_token_is_refused(tiny: Any, run: Path) -> None:
     shard = run / "tokens" / "train-00000.npy"
     content = bytearray(shard.read_bytes())
     content[-2] ^= 1
@@ -353,19 +355,19 @@ def test_a_changed_token_is_noticed(tiny: Any, run: Path) -> None:
     assert str(shard) in str(error)
 
 
-def test_another_machine_is_said(tiny: Any, run: Path) -> None:
+def test_another_machine_is_logged(tiny: Any, run: Path) -> None:
     environment = json.loads((run / "environment.json").read_text())
     (run / "environment.json").write_text(json.dumps({**environment, "threads": 64}))
     assert any(f"threads {torch.get_num_threads()}, not 64" in line for line in tiny.train(run))
 
 
-def test_a_run_whose_environment_is_lost_goes_on(tiny: Any, run: Path) -> None:
+def test_a_run_without_its_environment_file_resumes(tiny: Any, run: Path) -> None:
     (run / "environment.json").unlink()
     tiny.train(run)
     assert list_checkpoints(run / "checkpoints")[-1].step == 4
 
 
-def test_an_interrupted_preparation_is_not_taken_for_one_of_other_data(tiny: Any, tmp_path: Path) -> None:
+def test_an_interrupted_preparation_refuses_other_data(tiny: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
     out.mkdir()
     (out / "preparing.json").write_text('{"data": ["dogs.txt"]}')
@@ -373,17 +375,17 @@ def test_an_interrupted_preparation_is_not_taken_for_one_of_other_data(tiny: Any
     assert "was made from dogs.txt; give the same data again" in str(error)
 
 
-def test_weights_that_are_not_finite_are_never_saved(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_non_finite_weights_are_never_saved(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     @torch.no_grad()
     def spoil(session: Session) -> None:
-        session.decoder.get_parameter("trunk.norm.weight")[0] = float("inf")
+        session.task.model.get_parameter("trunk.norm.weight")[0] = float("inf")
 
-    monkeypatch.setattr(samples, "SAMPLE_TOKENS", 0)
-    monkeypatch.setattr(Session, "validate", lambda self, progress: None)  # which would notice it before
+    monkeypatch.setattr(task, "SAMPLE_TOKENS", 0)
+    monkeypatch.setattr(Session, "evaluate", lambda self, progress: None)  # its loss would be refused before
     at_step(monkeypatch, 4, spoil)
     error = failure(lambda: tiny.train(run))
     assert "step 4: 'trunk.norm.weight' is not finite; not saved" in str(error)
-    assert [one.step for one in list_checkpoints(run / "checkpoints")] == [2]
+    assert [checkpoint.step for checkpoint in list_checkpoints(run / "checkpoints")] == [2]
 
 
 def test_reversed_bands_of_a_rope_scaling_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""How a size is trained where the user says nothing."""
+"""Default settings of the sizes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ def config(size: str):
 @pytest.mark.parametrize("size", MUON)
 def test_sizes_up_to_medium_are_trained_with_muon(size):
     defaults = training_defaults(size, config(size), 100)
-    assert (defaults["optimizer"], defaults["schedule"], defaults["min_learning_rate"]) == ("muon", "linear", 0.0)
+    assert (defaults["optimizer"], defaults["schedule"], defaults["final_learning_rate_share"]) == (
+        "muon",
+        "linear",
+        0.0,
+    )
     assert defaults["learning_rate"] == MUON[size].learning_rate
     assert defaults["batch_size"] * config(size).context_length == MUON[size].tokens_per_step
 
 
 @pytest.mark.parametrize("size", ADAMW)
-def test_who_chooses_adamw_gets_its_learning_rate_and_schedule(size):
+def test_choosing_adamw_gives_its_learning_rate_and_schedule(size):
     defaults = training_defaults(size, config(size), 100, {"optimizer": "adamw"})
     assert defaults["optimizer"] == "adamw"
     assert defaults["learning_rate"] == ADAMW[size].learning_rate < MUON[size].learning_rate
@@ -34,7 +38,7 @@ def test_larger_sizes_were_not_tried_and_stay_with_adamw():
     assert (defaults["optimizer"], defaults["learning_rate"]) == ("adamw", LARGE.learning_rate)
 
 
-def test_a_model_that_has_learned_goes_on_gently():
+def test_a_trained_model_continues_at_a_tenth_of_the_learning_rate():
     continued = continued_defaults(config("tiny"), 100)
     assert continued["optimizer"] == "adamw"
     assert continued["learning_rate"] == pytest.approx(ADAMW["tiny"].learning_rate / 10)
@@ -42,8 +46,8 @@ def test_a_model_that_has_learned_goes_on_gently():
     assert by_muon["learning_rate"] == pytest.approx(MUON["tiny"].learning_rate / 10)
 
 
-def test_who_chooses_a_schedule_gets_it_with_its_own_end():
-    assert "min_learning_rate" not in training_defaults("tiny", config("tiny"), 100, {"schedule": "cosine"})
+def test_choosing_a_schedule_leaves_its_own_final_share():
+    assert "final_learning_rate_share" not in training_defaults("tiny", config("tiny"), 100, {"schedule": "cosine"})
 
 
 @pytest.mark.parametrize("size", SIZES)

@@ -1,4 +1,4 @@
-"""A training that is killed, or whose disk fails, at any file operation: what is there is whole, and goes on equal."""
+"""Training that is killed, or whose disk fails, at any file operation: what is saved is complete and resumes equal."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 import torch
 
 from foretell.pretraining.pretrain import resume_session
-from foretell.pretraining.reporter import Reporter
-from foretell.pretraining.session import Session
 from foretell.runs.checkpoint import list_checkpoints
+from foretell.session.reporter import Reporter
+from foretell.session.session import Session
 from foretell.training.loop import train
 
 KILLED = -signal.SIGKILL
@@ -36,15 +36,14 @@ def about_to_save(tiny: Any, halfway: Path, tmp_path_factory: pytest.TempPathFac
     """In memory after step four, on the disk after step two."""
     out = fresh(halfway, tmp_path_factory.mktemp("saving") / "run")
     session = resume_session(tiny.request(out), Reporter())
-    settings, cpu = session.config.training, torch.device("cpu")
     train(
-        session.objective,
+        session.task.objective,
         session.optimizer,
-        session.loader,
-        settings,
+        session.task,
+        session.training,
         session.progress,
         session.actions()[:1],  # evaluations are counted
-        device=cpu,
+        device=torch.device("cpu"),
         dtype=session.dtype,
     )
     return session
@@ -65,7 +64,7 @@ def content(checkpoint: Path) -> dict[str, Any]:
 
 
 def assert_saved(out: Path, uninterrupted: Path) -> list[int]:
-    """All that counts as a checkpoint is what the run that was never stopped saved there; the steps."""
+    """Every checkpoint equals that of the uninterrupted run; returns their steps."""
     checkpoints = list_checkpoints(out / "checkpoints")
     for checkpoint in checkpoints:
         checkpoint.verify()
@@ -74,8 +73,8 @@ def assert_saved(out: Path, uninterrupted: Path) -> list[int]:
     return [checkpoint.step for checkpoint in checkpoints]
 
 
-def assert_goes_on_equal(tiny: Any, out: Path, uninterrupted: Path) -> None:
-    """Resumed, it ends as the run that was never stopped, and nothing temporary is left."""
+def assert_resumes_equal(tiny: Any, out: Path, uninterrupted: Path) -> None:
+    """Resumed, it ends as the uninterrupted run, and nothing temporary is left."""
     assert tiny.in_a_process(lambda: tiny.train(out)) == 0
     assert tiny.final_state(out) == tiny.final_state(uninterrupted)
     assert not [path for path in out.rglob("*") if path.name.startswith(".tmp-")]
@@ -85,7 +84,7 @@ def assert_goes_on_equal(tiny: Any, out: Path, uninterrupted: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_whatever_file_operation_of_a_save_fails_the_newest_checkpoint_is_the_old_or_the_new(
+def test_any_io_failure_of_a_save_leaves_the_old_or_the_new_checkpoint(
     kind: str, tiny: Any, about_to_save: Session, halfway: Path, uninterrupted: Path
 ) -> None:
     out = about_to_save.run.directory
@@ -104,12 +103,12 @@ def test_whatever_file_operation_of_a_save_fails_the_newest_checkpoint_is_the_ol
         failed += code != 0
         assert assert_saved(out, uninterrupted) in (([2], [2, 4]) if code else ([2, 4],)), operation
         if operation % 32 == 5:
-            assert_goes_on_equal(tiny, out, uninterrupted)
-    assert failed > 20  # a temporary file that cannot be removed is no reason to stop
+            assert_resumes_equal(tiny, out, uninterrupted)
+    assert failed > 20  # failing to remove a temporary file does not stop training
 
 
 @pytest.mark.parametrize("kind", FAILURES)
-def test_whatever_file_operation_fails_while_a_checkpoint_is_replaced_one_of_that_step_is_there(
+def test_replacing_a_checkpoint_survives_any_io_failure(
     kind: str, tiny: Any, about_to_save: Session, uninterrupted: Path
 ) -> None:
     out = about_to_save.run.directory
@@ -124,7 +123,7 @@ def test_whatever_file_operation_fails_while_a_checkpoint_is_replaced_one_of_tha
         assert assert_saved(out, uninterrupted) == [2, 4], operation
 
 
-def test_killed_at_any_file_operation_of_its_preparation_a_training_starts_again(
+def test_killed_at_any_file_operation_of_its_preparation_training_starts_again(
     tiny: Any, uninterrupted: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
@@ -136,7 +135,7 @@ def test_killed_at_any_file_operation_of_its_preparation_a_training_starts_again
         if (out / "metrics.jsonl").exists():  # it was prepared
             break
         if operation % 20 == 0:
-            assert_goes_on_equal(tiny, out, uninterrupted)
+            assert_resumes_equal(tiny, out, uninterrupted)
         operation += step
     assert operation > 20
 
@@ -144,20 +143,18 @@ def test_killed_at_any_file_operation_of_its_preparation_a_training_starts_again
 # --- random moments --------------------------------------------------------------------------------------------------
 
 
-def test_killed_just_before_it_counts_as_prepared_a_run_keeps_no_mark_of_that(
+def test_a_leftover_mark_of_preparation_is_removed_on_resuming(
     tiny: Any, halfway: Path, uninterrupted: Path, tmp_path: Path
 ) -> None:
     out = fresh(halfway, tmp_path / "run")
     (out / "preparing.json").write_text('{"data": ["cats.txt"]}')
-    assert_goes_on_equal(tiny, out, uninterrupted)
+    assert_resumes_equal(tiny, out, uninterrupted)
 
 
-def test_killed_at_random_moments_again_and_again_the_run_ends_the_same(
-    tiny: Any, uninterrupted: Path, tmp_path: Path
-) -> None:
+def test_a_run_killed_at_random_moments_ends_the_same(tiny: Any, uninterrupted: Path, tmp_path: Path) -> None:
     choose = random.Random(3)
     out = tmp_path / "run"
     for _ in range(5):
         tiny.killed_after(choose.uniform(0.0, 0.15), lambda: tiny.train(out))
         assert_saved(out, uninterrupted)
-    assert_goes_on_equal(tiny, out, uninterrupted)
+    assert_resumes_equal(tiny, out, uninterrupted)

@@ -7,6 +7,7 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import torch
 from foretell import language_model
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
+from foretell.language_model import save_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint, save_checkpoint
@@ -66,13 +68,14 @@ def save(folder: Path, decoder: Decoder, tokenizer: Tokenizer, optimizer: torch.
     """`save(3, validation_loss=1.5)` writes the checkpoint of step 3."""
 
     def save(step: int, **training: Any) -> Checkpoint:
-        return save_checkpoint(folder, step, decoder, tokenizer, optimizer, {"step": step, **training})
+        write_model = partial(save_model, decoder=decoder, tokenizer=tokenizer)
+        return save_checkpoint(folder, step, write_model, decoder, optimizer, {"step": step, **training})
 
     return save
 
 
 class Killed(BaseException):
-    """The process is no more: nothing that it still tries has an effect."""
+    """The process was killed: its later file operations have no effect."""
 
 
 class Faults:

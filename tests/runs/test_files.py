@@ -17,7 +17,7 @@ def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_json_survives_a_round_trip(tmp_path: Path) -> None:
     value = {"a": [1, 2.5, None], "ü": {"b": "x\ny"}}
     write_json(tmp_path / "x.json", value)
     assert read_json(tmp_path / "x.json") == value
@@ -34,7 +34,7 @@ def test_json_comes_back_as_it_was(tmp_path: Path) -> None:
         (b"[1]", "does not hold a JSON object"),
     ],
 )
-def test_what_is_no_json_object_is_one_line(content: bytes, message: str, tmp_path: Path) -> None:
+def test_a_file_without_a_json_object_is_one_line(content: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
     path.write_bytes(content)
     with pytest.raises(CheckpointError, match=message) as raised:
@@ -50,7 +50,7 @@ def test_a_missing_file_and_a_folder_in_its_place_are_one_line(tmp_path: Path) -
         read_json(tmp_path)
 
 
-def test_a_text_that_cannot_be_written_leaves_the_old_one(tmp_path: Path, faults: Any) -> None:
+def test_a_failed_write_leaves_the_old_text(tmp_path: Path, faults: Any) -> None:
     path = tmp_path / "x.txt"
     write_text(path, "old")
     operations = 0
@@ -88,14 +88,14 @@ def journal(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return lines
 
 
-def test_a_text_is_on_the_disk_before_its_name_is_and_then_the_name(tmp_path: Path, journal: list[str]) -> None:
+def test_a_text_is_synced_before_and_after_its_renaming(tmp_path: Path, journal: list[str]) -> None:
     write_text(tmp_path / "x.txt", "new")
     temporary, *rest = journal
     assert temporary.startswith("sync .tmp-x.txt")
     assert rest == ["appears x.txt", f"sync {tmp_path.name}"]
 
 
-def test_a_folder_is_on_the_disk_before_its_name_is_and_then_the_name(tmp_path: Path, journal: list[str]) -> None:
+def test_a_folder_is_synced_before_and_after_its_renaming(tmp_path: Path, journal: list[str]) -> None:
     with new_directory(tmp_path / "x") as temporary:
         (temporary / "a").write_text("1")
     assert journal == ["sync a", f"sync {temporary.name}", "appears x", f"sync {tmp_path.name}"]
@@ -110,14 +110,14 @@ def test_a_folder_appears_when_its_block_ends(tmp_path: Path) -> None:
     assert names(final.parent) == ["step-1"]
 
 
-def test_a_folder_whose_block_fails_never_appears(tmp_path: Path) -> None:
+def test_a_folder_never_appears_if_its_block_fails(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ours"), new_directory(tmp_path / "x") as temporary:
         (temporary / "a").write_text("1")
         raise ValueError("ours")
     assert names(tmp_path) == []
 
 
-def test_a_folder_replaces_the_one_before_only_when_its_block_ends_well(tmp_path: Path) -> None:
+def test_a_folder_replaces_the_old_one_only_if_its_block_succeeds(tmp_path: Path) -> None:
     final = tmp_path / "x"
     for content in ("old", "new"):
         with new_directory(final) as temporary:
@@ -127,7 +127,7 @@ def test_a_folder_replaces_the_one_before_only_when_its_block_ends_well(tmp_path
     assert names(tmp_path) == ["x"]
 
 
-def test_files_get_their_names_together_at_the_end(tmp_path: Path):
+def test_several_files_are_renamed_together_at_the_end(tmp_path: Path):
     with new_files(tmp_path / "new" / "a", tmp_path / "new" / "b") as paths:
         for path in paths:
             path.write_text(path.name)
@@ -135,7 +135,7 @@ def test_files_get_their_names_together_at_the_end(tmp_path: Path):
     assert {path.name: path.read_text() for path in (tmp_path / "new").iterdir()} == {"a": "a", "b": "b"}
 
 
-def test_where_one_of_several_files_fails_none_is_left(tmp_path: Path):
+def test_if_one_of_several_files_fails_none_is_left(tmp_path: Path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "mine").write_text("precious")
     with pytest.raises(OutputError, match="could not write"), new_files(tmp_path / "a", tmp_path / "b") as paths:

@@ -1,4 +1,4 @@
-"""A saved model comes back bit for bit, and whatever is not one is refused in one line."""
+"""A saved model loads bit-identical; anything else is refused in one line."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def saved(tmp_path: Path, decoder: Decoder, tokenizer: Tokenizer) -> Path:
     return tmp_path
 
 
-def test_a_saved_model_comes_back_bit_for_bit(saved: Path, decoder: Decoder, tokenizer: Tokenizer) -> None:
+def test_a_saved_model_loads_bit_identical(saved: Path, decoder: Decoder, tokenizer: Tokenizer) -> None:
     model = load_model(saved, name="x")
     assert torch.equal(model.decoder(IDS), decoder.eval()(IDS))
     assert model.tokenizer.fingerprint == tokenizer.fingerprint
@@ -47,7 +47,7 @@ def test_every_weight_is_under_its_module_path(size: str, tmp_path: Path, tokeni
     assert load_model(tmp_path).decoder.config == decoder.config
 
 
-def test_saving_what_was_loaded_writes_the_same_bytes(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_saving_a_loaded_model_writes_the_same_bytes(saved: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     again, model = tmp_path_factory.mktemp("again"), load_model(saved, for_training=True)
     save_model(again, model.decoder, model.tokenizer)
     for path in saved.iterdir():
@@ -158,7 +158,7 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_no_saved_model_of_ours_is_refused_in_one_line(kind: str, saved: Path) -> None:
+def test_anything_but_a_saved_model_is_refused_in_one_line(kind: str, saved: Path) -> None:
     spoil, message = REFUSED[kind]
     spoil(saved)
     with pytest.raises(ForetellError, match=message) as raised:

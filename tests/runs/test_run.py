@@ -1,4 +1,4 @@
-"""Run directories: names for checkpoints, metrics that survive a crash, and a way back from damage."""
+"""Run directories: names of checkpoints, metrics that survive a crash, and recovery from damage."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from foretell.config import TrainingConfig, make_section
 from foretell.errors import CheckpointError, OutputError
 from foretell.runs.checkpoint import Checkpoint
 from foretell.runs.run import Run, is_run
@@ -23,7 +24,7 @@ def run(folder: Path) -> Run:
 # --- making and opening ----------------------------------------------------------------------------------------------
 
 
-def test_a_record_that_lacks_something_is_refused(tmp_path: Path) -> None:
+def test_an_incomplete_record_is_refused(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "x")
     run.write_record({"config": {}}, {})
     with pytest.raises(CheckpointError, match="has no 'data'"):
@@ -41,9 +42,9 @@ def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
     assert json.loads((run.directory / "environment.json").read_text()) == {"torch": "2"}
 
 
-def test_a_run_never_goes_into_a_folder_that_has_something_in_it(tmp_path: Path) -> None:
+def test_a_run_is_never_made_in_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(OutputError, match=r"exists; it is no run: remove it, or give another --out"):
+    with pytest.raises(OutputError, match=r"exists; it is not a run: remove it, or give another --out"):
         Run.create(tmp_path)
     with pytest.raises(OutputError, match="exists"):
         Run.create(tmp_path / "mine.txt")
@@ -56,10 +57,24 @@ def test_an_empty_folder_may_become_a_run(tmp_path: Path) -> None:
     assert Run.create(tmp_path).checkpoints.is_dir()
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"is no run: it has no run\.json"):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"is not a run: run\.json is missing"):
         Run.open(tmp_path)
     assert not is_run(tmp_path / ("x" * 1000))
+
+
+FROZEN = Path(__file__).parents[1] / "frozen" / "format1" / "run"
+
+
+def test_a_configuration_has_the_same_digest_under_old_and_new_names(tmp_path: Path) -> None:
+    record = Run(FROZEN).record()
+    checkpoint = json.loads((FROZEN / "checkpoints" / "step-000004" / "training.json").read_text())
+    assert Run(FROZEN).configuration_digest() == checkpoint["configuration"]
+    training = make_section(TrainingConfig, record["config"]["training"])
+    record["config"]["training"] = training.model_dump(mode="json")
+    assert "final_learning_rate_share" in record["config"]["training"]
+    (tmp_path / "run.json").write_text(json.dumps(record))
+    assert Run(tmp_path).configuration_digest() == checkpoint["configuration"]
 
 
 # --- naming a checkpoint ---------------------------------------------------------------------------------------------
@@ -72,7 +87,7 @@ def test_a_checkpoint_is_named_best_last_or_by_its_step(which: str, step: int, r
     assert run.at(which).step == step
 
 
-def test_a_checkpoint_that_is_not_there_is_refused_with_those_that_are(run: Run, save: Save) -> None:
+def test_an_unknown_checkpoint_is_refused_with_the_known_ones(run: Run, save: Save) -> None:
     with pytest.raises(CheckpointError, match="has no checkpoint yet"):
         run.at("last")
     save(5)
@@ -89,31 +104,32 @@ def damage(checkpoint: Checkpoint, name: str = "model.safetensors") -> None:
     path.write_bytes(bytes([*whole, last ^ 1]))
 
 
-def test_the_newest_intact_checkpoint_is_found_and_each_damaged_one_named(run: Run, save: Save) -> None:
+def test_the_newest_intact_checkpoint_is_used_and_each_damaged_one_logged(
+    run: Run, save: Save, caplog: pytest.LogCaptureFixture
+) -> None:
     save(1)
     save(2)
     damage(save(3))
     damage(save(4), "optimizer.safetensors")
-    said: list[str] = []
-    assert run.last_intact(said.append).step == 2
-    assert len(said) == 2
-    for line, place in zip(said, ("step-000004/optimizer.safetensors", "step-000003/model.safetensors"), strict=True):
-        assert f"{place} is damaged" in line
+    assert run.last_intact().step == 2
+    assert len(caplog.messages) == 2
+    paths = ("step-000004/optimizer.safetensors", "step-000003/model.safetensors")
+    for line, path in zip(caplog.messages, paths, strict=True):
+        assert f"{path} is damaged" in line
         assert line.endswith("going back to the checkpoint before")
         assert "\n" not in line
 
 
-def test_nothing_is_said_where_the_last_checkpoint_is_intact(run: Run, save: Save) -> None:
+def test_an_intact_last_checkpoint_logs_nothing(run: Run, save: Save, caplog: pytest.LogCaptureFixture) -> None:
     save(1)
-    said: list[str] = []
-    assert run.last_intact(said.append).step == 1
-    assert said == []
+    assert run.last_intact().step == 1
+    assert caplog.messages == []
 
 
 def test_a_run_without_an_intact_checkpoint_is_refused(run: Run, save: Save) -> None:
     damage(save(1))
     with pytest.raises(CheckpointError, match=r"no checkpoint of .* is intact; start again with another --out"):
-        run.last_intact(lambda line: None)
+        run.last_intact()
 
 
 # --- metrics ---------------------------------------------------------------------------------------------------------
@@ -142,13 +158,13 @@ def cut(run: Run, count: int) -> None:
 
 
 @pytest.mark.parametrize("count", [1, 2, 20])
-def test_a_last_line_that_a_crash_cut_is_left_out(count: int, measured: Run) -> None:
+def test_a_truncated_last_line_is_left_out(count: int, measured: Run) -> None:
     cut(measured, count)
     assert measured.metrics() == LINES[:2]
 
 
 @pytest.mark.parametrize("was_cut", [False, True])
-def test_going_on_from_a_checkpoint_forgets_what_came_after_it(was_cut: bool, measured: Run) -> None:
+def test_resuming_drops_the_metrics_after_the_checkpoint(was_cut: bool, measured: Run) -> None:
     if was_cut:
         cut(measured, 5)
     measured.forget_metrics_after(2)

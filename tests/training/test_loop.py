@@ -1,9 +1,10 @@
-"""The loop: it learns, acts when due, and goes on from any step as if it had never stopped."""
+"""The training loop: learning, actions, early stopping, and resuming bit-identical to never stopping."""
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +19,12 @@ from foretell.data.loader import Loader
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.language_model import load_model
+from foretell.language_model import load_model, save_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint, save_checkpoint
 from foretell.text import train_tokenizer
-from foretell.training.actions import Action, Progress
-from foretell.training.loop import train
+from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.schedule import learning_rate_at
@@ -34,11 +34,11 @@ MakeObjective = Callable[..., Objective]
 Settings = Callable[..., TrainingConfig]
 
 STEPS = 6
-TOKENIZER = train_tokenizer("characters", ["abcdefghijklm"])  # with the end token 14, as many as the model has
+TOKENIZER = train_tokenizer("characters", ["abcdefghijklm"])  # with the end token 14 tokens, as many as the model has
 
 
 class Training:
-    """A decoder and its optimizer on the way through the steps."""
+    """A decoder and its optimizer during training."""
 
     def __init__(self, decoder: Decoder, config: TrainingConfig, loader: Loader, dtype: torch.dtype, step: int = 0):
         self.objective, self.config, self.loader, self.dtype = Objective(decoder), config, loader, dtype
@@ -70,15 +70,15 @@ class Training:
         return copy.deepcopy({**decoder.state_dict(), **moments})
 
     def save(self, folder: Path) -> Checkpoint:
-        return save_checkpoint(
-            folder, self.progress.step, self.objective.decoder, TOKENIZER, self.optimizer, {"step": self.progress.step}
-        )
+        decoder, step = self.objective.decoder, self.progress.step
+        write_model = partial(save_model, decoder=decoder, tokenizer=TOKENIZER)
+        return save_checkpoint(folder, step, write_model, decoder, self.optimizer, {"step": step})
 
 
 def resumed(checkpoint: Checkpoint, config: TrainingConfig, loader: Loader, dtype: torch.dtype) -> Training:
     decoder = load_model(checkpoint.directory, for_training=True).decoder
     training = Training(decoder, config, loader, dtype, checkpoint.training()["step"])
-    checkpoint.load_optimizer(training.optimizer, dict(decoder.named_parameters()))
+    checkpoint.load_optimizer(training.optimizer, decoder)
     return training
 
 
@@ -97,12 +97,12 @@ def training(
     request: pytest.FixtureRequest, make_objective: MakeObjective, settings: Settings, loader: Loader
 ) -> Training:
     optimizer, precision = request.param.split("-")
-    config = settings(steps=STEPS, accumulation=2, optimizer=optimizer, label_smoothing=0.1)
+    config = settings(steps=STEPS, gradient_accumulation_steps=2, optimizer=optimizer, label_smoothing=0.1)
     return Training(make_objective(dropout=0.2).decoder, config, loader, PRECISIONS[precision])
 
 
 @pytest.mark.parametrize("interrupted_after", range(1, STEPS))
-def test_a_resumed_training_equals_the_uninterrupted_one_to_the_bit(
+def test_resumed_training_is_bit_identical_to_uninterrupted_training(
     interrupted_after: int, training: Training, tmp_path: Path
 ) -> None:
     training.go(until=interrupted_after)
@@ -128,7 +128,7 @@ def forget_dropout(training: Training) -> None:
 
 
 @pytest.mark.parametrize("forget", [forget_moments, forget_step, forget_dropout])
-def test_a_training_that_forgets_something_is_noticed(
+def test_resuming_without_a_part_of_the_state_gives_other_weights(
     forget: Callable[[Training], None], training: Training, tmp_path: Path
 ) -> None:
     training.go(until=3)
@@ -144,19 +144,17 @@ def test_weights_and_moments_stay_in_float32_when_products_are_in_bfloat16(train
     assert {value.dtype for value in training.state.values()} == {torch.float32}
 
 
-# --- what happens beside it ------------------------------------------------------------------------------------------
+# --- actions ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("every", "due"), [(1, [1, 2, 3, 4, 5, 6]), (4, [4, 6]), (6, [6]), (100, [6])])
-def test_an_action_is_run_every_so_many_steps_and_after_the_last(
-    every: int, due: list[int], training: Training
-) -> None:
+def test_an_action_runs_every_n_steps_and_after_the_last(every: int, due: list[int], training: Training) -> None:
     steps: list[int] = []
     training.go(actions=[Action(every, lambda progress: steps.append(progress.step))])
     assert steps == due
 
 
-def test_progress_tells_what_has_been_done(training: Training) -> None:
+def test_progress_holds_rates_tokens_seconds_and_loss(training: Training) -> None:
     rates: list[float | None] = []
     training.go(actions=[Action(1, lambda progress: rates.append(progress.learning_rate))])
     assert rates == [learning_rate_at(step, training.config) for step in range(STEPS)]
@@ -165,7 +163,7 @@ def test_progress_tells_what_has_been_done(training: Training) -> None:
     assert training.progress.loss is not None
 
 
-def test_actions_cannot_move_the_training(training: Training, make_objective: MakeObjective) -> None:
+def test_actions_do_not_change_the_training(training: Training, make_objective: MakeObjective) -> None:
     undisturbed = copy.deepcopy(training)
     undisturbed.go()
 
@@ -180,14 +178,53 @@ def test_actions_cannot_move_the_training(training: Training, make_objective: Ma
     assert equal(training.state, undisturbed.state)
 
 
+# --- early stopping --------------------------------------------------------------------------------------------------
+
+
+def evaluations_until_stop(losses: list[float | None], config: TrainingConfig) -> int | None:
+    """The number of evaluations after which training stops; None if it does not."""
+    progress = Progress()
+    for count, progress.validation_loss in enumerate(losses, start=1):
+        record_evaluation(progress)
+        if is_out_of_patience(progress, config):
+            return count
+    return None
+
+
+@pytest.mark.parametrize(
+    ("losses", "patience", "stop"),
+    [
+        ([3.0, 2.0, 1.0, 0.5], 1, None),
+        ([3.0, 4.0, 2.0], 1, 2),
+        ([3.0, 4.0, 2.0, 5.0], 2, None),
+        ([3.0, 4.0, 5.0, 2.0], 2, 3),
+        ([3.0, 3.0, 3.0], 2, 3),  # an equal loss is not better
+        ([3.0, 2.9, 3.0, 2.95, 2.8, 9.0], 2, 4),  # better than the one before is not better than the best
+        ([None, None, None], 1, None),
+        ([3.0, 4.0, 5.0, 6.0], None, None),
+    ],
+)
+def test_training_stops_after_patience_evaluations_without_improvement(
+    losses: list[float | None], patience: int | None, stop: int | None, settings: Settings
+) -> None:
+    assert evaluations_until_stop(losses, settings(patience=patience)) == stop
+
+
+def test_the_first_evaluation_is_the_best_so_far() -> None:
+    progress = Progress(validation_loss=3.0)
+    assert record_evaluation(progress)
+    assert not record_evaluation(progress)
+    assert (progress.best_validation_loss, progress.evaluations_since_best) == (3.0, 1)
+
+
 # --- learning --------------------------------------------------------------------------------------------------------
 
 
-# Muon takes AdamW's learning rate; plain descent needs a larger one, and gets less far
+# Muon takes AdamW's learning rate; SGD needs a larger one, and reaches a higher loss
 @pytest.mark.parametrize(
     ("optimizer", "learning_rate", "limit"), [("adamw", 0.02, 0.5), ("muon", 0.02, 0.5), ("sgd", 0.2, 1.0)]
 )
-def test_the_loss_falls_on_a_text_that_can_be_learned(
+def test_the_loss_falls_on_a_learnable_text(
     optimizer: str,
     learning_rate: float,
     limit: float,
@@ -195,12 +232,12 @@ def test_the_loss_falls_on_a_text_that_can_be_learned(
     settings: Settings,
     loader: Loader,
 ) -> None:
-    config = settings(steps=80, learning_rate=learning_rate, min_learning_rate=0.1, optimizer=optimizer)
+    config = settings(steps=80, learning_rate=learning_rate, final_learning_rate_share=0.1, optimizer=optimizer)
     training = Training(make_objective().decoder, config, loader, torch.float32)
     losses: list[float] = []
     training.go(until=80, actions=[Action(1, lambda progress: losses.append(progress.loss or 0))])
     assert losses[0] == pytest.approx(np.log(14), abs=0.2)
-    assert sum(losses[-5:]) / 5 < limit  # the first place of a window cannot know the direction: about ln(2) / 6
+    assert sum(losses[-5:]) / 5 < limit  # the first position of a window cannot know the direction: about ln(2) / 6
 
 
 HOW, IS, LIVING, IN, AMSTERDAM, EXCITING, END = range(7)

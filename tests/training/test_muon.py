@@ -1,4 +1,4 @@
-"""Muon: its steps are nearly orthogonal, of AdamW's size, and the same whether matrices are stacked or alone."""
+"""Muon: its updates are nearly orthogonal, of AdamW's size, and the same for stacked matrices as for single ones."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
 
 from foretell.training import muon
-from foretell.training.muon import Muon, orthogonalize
+from foretell.training.muon import Muon, orthogonalize, orthogonalize_flops
 
 SIDES = st.integers(1, 40)
 
@@ -30,34 +31,34 @@ def singular_values(matrix: Tensor) -> Tensor:
 def test_all_singular_values_become_about_1(rows: int, columns: int, seed: int, scale: float, smallest: float) -> None:
     count = min(rows, columns)
     matrix = matrix_with(torch.linspace(1, smallest, count) * scale, rows, columns, seed)
-    found = singular_values(orthogonalize(matrix[None], torch.float32)[0])
-    assert found.min() > 0.65
-    assert found.max() < 1.2
+    values = singular_values(orthogonalize(matrix[None], torch.float32)[0])
+    assert values.min() > 0.65
+    assert values.max() < 1.2
 
 
 @given(rows=SIDES, columns=SIDES, seed=st.integers(0, 999))
-def test_the_directions_stay_those_of_the_matrix(rows: int, columns: int, seed: int) -> None:
-    """U' (near U V') V has the new singular values in its diagonal and nothing beside it."""
+def test_singular_vectors_stay_those_of_the_matrix(rows: int, columns: int, seed: int) -> None:
+    """U' (near U V') V has the new singular values on its diagonal and zeros elsewhere."""
     matrix = matrix_with(torch.linspace(1, 0.5, min(rows, columns)), rows, columns, seed).double()
     u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
     inside = u.mT @ orthogonalize(matrix[None], torch.float64)[0] @ vt.mT
     torch.testing.assert_close(inside, inside.diag().diag(), rtol=0, atol=1e-9)
 
 
-def test_one_iteration_less_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_few_iterations_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = matrix_with(torch.linspace(1, 0.1, 40), 40, 40, 0)
     monkeypatch.setattr(muon, "ITERATIONS", 2)
     assert singular_values(orthogonalize(matrix[None], torch.float32)[0]).min() < 0.65
 
 
-def test_in_bfloat16_they_become_about_1_too() -> None:
+def test_in_bfloat16_singular_values_become_about_1_too() -> None:
     matrix = matrix_with(torch.linspace(1, 0.1, 40), 40, 96, 0)
-    found = singular_values(orthogonalize(matrix[None], torch.bfloat16)[0])
-    assert found.min() > 0.6
-    assert found.max() < 1.25
+    values = singular_values(orthogonalize(matrix[None], torch.bfloat16)[0])
+    assert values.min() > 0.6
+    assert values.max() < 1.25
 
 
-def test_a_gradient_of_nothing_is_a_step_of_nothing() -> None:
+def test_a_zero_gradient_gives_a_zero_update() -> None:
     assert torch.equal(orthogonalize(torch.zeros(2, 3, 5), torch.float32), torch.zeros(2, 3, 5))
 
 
@@ -83,7 +84,7 @@ def make_muon(weights: list[Tensor], dtype: torch.dtype = torch.float32, momentu
     return Muon([{"params": weights, "weight_decay": 0.2}], learning_rate=0.1, momentum=momentum, dtype=dtype)
 
 
-def test_steps_are_those_of_torchs_muon(gradients: list[list[Tensor]]) -> None:
+def test_updates_agree_with_torchs_muon(gradients: list[list[Tensor]]) -> None:
     """Both round to bfloat16, at other places; another momentum would be noticed."""
     ours, others, theirs = new_weights(), new_weights(), new_weights()
     steps_of(make_muon(ours, torch.bfloat16), ours, gradients)
@@ -96,7 +97,7 @@ def test_steps_are_those_of_torchs_muon(gradients: list[list[Tensor]]) -> None:
 
 
 @pytest.mark.parametrize("elements", [1, 2**20], ids=["alone", "stacked"])
-def test_matrices_that_are_stacked_move_as_they_would_alone(
+def test_stacked_matrices_are_updated_as_single_ones(
     elements: int, gradients: list[list[Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(muon, "ELEMENTS_AT_ONCE", elements)
@@ -113,3 +114,10 @@ def test_an_update_has_the_size_of_one_of_adamw(shape: tuple[int, int]) -> None:
     weight.grad = torch.randn(shape, generator=torch.Generator().manual_seed(0))
     Muon([{"params": [weight]}], learning_rate=1.0, momentum=0.95, dtype=torch.float32).step()
     assert weight.square().mean().sqrt().item() == pytest.approx(0.2, rel=0.25)
+
+
+@pytest.mark.parametrize("shape", [(8, 8), (8, 24), (24, 8)])
+def test_the_counted_operations_are_those_of_the_products(shape: tuple[int, int]) -> None:
+    with FlopCounterMode(display=False) as counter:
+        orthogonalize(torch.randn(1, *shape, generator=torch.Generator().manual_seed(0)), torch.float32)
+    assert orthogonalize_flops(*shape) == counter.get_total_flops()

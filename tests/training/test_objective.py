@@ -40,7 +40,7 @@ def test_the_loss_is_the_cross_entropy_of_the_targets_that_count(make_objective:
 
 @pytest.mark.parametrize("logits_at_once", CHUNKS.values(), ids=CHUNKS)
 @pytest.mark.parametrize("tied", [True, False])
-def test_a_loss_in_chunks_and_its_gradient_are_those_of_the_whole(
+def test_chunked_loss_and_gradient_equal_the_unchunked_ones(
     logits_at_once: int, tied: bool, make_objective: MakeObjective, batch: Batch
 ) -> None:
     whole = make_objective(tie_embeddings=tied, dropout=0.2)
@@ -51,7 +51,7 @@ def test_a_loss_in_chunks_and_its_gradient_are_those_of_the_whole(
         torch.testing.assert_close(gradient, expected[path], rtol=1e-5, atol=1e-6)
 
 
-def test_chunks_are_no_larger_than_asked_for(make_objective: MakeObjective, batch: Batch) -> None:
+def test_chunks_stay_within_the_limit(make_objective: MakeObjective, batch: Batch) -> None:
     objective = make_objective(14 * 7)
     sizes = []
     objective.decoder.head.register_forward_hook(lambda module, inputs, logits: sizes.append(logits.numel()))
@@ -60,9 +60,7 @@ def test_chunks_are_no_larger_than_asked_for(make_objective: MakeObjective, batc
     assert sum(sizes) == batch.ids.numel() * 14
 
 
-def test_targets_of_weight_0_move_neither_the_loss_nor_the_gradient(
-    make_objective: MakeObjective, batch: Batch
-) -> None:
+def test_targets_of_weight_0_change_neither_loss_nor_gradient(make_objective: MakeObjective, batch: Batch) -> None:
     other = dataclasses.replace(batch, targets=torch.where(batch.loss_weights == 1, batch.targets, 5))
     assert not torch.equal(other.targets, batch.targets)
     objective = make_objective()
@@ -71,14 +69,12 @@ def test_targets_of_weight_0_move_neither_the_loss_nor_the_gradient(
     assert all(torch.equal(gradient, expected[path]) for path, gradient in gradients(objective, other).items())
 
 
-def test_a_batch_in_which_nothing_counts_has_loss_0(make_objective: MakeObjective, batch: Batch) -> None:
+def test_a_batch_without_targets_has_loss_0(make_objective: MakeObjective, batch: Batch) -> None:
     loss = make_objective()(dataclasses.replace(batch, loss_weights=torch.zeros_like(batch.loss_weights)))
     assert (float(loss.sum.detach()), float(loss.count), loss.mean) == (0, 0, 0)
 
 
-def test_a_model_that_finds_all_tokens_equally_likely_loses_the_logarithm_of_their_number(
-    make_objective: MakeObjective, batch: Batch
-) -> None:
+def test_uniform_predictions_have_the_loss_ln_of_the_vocabulary(make_objective: MakeObjective, batch: Batch) -> None:
     objective = make_objective()
     torch.nn.init.zeros_(objective.decoder.embed.token.weight)
     evaluation = evaluate(objective, [batch])
@@ -87,9 +83,7 @@ def test_a_model_that_finds_all_tokens_equally_likely_loses_the_logarithm_of_the
     assert evaluation.tokens == batch.count
 
 
-def test_an_evaluation_of_several_batches_weighs_every_target_alike(
-    make_objective: MakeObjective, batch: Batch
-) -> None:
+def test_evaluation_of_several_batches_weighs_all_targets_equally(make_objective: MakeObjective, batch: Batch) -> None:
     objective = make_objective(dropout=0.3)
     together = evaluate(objective, [batch])
     in_parts = evaluate(objective, [batch.rows(0, 1), batch.rows(1, 8)])
@@ -102,7 +96,7 @@ def test_an_evaluation_of_several_batches_weighs_every_target_alike(
 
 
 @pytest.mark.parametrize("logits_at_once", [14 * 7, 10**6], ids=["chunks", "at once"])
-def test_smoothed_targets_leave_a_share_for_every_token(
+def test_label_smoothing_leaves_a_share_for_every_token(
     logits_at_once: int, make_objective: MakeObjective, batch: Batch
 ) -> None:
     decoder = make_objective().decoder
@@ -114,7 +108,7 @@ def test_smoothed_targets_leave_a_share_for_every_token(
     assert "smoothed_cross_entropy" in loss(batch).parts
 
 
-def test_what_is_evaluated_is_never_smoothed(make_objective: MakeObjective, batch: Batch) -> None:
+def test_evaluation_is_never_smoothed(make_objective: MakeObjective, batch: Batch) -> None:
     plain = make_objective()
     smoothed = Objective(plain.decoder, label_smoothing=0.3).train()
     assert not torch.equal(smoothed(batch).sum, plain(batch).sum)

@@ -1,4 +1,4 @@
-"""Which weights decay, which optimizer moves which, and that each is what it is called."""
+"""Which weights decay, which optimizer updates which, and that each follows its formula."""
 
 from __future__ import annotations
 
@@ -11,8 +11,16 @@ import torch
 from foretell.config import TrainingConfig
 from foretell.data.batch import Batch
 from foretell.errors import ConfigError
+from foretell.training.muon import orthogonalize_flops
 from foretell.training.objective import Objective
-from foretell.training.optimizer import OPTIMIZERS, make_optimizer, set_learning_rate
+from foretell.training.optimizer import (
+    OPTIMIZERS,
+    freeze,
+    make_optimizer,
+    moments_per_element,
+    optimizer_flops_per_step,
+    set_learning_rate,
+)
 from foretell.training.step import training_step
 
 MakeObjective = Callable[..., Objective]
@@ -37,40 +45,38 @@ def decays(make_objective: MakeObjective, config: TrainingConfig) -> dict[str, f
     decoder = make_objective(tie_embeddings=False).decoder
     groups = make_optimizer(decoder, config).param_groups
     return {
-        path: next(group["weight_decay"] for group in groups if any(one is weight for one in group["params"]))
+        path: next(group["weight_decay"] for group in groups if any(member is weight for member in group["params"]))
         for path, weight in decoder.named_parameters()
     }
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_glob_gives_its_weights_their_decay_and_the_last_one_counts(
+def test_the_last_matching_glob_gives_the_decay(
     optimizer: str, make_objective: MakeObjective, settings: Settings
 ) -> None:
     by_path = {"embed.**": 0.0, "trunk.blocks.1.**": 0.02, "**.query.weight": 0.5, "**.norm.bias": 0.25}
-    found = decays(make_objective, settings(optimizer=optimizer, weight_decay=0.3, weight_decay_by_path=by_path))
-    assert found["embed.token.weight"] == 0
-    assert found["trunk.blocks.0.attention.query.weight"] == 0.5
-    assert found["trunk.blocks.1.attention.query.weight"] == 0.5
-    assert found["trunk.blocks.1.attention.key.weight"] == 0.02
-    assert found["trunk.blocks.1.attention.key.bias"] == 0.02
-    assert found["trunk.blocks.0.attention.key.weight"] == 0.3
-    assert found["trunk.blocks.0.attention.key.bias"] == 0
-    assert found["trunk.norm.bias"] == 0.25
-    assert found["head.weight"] == 0.3
+    decay = decays(make_objective, settings(optimizer=optimizer, weight_decay=0.3, weight_decay_by_path=by_path))
+    assert decay["embed.token.weight"] == 0
+    assert decay["trunk.blocks.0.attention.query.weight"] == 0.5
+    assert decay["trunk.blocks.1.attention.query.weight"] == 0.5
+    assert decay["trunk.blocks.1.attention.key.weight"] == 0.02
+    assert decay["trunk.blocks.1.attention.key.bias"] == 0.02
+    assert decay["trunk.blocks.0.attention.key.weight"] == 0.3
+    assert decay["trunk.blocks.0.attention.key.bias"] == 0
+    assert decay["trunk.norm.bias"] == 0.25
+    assert decay["head.weight"] == 0.3
 
 
-def test_a_glob_that_no_weight_matches_is_refused_with_those_near_it(
-    make_objective: MakeObjective, settings: Settings
-) -> None:
+def test_a_glob_without_a_match_is_refused_with_near_names(make_objective: MakeObjective, settings: Settings) -> None:
     with pytest.raises(ConfigError, match=r"no weight is named 'embed.tokn.weight'; near it: embed.token.weight"):
         make_optimizer(make_objective().decoder, settings(weight_decay_by_path={"embed.tokn.weight": 0.1}))
 
 
-def test_frozen_weights_are_left_out(make_objective: MakeObjective, settings: Settings) -> None:
+def test_weights_without_a_gradient_are_left_out(make_objective: MakeObjective, settings: Settings) -> None:
     decoder = make_objective().decoder
     decoder.embed.requires_grad_(False)
     groups = make_optimizer(decoder, settings()).param_groups
-    assert not any(one is decoder.embed.token.weight for group in groups for one in group["params"])
+    assert not any(member is decoder.embed.token.weight for group in groups for member in group["params"])
 
 
 @pytest.mark.parametrize(("name", "groups"), [("adamw", 2), ("muon", 3), ("sgd", 2)])
@@ -83,7 +89,7 @@ def test_a_learning_rate_is_set_for_all_groups(
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_learning_rate_of_0_moves_no_weight(
+def test_a_learning_rate_of_0_changes_no_weight(
     name: str, make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
     """Also those of the parts of a composite, which take it from the groups that they share with it."""
@@ -99,7 +105,7 @@ def test_a_learning_rate_of_0_moves_no_weight(
 
 
 @pytest.mark.parametrize("tied", [True, False])
-def test_muon_moves_the_matrices_of_the_trunk_and_adamw_all_else(
+def test_muon_updates_the_matrices_of_the_trunk_and_adamw_all_others(
     tied: bool, make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
     objective = make_objective(tie_embeddings=tied)
@@ -111,7 +117,7 @@ def test_muon_moves_the_matrices_of_the_trunk_and_adamw_all_else(
         assert set(optimizer.state[weight]) == ({"momentum"} if is_matrix else {"step", "exp_avg", "exp_avg_sq"}), path
 
 
-def test_gradient_descent_is_the_formula_and_its_decay_is_not_remembered(settings: Settings) -> None:
+def test_sgd_follows_the_formula_and_its_decay_stays_out_of_the_momentum(settings: Settings) -> None:
     layer = torch.nn.Linear(1, 1, bias=False).double()
     torch.nn.init.constant_(layer.weight, 2.0)
     config = settings(optimizer="sgd", learning_rate=0.1, weight_decay=0.5, momentum=0.8)
@@ -125,7 +131,7 @@ def test_gradient_descent_is_the_formula_and_its_decay_is_not_remembered(setting
         assert layer.weight.item() == pytest.approx(weight, rel=1e-12)
 
 
-def test_a_step_is_the_formula(settings: Settings) -> None:
+def test_adamw_follows_the_formula(settings: Settings) -> None:
     layer = torch.nn.Linear(1, 1, bias=False).double()
     torch.nn.init.constant_(layer.weight, 2.0)
     config = settings(learning_rate=0.1, weight_decay=0.5, beta1=0.8, beta2=0.9, epsilon=1e-3)
@@ -138,3 +144,48 @@ def test_a_step_is_the_formula(settings: Settings) -> None:
         mean, square = 0.8 * mean + 0.2 * gradient, 0.9 * square + 0.1 * gradient**2
         weight -= 0.1 * (mean / (1 - 0.8**step)) / ((square / (1 - 0.9**step)) ** 0.5 + 1e-3)
         assert layer.weight.item() == pytest.approx(weight, rel=1e-12)
+
+
+# --- frozen weights, and what an optimizer holds and computes ---------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize("frozen", [(), ("embed.**", "trunk.blocks.1.**")])
+def test_the_predicted_moments_are_those_that_the_optimizer_holds(
+    name: str, frozen: tuple[str, ...], make_objective: MakeObjective, settings: Settings, batch: Batch
+) -> None:
+    objective = make_objective()
+    config = settings(optimizer=name, frozen=frozen)
+    freeze(objective.decoder, config)
+    optimizer = make_optimizer(objective.decoder, config)
+    training_step(objective, optimizer, batch, 0, config)
+    for path, weight in objective.decoder.named_parameters():
+        moments = [value for value in optimizer.state.get(weight, {}).values() if value.shape == weight.shape]
+        assert len(moments) == moments_per_element(path, tuple(weight.shape), config), path
+
+
+def test_freezing_sets_no_other_weight_free(make_objective: MakeObjective, settings: Settings) -> None:
+    decoder = make_objective().decoder
+    decoder.trunk.requires_grad_(False)
+    freeze(decoder, settings(frozen=("embed.position.weight",)))
+    assert [path for path, weight in decoder.named_parameters() if weight.requires_grad] == ["embed.token.weight"]
+
+
+def test_a_decay_glob_may_match_a_frozen_weight(make_objective: MakeObjective, settings: Settings) -> None:
+    decoder = make_objective().decoder
+    config = settings(frozen=("embed.**",), weight_decay_by_path={"embed.**": 0.0})
+    freeze(decoder, config)
+    make_optimizer(decoder, config)
+
+
+def test_only_muon_has_products_and_they_are_those_of_its_trained_matrices(settings: Settings) -> None:
+    shapes = {
+        "embed.token.weight": (50, 8),
+        "trunk.a.weight": (8, 24),
+        "trunk.b.weight": (24, 8),
+        "trunk.b.bias": (24,),
+    }
+    assert optimizer_flops_per_step(shapes, settings()) == 0
+    whole = optimizer_flops_per_step(shapes, settings(optimizer="muon"))
+    assert whole == 2 * orthogonalize_flops(8, 24)
+    assert optimizer_flops_per_step(shapes, settings(optimizer="muon", frozen=("trunk.a.**",))) == whole / 2

@@ -1,4 +1,4 @@
-"""The learning rate at the corners of each schedule."""
+"""Learning rates of each schedule."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def share(step: int, settings: Settings, **changes: object) -> float:
 
 
 @pytest.mark.parametrize("schedule", CORNERS)
-def test_a_schedule_passes_its_corners(schedule: str, settings: Settings) -> None:
+def test_a_schedule_has_the_expected_rates(schedule: str, settings: Settings) -> None:
     for step, expected in CORNERS[schedule]:
         assert share(step, settings, schedule=schedule) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("schedule", CORNERS)
-def test_warm_up_is_a_straight_line_that_does_not_begin_at_0(schedule: str, settings: Settings) -> None:
+def test_warm_up_is_linear_and_does_not_begin_at_0(schedule: str, settings: Settings) -> None:
     shares = [share(step, settings, schedule=schedule) for step in range(10)]
     assert shares == pytest.approx([(step + 1) / 10 for step in range(10)])
 
 
 @pytest.mark.parametrize("schedule", CORNERS)
-def test_after_warm_up_no_schedule_rises_nor_goes_below_its_floor(schedule: str, settings: Settings) -> None:
+def test_after_warm_up_no_schedule_rises_or_falls_below_its_final_share(schedule: str, settings: Settings) -> None:
     shares = [share(step, settings, schedule=schedule) for step in range(10, 130)]
     assert shares == sorted(shares, reverse=True)
     assert min(shares) >= 0.1 - 1e-12
@@ -49,6 +49,6 @@ def test_without_warm_up_the_first_step_has_the_whole_learning_rate(settings: Se
     assert learning_rate_at(0, settings(steps=5, warmup_steps=0, learning_rate=0.02)) == 0.02
 
 
-def test_a_run_that_is_all_warm_up_ends_before_any_decay(settings: Settings) -> None:
+def test_a_run_shorter_than_the_warm_up_never_decays(settings: Settings) -> None:
     config = settings(steps=5, warmup_steps=10, learning_rate=1.0)
     assert [learning_rate_at(step, config) for step in range(5)] == pytest.approx([0.1, 0.2, 0.3, 0.4, 0.5])

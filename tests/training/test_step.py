@@ -1,4 +1,4 @@
-"""One optimizer step: however the batch is cut, the same; and nothing happens where a number is not finite."""
+"""One optimizer step: the same for any number of micro-batches, and no update if a number is not finite."""
 
 from __future__ import annotations
 
@@ -44,24 +44,26 @@ def gradient_of_step(
 
 
 @pytest.mark.parametrize("accumulation", [2, 4, 8])
-def test_accumulated_gradients_are_those_of_one_big_batch(
+def test_accumulated_gradients_equal_those_of_one_big_batch(
     accumulation: int, make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
     loss, whole = gradient_of_step(make_objective(dropout=0.2), batch, settings(clip_norm=None))
     found, parts = gradient_of_step(
-        make_objective(dropout=0.2), batch, settings(clip_norm=None, accumulation=accumulation)
+        make_objective(dropout=0.2), batch, settings(clip_norm=None, gradient_accumulation_steps=accumulation)
     )
     assert found == pytest.approx(loss, rel=1e-6)
     for path, gradient in parts.items():
         torch.testing.assert_close(gradient, whole[path], rtol=0, atol=1e-6)
 
 
-def test_accumulated_steps_end_at_the_weights_of_big_steps(
+def test_accumulated_steps_reach_the_weights_of_big_steps(
     make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
     ends = []
     for accumulation in (1, 4):
-        config = settings(accumulation=accumulation, epsilon=1e-4)  # a larger one, for Adam enlarges tiny differences
+        config = settings(
+            gradient_accumulation_steps=accumulation, epsilon=1e-4
+        )  # larger, since Adam enlarges tiny differences
         objective = make_objective(dropout=0.2)
         optimizer = make_optimizer(objective, config)
         for step in range(5):
@@ -71,21 +73,21 @@ def test_accumulated_steps_end_at_the_weights_of_big_steps(
         torch.testing.assert_close(ends[1][path], weight, rtol=0, atol=1e-6)
 
 
-def rows_that_forget_where_they_stood(batch: Batch, accumulation: int) -> Iterator[tuple[int, Batch]]:
+def micro_batches_without_their_first_row(batch: Batch, accumulation: int) -> Iterator[tuple[int, Batch]]:
     return ((0, part) for _, part in iter_micro_batches(batch, accumulation))
 
 
-def test_micro_batches_that_forget_their_place_are_noticed(
+def test_micro_batches_without_their_first_row_give_other_gradients(
     make_objective: MakeObjective, settings: Settings, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, whole = gradient_of_step(make_objective(dropout=0.2), batch, settings())
-    monkeypatch.setattr(step_module, "iter_micro_batches", rows_that_forget_where_they_stood)
-    _, parts = gradient_of_step(make_objective(dropout=0.2), batch, settings(accumulation=4))
+    monkeypatch.setattr(step_module, "iter_micro_batches", micro_batches_without_their_first_row)
+    _, parts = gradient_of_step(make_objective(dropout=0.2), batch, settings(gradient_accumulation_steps=4))
     assert any(not torch.allclose(parts[path], gradient, rtol=0, atol=1e-4) for path, gradient in whole.items())
 
 
 @pytest.mark.parametrize(("step", "seed"), [(5, 1), (4, 2)])
-def test_another_step_or_seed_drops_out_other_elements(
+def test_another_step_or_seed_drops_other_elements(
     step: int, seed: int, make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
     losses = [
@@ -95,7 +97,7 @@ def test_another_step_or_seed_drops_out_other_elements(
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_micro_batches_are_the_rows_in_order_each_with_its_first(batch: Batch) -> None:
+def test_micro_batches_are_the_rows_in_order_with_their_first_row(batch: Batch) -> None:
     parts = list(iter_micro_batches(batch, 4))
     assert [first for first, _ in parts] == [0, 2, 4, 6]
     assert torch.equal(torch.cat([part.ids for _, part in parts]), batch.ids)
@@ -108,7 +110,7 @@ def norm(gradient: dict[str, Tensor]) -> float:
     return float(torch.cat([part.flatten() for part in gradient.values()]).norm())
 
 
-def test_a_long_gradient_is_shortened_and_keeps_its_direction(
+def test_a_long_gradient_is_clipped_in_its_direction(
     make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
     _, free = gradient_of_step(make_objective(), batch, settings(clip_norm=None))
@@ -117,7 +119,7 @@ def test_a_long_gradient_is_shortened_and_keeps_its_direction(
         torch.testing.assert_close(part, free[path] / 2, rtol=1e-4, atol=1e-7)
 
 
-def test_a_short_gradient_is_left_alone_and_its_norm_reported(
+def test_a_short_gradient_is_not_clipped_and_its_norm_is_reported(
     make_objective: MakeObjective, settings: Settings, batch: Batch
 ) -> None:
     _, free = gradient_of_step(make_objective(), batch, settings(clip_norm=None))
@@ -141,14 +143,14 @@ def spoil_gradient(objective: Objective) -> None:
 @pytest.mark.parametrize(
     ("spoil", "message"), [(spoil_loss, "step 3: the loss is nan"), (spoil_gradient, "step 3: the gradient is nan")]
 )
-def test_a_step_that_is_not_finite_leaves_every_weight_and_moment_as_it_was(
+def test_a_non_finite_step_changes_no_weight_and_no_moment(
     spoil: Callable[[Objective], None],
     message: str,
     make_objective: MakeObjective,
     settings: Settings,
     batch: Batch,
 ) -> None:
-    config, objective = settings(accumulation=2), make_objective()
+    config, objective = settings(gradient_accumulation_steps=2), make_objective()
     optimizer = make_optimizer(objective, config)
     for step in range(2):
         training_step(objective, optimizer, batch, step, config)

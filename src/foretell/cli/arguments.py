@@ -13,7 +13,7 @@ from cyclopts import Parameter
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.pretraining.prepare import Source
+    from foretell.pretraining.tokens import Source
 
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
 SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)

@@ -1,4 +1,4 @@
-"""`foretell demo`: a model learns to write, in front of your eyes, in about two and a half minutes."""
+"""`foretell demo`: train a small model in about two and a half minutes, and ask it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cyclopts import Parameter
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from foretell.pretraining.session import Session
+    from foretell.pretraining.task import TextTask
+    from foretell.session.session import Session
 
 PROMPT = "The return value of the function"
 TRAINING_MINUTES = 2.1
@@ -51,7 +52,7 @@ def demo(
 
 
 def show_text(console: Console) -> None:
-    """What it will learn from."""
+    """The training text: where it is from, and its first lines."""
     from foretell.cli.demo_display import title
     from foretell.data.corpora import describe_embedded_corpus, embedded_corpus
 
@@ -64,7 +65,7 @@ def show_text(console: Console) -> None:
 
 
 def gzip_bits_per_byte() -> float:
-    """What gzip -9 needs for each byte of the text that the model does not learn from."""
+    """Bits per byte of the held-out text under gzip -9."""
     from foretell.data.corpora import embedded_corpus
     from foretell.data.split import split_documents
 
@@ -73,18 +74,21 @@ def gzip_bits_per_byte() -> float:
     return 8 * len(gzip.compress(data, compresslevel=9, mtime=0)) / len(data)
 
 
-def show_result(console: Console, session: Session, gzip_bits: float) -> None:
-    """What was learned, what it expects next, and what it writes."""
+def show_result(console: Console, session: Session[TextTask], gzip_bits: float) -> None:
+    """The loss on held-out text, the likeliest next tokens, and a continuation."""
     from foretell.cli.demo_display import title
     from foretell.cli.next import show
     from foretell.inference.completion import generate
     from foretell.inference.query import next_tokens
     from foretell.loading import load
 
-    bits = session.bits_per_byte(session.evaluate_held_out().loss)
-    verdict = "it found more order there than gzip" if bits < gzip_bits else "gzip is still ahead"
+    task = session.task
+    bits = task.bits_per_byte(task.evaluate_held_out(session.dtype).loss)
+    verdict = "fewer than gzip" if bits < gzip_bits else "gzip is still ahead"
     console.print()
-    console.print(f"On text it has never seen: {bits:.2f} bits a byte, gzip {gzip_bits:.2f}; {verdict}.", style="bold")
+    console.print(
+        f"On text it has never seen: {bits:.2f} bits per byte, gzip {gzip_bits:.2f}; {verdict}.", style="bold"
+    )
     model = load(session.run.directory)
     title(console, "4 what comes next", "the five likeliest tokens, and how likely each is")
     show(next_tokens(model, PROMPT)[0], console)
@@ -93,7 +97,7 @@ def show_result(console: Console, session: Session, gzip_bits: float) -> None:
 
 
 def say_goodbye(console: Console, directory: Path) -> None:
-    """Where the run lies, and three commands to try."""
+    """The folder of the run, and three commands to try."""
     from foretell.cli.demo_display import title
 
     title(console, "the run", f"is in {directory}: weights, metrics, samples, loss curve")

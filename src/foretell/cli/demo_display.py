@@ -1,19 +1,21 @@
-"""The demo's view of a training: held-out bits a byte beside gzip's, and the model's words as they get better."""
+"""The demo's view of a training: held-out bits per byte next to gzip's, and samples as they get better."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import logging
+from typing import Any, Self
 
 from rich.console import Console
 from rich.text import Text
 
 from foretell.cli.training_display import LiveReporter, shorten
+from foretell.pretraining.task import TextTask
+from foretell.session.task import Task
 from foretell.text import Tokenizer
 
-BAR_WIDTH = 14  # a row with steps of five digits and a loss above ten just fits 80 columns
+BAR_WIDTH = 12  # a row with steps of five digits and a loss above ten just fits 80 columns
 TOKEN_STYLES = ("black on cyan", "black on white")
-FACTS = ("model", "machine", "steps", "untrained")  # of what a training notes; text and tokens have been shown
+FACTS = ("model", "machine", "steps", "untrained")  # lines of the log to show; text and tokens have been shown
 
 
 def title(console: Console, head: str, text: str) -> None:
@@ -22,23 +24,44 @@ def title(console: Console, head: str, text: str) -> None:
     console.print(Text(head, style="bold cyan").append(f"  {text}", style="not bold default"))
 
 
+class FactHandler(logging.Handler):
+    """Shows a few facts of the log, and all warnings."""
+
+    def __init__(self, console: Console):
+        super().__init__(logging.INFO)
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = record.getMessage()
+        if line.startswith(FACTS) or record.levelno >= logging.WARNING:
+            self.console.print(Text(line, style="dim"))
+
+
 class DemoReporter(LiveReporter):
-    """Shows the same on a terminal and in a log; only the live bar needs a terminal."""
+    """The display of the demo; only the live bar needs a terminal. Of the log it shows a few facts."""
 
     def __init__(self, console: Console, gzip_bits: float, sentence: str):
         super().__init__(console)
         self.gzip_bits, self.sentence = gzip_bits, sentence
         self.largest = gzip_bits
 
-    def note(self, text: str) -> None:
-        if text.startswith(FACTS):
-            self.console.print(Text(text, style="dim"))
+    def __enter__(self) -> Self:
+        logger = logging.getLogger("foretell")
+        self.other_handlers = logger.handlers
+        logger.handlers = [FactHandler(self.console)]
+        return super().__enter__()
 
-    def ready(self, tokenizer: Tokenizer, train_tokens: int, bits_per_byte: Callable[[float], float]) -> None:
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        logging.getLogger("foretell").handlers = self.other_handlers
+
+    def ready(self, task: Task) -> None:
         """The tokens of a sentence, then the headline of the training."""
-        self.bits_per_byte = bits_per_byte
+        assert isinstance(task, TextTask), "the demo pretrains"
+        self.bits_per_byte = task.bits_per_byte
+        train_tokens = len(task.loader.stream)
         title(self.console, "2 the tokens", f"the model sees numbers, {train_tokens:,} of them to learn from")
-        self.show_tokens(tokenizer)
+        self.show_tokens(task.text.tokenizer)
         title(
             self.console,
             "3 learning",
@@ -47,14 +70,14 @@ class DemoReporter(LiveReporter):
 
     def show_tokens(self, tokenizer: Tokenizer) -> None:
         """The sentence cut into tokens, with the id of each below."""
-        pieces, numbers = Text("  "), Text("  ", style="dim")
-        for place, token in enumerate(tokenizer.encode(self.sentence)):
+        pieces, ids = Text("  "), Text("  ", style="dim")
+        for index, token in enumerate(tokenizer.encode(self.sentence)):
             piece = tokenizer.text_of(token)
             width = max(len(piece), len(str(token)) + 1)
-            pieces.append(piece.ljust(width), style=TOKEN_STYLES[place % 2])
-            numbers.append(str(token).rjust(len(str(token)) + piece.startswith(" ")).ljust(width))
+            pieces.append(piece.ljust(width), style=TOKEN_STYLES[index % 2])
+            ids.append(str(token).rjust(len(str(token)) + piece.startswith(" ")).ljust(width))
         self.console.print(pieces)
-        self.console.print(numbers)
+        self.console.print(ids)
 
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         """A row for every evaluation, the bar in between."""
@@ -64,18 +87,18 @@ class DemoReporter(LiveReporter):
         self.show_progress(metrics, steps, left)
 
     def row(self, metrics: dict[str, Any], steps: int) -> Text:
-        """Step, loss, and held-out bits a byte as a bar in which gzip's place is marked."""
+        """Step, loss, and held-out bits per byte as a bar on which gzip is marked."""
         bits = self.bits_per_byte(metrics["validation_loss"])
         self.largest = max(self.largest, bits)
         style = "green" if bits < self.gzip_bits else "yellow"
         filled, mark = (round(BAR_WIDTH * value / self.largest) for value in (bits, self.gzip_bits))
         line = Text(f"step {metrics['step']:>{len(str(steps))}}/{steps}  loss {metrics['loss']:.2f}  ")
-        line.append(f"held out {bits:.2f} bits a byte  ", style=style)
-        for place in range(1, BAR_WIDTH + 1):
-            line.append("│" if place == mark else "█" if place <= filled else " ", style="" if place == mark else style)
+        line.append(f"held out {bits:.2f} bits per byte  ", style=style)
+        for cell in range(1, BAR_WIDTH + 1):
+            line.append("│" if cell == mark else "█" if cell <= filled else " ", style="" if cell == mark else style)
         return line.append("  │ gzip", style="dim")
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
-        """What it writes now, on one or two lines."""
+        """A sample, on one or two lines."""
         text = Text("  it writes: ", style="dim").append(shorten(prompt, 24, from_end=True), style="not dim cyan")
         self.console.print(text.append(shorten(continuation, 110), style="not dim default"))

@@ -1,4 +1,4 @@
-"""`foretell runs`: what was trained here, and how runs compare."""
+"""`foretell runs`: list the runs of a folder, or compare runs."""
 
 from __future__ import annotations
 
@@ -24,60 +24,60 @@ def runs(
 
     One folder: a line for each run in it. One run, or several: their curves too, and the settings in which they differ.
     """
-    from foretell.pretraining.comparison import check_can_draw, write_comparison
-    from foretell.runs.differences import differing_settings
+    from foretell.runs.summary import differing_settings
+    from foretell.session.plots import check_can_draw, write_png
 
     check_can_draw(png)
     folder, chosen = choose(names)
-    found = readable(chosen) if folder else [(summary_of(run), run) for run in chosen]
-    differences = {} if folder or len(found) < 2 else differing_settings([run for _, run in found])
+    summarized = readable(chosen) if folder else [(summary_of(run), run) for run in chosen]
+    differences = {} if folder or len(summarized) < 2 else differing_settings([run for _, run in summarized])
     if png is not None:
-        write_comparison(png, [(str(run.directory), run.metrics()) for _, run in found])
+        write_png(png, [(str(run.directory), run.metrics()) for _, run in summarized])
         note(f"picture     {png}")
     if json:
-        print_json({"runs": [summary.to_json() for summary, _ in found], "differences": differences})
+        print_json({"runs": [summary.to_json() for summary, _ in summarized], "differences": differences})
     else:
         from foretell.cli.runs_display import show_comparison, show_list
 
-        labels = [summary.name for summary, _ in found] if folder else list(names)
-        show_list([summary for summary, _ in found], labels, marked=not folder)
+        labels = [summary.name for summary, _ in summarized] if folder else list(names)
+        show_list([summary for summary, _ in summarized], labels, marked=not folder)
         if not folder:
-            show_comparison([run.metrics() for _, run in found], labels, differences)
+            show_comparison([run.metrics() for _, run in summarized], labels, differences)
 
 
 def choose(names: tuple[str, ...]) -> tuple[Path | None, list[Run]]:
-    """The folder that is meant and the runs in it, or no folder and the runs that are named."""
+    """The folder to list and the runs in it, or no folder and the named runs."""
     from foretell.errors import UsageError
     from foretell.loading import RUNS, find_run
-    from foretell.pretraining.comparison import MARKS
     from foretell.runs.run import is_run
     from foretell.runs.summary import find_runs
+    from foretell.session.plots import MARKS
 
     folder = RUNS if not names else Path(names[0])
     if not names and not folder.exists():
         note("no runs here yet: foretell train DATA makes one in ./runs")
         return folder, []
     if not names or (len(names) == 1 and folder.is_dir() and not is_run(folder) and not is_run(RUNS / folder)):
-        found = find_runs(folder)
-        if not found:
+        in_folder = find_runs(folder)
+        if not in_folder:
             note(f"no runs in {folder}")
-        return folder, found
+        return folder, in_folder
     if len(names) > len(MARKS):
-        raise UsageError(f"{len(names)} runs are more than one picture can show; name at most {len(MARKS)}")
+        raise UsageError(f"{len(names)} runs do not fit one plot; name at most {len(MARKS)}")
     return None, [find_run(name) for name in names]
 
 
 def readable(chosen: list[Run]) -> list[tuple[Summary, Run]]:
-    """The runs that can be read; each damaged one is named, and does not hide the others."""
+    """The runs that can be read, with their summaries; each damaged one is named and left out."""
     from foretell.errors import ForetellError
 
-    found = []
+    summarized = []
     for run in chosen:
         try:
-            found.append((summary_of(run), run))
+            summarized.append((summary_of(run), run))
         except ForetellError as error:
             note(f"left out: {error}")
-    return found
+    return summarized
 
 
 def summary_of(run: Run) -> Summary:

@@ -1,4 +1,4 @@
-"""Runs as a person compares them: a table, curves, and what was set differently."""
+"""The display of runs: a table, their curves, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -11,53 +11,53 @@ from rich.console import Console
 from rich.text import Text
 
 from foretell.cli.terminal import results
-from foretell.pretraining.comparison import MARKS, METRICS, Metrics, plot, points_of, shared_axis, shared_metric
 from foretell.runs.summary import DONE, Summary
+from foretell.session.plots import MARKS, METRICS, Metrics, plot, points_of, shared_axis, shared_metric
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
-# Where these differ, a token of one run is not a token of another
+# If these differ, the tokens of the runs are not the same
 MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
 WIDTH = 80
-NAME = 17  # columns
+NAME, SETTING = 17, 36  # columns
 HEADER = ("size", "weights", "steps", "tokens", "loss", "state", "changed")
 WIDTHS = (6, 7, 11, 6, 6, 10, 10)
 
 
 def show_list(summaries: Sequence[Summary], labels: Sequence[str], *, marked: bool) -> None:
-    """A line for each run; where curves follow, with its mark. The loss is the best validation loss."""
+    """A line for each run, with its mark if curves follow. The loss is the best validation loss."""
     console = results()
     if not summaries:
         return
     console.print(f"{'run':<{NAME}}" + columns(HEADER), style="dim")
-    for number, (summary, label) in enumerate(zip(summaries, labels, strict=True)):
-        name = Text(f"{MARKS[number]} ", style=COLOURS[number]) if marked else Text()
+    for index, (summary, label) in enumerate(zip(summaries, labels, strict=True)):
+        name = Text(f"{MARKS[index]} ", style=COLOURS[index]) if marked else Text()
         name.append(fitted(label, NAME - 1 - name.cell_len), style="not dim")
         name.append(" " * (NAME - name.cell_len) + columns(cells(summary)), style="default")
         console.print(name)
 
 
 def columns(values: Sequence[str]) -> str:
-    """Cells of the table, to the right."""
+    """Cells of the table, aligned to the right."""
     return "".join(f" {value:>{width}}" for value, width in zip(values, WIDTHS, strict=True)).rstrip()
 
 
 def cells(summary: Summary) -> tuple[str, ...]:
-    """What a run's line says after its name."""
+    """The cells of a run's line after its name."""
     steps = f"{summary.steps}" if summary.state == DONE else f"{summary.step}/{summary.steps}"
     loss = "-" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}"
     state = {"stopped early": "early stop"}.get(summary.state, summary.state)
     return (
         fitted(summary.size, WIDTHS[0]),
-        short(summary.parameters),
+        short_number(summary.parameters),
         steps,
-        short(summary.tokens),
+        short_number(summary.tokens),
         loss,
         state,
-        moment(summary.changed),
+        format_time(summary.changed),
     )
 
 
-def short(number: float) -> str:
+def short_number(number: float) -> str:
     """1,234,567 as 1.2M."""
     for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
         if number >= 0.9995 * limit:
@@ -66,14 +66,14 @@ def short(number: float) -> str:
     return f"{number:.0f}"
 
 
-def moment(seconds: float) -> str:
+def format_time(seconds: float) -> str:
     """The time of day, for today; else the date."""
     then, now = time.localtime(seconds), time.localtime()
     return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d", then)
 
 
 def fitted(text: str, width: int) -> str:
-    """A text that is too long loses its beginning, which names the folder."""
+    """Text padded to a width, or shortened at its beginning, which names the folder."""
     if cell_len(text) <= width:
         return text
     while cell_len(text) > width - 1:
@@ -82,16 +82,16 @@ def fitted(text: str, width: int) -> str:
 
 
 def show_comparison(runs: Sequence[Metrics], labels: Sequence[str], differences: dict[str, list[Any]]) -> None:
-    """The curves in one field, and below it what was set differently."""
+    """The curves in one plot, and below it the settings that differ."""
     console = results()
     key, axis = shared_metric(runs), shared_axis(runs)
     drawn = plot([points_of(metrics, key, axis) for metrics in runs], axis)
     console.print()
-    console.print(f"{METRICS[key]}, in nats a token" if drawn else "nothing was measured yet")
+    console.print(f"{METRICS[key]}, in nats per token" if drawn else "nothing was measured yet")
     for line in drawn.splitlines():
         console.print(coloured(line))
     if any(name in differences for name in MEASURES):
-        console.print("these losses do not compare: the runs differ in their data or their tokens", style="yellow")
+        console.print("these losses cannot be compared: the runs differ in their data or their tokens", style="yellow")
     if len(runs) > 1:
         console.print()
         console.print("what differs" if differences else "all settings are the same")
@@ -100,7 +100,7 @@ def show_comparison(runs: Sequence[Metrics], labels: Sequence[str], differences:
 
 
 def coloured(line: str) -> Text:
-    """A line of the field with each mark in its run's colour."""
+    """A line of the plot with each mark in its run's colour."""
     text = Text(line)
     for mark, colour in zip(MARKS, COLOURS, strict=True):
         text.highlight_regex(mark, colour)
@@ -108,15 +108,15 @@ def coloured(line: str) -> Text:
 
 
 def show_difference(console: Console, name: str, values: Sequence[Any]) -> None:
-    """A setting's values on one line, or each on its own where that is too narrow."""
-    parts = [f"{mark} {said(value)}" for mark, value in zip(MARKS, values, strict=False)]
-    line = f"{name:<34}" + "  ".join(f"{part:<10}" for part in parts).rstrip()
-    for one in [line] if len(line) <= WIDTH else [name, *(f"  {part}" for part in parts)]:
-        console.print(coloured(one))
+    """A setting's values on one line, or one per line if that is too long."""
+    parts = [f"{mark} {format_setting(value)}" for mark, value in zip(MARKS, values, strict=False)]
+    line = f"{name:<{SETTING}}" + "  ".join(f"{part:<10}" for part in parts).rstrip()
+    for shown in [line] if len(line) <= WIDTH else [name, *(f"  {part}" for part in parts)]:
+        console.print(coloured(shown))
 
 
-def said(value: Any) -> str:
-    """A value as a person would write it."""
+def format_setting(value: Any) -> str:
+    """A value of a setting for people."""
     if isinstance(value, list):
-        return ", ".join(str(one) for one in value) or "none"
+        return ", ".join(map(str, value)) or "none"
     return "none" if value is None or value == {} else str(value)

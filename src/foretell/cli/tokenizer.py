@@ -32,7 +32,7 @@ def train(
     """
     note(f"reading {describe_data(data)}")
     from foretell.config import DataConfig, TokenizerConfig
-    from foretell.pretraining.prepare import make_tokenizer
+    from foretell.pretraining.tokens import make_tokenizer
 
     target = out / "tokenizer.json"
     if target.exists():
@@ -40,7 +40,7 @@ def train(
     source = text_source(data, text_field)
     everything = DataConfig(validation_fraction=0.0)
     config = TokenizerConfig(kind=kind, vocab_size=vocab_size, split=split)
-    tokenizer = make_tokenizer(source, config, everything, note)
+    tokenizer = make_tokenizer(source, config, everything)
     try:
         out.mkdir(parents=True, exist_ok=True)
         tokenizer.save(target)

@@ -23,7 +23,8 @@ from foretell.cli.terminal import note, results
 from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.pretraining.session import Session
+    from foretell.pretraining.task import TextTask
+    from foretell.session.session import Session
 
 
 STORE_FILES = ("index.json", "tokenizer.json")
@@ -35,14 +36,14 @@ def train(
     minutes: Annotated[float | None, Parameter(help="How long to train; default: at most 10.")] = None,
     steps: Annotated[int | None, Parameter(help="How many optimizer steps instead.")] = None,
     out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None,
-    resume: Annotated[Literal["auto", "never"], Parameter(help="auto goes on with a run that exists.")] = "never",
+    resume: Annotated[Literal["auto", "never"], Parameter(help="auto resumes a run that exists.")] = "never",
     config: Annotated[Path | None, Parameter(help="A TOML file with the sections below.")] = None,
     start: Annotated[
-        str | None, Parameter(name="--from", help="Go on from this MODEL: its weights, shape and tokenizer.")
+        str | None, Parameter(name="--from", help="Continue from this MODEL: its weights, shape and tokenizer.")
     ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
     kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
-    seed: Annotated[int | None, Parameter(help="Everything random follows from it.")] = None,
+    seed: Annotated[int | None, Parameter(help="The seed of everything random.")] = None,
     checkpoint_every: Annotated[int | None, Parameter(help="Steps between checkpoints.")] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
     sample_prompt: Annotated[
@@ -68,7 +69,7 @@ def train(
 ) -> None:
     """Train a decoder on text.
 
-    Size, steps and vocabulary are chosen from the data and the machine where you leave them out, and said.
+    Size, steps and vocabulary are chosen from the data and the machine if you leave them out; the log says why.
     Sections of the configuration: model, tokenizer, data, training.
     """
     if show_batch is not None:
@@ -79,7 +80,7 @@ def train(
         return show_step(show_batch, out, device, dtype, json)
     if json:
         raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
-    if resume == "auto" and out is not None and not data:
+    if resume == "auto" and not data:
         check_there_is_a_run(out)
     out = out or default_out(data, resume == "auto")
     is_resumed = resume == "auto" and (out / "run.json").exists()
@@ -87,10 +88,9 @@ def train(
     from foretell.cli.training_display import make_reporter
     from foretell.loading import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
-    from foretell.pretraining.reporter import Reporters
-    from foretell.pretraining.request import Request
-    from foretell.pretraining.start import load_start
-    from foretell.pretraining.tensorboard import TensorBoardReporter
+    from foretell.pretraining.request import Request, load_start
+    from foretell.session.reporter import Reporters
+    from foretell.session.tensorboard import TensorBoardReporter
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
     options |= {"tokenizer.kind": kind, "data.text_field": text_field}
@@ -113,24 +113,26 @@ def train(
     )
     with ExitStack() as stack:
         chosen = [make_reporter(), *([TensorBoardReporter(out)] if report else [])]
-        reporter = Reporters([stack.enter_context(one) for one in chosen])
+        reporter = Reporters([stack.enter_context(each) for each in chosen])
         session = pretrain(request, reporter, resume=resume == "auto")
     finish(session)
     return None
 
 
 def check_alone(*others: Any) -> None:
-    """Refuse what --show-batch would ignore."""
+    """Refuse options that --show-batch would ignore."""
     if any(other not in (None, ()) for other in others):
         raise UsageError("--show-batch trains nothing: it goes with --out, --json, --device and --dtype alone")
 
 
-def check_there_is_a_run(out: Path) -> None:
-    """Refuse to begin a run of the embedded text where the user meant to go on with one of their own."""
+def check_there_is_a_run(out: Path | None) -> None:
+    """Refuse to resume without data where that would start a run of the embedded text."""
     from foretell.runs.run import is_run, is_unfinished
 
+    if out is None:
+        raise UsageError("--resume auto needs the run: give --out runs/NAME, or the data that the run was started with")
     if not is_run(out) and not is_unfinished(out):
-        raise UsageError(f"{out} holds no run to go on with; name the text too, to begin one")
+        raise UsageError(f"{out} is not a run that can be resumed; name the text too, to start one")
 
 
 def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -151,23 +153,23 @@ def merge(config: Path | None, settings: list[str], options: dict[str, Any]) -> 
 
 
 def check_tables(sections: dict[str, Any], where: str) -> None:
-    """Refuse a value that stands where a section should."""
+    """Refuse a value in the place of a section."""
     for name, values in sections.items():
         if not isinstance(values, dict):
             raise ConfigError(
-                f"{where}: {name} = {values!r} is no section; write {name}.KEY=VALUE, as in model.width=64"
+                f"{where}: {name} = {values!r} is not a section; write {name}.KEY=VALUE, as in model.width=64"
             )
 
 
 def token_store(data: tuple[str, ...]) -> Path | None:
-    """The folder of token shards, where that is what the data is."""
+    """The folder of token shards, if the data is one."""
     path = Path(data[0]) if len(data) == 1 and data[0] != STANDARD_INPUT else None
-    # the tokenizer beside it tells a token store from a folder of texts that happens to hold an index.json
+    # the tokenizer tells a token store from a folder of texts with an index.json
     return path if path is not None and all((path / name).exists() for name in STORE_FILES) else None
 
 
 def default_out(data: tuple[str, ...], resume: bool) -> Path:
-    """runs/NAME after the data; a new run whose name is taken gets a number."""
+    """runs/NAME, named after the data; with a number if a new run's name is taken."""
     first = "stdin" if data and data[0] == STANDARD_INPUT else Path(data[0]).resolve().stem if data else "reference"
     path = Path("runs") / (first or "run")
     number = 2
@@ -177,28 +179,30 @@ def default_out(data: tuple[str, ...], resume: bool) -> Path:
     return path
 
 
-def finish(session: Session) -> None:
-    """What came out, and what to do with it."""
-    from foretell.pretraining.curve import block_curve
+def finish(session: Session[TextTask]) -> None:
+    """The loss curve, the best loss, and what to do with the run."""
+    from foretell.session.plots import has_matplotlib, plot, points_of
 
-    run = session.run
-    metrics = run.metrics()
+    run, task = session.run, session.task
     console = results()
     console.print()
-    console.print(block_curve(metrics, "loss"))
+    points = points_of(run.metrics(), "loss", "step")
+    if len(points) > 1:
+        console.print(plot([points], "step"))
     best = run.best()
     loss = best.training()["validation_loss"]
     if loss is not None:
         console.print(
-            f"best        step {best.step:,}: validation loss {loss:.3f}, {session.bits_per_byte(loss):.3f} bits a byte"
+            f"best        step {best.step:,}: validation loss {loss:.3f}, {task.bits_per_byte(loss):.3f} bits per byte"
         )
     files = "metrics.jsonl, samples/, loss.png" if (run.directory / "loss.png").exists() else "metrics.jsonl, samples/"
-    missing = "" if "png" in files else " (for loss.png: pip install 'foretell[plot]')"
+    missing = "" if "png" in files or has_matplotlib() else " (for loss.png: pip install 'foretell[plot]')"
     console.print(f"run         {run.directory}: checkpoints/, {files}{missing}")
-    console.print(f'try         foretell generate {shlex.quote(str(run.directory))} "{run_prompt(session)}"')
+    console.print(f'try         foretell generate {shlex.quote(str(run.directory))} "{run_prompt(task)}"')
 
 
-def run_prompt(session: Session) -> str:
-    """A few words that the text itself begins with."""
-    words = session.text.tokenizer.decode(session.loader.stream.read(0, min(12, len(session.loader.stream))))
+def run_prompt(task: TextTask) -> str:
+    """The first few words of the text."""
+    stream = task.loader.stream
+    words = task.text.tokenizer.decode(stream.read(0, min(12, len(stream))))
     return " ".join("".join(ch for ch in words if ch.isalnum() or ch.isspace()).split()[:3]) or "The"

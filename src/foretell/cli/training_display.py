@@ -1,4 +1,4 @@
-"""Training as a person watches it: a live line on a terminal, plain lines elsewhere."""
+"""Displays of a training: a live bar on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from foretell.cli.terminal import messages
-from foretell.pretraining.reporter import Reporter
+from foretell.session.reporter import Reporter
 
 PLAIN_SECONDS = 5.0  # between plain lines
-LABEL = 12  # columns before the text of a note
+LABEL = 12  # columns before the text of a line
 
 
 class PlainReporter(Reporter):
-    """A line now and then, for logs and pipes."""
+    """A line every few seconds, for files and pipes."""
 
     def __init__(self, console: Console):
         self.console = console
@@ -32,9 +32,6 @@ class PlainReporter(Reporter):
 
     def __exit__(self, *_: object) -> None:
         pass
-
-    def note(self, text: str) -> None:
-        self.console.print(text, style="dim")
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
         if time.monotonic() - self._printed > PLAIN_SECONDS and seconds > PLAIN_SECONDS:
@@ -53,7 +50,7 @@ class PlainReporter(Reporter):
 
 
 class LiveReporter(PlainReporter):
-    """A progress bar with the newest numbers under everything that was said."""
+    """A progress bar with the newest figures below all other lines."""
 
     def __init__(self, console: Console):
         super().__init__(console)
@@ -79,7 +76,7 @@ class LiveReporter(PlainReporter):
             self.live.update(Group(bar, Text(describe_tokenizing(done, total, seconds), style="dim")))
 
     def show_progress(self, metrics: dict[str, Any], steps: int, left: str) -> None:
-        """The bar and the newest numbers under it."""
+        """The bar and the newest figures below it."""
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_row(ProgressBar(total=steps, completed=metrics["step"], complete_style="cyan"))
         if self.console.is_terminal:
@@ -87,13 +84,13 @@ class LiveReporter(PlainReporter):
 
 
 class Remaining:
-    """Time left, from the steps since the display began."""
+    """The remaining time, from the steps since the display began."""
 
     def __init__(self) -> None:
         self._start: tuple[int, float] | None = None
 
     def update(self, step: int, steps: int) -> str:
-        """`1:23 left`, or nothing before there is anything to go by."""
+        """`1:23 left`, or nothing before the first step was timed."""
         now = time.monotonic()
         if self._start is None:
             self._start = (step, now)
@@ -110,7 +107,7 @@ def make_reporter() -> PlainReporter:
 
 
 def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
-    """The newest numbers in one line of at most 80 columns."""
+    """The newest figures in one line of at most 80 columns."""
     line = Text(f"step {metrics['step']:>{len(str(steps))}}/{steps}", style="bold")
     line.append(f"  loss {metrics['loss']:.3f}", style="not bold")
     if metrics["validation_loss"] is not None:
@@ -121,21 +118,21 @@ def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
 
 
 def describe_gauges(metrics: dict[str, Any]) -> Text:
-    """What else to keep an eye on, in one line of at most 80 columns."""
+    """Further figures in one line of at most 80 columns."""
     parts = [f"learning rate {metrics['learning_rate']:.2g}", f"gradient {metrics['gradient_norm']:.2f}"]
     if metrics["mfu"] is not None:
-        parts.append(f"{metrics['mfu']:.0%} of the matrix rate")
+        parts.append(f"{metrics['mfu']:.0%} MFU")
     return Text("  ".join([*parts, f"{metrics['peak_memory_bytes'] / 2**20:,.0f} MiB"]), style="dim")
 
 
 def describe_tokenizing(done: int, total: int, seconds: float) -> str:
-    """How much of the text is tokenised, how fast, and how long the rest takes."""
+    """How much of the text is tokenized, how fast, and the remaining time."""
     left = clock(seconds / max(1, done) * (total - done))
     return f"tokenizing  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {done / 1e6 / seconds:.1f} MB/s  {left} left"
 
 
 def sample_text(step: int, prompt: str, continuation: str) -> Text:
-    """A sample as one quoted line: the prompt dim, the model's words bright."""
+    """A sample on one line: the prompt dim, the model's continuation bright."""
     text = Text(f"  step {step}: ".ljust(LABEL), style="dim")
     text.append(shorten(prompt, 30, from_end=True), style="not dim cyan")
     return text.append(shorten(continuation, 160), style="not dim")

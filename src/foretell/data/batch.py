@@ -27,6 +27,10 @@ class Batch:
     positions: Tensor | None = None
     document_ids: Tensor | None = None
 
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.ids)
+
     @property
     def count(self) -> float:
         """The number of targets that count in the loss."""

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from foretell.data.batch import Batch
+from foretell.device import autocast
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype 
     device = next(objective.parameters()).device
     total, count = 0.0, 0.0
     for batch in batches:
-        with torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+        with autocast(device, dtype):
             loss = objective(batch.to(device))
         total, count = total + float(loss.sum), count + float(loss.count)
     objective.train(was_training)

@@ -18,7 +18,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
 from foretell.textbook.vectors import Matrix
-from foretell.training.probe import check_mask
+from foretell.training.mask_check import check_mask
 
 VOCABULARY = ("the", "cat", "sat", "on", "mat", "dog", "ran", "off")
 ROW = [0, 1, 2, 3, 0, 4, 0]  # "the cat sat on the mat", and the last word's target

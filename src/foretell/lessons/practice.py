@@ -14,8 +14,7 @@ from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
-from foretell.training.actions import Action, Progress
-from foretell.training.loop import train
+from foretell.training.loop import Action, Progress, train
 from foretell.training.objective import Objective
 
 # Plain Adam with torch's defaults: without the weight decay, clipping and schedule of real runs

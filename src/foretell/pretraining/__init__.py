@@ -1,1 +1,1 @@
-"""From a text to a trained model: `prepare` the tokens, `plan` size and steps, and `pretrain`."""
+"""The text task: from a text to a trained language model. `pretrain` is the way through the package."""

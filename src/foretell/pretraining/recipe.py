@@ -1,4 +1,4 @@
-"""How a size is trained where the user says nothing: optimizer, learning rate, tokens a step, schedule."""
+"""Recipes: how a size is trained by default. Optimizer, learning rate, tokens per step, schedule, dropout."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from foretell.model.presets import SIZES, preset_config
 
 
 class Recipe(NamedTuple):
-    """What depends on the size: larger models want smaller rates and more tokens a step."""
+    """Settings that depend on the size: larger models need smaller rates and more tokens per step."""
 
     learning_rate: float
     tokens_per_step: int
 
 
-# Found by trial, docs/speedrun.md: less loss than by AdamW's, on several texts. "medium" is a guess from the others
+# Found by trial, docs/speedrun.md: less loss than with AdamW, on several texts. "medium" is a guess from the others
 MUON = {
     "toy": Recipe(4e-3, 1024),
     "tiny": Recipe(4e-3, 2048),
@@ -34,14 +34,15 @@ ADAMW = {
     "medium": Recipe(1e-3, 8192),
 }
 LARGE = Recipe(6e-4, 16_384)
-SCHEDULES = {"muon": {"schedule": "linear", "min_learning_rate": 0.0}}  # others: TrainingConfig's own
-CONTINUED_SHARE = 0.1  # of a new model's learning rate with the same optimizer, for one that has learned already
+SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's own
+CONTINUED_SHARE = 0.1  # of a new model's learning rate with the same optimizer, for a model that is trained already
+DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
 
 
 def training_defaults(
     size: str, config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """What `train` sets for a new model; `chosen` is what the user set, on which some of it depends."""
+    """The settings for a new model; some depend on what the user set, `chosen`."""
     optimizer = chosen.get("optimizer", "muon" if size in MUON else "adamw")
     recipe = (MUON if optimizer == "muon" else ADAMW).get(size, LARGE)
     return {
@@ -55,19 +56,19 @@ def training_defaults(
 def continued_defaults(
     config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({})
 ) -> dict[str, Any]:
-    """What `train` sets where a model goes on that has learned already: AdamW, as most public ones were made with."""
+    """The settings for a trained model that continues: AdamW, with which most public models were trained."""
     defaults = training_defaults(nearest_size(config), config, steps, {"optimizer": "adamw", **chosen})
     return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
 
 
 def paced(recipe: Recipe, config: ModelConfig, steps: int) -> dict[str, Any]:
-    """Rows of a step, and how often what is done."""
+    """Rows per step, and the number of steps between actions."""
     tokens_per_step = recipe.tokens_per_step
     return {
         "steps": steps,
         "batch_size": max(1, tokens_per_step // config.context_length),
         "warmup_steps": min(100, max(1, steps // 10)),
-        # a tenth of the training's arithmetic at most, since reading costs a third of learning and ten are made
+        # a tenth of the training's arithmetic at most: a forward pass costs a third of a step, and ten are made
         "evaluation_tokens": min(65_536, max(8_192, steps * tokens_per_step // 32)),
         "log_every": max(1, min(10, steps // 100)),
         "evaluate_every": min(250, -(-steps // 10)),
@@ -80,4 +81,13 @@ def nearest_size(config: ModelConfig) -> str:
     """The size whose number of parameters is nearest, with the same vocabulary."""
     parameters = count_parameters(config)
     others = {name: count_parameters(preset_config(name, vocab_size=config.vocab_size)) for name in SIZES}
-    return min(others, key=lambda one: abs(np.log(others[one] / parameters)))
+    return min(others, key=lambda name: abs(np.log(others[name] / parameters)))
+
+
+def choose_dropout(epochs: float) -> dict[str, float]:
+    """Dropout rates for a text that is read so many times: the more often, the more a model would memorise it.
+
+    Attention weights are never dropped, since that rules out the fused kernel.
+    """
+    rate = next(rate for limit, rate in DROPOUT_BY_EPOCHS if epochs < limit)
+    return {"embedding": rate, "attention": 0.0, "residual": rate}

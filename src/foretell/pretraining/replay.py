@@ -1,4 +1,4 @@
-"""The batch of any step of a run, again: the order of the data is a function, so that nothing had to be kept."""
+"""The batch of any step of a run, recomputed: the order of the data is a function of seed and step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from foretell.data.batch import Batch
 from foretell.data.loader import Loader
 from foretell.errors import UsageError
 from foretell.language_model import LanguageModel
-from foretell.pretraining.prepare import make_loader, open_tokens
+from foretell.pretraining.tokens import make_loader, open_tokens
 from foretell.runs.run import RUN, Run
 from foretell.training.objective import Objective
 
 
 @dataclass(frozen=True)
 class ReplayedToken:
-    """A token of a row. `loss` is -log P of it in nats, None where it was no target: the first of a row or document.
+    """A token of a row. `loss` is its -log P in nats, None if it was not a target: the first of a row or document.
 
-    `document` counts within the row, where documents do not see each other; else it is None.
+    `document` counts documents within the row if they do not see each other; else it is None.
     """
 
     id: int
@@ -32,7 +32,7 @@ class ReplayedToken:
 
 @dataclass(frozen=True)
 class ReplayedRow:
-    """A row, and where in the tokens of the training text it begins."""
+    """A row, and its first position in the tokens of the training text."""
 
     start: int
     tokens: list[ReplayedToken]
@@ -46,9 +46,9 @@ class ReplayedRow:
 
 @dataclass(frozen=True)
 class Replay:
-    """The batch that was number `step` of training, with the losses of some weights and without dropout.
+    """The batch of step `step` of training, with the losses of some weights and without dropout.
 
-    `logged_loss` is what metrics.jsonl says of this step: that of the weights of then, with dropout.
+    `logged_loss` is the loss of this step in metrics.jsonl: with the weights of that step, and with dropout.
     """
 
     step: int
@@ -68,37 +68,37 @@ def replay(run: Run, step: int, model: LanguageModel) -> Replay:
     """The batch that training had in a step, 1 to the last, with a model's loss at every target."""
     config = make_section(Config, run.record()["config"], str(run.directory / RUN))
     if not 1 <= step <= config.training.steps:
-        raise UsageError(f"{run.directory} has steps 1 to {config.training.steps:,}, and no step {step:,}")
+        raise UsageError(f"{run.directory} has steps 1 to {config.training.steps:,}, not {step:,}")
     text = open_tokens(run.tokens, model.tokenizer)
     loader = make_loader(text, config)
     batch = loader.batch(step - 1)  # counted from 0 there
     objective = Objective(model.decoder).eval()
-    parts = [batch.rows(row, row + 1) for row in range(len(batch.ids))]  # as much memory as one row needs
+    parts = [batch.rows(row, row + 1) for row in range(len(batch.ids))]  # one row at a time needs the least memory
     losses = torch.cat([objective.token_losses(part.to(model.device)).cpu() for part in parts])  # (B, T)
     rows = [make_row(loader, batch, losses, (step - 1) * loader.batch_size + row, model) for row in range(len(losses))]
-    logged = {metrics["step"]: metrics.get("loss") for metrics in run.metrics()}
+    logged = {line["step"]: line.get("loss") for line in run.metrics()}
     mean = float((losses * batch.loss_weights).sum()) / max(batch.count, 1.0)
     return Replay(step, mean, logged.get(step), rows)
 
 
 def make_row(loader: Loader, batch: Batch, losses: torch.Tensor, window: int, model: LanguageModel) -> ReplayedRow:
-    """One row of a batch: its T + 1 tokens, of which all but the first are targets or were left out."""
+    """One row of a batch: its T + 1 tokens; the first is not a target, and others may have no loss."""
     row = window % loader.batch_size
     ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])]
     counted = [False, *(batch.loss_weights[row] > 0).tolist()]
-    found = [0.0, *losses[row].tolist()]
+    row_losses = [0.0, *losses[row].tolist()]
     documents = documents_of(batch, row)
     tokens = [
-        ReplayedToken(one, model.tokenizer.decode([one]), loss if is_counted else None, document)
-        for one, loss, is_counted, document in zip(ids, found, counted, documents, strict=True)
+        ReplayedToken(token, model.tokenizer.decode([token]), loss if is_counted else None, document)
+        for token, loss, is_counted, document in zip(ids, row_losses, counted, documents, strict=True)
     ]
     return ReplayedRow(loader.window_start(window), tokens)
 
 
 def documents_of(batch: Batch, row: int) -> list[int | None]:
-    """The number of each token's document within the row, from 0; that of the last token follows from its weight."""
+    """The index of each token's document within the row, from 0; that of the last token follows from its weight."""
     if batch.document_ids is None:
         return [None] * (batch.ids.shape[1] + 1)
     document_ids = batch.document_ids[row]
-    numbers = (document_ids - document_ids[0]).tolist()
-    return [*numbers, numbers[-1] + int(batch.loss_weights[row, -1] == 0)]
+    indices = (document_ids - document_ids[0]).tolist()
+    return [*indices, indices[-1] + int(batch.loss_weights[row, -1] == 0)]

@@ -1,8 +1,10 @@
-"""What a user asked for, and the configuration that follows from it."""
+"""What a user asked for: data, model, settings. It is checked before any work is done."""
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,24 +17,88 @@ from foretell.config import (
     TrainingConfig,
     check_known,
     make_section,
+    translate_training_input,
 )
 from foretell.convert.families import check_expressible, find_family
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import ConfigError
+from foretell.errors import CheckpointError, ConfigError
+from foretell.language_model import LanguageModel
+from foretell.loading import load
+from foretell.model.decoder import Decoder
+from foretell.model.init import empty_decoder
 from foretell.model.presets import preset
-from foretell.pretraining.plan import choose_dropout
-from foretell.pretraining.prepare import Source
-from foretell.pretraining.recipe import continued_defaults, training_defaults
-from foretell.pretraining.start import Start
+from foretell.pretraining.tokens import Source
+from foretell.runs.run import RESUMABLE
 from foretell.text import Tokenizer
 
 SECTIONS = tuple(Config.model_fields)
-RESUMABLE = {("training", "accumulation")}  # decides how much memory a step takes, not what it does
+
+
+@dataclass(frozen=True)
+class Start:
+    """A trained model to continue from, and the argument that named it."""
+
+    argument: str
+    model: LanguageModel
+
+    @property
+    def name(self) -> str:
+        return Path(self.argument).name
+
+    @property
+    def config(self) -> ModelConfig:
+        """Its shape, without dropout."""
+        return self.model.decoder.config
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.model.tokenizer
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of its weights in float32, in hex."""
+        digest = hashlib.sha256()
+        for path, weight in self.model.decoder.named_parameters():
+            digest.update(path.encode())
+            digest.update(weight.detach().numpy().data)
+        return digest.hexdigest()
+
+    def decoder(self, config: ModelConfig) -> Decoder:
+        """A decoder for training with its weights; `config` differs from its own in dropout alone."""
+        decoder = empty_decoder(config)
+        weights = {path: weight.detach().clone() for path, weight in self.model.decoder.named_parameters()}
+        decoder.load_state_dict(weights, assign=True)
+        return decoder.train()
+
+    def notes(self) -> list[str]:
+        """What is taken from it, and the notes from loading it."""
+        return [f"from        {self.name}: its weights, shape and tokenizer", *self.model.notes]
+
+    def record(self) -> dict[str, Any]:
+        """What run.json says about it."""
+        return {"model": self.argument, "weights_sha256": self.digest}
+
+
+def load_start(argument: str | Path) -> Start:
+    """Any MODEL, in float32. Errors are those of `load`."""
+    return Start(str(argument), load(argument, "cpu", "float32"))
+
+
+def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:
+    """The model that a run.json names, None if it names none; other weights are a `CheckpointError`."""
+    if record is None:
+        return None
+    start = load_start(record["model"])
+    if start.digest != record["weights_sha256"]:
+        raise CheckpointError(
+            f"{run} was started from {start.argument}, which has other weights now; start again with another --out"
+        )
+    return start
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to train on what. Whatever is None or absent is chosen; `overrides` holds sections of a configuration."""
+    """What to train on what data. `overrides` holds sections of a configuration; fields left open are chosen later."""
 
     source: Source
     described: list[str]  # the data as the user named it
@@ -42,8 +108,8 @@ class Request:
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None
     tokens: Path | None = None  # a token store to use instead of the source
-    start: Start | None = None  # a model to go on from: its weights, shape and tokenizer
-    exportable: str | None = None  # the family that the model must be able to leave as
+    start: Start | None = None  # a model to continue from: its weights, shape and tokenizer
+    exportable: str | None = None  # the family that the model must be convertible to
     device: DeviceName = "auto"
     dtype: DtypeName = "auto"
 
@@ -56,27 +122,23 @@ class Request:
             raise ConfigError(f"minutes must be a positive number, not {self.minutes}")
         if self.minutes is not None and self.steps is not None:
             raise ConfigError("minutes and steps both say how long to train; give one of them")
-        self._check_early()
+        self._check_sections()
+        self._check_start()
+        self._check_tokenizer()
 
-    def _check_early(self) -> None:
-        """What can be refused before any work is done."""
+    def _check_sections(self) -> None:
+        """Refuse unknown keys, and a shape that cannot be exported as asked."""
         self.tokenizer_config(), self.data_config()
         for name, section in (("model", ModelConfig), ("training", TrainingConfig)):
             for key in self.section(name):
                 check_known(key, tuple(section.model_fields), f"key in {name}:")
         if self.size is not None or self.exportable is not None:
             self.check_exportable(self.model_config(self.size or "tiny", vocab_size=1))
-        if self.start is not None:
-            self._check_start()
-        if self.tokenizer is not None and self.section("tokenizer"):
-            raise ConfigError("a tokenizer is given, so there is none to make; leave out tokenizer settings (--kind)")
-        if self.tokens is not None and (self.section("tokenizer") or "validation_fraction" in self.section("data")):
-            raise ConfigError(
-                "the data are tokens, made and split already; leave out tokenizer and validation settings"
-            )
 
     def _check_start(self) -> None:
-        """A model to go on from has its own shape and tokenizer."""
+        """Refuse a size, shape or tokenizer next to a model to continue from, which has its own."""
+        if self.start is None:
+            return
         if self.size is not None:
             raise ConfigError("--from takes the size of its model; leave out --size")
         if self.tokenizer is not None or self.section("tokenizer"):
@@ -89,26 +151,38 @@ class Request:
                 f"--from takes the shape of its model; leave out model.{others[0]}, only dropout can change"
             )
 
+    def _check_tokenizer(self) -> None:
+        """Refuse settings of a tokenizer, or of its data, where they are given already."""
+        if self.tokenizer is not None and self.section("tokenizer"):
+            raise ConfigError("a tokenizer is given, so there is none to make; leave out tokenizer settings (--kind)")
+        if self.tokens is not None and (self.section("tokenizer") or "validation_fraction" in self.section("data")):
+            raise ConfigError(
+                "the data are tokens, made and split already; leave out tokenizer and validation settings"
+            )
+
     @property
     def given_tokenizer(self) -> Tokenizer | None:
-        """The tokenizer that is to be used, where none is to be made."""
+        """The tokenizer to use, None if one is to be made."""
         return self.tokenizer if self.start is None else self.start.tokenizer
 
     @property
     def given_size(self) -> str | None:
-        """What the size is called, where none is to be chosen."""
+        """The name of the size, None if one is to be chosen."""
         return self.size if self.start is None else self.start.name
 
     @property
     def steps(self) -> int | None:
-        """The number of steps, where the user fixed it."""
+        """The number of steps, None if it is to be chosen."""
         values = self.section("training")
         return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
 
     def section(self, name: str) -> dict[str, Any]:
         """What the user set in a section, under our names for the fields."""
-        values = {key.replace("-", "_"): value for key, value in self.overrides.get(name, {}).items()}
-        return {ALIASES.get(key, key): value for key, value in values.items()}
+        values = self.overrides.get(name, {})
+        if name == "training":
+            return translate_training_input(values)
+        named = {key.replace("-", "_"): value for key, value in values.items()}
+        return {ALIASES.get(key, key): value for key, value in named.items()}
 
     def tokenizer_config(self) -> TokenizerConfig:
         """How to make a tokenizer."""
@@ -119,12 +193,12 @@ class Request:
         return make_section(DataConfig, self.section("data"), "data")
 
     def model_config(self, size: str, vocab_size: int) -> ModelConfig:
-        """The shape: the size's, changed by what the user set; the vocabulary is the tokenizer's."""
+        """The shape of a size, changed by what the user set; the vocabulary is the tokenizer's."""
         chosen = self.section("model")
         if self.start is not None:
             return make_section(ModelConfig, {**self.start.config.model_dump(), **chosen}, "model")
         base = preset(size)
-        if "width" in chosen or "num_heads" in chosen:  # what would follow from them follows from the new ones
+        if "width" in chosen or "num_heads" in chosen:  # the size's head width follows from its own
             base.pop("head_width", None)
         config = make_section(ModelConfig, {**base, "vocab_size": vocab_size, **chosen}, "model")
         if config.vocab_size < vocab_size:
@@ -133,63 +207,37 @@ class Request:
             )
         return config
 
-    def probed_config(self, size: str, vocab_size: int) -> ModelConfig:
-        """The shape whose speed decides about the steps, with the dropout that it will most likely have."""
-        model = self.model_config(size, vocab_size)
-        return model if "dropout" in self.section("model") else model.replaced(dropout=choose_dropout(epochs=5))
-
     def check_exportable(self, model: ModelConfig) -> None:
-        """Refuse a shape that cannot be exported as was asked."""
+        """Refuse a shape that cannot be exported as asked."""
         if self.exportable is not None:
             check_expressible(model, find_family(self.exportable))
 
-    def training_config(self, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
-        """How to train: defaults for the size and the steps, changed by what the user set."""
-        chosen = self.section("training")
-        make_section(TrainingConfig, {**chosen, "steps": steps}, "training")  # right before anything depends on it
-        if self.start is None:
-            defaults = training_defaults(size, model, steps, chosen)
-        else:
-            defaults = continued_defaults(model, steps, chosen)
-        values = {**defaults, **chosen, "steps": steps}
-        return make_section(TrainingConfig, values, "training")
+    # --- resuming ----------------------------------------------------------------------------------------------------
 
-    def config(self, size: str, vocab_size: int, steps: int, train_tokens: int) -> Config:
-        """The whole configuration, once size and steps are known."""
-        model = self.model_config(size, vocab_size)
-        self.check_exportable(model)
-        training = self.training_config(size, model, steps)
-        if "dropout" not in self.section("model"):
-            epochs = steps * training.batch_size * model.context_length / train_tokens
-            model = model.replaced(dropout=choose_dropout(epochs))
-        return Config(model=model, tokenizer=self.tokenizer_config(), data=self.data_config(), training=training)
+    def check_same_run(self, config: Config, record: dict[str, Any], tokenizer: Tokenizer) -> None:
+        """Refuse settings, data or models other than those the run was started with; left out, they stay the same."""
+        self._check_same_settings(config, record["size"])
+        self.check_exportable(config.model)
+        if self.described not in ([], record["data"]):
+            raise ConfigError(self._changed("data", ", ".join(record["data"]), ", ".join(self.described)))
+        given, start = self.given_tokenizer, record.get("from")
+        if given is not None and given.fingerprint != tokenizer.fingerprint:
+            raise ConfigError(self._changed("tokenizer", tokenizer.fingerprint, given.fingerprint))
+        if self.start is not None and (start is None or start["weights_sha256"] != self.start.digest):
+            raise ConfigError(self._changed("from", start and start["model"], self.start.argument))
 
-    def check_unchanged(self, config: Config, size: str) -> None:
-        """Refuse settings that differ from those a run was started with, since it would no longer be the same run."""
+    def _check_same_settings(self, config: Config, size: str) -> None:
         if self.size not in (None, size):
             raise ConfigError(self._changed("size", size, self.size))
         for name in self.overrides:
             old = getattr(config, name)
             new = make_section(type(old), {**old.model_dump(), **self.section(name)}, name)
             for key in type(old).model_fields:
-                if getattr(new, key) != getattr(old, key) and (name, key) not in RESUMABLE:
+                if getattr(new, key) != getattr(old, key) and not (name == "training" and key in RESUMABLE):
                     raise ConfigError(self._changed(f"{name}.{key}", getattr(old, key), getattr(new, key)))
-
-    def check_same_data(self, data: list[str], tokenizer: Tokenizer) -> None:
-        """Refuse data or a tokenizer that a run was not started with; saying nothing about them is fine."""
-        if self.described not in ([], data):
-            raise ConfigError(self._changed("data", ", ".join(data), ", ".join(self.described)))
-        given = self.given_tokenizer
-        if given is not None and given.fingerprint != tokenizer.fingerprint:
-            raise ConfigError(self._changed("tokenizer", tokenizer.fingerprint, given.fingerprint))
-
-    def check_same_start(self, record: dict[str, Any] | None) -> None:
-        """Refuse another model to go on from than a run was started with; saying nothing about it is fine."""
-        if self.start is not None and (record is None or record["weights_sha256"] != self.start.digest):
-            raise ConfigError(self._changed("from", record and record["model"], self.start.argument))
 
     def _changed(self, what: str, old: Any, new: Any) -> str:
         return (
-            f"{self.out} was started with {what} = {old}, not {new}; leave it out to resume, or start anew with "
+            f"{self.out} was started with {what} = {old}, not {new}; leave it out to resume, or start again with "
             "another --out"
         )

@@ -1,23 +1,19 @@
-"""`foretell.train`: the same as the verb, from a program."""
+"""`foretell.train`: pretraining from Python."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from foretell.data.corpora import embedded_corpus
-from foretell.data.sources import DocumentReader
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.language_model import LanguageModel
 from foretell.loading import default_run_directory, load
-from foretell.pretraining.prepare import Source
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.reporter import Reporter
-from foretell.pretraining.request import Request
-from foretell.pretraining.start import load_start
+from foretell.pretraining.request import Request, load_start
+from foretell.pretraining.tokens import make_source
+from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer
 
 
@@ -45,9 +41,9 @@ def train(
     out: the run's directory; default: runs/NAME after the data. steps, batch_size, learning_rate and seed are fields of
     the configuration's section `training`; the other fields of each section are given as a dict:
     `model={"width": 256}`, `training={"warmup_steps": 20}`, `tokenizer={"kind": "bytes"}`, `data={"text_field": "t"}`.
-    What is left out is chosen from the data and the machine; a `reporter` is told what and why. tokenizer may also be a
-    Tokenizer to use. start: a model to continue from, with its shape and tokenizer. Raises the errors of
-    `foretell.errors`.
+    What is left out is chosen from the data and the machine; the log "foretell" says what and why, and a `reporter`
+    gets the metrics. tokenizer may also be a Tokenizer to use. start: a model to continue from, with its shape and
+    tokenizer. Raises the errors of `foretell.errors`.
     """
     paths = [source] if isinstance(source, str | Path) else list(source or [])
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
@@ -72,13 +68,3 @@ def train(
     )
     session = pretrain(request, reporter or Reporter(), resume=resume)
     return load(session.run.directory, device)
-
-
-def make_source(paths: Sequence[str | Path], text_field: str | None) -> Source:
-    """The documents of the paths, each time they are asked for; standard input (`-`) is read once and kept."""
-    if not paths:
-        return embedded_corpus
-    reader = DocumentReader(paths, text_field=text_field)
-    if "-" in map(str, paths):
-        return cache(lambda: list(reader.read()))
-    return reader.read

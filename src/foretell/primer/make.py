@@ -1,4 +1,4 @@
-"""Train the model that ships, by `recipe.toml`, and put it into the package: `python -m foretell.primer.make`."""
+"""Train the model in the package by `recipe.toml`, and write it there: `python -m foretell.primer.make`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RUN = Path("runs/primer")
 
 
 def make() -> None:
-    """Train, then write the best checkpoint in bfloat16 beside the recipe."""
+    """Train, then write the best checkpoint in bfloat16 next to the recipe."""
     recipe = read_toml(HOME / "recipe.toml")
     request = Request(embedded_corpus, ["the language reference inside Python"], RUN, size="tiny", overrides=recipe)
     with make_reporter() as reporter:
@@ -28,7 +28,7 @@ def make() -> None:
     model = load(best.directory, "cpu", "float32")
     save_model(HOME, model.decoder, model.tokenizer, torch.bfloat16)
     loss = best.training()["validation_loss"]
-    print(f"primer is step {best.step}: held-out loss {loss:.3f}, {session.bits_per_byte(loss):.3f} bits a byte")
+    print(f"primer is step {best.step}: held-out loss {loss:.3f}, {session.task.bits_per_byte(loss):.3f} bits per byte")
 
 
 if __name__ == "__main__":

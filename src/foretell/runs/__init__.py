@@ -1,1 +1,1 @@
-"""What training leaves on disk: `files` writes safely, `saved_model` and `checkpoint` hold weights, `run` all of it."""
+"""What training leaves on disk: `checkpoint` holds a model and its training state, `run` the whole directory."""

@@ -1,4 +1,4 @@
-"""One process at a time trains in a run directory; the system lets go when the process ends, however it ends."""
+"""A lock that lets one process at a time train in a run directory; the system releases it when the process ends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from foretell.errors import OutputError
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Keep a directory for this process, which makes it where it is missing; an `OutputError` where another has it.
+    """Lock a directory, made if it is missing; an `OutputError` if another process holds it.
 
-    A file of that name is left to whoever wants to use the directory.
+    A file of that name is not locked: the caller reports it.
     """
     if directory.exists() and not directory.is_dir():
         yield
@@ -31,12 +31,12 @@ def held(directory: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-        with contextlib.suppress(OSError):  # not empty, as a rule
+        with contextlib.suppress(OSError):  # usually not empty
             directory.rmdir()
 
 
 def take(descriptor: int, directory: Path) -> None:
-    """Lock an open directory. A file system without locks, as some networks' are, cannot tell, and is used as it is."""
+    """Lock an open directory. On a file system without locks, as some network ones are, nothing is locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

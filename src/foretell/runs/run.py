@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,14 @@ from foretell.files import is_temporary, read_json, remove_leftovers, sync, writ
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
 
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
-PREPARING = "preparing.json"  # there until the run is one; says from what it is being made
-# What of the metrics depends on the machine and not on the training
+PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
+# Metrics that depend on the machine and not on the training
 MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
-RESUMABLE = {"accumulation"}  # what of the training's settings a resumed run may change
+RESUMABLE = {"gradient_accumulation_steps"}  # settings of the training that a resumed run may change
+# Digests of configurations use the names of the first version, so that its checkpoints keep their digests
+FIRST_NAMES = {"gradient_accumulation_steps": "accumulation", "final_learning_rate_share": "min_learning_rate"}
+
+logger = logging.getLogger(__name__)
 
 
 class Run:
@@ -39,14 +43,16 @@ class Run:
 
     @classmethod
     def create(cls, directory: Path, data: list[str] | None = None) -> Run:
-        """Make the directories of a new run; one that exists is refused. It is a run once its record is written."""
+        """Make the directories of a new run, which is one once its record is written; an existing run is refused."""
         if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
             raise OutputError(f"{directory} exists; {cls._advice(directory)}, or give another --out")
         run = cls(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(directory)
-            write_json(directory / PREPARING, {"data": data or []})  # first, so that a killed process leaves no riddle
+            write_json(
+                directory / PREPARING, {"data": data or []}
+            )  # first, so that what a killed process leaves is known
             for path in (run.checkpoints, run.samples, run.tokens):
                 path.mkdir(exist_ok=True)
             sync(directory.parent)
@@ -56,16 +62,16 @@ class Run:
 
     @staticmethod
     def _advice(directory: Path) -> str:
-        """What to do about a directory that is there already."""
+        """What to do about a directory that exists."""
         if is_run(directory):
-            return "go on with it by --resume auto"
+            return "resume it with --resume auto"
         if is_unfinished(directory):
-            return "it was interrupted before its first step: start it again by --resume auto"
-        return "it is no run: remove it"
+            return "it was interrupted before its first step: start it again with --resume auto"
+        return "it is not a run: remove it"
 
     @classmethod
     def clear_unfinished(cls, directory: Path, data: list[str]) -> None:
-        """Empty a directory whose run was killed before it was one, so that it can be made again from the same data."""
+        """Empty a directory that was killed before it became a run, so that it can be made again from the same data."""
         before = read_json(directory / PREPARING).get("data")
         if before != data:
             named = ", ".join(map(str, before)) if isinstance(before, list) else str(before)
@@ -84,54 +90,57 @@ class Run:
     def open(cls, directory: Path) -> Run:
         """An existing run."""
         if not (directory / RUN).is_file():
-            raise CheckpointError(f"{directory} is no run: it has no {RUN}")
+            raise CheckpointError(f"{directory} is not a run: {RUN} is missing")
         return cls(directory)
 
     def write_record(self, record: dict[str, Any], environment: dict[str, Any]) -> None:
-        """Store what the run was made of: the resolved configuration, data and reasons; and where it ran."""
+        """Store what the run was made from (configuration, data, reasons) and the machine that it runs on."""
         write_json(self.directory / ENVIRONMENT, environment)
         write_json(self.directory / RUN, record)
         (self.directory / PREPARING).unlink(missing_ok=True)
 
     def replace_record(self, record: dict[str, Any]) -> None:
-        """Store a changed record of a run that goes on."""
+        """Store a changed record of a run that is resumed."""
         write_json(self.directory / RUN, record)
 
     def environment(self) -> dict[str, Any]:
-        """Where the run was started; empty where that is not known any more."""
+        """The machine that the run was started on; empty if the file is lost."""
         path = self.directory / ENVIRONMENT
         return read_json(path) if path.is_file() else {}
 
     def configuration_digest(self) -> str:
-        """A hash of the configuration, so that a checkpoint can tell whether it is the one it was trained with.
+        """A hash of the configuration, so that a checkpoint can tell whether it was trained with it.
 
-        Without what may change while the result stays the same but for rounding, and without settings at their
-        defaults: those that came with a later version are what was the rule before.
+        It leaves out settings that may change on resuming, and settings at their defaults, so that a later version may
+        add one whose default is the earlier behaviour.
         """
         config = self.record()["config"]
         fields = TrainingConfig.model_fields.items()
-        defaults = to_jsonable_python({key: field.default for key, field in fields if not field.is_required()})
+        defaults = with_first_names(
+            to_jsonable_python({key: field.default for key, field in fields if not field.is_required()})
+        )
+        left_out = with_first_names(dict.fromkeys(RESUMABLE))
         training = {
             key: value
-            for key, value in config.get("training", {}).items()
-            if key not in RESUMABLE and not (key in defaults and value == defaults[key])
+            for key, value in with_first_names(config.get("training", {})).items()
+            if key not in left_out and not (key in defaults and value == defaults[key])
         }
         canonical = json.dumps({**config, "training": training}, sort_keys=True)
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
     def check_present(self) -> None:
-        """Refuse to go on where the directory was removed meanwhile: writing would make one that is no run."""
+        """Refuse to write into a run that was removed meanwhile: that would make a directory that is not a run."""
         if not self.directory.is_dir():
-            raise OutputError(f"{self.directory} is gone: it was removed, or its disk is no longer there")
+            raise OutputError(f"{self.directory} is gone: it was removed, or its disk is not mounted")
 
     def clear_leftovers(self) -> None:
-        """Delete what a killed process left: files under temporary names, and the mark of a run that was being made."""
+        """Delete what a killed process left: files under temporary names, and the mark of a run being made."""
         (self.directory / PREPARING).unlink(missing_ok=True)
         for folder in (self.directory, self.samples, self.checkpoints):
             remove_leftovers(folder)
 
     def record(self) -> dict[str, Any]:
-        """What `write_record` stored."""
+        """The record that `write_record` stored."""
         record = read_json(self.directory / RUN)
         for key in ("config", "data", "size", "device", "dtype"):
             if key not in record:
@@ -152,20 +161,20 @@ class Run:
         path = self.directory / METRICS
         try:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
-            found = [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
-            return [{"step": int(metrics["step"]), **metrics} for metrics in found]
+            complete = [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
+            return [{"step": int(metrics["step"]), **metrics} for metrics in complete]
         except (ValueError, TypeError, KeyError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); remove the line, or start again with another --out"
             ) from None
 
     def forget_metrics_after(self, step: int) -> None:
-        """Drop what a run wrote after the checkpoint that it now goes on from."""
+        """Drop the metrics after the step of the checkpoint that the run resumes from."""
         kept = [metrics for metrics in self.metrics() if metrics["step"] <= step]
         write_text(self.directory / METRICS, "".join(json.dumps(metrics) + "\n" for metrics in kept))
 
     def write_sample(self, step: int, text: str) -> None:
-        """Keep a text that the model wrote at a step."""
+        """Keep the samples of a step."""
         self.check_present()
         make_folder(self.samples)
         write_text(self.samples / f"step-{step:06d}.txt", text)
@@ -182,16 +191,16 @@ class Run:
         for checkpoint in checkpoints:
             if checkpoint.directory.name == which:
                 return checkpoint
-        there = ", ".join(checkpoint.directory.name for checkpoint in checkpoints)
-        raise CheckpointError(f"{self.directory} has no checkpoint '{which}'; it has best, last, {there}")
+        names = ", ".join(checkpoint.directory.name for checkpoint in checkpoints)
+        raise CheckpointError(f"{self.directory} has no checkpoint '{which}'; it has best, last, {names}")
 
-    def last_intact(self, say: Callable[[str], None]) -> Checkpoint:
-        """The newest checkpoint whose files are what was saved; each damaged one is named on the way."""
+    def last_intact(self) -> Checkpoint:
+        """The newest checkpoint that matches its manifest; each damaged one is a warning in the log."""
         for checkpoint in reversed(self._existing()):
             try:
                 checkpoint.verify()
             except CheckpointError as error:
-                say(f"{error}; going back to the checkpoint before")
+                logger.warning(f"{error}; going back to the checkpoint before")
                 continue
             return checkpoint
         raise CheckpointError(f"no checkpoint of {self.directory} is intact; start again with another --out")
@@ -203,8 +212,13 @@ class Run:
         return checkpoints
 
 
+def with_first_names(training: dict[str, Any]) -> dict[str, Any]:
+    """The same settings under the names that they had in the first version."""
+    return {FIRST_NAMES.get(key, key): value for key, value in training.items()}
+
+
 def make_folder(path: Path) -> None:
-    """Make a folder where it is missing."""
+    """Make a folder if it is missing."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
@@ -212,10 +226,10 @@ def make_folder(path: Path) -> None:
 
 
 def is_unfinished(path: Path) -> bool:
-    """Was a run being made in this directory when its process was killed?"""
+    """True if the process was killed while it made a run in this directory."""
     return os.path.isfile(path / PREPARING) and not is_run(path)  # noqa: PTH113 - as in is_run
 
 
 def is_run(path: Path) -> bool:
-    """Does a run live in this directory?"""
-    return os.path.isfile(path / RUN)  # noqa: PTH113 - is_file raises on names that are too long, this says no
+    """True if the directory is a run."""
+    return os.path.isfile(path / RUN)  # noqa: PTH113 - is_file raises on names that are too long, this returns False

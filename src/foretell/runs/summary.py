@@ -1,12 +1,13 @@
-"""What a run is and how far it has come, without its weights."""
+"""Summaries of runs, and the settings in which runs differ, without reading any weights."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from foretell.config import Config, make_section
+from foretell.config import Config, Section, make_section
 from foretell.errors import CheckpointError
 from foretell.model.cost import count_parameters
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
@@ -17,10 +18,10 @@ DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
 
 @dataclass(frozen=True)
 class Summary:
-    """One run. Losses are in nats a token; `changed` is when it last wrote, in seconds since 1970.
+    """One run. Losses are in nats per token; `changed` is the time of its last write, in seconds since 1970.
 
-    `best_validation_loss` is that of the checkpoint which the run's name means. A run that is training right now is
-    unfinished like one that was interrupted: `changed` tells them apart.
+    `best_validation_loss` is that of the best checkpoint, which the run's name stands for. A run that is training now
+    is unfinished like one that was interrupted: `changed` tells them apart.
     """
 
     name: str
@@ -41,10 +42,12 @@ class Summary:
 
 
 def summarize(run: Run) -> Summary:
-    """Read a run's record, metrics and the notes of its checkpoints; what is damaged there is a `CheckpointError`."""
+    """Read a run's record, metrics and the training state of its checkpoints; damage is a `CheckpointError`."""
     record, metrics, checkpoints = run.record(), run.metrics(), list_checkpoints(run.checkpoints)
     config = make_section(Config, record["config"], str(run.directory / RUN))
-    step = max([line["step"] for line in metrics[-1:]] + [one.step for one in checkpoints[-1:]], default=0)
+    step = max(
+        [line["step"] for line in metrics[-1:]] + [checkpoint.step for checkpoint in checkpoints[-1:]], default=0
+    )
     best = min(checkpoints, key=validation_loss, default=None)
     loss = float("inf") if best is None else validation_loss(best)
     return Summary(
@@ -64,7 +67,7 @@ def summarize(run: Run) -> Summary:
 
 
 def state_of(checkpoints: list[Checkpoint], config: Config) -> str:
-    """Has the last checkpoint all steps, or all the patience that there was?"""
+    """Done if the last checkpoint has all steps, stopped early if it has used up the patience."""
     if not checkpoints:
         return UNFINISHED
     if checkpoints[-1].step >= config.training.steps:
@@ -76,14 +79,43 @@ def state_of(checkpoints: list[Checkpoint], config: Config) -> str:
 
 
 def last_change(run: Run) -> float:
-    """When a metric or a checkpoint was last written, or the record if there is neither."""
+    """The time of the last metric or checkpoint, or of the record if there is neither."""
     paths = [run.directory / METRICS, run.checkpoints, run.directory / RUN]
     return max(path.stat().st_mtime for path in paths if path.exists())
 
 
 def find_runs(folder: Path) -> list[Run]:
-    """The runs that lie in a folder, by name."""
+    """The runs in a folder, by name."""
     try:
         return [Run(path) for path in sorted(folder.iterdir()) if is_run(path)]
     except OSError as error:
         raise CheckpointError(f"cannot list {folder}: {error.strerror}") from None
+
+
+# --- settings -------------------------------------------------------------------------------------------------------
+
+
+def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
+    """`section.field` -> its value in each run, for every setting that is not the same in all.
+
+    Settings that a run of an older version lacks have their defaults. Data, device and precision count as settings.
+    """
+    settings = [settings_of(run) for run in runs]
+    by_name = {name: [each[name] for each in settings] for name in settings[0]}
+    return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
+
+
+def settings_of(run: Run) -> dict[str, Any]:
+    """All settings of a run by their paths, as JSON values."""
+    record = run.record()
+    config = make_section(Config, record["config"], str(run.directory / RUN))
+    return {key: record[key] for key in ("data", "device", "dtype")} | flattened(config)
+
+
+def flattened(section: Section, prefix: str = "") -> dict[str, Any]:
+    """A section's fields, and those of the sections in it, as `a.b.c` -> value."""
+    fields: dict[str, Any] = {}
+    for key, value in section.model_dump(mode="json").items():
+        inner = getattr(section, key)
+        fields |= flattened(inner, f"{prefix}{key}.") if isinstance(inner, Section) else {prefix + key: value}
+    return fields

@@ -1,1 +1,1 @@
-"""Training: `loop` is the whole story, `step` one optimizer step of it, `objective` what is minimised."""
+"""Training any objective: `loop` takes the steps, `step` is one of them, `objective` is that of language models."""

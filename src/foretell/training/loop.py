@@ -1,32 +1,58 @@
-"""The training loop."""
+"""The training loop, the actions that run between its steps, and early stopping."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
+from torch import nn
 
 from foretell.config import TrainingConfig
-from foretell.data.batch import Batch
-from foretell.training.actions import Action, Progress
-from foretell.training.objective import Objective
 from foretell.training.optimizer import set_learning_rate
 from foretell.training.schedule import learning_rate_at
-from foretell.training.step import training_step
+from foretell.training.step import TrainingBatch, training_step
 
 
-class Batches(Protocol):
-    """Where batches come from: a `Loader`, or anything else that knows the batch of a step."""
+@dataclass
+class Progress:
+    """The state of training after `step` optimizer steps. Losses are in nats per target; saved in every checkpoint."""
 
-    def batch(self, step: int) -> Batch: ...
+    step: int = 0
+    tokens: int = 0  # targets that were trained on
+    seconds: float = 0.0  # of training alone, without evaluation and samples
+    loss: float | None = None
+    gradient_norm: float | None = None
+    learning_rate: float | None = None
+    validation_loss: float | None = None
+    best_validation_loss: float | None = None  # of the evaluations that were due
+    evaluations_since_best: int = 0
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something to do every `every` steps and after the last one."""
+
+    every: int
+    run: Callable[[Progress], None]
+
+    def is_due(self, step: int, last: int) -> bool:
+        """True for the steps after which the action runs."""
+        return step % self.every == 0 or step == last
+
+
+class BatchSource(Protocol):
+    """Anything that returns the batch of a step: a `Loader`, a `Task`."""
+
+    def batch(self, step: int) -> TrainingBatch: ...
 
 
 def train(
-    objective: Objective,
+    objective: nn.Module,
     optimizer: torch.optim.Optimizer,
-    loader: Batches,
+    source: BatchSource,
     config: TrainingConfig,
     progress: Progress,
     actions: list[Action],
@@ -35,14 +61,15 @@ def train(
     dtype: torch.dtype = torch.float32,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
-    """Take optimizer steps until all are done or `should_stop` says so, from where `progress` stands; keep it true.
+    """Take optimizer steps from `progress.step` to the last, or until `should_stop`; `progress` is kept up to date.
 
-    Step n uses batch n, learning rate n and dropout masks n, so beginning at any step continues the same training.
+    `objective` maps a batch to its `Loss`. Step n uses batch n, learning rate n and dropout masks n, so that beginning
+    at any step continues the same training.
     """
     objective.train()
     while progress.step < config.steps and not should_stop():
         started = time.perf_counter()
-        batch = loader.batch(progress.step).to(device)
+        batch = source.batch(progress.step).to(device)
         learning_rate = learning_rate_at(progress.step, config)
         set_learning_rate(optimizer, learning_rate)
         result = training_step(objective, optimizer, batch, progress.step, config, dtype)
@@ -56,3 +83,20 @@ def train(
         for action in actions:
             if action.is_due(progress.step, config.steps):
                 action.run(progress)
+
+
+def record_evaluation(progress: Progress) -> bool:
+    """Count an evaluation that was due; True if its loss is the best so far."""
+    loss, best = progress.validation_loss, progress.best_validation_loss
+    if loss is None:
+        return False
+    is_best = best is None or loss < best
+    if is_best:
+        progress.best_validation_loss = loss
+    progress.evaluations_since_best = 0 if is_best else progress.evaluations_since_best + 1
+    return is_best
+
+
+def is_out_of_patience(progress: Progress, config: TrainingConfig) -> bool:
+    """True after `patience` evaluations without improvement (early stopping, Prechelt 1998)."""
+    return config.patience is not None and progress.evaluations_since_best >= config.patience

@@ -1,4 +1,4 @@
-"""What training minimises: the negative log-probability of every target, from the model's own forward."""
+"""The objective of language modelling: the cross entropy of the next token, from the model's own forward."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOGITS_AT_ONCE = 2**24  # elements: 64 MiB in float32
 
 @dataclass
 class Loss:
-    """A sum over targets in nats, how many there were, and named parts of the sum."""
+    """A sum over targets in nats, the number of targets, and named parts of the sum."""
 
     sum: Tensor
     count: Tensor
@@ -40,10 +40,10 @@ def make_objective(
 
 
 class Objective(nn.Module):
-    """Cross entropy of the next token. The head runs in chunks: B * T * V logits never stand in memory at once.
+    """Cross entropy of the next token. The head runs in chunks, so that B * T * V logits are never in memory at once.
 
     With `label_smoothing` s, training aims at 1 - s for the target and s / V more for every token (Szegedy et al. 2016,
-    section 7). In evaluation mode the loss is always the plain one, so that it says the same of every run.
+    section 7). In evaluation mode the loss is not smoothed, so that runs can be compared.
     """
 
     def __init__(self, decoder: Decoder, logits_at_once: int = LOGITS_AT_ONCE, label_smoothing: float = 0.0):
@@ -54,7 +54,7 @@ class Objective(nn.Module):
 
     @property
     def smoothing(self) -> float:
-        """How much the targets of this mode are smoothed."""
+        """The label smoothing in the current mode: 0 in evaluation."""
         return self.label_smoothing if self.training else 0.0
 
     def forward(self, batch: Batch) -> Loss:
@@ -63,19 +63,19 @@ class Objective(nn.Module):
         return Loss(total, batch.loss_weights.sum(), {name: total.detach()})
 
     def token_losses(self, batch: Batch) -> Tensor:
-        """-log P(target), smoothed in training, at every position, (B, T) in float32 or better, whatever its weight."""
+        """-log P(target), smoothed in training, at every position, (B, T) in float32 or better; not weighted."""
         kv = FreshKVView(batch.ids, batch.positions, batch.document_ids)
         hidden = self.decoder.hidden(batch.ids, kv).flatten(0, 1)  # (B*T, D)
         chunks = math.ceil(len(hidden) * self.decoder.config.vocab_size / self.logits_at_once)
         pairs = zip(hidden.chunk(chunks), batch.targets.flatten().chunk(chunks), strict=True)
         if chunks == 1:
             losses = [self.chunk_losses(*pair) for pair in pairs]
-        else:  # a chunk's logits are dropped after use and made again for the gradient
+        else:  # a chunk's logits are freed after use and recomputed for the gradient
             losses = [checkpoint(self.chunk_losses, *pair, use_reentrant=False) for pair in pairs]
         return torch.cat(losses).view_as(batch.targets)  # (B, T)
 
     def chunk_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """(N, D) and (N,) to the losses of the targets, (N,)."""
+        """The losses (N,) of targets (N,) from hidden states (N, D)."""
         logits = self.decoder.head(hidden)
         precise = torch.promote_types(logits.dtype, torch.float32)
         return F.cross_entropy(logits.to(precise), targets, reduction="none", label_smoothing=self.smoothing)

@@ -1,8 +1,8 @@
-"""The optimizer of a configuration: which weights it moves how, and which of them decay, by their paths."""
+"""The optimizer of a configuration: which weights it updates how, which decay and which are frozen, by their paths."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -11,16 +11,40 @@ from torch import Tensor, nn
 from foretell.config import TrainingConfig
 from foretell.errors import ConfigError
 from foretell.paths import matches, suggest
-from foretell.training.muon import Muon
-from foretell.training.sgd import SGD
+from foretell.training.muon import Muon, orthogonalize_flops
 
 MUON = "trunk.**"  # matrices here are Muon's; embeddings and head look up or compare rows and stay with AdamW
 
 Weights = Mapping[str, Tensor]  # by path
+Shapes = Mapping[str, tuple[int, ...]]  # by path
+
+
+class SGD(torch.optim.Optimizer):
+    """SGD with momentum (Polyak 1964) and decoupled weight decay (Loshchilov and Hutter 2019, algorithm 1).
+
+    torch's SGD adds the decay to the gradient, and so to the momentum. The momentum is kept also where it is 0, so that
+    every parameter has a moment in a checkpoint.
+    """
+
+    def __init__(self, groups: list[dict[str, Any]], learning_rate: float, momentum: float):
+        super().__init__(groups, {"lr": learning_rate, "momentum": momentum, "weight_decay": 0.0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        """Update every parameter that has a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if "momentum" not in state:
+                    state["momentum"] = torch.zeros_like(parameter)
+                velocity = state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
+                parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(velocity, alpha=-group["lr"])
 
 
 class Composite(torch.optim.Optimizer):
-    """Several optimizers as one. Each moves its own weights; groups and state are one list and one mapping for all."""
+    """Several optimizers as one; each updates its own weights. Groups are one list, and state is one mapping."""
 
     def __init__(self, parts: list[torch.optim.Optimizer]):
         super().__init__([group for part in parts for group in part.param_groups], {})
@@ -29,11 +53,11 @@ class Composite(torch.optim.Optimizer):
             part.state = self.state
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies: torch's own leaves out what it does not know."""
+        """The state for copies; torch's own omits attributes that it does not know."""
         return {**super().__getstate__(), "parts": self.parts}
 
     def step(self, closure: Any = None) -> Any:
-        """One step of each."""
+        """One step of each part."""
         for part in self.parts:
             part.step()
 
@@ -41,14 +65,15 @@ class Composite(torch.optim.Optimizer):
 def make_optimizer(
     model: nn.Module, config: TrainingConfig, dtype: torch.dtype = torch.float32
 ) -> torch.optim.Optimizer:
-    """The optimizer of the weights that learn, by their paths in `model`; products of its own run in `dtype`.
+    """The optimizer of the weights of `model` that require a gradient; its own matrix products run in `dtype`.
 
     Matrices and embeddings decay towards zero; biases and norm scales, which have one dimension, do not, unless
-    `weight_decay_by_path` says otherwise. A glob there that no weight matches is a `ConfigError`.
+    `weight_decay_by_path` says otherwise. A glob there that matches no weight is a `ConfigError`.
     """
-    weights = {path: weight for path, weight in model.named_parameters() if weight.requires_grad}
-    check_globs(config, list(weights))
-    return OPTIMIZERS[config.optimizer](weights, config, dtype)
+    weights = dict(model.named_parameters())
+    check_globs("weight_decay_by_path", config.weight_decay_by_path, weights)
+    trained = {path: weight for path, weight in weights.items() if weight.requires_grad}
+    return OPTIMIZERS[config.optimizer](trained, config, dtype)
 
 
 def make_adamw(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> torch.optim.Optimizer:
@@ -59,13 +84,13 @@ def make_adamw(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> 
 
 
 def make_sgd(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> torch.optim.Optimizer:
-    """Gradient descent with momentum."""
+    """SGD with momentum."""
     return SGD(decay_groups(weights, config), config.learning_rate, config.momentum)
 
 
 def make_muon(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> torch.optim.Optimizer:
-    """Muon for the matrices of the trunk, AdamW for all else, at the same learning rate."""
-    matrices = {path: weight for path, weight in weights.items() if weight.dim() == 2 and matches(MUON, path)}
+    """Muon for the matrices of the trunk, AdamW for all other weights, at the same learning rate."""
+    matrices = {path: weight for path, weight in weights.items() if is_muons(path, weight.shape)}
     others = {path: weight for path, weight in weights.items() if path not in matrices}
     parts: list[torch.optim.Optimizer] = []
     if matrices:
@@ -82,6 +107,11 @@ OPTIMIZERS: dict[str, Callable[[Weights, TrainingConfig, torch.dtype], torch.opt
 }
 
 
+def is_muons(path: str, shape: tuple[int, ...]) -> bool:
+    """True for the weights that Muon updates."""
+    return len(shape) == 2 and matches(MUON, path)
+
+
 def decay_groups(weights: Weights, config: TrainingConfig) -> list[dict[str, Any]]:
     """The weights in groups of one weight decay each."""
     groups: dict[float, list[Tensor]] = {}
@@ -91,19 +121,59 @@ def decay_groups(weights: Weights, config: TrainingConfig) -> list[dict[str, Any
 
 
 def weight_decay_of(path: str, weight: Tensor, config: TrainingConfig) -> float:
-    """What the last glob that matches says; without one, `weight_decay` for matrices and 0 for vectors."""
-    said = [decay for glob, decay in config.weight_decay_by_path.items() if matches(glob, path)]
-    return said[-1] if said else config.weight_decay if weight.dim() >= 2 else 0.0
-
-
-def check_globs(config: TrainingConfig, paths: list[str]) -> None:
-    """Refuse a glob that matches no weight: it would change nothing, without a word."""
-    for glob in config.weight_decay_by_path:
-        if not any(matches(glob, path) for path in paths):
-            raise ConfigError(f"training.weight_decay_by_path: no weight is named '{glob}'{suggest(glob, paths)}")
+    """The decay of the last glob that matches; without one, `weight_decay` for matrices and 0 for vectors."""
+    matching = [decay for glob, decay in config.weight_decay_by_path.items() if matches(glob, path)]
+    return matching[-1] if matching else config.weight_decay if weight.dim() >= 2 else 0.0
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
     """The learning rate of all groups, for the next step."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
+
+
+def freeze(model: nn.Module, config: TrainingConfig) -> None:
+    """Turn off the gradient of the weights that `config.frozen` matches; call it before `make_optimizer`.
+
+    A glob that matches no weight is a `ConfigError`, and so is freezing all of them.
+    """
+    weights = dict(model.named_parameters())
+    check_globs("frozen", config.frozen, weights)
+    for path, weight in weights.items():
+        if is_frozen(path, config):
+            weight.requires_grad_(False)
+    if not any(weight.requires_grad for weight in weights.values()):
+        raise ConfigError(f"training.frozen = {list(config.frozen)} leaves no weight to train; leave some out")
+
+
+def is_frozen(path: str, config: TrainingConfig) -> bool:
+    """True for a weight that is not trained."""
+    return any(matches(glob, path) for glob in config.frozen)
+
+
+def check_globs(field: str, globs: Iterable[str], paths: Iterable[str]) -> None:
+    """Refuse a glob that matches no weight, since it would change nothing."""
+    known = list(paths)
+    for glob in globs:
+        if not any(matches(glob, path) for path in known):
+            raise ConfigError(f"training.{field}: no weight is named '{glob}'{suggest(glob, known)}")
+
+
+def moments_per_element(path: str, shape: tuple[int, ...], config: TrainingConfig) -> int:
+    """How many float32 values the optimizer holds per element of a weight: none for one that is frozen."""
+    if is_frozen(path, config):
+        return 0
+    if config.optimizer == "sgd" or (config.optimizer == "muon" and is_muons(path, shape)):
+        return 1
+    return 2
+
+
+def optimizer_flops_per_step(shapes: Shapes, config: TrainingConfig) -> int:
+    """Floating-point operations of the optimizer's matrix products per step: only Muon has any."""
+    if config.optimizer != "muon":
+        return 0
+    return sum(
+        orthogonalize_flops(*shape)
+        for path, shape in shapes.items()
+        if is_muons(path, shape) and not is_frozen(path, config)
+    )

@@ -1,4 +1,4 @@
-"""The learning rate of every step, as a function of the step alone."""
+"""Learning rate schedules: the rate of a step is a function of the step alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from foretell.config import TrainingConfig
 
 
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
-    """Linear warm-up to the learning rate, then the configured way down; `step` counts from 0."""
+    """Linear warm-up to the learning rate, then the configured schedule; `step` counts from 0."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
     progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)  # 0 to 1
-    floor = config.min_learning_rate
+    floor = config.final_learning_rate_share
     return config.learning_rate * (floor + (1 - floor) * SCHEDULES[config.schedule](min(progress, 1.0), config))
 
 

@@ -1,4 +1,4 @@
-"""A model that sees what it may not is refused before it trains, and the module that leaks is named."""
+"""A model that sees what it must not is refused before it trains, and the leaking module is named."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
-from foretell.training.probe import check_mask
+from foretell.training.mask_check import check_mask
 
 SIZES: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 24, "vocab_size": 14}
 LLAMA: dict[str, Any] = {"position": "rotary", "norm": "rmsnorm", "feedforward": "gated", "num_kv_heads": 1}
@@ -67,7 +67,7 @@ def test_a_sound_model_passes(name: str, precision: str) -> None:
 
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("length", [1, 2, 31, 33, 257, 513])
-def test_the_fused_kernel_is_stable_to_the_bit_at_the_borders_of_its_blocks(length: int, precision: str) -> None:
+def test_the_fused_kernel_is_bit_identical_around_its_block_sizes(length: int, precision: str) -> None:
     decoder = make(context_length=length, width=64, num_layers=1)
     tokens = np.random.default_rng(2).integers(0, 14, (2, length + 1))
     numbers = (np.arange(length + 1) >= length // 2).astype(int) + np.zeros_like(tokens)
@@ -75,7 +75,7 @@ def test_the_fused_kernel_is_stable_to_the_bit_at_the_borders_of_its_blocks(leng
         check_mask(decoder, batch, PRECISIONS[precision])
 
 
-def test_the_probe_leaves_the_model_as_it_was() -> None:
+def test_the_check_does_not_change_the_model() -> None:
     decoder = make(dropout=0.2)
     before = {path: weight.clone() for path, weight in decoder.state_dict().items()}
     state = torch.get_rng_state()
@@ -138,7 +138,9 @@ def scaled_to_the_largest_position(positions: Tensor, dtype: torch.dtype) -> tup
 
 
 FUTURE = "sees the future"
-LEAKS: dict[str, tuple[dict[str, Any], Plant, str, str]] = {  # what: model, how to plant it, who is named, what is said
+LEAKS: dict[
+    str, tuple[dict[str, Any], Plant, str, str]
+] = {  # name: model, how to plant the leak, the named module, the finding
     "no mask": ({}, altered_mask(0, lambda allowed, mask: torch.ones_like(allowed)), CORE, FUTURE),
     "no mask in the last layer": (
         {},
@@ -205,7 +207,7 @@ LEAKS: dict[str, tuple[dict[str, Any], Plant, str, str]] = {  # what: model, how
         {},
         instead_of("trunk.blocks.0.feedforward.activation", lambda _: nn.Dropout(0.5)),
         "trunk.blocks.0.feedforward.activation",
-        "hands out something else when the same batch comes again",
+        "returns another output for the same batch",
     ),
 }
 
@@ -213,7 +215,7 @@ LEAKS: dict[str, tuple[dict[str, Any], Plant, str, str]] = {  # what: model, how
 @pytest.mark.parametrize("precision", PRECISIONS)
 @pytest.mark.parametrize("batch", [rows(), documents()], ids=["rows", "documents"])
 @pytest.mark.parametrize("leak", LEAKS)
-def test_a_leak_is_caught_and_its_module_named(leak: str, batch: Batch, precision: str) -> None:
+def test_a_leak_is_refused_and_its_module_named(leak: str, batch: Batch, precision: str) -> None:
     changes, plant, path, finding = LEAKS[leak]
     decoder = make(**changes)
     plant(decoder)
@@ -226,7 +228,7 @@ def test_a_leak_is_caught_and_its_module_named(leak: str, batch: Batch, precisio
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
-def test_a_mask_of_documents_that_is_ignored_is_caught(precision: str) -> None:
+def test_ignoring_the_document_mask_is_refused(precision: str) -> None:
     decoder = make()
     altered_mask(0, lambda allowed, mask: Mask(24, 24).allowed)(decoder)
     with pytest.raises(TrainingError, match=f"{CORE} sees other documents, or padding"):
@@ -234,7 +236,7 @@ def test_a_mask_of_documents_that_is_ignored_is_caught(precision: str) -> None:
     check_mask(decoder, rows(), PRECISIONS[precision])
 
 
-def test_padding_that_is_seen_is_caught() -> None:
+def test_seeing_padding_is_refused() -> None:
     tokens = np.random.default_rng(3).integers(0, 14, (4, 25))
     numbers = np.where(np.arange(25) < 18, 0, -1) + np.zeros_like(tokens)
     decoder = make()
@@ -243,7 +245,7 @@ def test_padding_that_is_seen_is_caught() -> None:
         check_mask(decoder, make_document_batch(tokens, numbers))
 
 
-def test_a_single_row_is_enough_for_an_open_mask() -> None:
+def test_a_single_row_is_enough_to_detect_a_missing_mask() -> None:
     decoder = make()
     altered_mask(0, one_key_more)(decoder)
     with pytest.raises(TrainingError, match=CORE):

@@ -1,4 +1,4 @@
-"""What a run tells, for TensorBoard: a copy of its metrics and samples in the run's folder `tensorboard`."""
+"""A reporter for TensorBoard: a copy of metrics and samples in the run's folder `tensorboard`."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, Self
 
 from foretell.errors import UsageError
-from foretell.pretraining.reporter import Reporter
+from foretell.session.reporter import Reporter
 
 FOLDER = "tensorboard"
 
 
 class TensorBoardReporter(Reporter):
-    """Writes event files as long as it is open; without the package it is refused before any work."""
+    """Writes event files while it is open. Without the package tensorboard it raises a `UsageError` at once."""
 
     def __init__(self, run: Path):
         if importlib.util.find_spec("tensorboard") is None:
@@ -29,11 +29,11 @@ class TensorBoardReporter(Reporter):
             self._writer.close()
 
     def writer(self, step: int) -> Any:
-        """The files, begun when there is something to write: before that, the run's folder has to be empty."""
+        """The event files, opened with the first event: before that, the run's folder has to be empty."""
         if self._writer is None:
             from torch.utils.tensorboard import SummaryWriter  # an optional dependency, and slow to import
 
-            # What a resumed run wrote after the checkpoint that it goes on from is no longer true
+            # purge_step: events that a resumed run wrote after its checkpoint no longer hold
             self._writer = SummaryWriter(str(self.folder), purge_step=step)
         return self._writer
 
@@ -45,5 +45,5 @@ class TensorBoardReporter(Reporter):
         self.writer(step).flush()
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
-        indented = "\n".join(f"    {line}" for line in (prompt + continuation).splitlines())  # shown as it is
+        indented = "\n".join(f"    {line}" for line in (prompt + continuation).splitlines())  # shown verbatim
         self.writer(step).add_text(f"sample/{prompt}", indented, step)

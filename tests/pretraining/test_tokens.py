@@ -1,7 +1,8 @@
-"""From texts to tokens: the same ids in pieces as whole, a bounded sample for the vocabulary, a rate that is said."""
+"""From texts to tokens: the same ids in pieces as at once, a bounded sample for the vocabulary, progress."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -10,26 +11,27 @@ from foretell.config import DataConfig, TokenizerConfig, make_section
 from foretell.data import documents, sources
 from foretell.data.documents import Document
 from foretell.data.sources import read_documents
-from foretell.pretraining import prepare
-from foretell.pretraining.prepare import spread_sample, tokenize_text
-from foretell.pretraining.reporter import Reporter
-from foretell.pretraining.samples import Samples
+from foretell.pretraining import tokens
+from foretell.pretraining.task import Prompts
+from foretell.pretraining.tokens import make_source, spread_sample, tokenize_text
+from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.text.tokenizer_json import special_token, with_ends, with_start
 
 TEXT = "".join(f"Line {number} tells of cats, dogs and 🐈, don't you think?\n" for number in range(2000))
 
 
-class Listener(Reporter):
+class Recorder(Reporter):
     def __init__(self) -> None:
-        self.lines: list[str] = []
-        self.watched: list[tuple[int, int]] = []
-
-    def note(self, text: str) -> None:
-        self.lines.append(text)
+        self.progress: list[tuple[int, int]] = []
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
-        self.watched.append((done, total))
+        self.progress.append((done, total))
+
+
+@pytest.fixture(autouse=True)
+def _log_from_info(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, logger="foretell")
 
 
 @pytest.fixture
@@ -57,7 +59,7 @@ def test_a_large_file_gives_the_tokens_that_it_would_give_whole(
     assert second.document_starts.tolist() == [0]
 
 
-def test_every_document_stands_between_the_start_and_the_end_token(tmp_path: Path) -> None:
+def test_every_document_is_between_the_start_and_the_end_token(tmp_path: Path) -> None:
     texts = {"a.txt": "the cat", "b.txt": "a dog"}
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
@@ -70,43 +72,52 @@ def test_every_document_stands_between_the_start_and_the_end_token(tmp_path: Pat
         return list(read_documents([tmp_path / name for name in texts]))
 
     data = DataConfig(validation_fraction=0)
-    text = tokenize_text(source, TokenizerConfig(), data, tmp_path / "tokens", Reporter(), tokenizer)
-    stream = text.store.split("train")
-    first, second = ([start, *one.encode(), plain.end_id] for one in texts.values())
+    made = tokenize_text(source, TokenizerConfig(), data, tmp_path / "tokens", Reporter(), tokenizer)
+    stream = made.store.split("train")
+    first, second = ([start, *text.encode(), plain.end_id] for text in texts.values())
     assert stream.read(0, len(stream)).tolist() == first + second
     assert stream.document_starts.tolist() == [0, len(first)]
-    sample = Samples(("the",), stream, tokenizer, context_length=8)
-    assert sample.prompts == [tokenizer.encode_input("the")] == [[start, *b"the"]]
+    prompts = Prompts(("the",), stream, tokenizer, context_length=8)
+    assert prompts.prompts == [tokenizer.encode_input("the")] == [[start, *b"the"]]
 
 
-def test_progress_is_told_and_reaches_the_whole(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_reported_up_to_the_end_and_the_speed_is_logged(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(sources, "LARGE", 64)
     monkeypatch.setattr(documents, "BLOCK", 1000)
-    monkeypatch.setattr(prepare, "SMALLEST_RATED", 1000)
-    listener = Listener()
+    monkeypatch.setattr(tokens, "SMALLEST_RATED", 1000)
+    recorder = Recorder()
     config = TokenizerConfig(kind="bytes")
-    tokenize_text(lambda: read_documents([file]), config, DataConfig(), tmp_path / "tokens", listener)
-    done = [one for one, _ in listener.watched]
+    tokenize_text(lambda: read_documents([file]), config, DataConfig(), tmp_path / "tokens", recorder)
+    done = [count for count, _ in recorder.progress]
     assert done == sorted(done)
     assert len(done) > 100
-    assert listener.watched[-1] == (len(TEXT.encode()),) * 2
-    assert listener.lines[-1].startswith("tokenized   0.1 MB in ")
-    assert listener.lines[-1].endswith("MB/s")
+    assert recorder.progress[-1] == (len(TEXT.encode()),) * 2
+    assert caplog.messages[-1].startswith("tokenized   0.1 MB in ")
+    assert caplog.messages[-1].endswith("MB/s")
 
 
-def test_a_vocabulary_of_much_text_is_learned_from_a_spread_sample_and_that_is_said(
-    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_vocabulary_of_much_text_is_learned_from_a_spread_sample_and_that_is_logged(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(prepare, "SAMPLE_BYTES", 20_000)
-    listener = Listener()
+    monkeypatch.setattr(tokens, "SAMPLE_BYTES", 20_000)
     config = TokenizerConfig(kind="bpe", vocab_size=300)
-    tokenize_text(lambda: read_documents([file]), config, DataConfig(), tmp_path / "tokens", listener)
-    assert any("learned from 0 of 0 MB, evenly spread" in line for line in listener.lines)
+    tokenize_text(lambda: read_documents([file]), config, DataConfig(), tmp_path / "tokens", Reporter())
+    assert any("learned from 0 of 0 MB, evenly spread" in line for line in caplog.messages)
+
+
+def test_notes_of_the_reader_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    (tmp_path / "empty.txt").write_text("")
+    source = make_source([tmp_path], None)
+    assert [len(list(source())) for _ in range(2)] == [1, 1]
+    assert len([line for line in caplog.messages if "empty" in line]) == 1
 
 
 @pytest.mark.parametrize("size", [10_000, 100_000, 1_000_000])
-def test_a_sample_is_bounded_and_comes_from_all_over_the_text(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare, "SAMPLE_BYTES", 50_000)
+def test_a_sample_is_bounded_and_spread_over_the_whole_text(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tokens, "SAMPLE_BYTES", 50_000)
     texts = [f"{number:09} " * 100 for number in range(size // 1000)]
     sample = list(spread_sample(iter(texts), size))
     taken = sum(map(len, sample))

@@ -1,9 +1,9 @@
-"""Ctrl-C and SIGTERM: the first ends training after the step it falls in, the second stops at once."""
+"""Ctrl-C and SIGTERM: the first one ends training after the current step, the second one stops at once."""
 
 from __future__ import annotations
 
+import logging
 import signal
-import sys
 import threading
 from contextlib import suppress
 from types import FrameType
@@ -11,9 +11,11 @@ from typing import Self
 
 from foretell.errors import Interrupted
 
+logger = logging.getLogger(__name__)
+
 
 class StopSignal:
-    """While open, notes a signal instead of dying by it; `number` is the one that came, or None."""
+    """While open, records the first SIGINT or SIGTERM instead of ending the process; `number` is None before it."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -22,17 +24,19 @@ class StopSignal:
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
             for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._note)
+                self._previous[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         if self.number is None:
             self.number = number
-            _say("stopping after this step; once more stops now")
+            # A display that was writing when the signal came refuses a second line (RuntimeError); training continues
+            with suppress(OSError, RuntimeError, ValueError):
+                logger.warning("stopping after this step; once more stops now")
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         else:
@@ -40,12 +44,5 @@ class StopSignal:
 
     @property
     def exit_code(self) -> int:
-        """What a shell expects of a process that a signal ended: 128 and the signal's number."""
+        """The exit code that shells expect after a signal: 128 plus its number."""
         return 128 + (self.number or 0)
-
-
-def _say(line: str) -> None:
-    """A line on stderr; lost where stderr is closed, or was just being written when the signal came (RuntimeError)."""
-    if sys.stderr is not None:
-        with suppress(OSError, RuntimeError, ValueError):
-            print(line, file=sys.stderr, flush=True)

@@ -1,45 +1,61 @@
-"""Texts to token shards: split off the validation text, make a tokenizer from the rest, store the ids once."""
+"""From texts to token shards: split off the validation text, make a tokenizer from the rest, store the ids."""
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 
 from foretell.config import Config, DataConfig, TokenizerConfig
+from foretell.data.corpora import embedded_corpus
 from foretell.data.documents import Document
 from foretell.data.loader import Loader
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import SplitRecord, TokenStore
+from foretell.data.sources import DocumentReader
 from foretell.data.split import describe_split, split_documents
 from foretell.errors import DataError
 from foretell.files import sync
-from foretell.pretraining.reporter import Reporter
+from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.long_text import AFTER_WORD, iter_pieces
 
 TOKENIZER = "tokenizer.json"
 BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the words it follows
-COUNTED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds whose size is a choice
+SIZED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds whose vocabulary size is a choice
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
-SAMPLE_BYTES = 2**25  # of text for a vocabulary; more changes it little and takes longer
-SMALLEST_RATED = 10**6  # bytes of text for which a rate is said
+SAMPLE_BYTES = 2**25  # of text to make a vocabulary from; more changes it little and takes longer
+SMALLEST_RATED = 10**6  # bytes of text for which the speed is logged
 BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
 
-Source = Callable[[], Iterable[Document]]  # texts that can be read more than once
+Source = Callable[[], Iterable[Document]]  # documents that can be read more than once
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A tokenizer and a store of its ids, with a sentence on how validation was split off."""
+    """A tokenizer and a store of its ids, with a description of how validation was split off."""
 
     tokenizer: Tokenizer
     store: TokenStore
     split_rule: str
+
+
+def make_source(paths: Sequence[str | Path], text_field: str | None) -> Source:
+    """The documents of the paths (none: the text inside Python), read again each time; standard input (`-`) once."""
+    if not paths:
+        return embedded_corpus
+    reader = DocumentReader(paths, text_field=text_field)
+    if "-" in map(str, paths):
+        return cache(lambda: list(reader.read()))
+    return reader.read
 
 
 def tokenize_text(
@@ -52,13 +68,13 @@ def tokenize_text(
 ) -> TokenizedText:
     """Write the ids of all documents into `directory`. Without a tokenizer, one is made from the training part.
 
-    Memory stays bounded however long the text is, as long as no single record of a table or list is.
+    Memory stays bounded for any length of text, if no single record of a table or list is too long.
     """
     if tokenizer is None:
-        tokenizer = make_tokenizer(source, tokenizer_config, data_config, reporter.note)
+        tokenizer = make_tokenizer(source, tokenizer_config, data_config)
     speed = Speed(sum(document.utf8_bytes for document in source()), reporter)
     records, documents = write_splits(source, tokenizer, data_config, directory, speed)
-    speed.finish()
+    speed.log()
     tokenizer.save(directory / TOKENIZER)
     sync(directory / TOKENIZER)  # the index, which makes it a store, must not be there before it
     rule = describe_split(documents, data_config.validation_fraction)
@@ -68,7 +84,7 @@ def tokenize_text(
 
 
 class Speed:
-    """How much of a text is tokenised, and how fast."""
+    """How much of a text is tokenized, and how fast."""
 
     def __init__(self, total: int, reporter: Reporter):
         self.total, self.reporter = total, reporter
@@ -80,28 +96,28 @@ class Speed:
         return time.perf_counter() - self.started
 
     def watch(self, pieces: Iterable[str]) -> Iterator[str]:
-        """The same pieces; each counts as done when the next one is asked for."""
+        """Yield the same pieces; each counts as done when the next one is asked for."""
         for piece in pieces:
             yield piece
             self.done += len(piece.encode("utf-8"))
             self.reporter.tokenizing(self.done, self.total, self.seconds)
 
-    def finish(self) -> None:
-        """Say the rate, where there was enough text to measure one."""
+    def log(self) -> None:
+        """Log the speed, if there was enough text to measure it."""
         if self.total >= SMALLEST_RATED:
             rate = self.total / 1e6 / self.seconds
-            self.reporter.note(f"tokenized   {self.total / 1e6:,.1f} MB in {self.seconds:.1f} s, {rate:.1f} MB/s")
+            logger.info(f"tokenized   {self.total / 1e6:,.1f} MB in {self.seconds:.1f} s, {rate:.1f} MB/s")
 
 
 def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> TokenizedText:
-    """A store that was written before; a tokenizer other than its own is refused."""
+    """An existing token store; a tokenizer other than its own is refused."""
     tokenizer = tokenizer or load_tokenizer(directory / TOKENIZER)
     store = TokenStore.open(directory, tokenizer.fingerprint)
     return TokenizedText(tokenizer, store, str(store.extra.get("split_rule", "as in the token store")))
 
 
 def make_loader(text: TokenizedText, config: Config) -> Loader:
-    """The batches of a run: the same for whoever trains on them and whoever looks at them later."""
+    """The batches of a run, for training and for looking at them later."""
     return Loader(
         text.store.split("train"),
         config.model.context_length,
@@ -111,12 +127,10 @@ def make_loader(text: TokenizedText, config: Config) -> Loader:
     )
 
 
-def make_tokenizer(
-    source: Source, config: TokenizerConfig, data_config: DataConfig, say: Callable[[str], None]
-) -> Tokenizer:
-    """A tokenizer from the training part of the text, its vocabulary sized to the text where no size is given."""
+def make_tokenizer(source: Source, config: TokenizerConfig, data_config: DataConfig) -> Tokenizer:
+    """A tokenizer from the training part of the text; without a given size, its vocabulary is sized to the text."""
 
-    whole = config.kind == "characters"  # a character that only the held-out text has could not be written otherwise
+    whole = config.kind == "characters"  # characters that only the held-out text has need an id too
 
     def texts() -> Iterator[str]:
         for part, document in split_documents(source(), data_config.validation_fraction):
@@ -124,20 +138,22 @@ def make_tokenizer(
                 yield from document.pieces()
 
     vocab_size, sample = config.vocab_size, texts()
-    if config.kind in COUNTED:
+    if config.kind in SIZED:
         size = sum(len(text.encode("utf-8")) for text in texts())
         if vocab_size is None:
             vocab_size = vocabulary_for(size)
-            say(f"vocabulary  at most {vocab_size:,} {COUNTED[config.kind]}, for {size:,} bytes of training text")
+            logger.info(f"vocabulary  at most {vocab_size:,} {SIZED[config.kind]}, for {size:,} bytes of training text")
         if size > SAMPLE_BYTES:
-            say(f"vocabulary  learned from {SAMPLE_BYTES / 1e6:,.0f} of {size / 1e6:,.0f} MB, evenly spread over them")
+            logger.info(
+                f"vocabulary  learned from {SAMPLE_BYTES / 1e6:,.0f} of {size / 1e6:,.0f} MB, evenly spread over them"
+            )
         sample = spread_sample(texts(), size)
     split = {"split": config.split or BPE_SPLIT} if config.kind == "bpe" or config.split else {}
     return train_tokenizer(config.kind, sample, vocab_size=vocab_size, **split)
 
 
 def spread_sample(texts: Iterable[str], size: int) -> Iterator[str]:
-    """About SAMPLE_BYTES of the `size` bytes, in short pieces that are evenly spread; all of a text that is shorter."""
+    """About SAMPLE_BYTES of the `size` bytes, in short pieces evenly spread over the text; all of a shorter text."""
     seen = taken = 0
     if size <= SAMPLE_BYTES:
         yield from texts
@@ -158,7 +174,7 @@ def vocabulary_for(text_bytes: int) -> int:
 def write_splits(
     source: Source, tokenizer: Tokenizer, config: DataConfig, directory: Path, speed: Speed
 ) -> tuple[dict[str, SplitRecord], int]:
-    """Encode every document into its split, between the tokenizer's start and end tokens, where it has such.
+    """Encode every document into its split, between the tokenizer's start and end tokens, if it has them.
 
     Returns the records and the number of sources.
     """
@@ -175,5 +191,5 @@ def write_splits(
             ids = tokenizer.encode_stream(speed.watch(document.pieces()))
             writers[part].add_pieces(chain([start], ids, [end]), document.utf8_bytes)
     if not train.record.tokens:
-        raise DataError("the data holds no text; give a file with some")
+        raise DataError("the data has no text; give a file with some")
     return {name: writer.record for name, writer in writers.items()}, len(sources)

@@ -1,0 +1,218 @@
+"""The configuration of a run: what the request leaves open is chosen from the text and the machine, with reasons."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from foretell.config import Config, ModelConfig, TrainingConfig, make_section
+from foretell.data.batch import make_batch
+from foretell.data.loader import check_enough_tokens
+from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.decoder import Decoder
+from foretell.model.init import make_decoder
+from foretell.model.presets import SIZES, preset_config
+from foretell.pretraining.recipe import choose_dropout, continued_defaults, training_defaults
+from foretell.pretraining.request import Request
+from foretell.session.resources import DeviceMemory, check_batch_fits, check_model_fits
+from foretell.training.objective import make_objective
+from foretell.training.optimizer import Shapes, make_optimizer, optimizer_flops_per_step
+from foretell.training.step import training_step
+
+DEFAULT_MINUTES = 10.0
+MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
+FEWEST_STEPS = 50
+TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
+PROBE_SECONDS = 2.0
+PROBED_EPOCHS = 5.0  # decides the dropout of a shape whose speed is measured
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known about the text and the machine. `measure_speed` returns training tokens per second of a shape."""
+
+    vocab_size: int
+    train_tokens: int
+    memory: DeviceMemory
+    measure_speed: Callable[[ModelConfig, TrainingConfig], float]
+
+
+class Resolved(NamedTuple):
+    """A whole configuration, the reasons for what was chosen, and the name of the size."""
+
+    config: Config
+    reasons: list[str]
+    size: str
+
+
+def resolve(request: Request, facts: Facts) -> Resolved:
+    """Fill in what the user left open. A model or batch that does not fit the memory is a `ConfigError`."""
+    smallest = request.model_config(request.size or "toy", facts.vocab_size)
+    check_enough_tokens(facts.train_tokens, smallest.context_length)
+    reasons: list[str] = []
+    size = request.given_size
+    if size is None:
+        size, reason = resolve_size(request, facts)
+        reasons.append(reason)
+    steps = request.steps
+    if steps is None:
+        steps, reason = resolve_steps(request, facts, size)
+        reasons.append(reason)
+    config = resolve_config(request, facts, size, steps)
+    check_fits(config.model, config.training, facts.memory)
+    return Resolved(config, reasons, size)
+
+
+def resolve_size(request: Request, facts: Facts) -> tuple[str, str]:
+    """The size for the time and the text, and the reason; the speed of `tiny` is measured."""
+    model, training = probed_shape(request, facts, "tiny")
+    rate = facts.measure_speed(model, training) * flops_per_token(model, training)
+    shares = {name: model_share(request, name, facts.vocab_size) for name in SIZES}
+    return choose_size(facts.train_tokens, model.vocab_size, request.minutes or DEFAULT_MINUTES, rate, shares)
+
+
+def resolve_steps(request: Request, facts: Facts, size: str) -> tuple[int, str]:
+    """The number of steps for the time and the text, and the reason; the speed of the size is measured."""
+    model, training = probed_shape(request, facts, size)
+    rate = facts.measure_speed(model, training)
+    tokens_per_step = training.batch_size * model.context_length
+    minutes = request.minutes or DEFAULT_MINUTES
+    return choose_steps(facts.train_tokens, tokens_per_step, minutes, rate, fixed_time=request.minutes is not None)
+
+
+def resolve_config(request: Request, facts: Facts, size: str, steps: int) -> Config:
+    """The whole configuration, once size and steps are known."""
+    model = request.model_config(size, facts.vocab_size)
+    request.check_exportable(model)
+    training = training_config(request, size, model, steps)
+    if "dropout" not in request.section("model"):
+        epochs = steps * training.batch_size * model.context_length / facts.train_tokens
+        model = model.replaced(dropout=choose_dropout(epochs))
+    return Config(model=model, tokenizer=request.tokenizer_config(), data=request.data_config(), training=training)
+
+
+def training_config(request: Request, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
+    """The recipe of the size, changed by what the user set."""
+    chosen = request.section("training")
+    make_section(TrainingConfig, {**chosen, "steps": steps}, "training")  # checked before anything depends on it
+    if request.start is None:
+        defaults = training_defaults(size, model, steps, chosen)
+    else:
+        defaults = continued_defaults(model, steps, chosen)
+    return make_section(TrainingConfig, {**defaults, **chosen, "steps": steps}, "training")
+
+
+def probed_shape(request: Request, facts: Facts, size: str) -> tuple[ModelConfig, TrainingConfig]:
+    """A size as its speed is measured, with the dropout that it will most likely have; it must fit the memory."""
+    model = request.model_config(size, facts.vocab_size)
+    if "dropout" not in request.section("model"):
+        model = model.replaced(dropout=choose_dropout(PROBED_EPOCHS))
+    training = training_config(request, size, model, steps=1)
+    check_fits(model, training, facts.memory)
+    return model, training
+
+
+def check_fits(model: ModelConfig, training: TrainingConfig, memory: DeviceMemory) -> None:
+    """Refuse a model, or a batch, that is larger than the memory."""
+    shapes = weight_shapes(model)
+    check_model_fits(shapes, training, memory)
+    check_batch_fits(model, shapes, training, memory)
+
+
+def check_size_fits(request: Request, size: str, memory: DeviceMemory) -> None:
+    """Refuse a size that is too large even without a vocabulary, before any text is read."""
+    model = request.model_config(size, vocab_size=1)
+    check_model_fits(weight_shapes(model), training_config(request, size, model, steps=1), memory)
+
+
+def weight_shapes(config: ModelConfig) -> Shapes:
+    """The shape of every weight of a decoder by its path; only one layer is made, on the meta device."""
+    with torch.device("meta"):
+        shallow = Decoder(config.replaced(num_layers=1, window=None))
+    shapes: dict[str, tuple[int, ...]] = {}
+    for path, weight in shallow.named_parameters():
+        layers = config.num_layers if path.startswith("trunk.blocks.0.") else 1
+        for layer in range(layers):
+            shapes[path.replace("blocks.0.", f"blocks.{layer}.", 1)] = tuple(weight.shape)
+    return shapes
+
+
+# --- choices ---------------------------------------------------------------------------------------------------------
+
+
+def choose_size(
+    train_tokens: int,
+    vocab_size: int,
+    minutes: float,
+    flops_per_second: float,
+    shares: Mapping[str, float] = MappingProxyType({}),
+) -> tuple[str, str]:
+    """The size nearest to what the time can feed, but no larger than the text can; with the reason.
+
+    In the given time the machine can do C operations; C = 6 N * 20 N is best spent on N parameters. `shares` says what
+    share of a size's operations are the model's; the others are the optimizer's.
+    """
+    operations = minutes * 60 * flops_per_second
+    by_text = train_tokens * MOST_EPOCHS / TOKENS_PER_PARAMETER
+    parameters = {name: count_parameters(preset_config(name, vocab_size=vocab_size)) for name in SIZES}
+    by_time = {name: (operations * shares.get(name, 1.0) / (6 * TOKENS_PER_PARAMETER)) ** 0.5 for name in SIZES}
+    targets = {name: min(by_time[name], by_text) for name in SIZES}
+    name = min(SIZES, key=lambda size: abs(np.log(parameters[size] / targets[size])))
+    limit = "the time" if by_time[name] < by_text else "the text"
+    return name, f"size        {name}, {parameters[name]:,} parameters: {limit} can teach about {targets[name]:,.0f}"
+
+
+def choose_steps(
+    train_tokens: int, tokens_per_step: int, minutes: float, tokens_per_second: float, fixed_time: bool
+) -> tuple[int, str]:
+    """As many steps as fit the time; unless the time was asked for, at most MOST_EPOCHS passes over the text."""
+    by_time = int(minutes * 60 * tokens_per_second / tokens_per_step)
+    by_text = MOST_EPOCHS * train_tokens // tokens_per_step
+    fewest = 1 if fixed_time else FEWEST_STEPS
+    steps = max(fewest, by_time if fixed_time else min(by_time, by_text))
+    epochs = steps * tokens_per_step / train_tokens
+    why = f"{minutes:g} minutes at {tokens_per_second:,.0f} tokens/s"
+    if not fixed_time and by_text < by_time:
+        why = "more would mostly memorise the text"
+    if steps == fewest:
+        why += f", but no fewer than {fewest}"
+    return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({epochs:.1f} times the text): {why}"
+
+
+# --- speed -----------------------------------------------------------------------------------------------------------
+
+
+def flops_per_token(model: ModelConfig, training: TrainingConfig) -> float:
+    """Operations of training per token: the model's, and the matrix products of the optimizer."""
+    tokens_per_step = training.batch_size * model.context_length
+    return training_flops_per_token(model) + optimizer_flops_per_step(weight_shapes(model), training) / tokens_per_step
+
+
+def model_share(request: Request, size: str, vocab_size: int) -> float:
+    """The share of the operations of training a size that are the model's and not the optimizer's."""
+    model, chosen = preset_config(size, vocab_size=vocab_size), request.section("training")
+    recipe = {**training_defaults(size, model, 1, chosen), **chosen}
+    training = make_section(TrainingConfig, {"steps": 1, **{key: recipe[key] for key in ("optimizer", "batch_size")}})
+    return training_flops_per_token(model) / flops_per_token(model, training)
+
+
+def measure_speed(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> float:
+    """Training tokens per second of this shape on this machine, measured for PROBE_SECONDS on random tokens."""
+    objective = make_objective(make_decoder(config, seed=0), device, dtype)
+    # Globs may name layers that only the size chosen later has; weight decay takes no time
+    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
+    optimizer = make_optimizer(objective.decoder, training, dtype)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
+    batch = make_batch(tokens).to(device)
+    training_step(objective, optimizer, batch, 0, training, dtype)  # the first one warms up
+    started, steps = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - started) < PROBE_SECONDS or steps == 0:
+        training_step(objective, optimizer, batch, steps, training, dtype)
+        steps += 1
+    return steps * batch.count / elapsed

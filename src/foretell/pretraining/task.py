@@ -1,0 +1,173 @@
+"""The text task: a decoder that learns to predict the next token of a text, and continues prompts as it learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foretell.config import Config, SamplingConfig
+from foretell.data.batch import Batch
+from foretell.data.loader import iter_evaluation_batches
+from foretell.data.shards import TokenStream
+from foretell.errors import ConfigError
+from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
+from foretell.generation.engine import generate
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import Sequence
+from foretell.language_model import save_model
+from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.decoder import Decoder
+from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.pretraining.tokens import TokenizedText, make_loader
+from foretell.session.task import Sample, Task
+from foretell.text import Tokenizer
+from foretell.training.mask_check import check_mask
+from foretell.training.objective import Objective
+
+START_TOLERANCE = 0.3  # nats: a fresh model whose loss is further from ln V gets a warning
+PROMPT_TOKENS, SAMPLE_TOKENS = 8, 48
+SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
+
+
+class TextTask(Task):
+    """Next-token prediction on a tokenized text. `about` is what run.json says next to the configuration."""
+
+    def __init__(self, config: Config, text: TokenizedText, decoder: Decoder, about: dict[str, Any]):
+        self.config, self.text, self.about = config, text, about
+        self.decoder = self.model = decoder
+        self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
+        self.flops_per_token = training_flops_per_token(config.model)
+        self.loader = make_loader(text, config)
+        self.held_out = text.store.split("validation")
+        if config.training.patience is not None and len(self.held_out) < 2:
+            raise ConfigError(
+                "training.patience waits for a better validation loss, and no text is held out; leave it out, or "
+                "raise data.validation_fraction"
+            )
+        stream = self.held_out if len(self.held_out) else self.loader.stream
+        self.prompts = Prompts(config.training.sample_prompts, stream, text.tokenizer, config.model.context_length)
+
+    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
+        choose_kernels(self.decoder, Use(device, dtype, self.config.model.context_length, is_training=True))
+
+    def batch(self, step: int) -> Batch:
+        return self.loader.batch(step)
+
+    def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
+        """The loss on windows evenly spread over the held-out text."""
+        if len(self.held_out) < 2:
+            return {}
+        return {"validation_loss": self.evaluate_held_out(dtype, self.config.training.evaluation_tokens).loss}
+
+    def evaluate_held_out(self, dtype: torch.dtype, max_tokens: int | None = None) -> Evaluation:
+        """The loss on the held-out text, or on about `max_tokens` of it."""
+        length, rows = self.config.model.context_length, self.config.training.batch_size
+        batches = iter_evaluation_batches(self.held_out, length, rows, max_tokens, self.config.data.document_mask)
+        return evaluate(self.objective, batches, dtype)
+
+    def bits_per_byte(self, loss: float) -> float:
+        """A loss in nats per token of the held-out text as bits per byte."""
+        return bits_per_byte(loss, len(self.held_out), self.held_out.bytes)
+
+    def samples(self) -> list[Sample]:
+        return self.prompts.continue_all(self.decoder)
+
+    def save_model(self, directory: Path) -> None:
+        save_model(directory, self.decoder, self.text.tokenizer)
+
+    def fingerprints(self) -> dict[str, str]:
+        return {"tokenizer": self.text.tokenizer.fingerprint}
+
+    def record(self) -> dict[str, Any]:
+        return {"config": self.config.model_dump(mode="json"), **self.about, "split": self.text.split_rule}
+
+    def check(self, batch: Batch, dtype: torch.dtype) -> None:
+        """Refuse a model that sees the future."""
+        check_mask(self.decoder, batch, dtype)
+
+    def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
+        """The loss of the untrained model, which should find all tokens equally likely."""
+        expected = math.log(self.config.model.vocab_size)
+        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
+        line = f"untrained   loss {loss:.2f}, ln({self.config.model.vocab_size:,}) = {expected:.2f}"
+        if abs(loss - expected) > START_TOLERANCE:
+            line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
+        return [line]
+
+
+class ContinuedTextTask(TextTask):
+    """A model that was trained before: its loss on the new text is logged, not judged."""
+
+    def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
+        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
+        return [f"before      loss {loss:.2f} on the new text"]
+
+
+def describe_training(config: Config, text: TokenizedText, size: str, reasons: list[str]) -> list[str]:
+    """The text, the model and the recipe of a run, with the reasons for what was chosen, in a few lines."""
+    train, held_out = text.store.split("train"), text.store.split("validation")
+    model, training = config.model, config.training
+    return [
+        f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
+        f"tokens      {len(train):,} and {len(held_out):,}, {train.bytes / max(1, len(train)):.2f} bytes each, "
+        f"vocabulary {model.vocab_size:,}",
+        *reasons,
+        f"model       {size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
+        f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
+        f"dropout     {describe_dropout(config, len(train))}",
+        f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} schedule, "
+        f"{training.batch_size:,} rows per step",
+    ]
+
+
+def describe_dropout(config: Config, train_tokens: int) -> str:
+    """The dropout rates, and how often the text is read."""
+    rates, training = config.model.dropout, config.training
+    epochs = training.steps * training.batch_size * config.model.context_length / train_tokens
+    shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
+    return f"{shown}, for a text that is read {epochs:.1f} times"
+
+
+class Prompts:
+    """Prompts that the model continues as it learns, always with the same draws; by default a stream's beginning."""
+
+    def __init__(self, prompts: tuple[str, ...], stream: TokenStream, tokenizer: Tokenizer, context_length: int):
+        self.tokenizer, self.context_length = tokenizer, context_length
+        self.prompts = [self.encode(prompt) for prompt in prompts]
+        if not prompts:
+            count = min(PROMPT_TOKENS, len(stream), max(1, context_length // 2))
+            self.prompts = [stream.read(0, count).tolist()]
+
+    def encode(self, prompt: str) -> list[int]:
+        """A prompt's ids; a prompt that leaves no room for a continuation is a `ConfigError`."""
+        ids = self.tokenizer.encode_input(prompt)
+        if not 0 < len(ids) < self.context_length:
+            raise ConfigError(
+                f"the sample prompt {prompt[:30]!r} has {len(ids)} tokens; it needs between 1 and "
+                f"{self.context_length - 1}, one less than model.context_length"
+            )
+        return ids
+
+    def continue_all(self, decoder: Decoder) -> list[Sample]:
+        """Every prompt, continued; the decoder is left in training mode."""
+        decoder.eval()
+        samples = [self.continue_one(decoder, prompt) for prompt in self.prompts]
+        decoder.train()
+        return samples
+
+    def continue_one(self, decoder: Decoder, prompt: list[int]) -> Sample:
+        """A prompt and up to SAMPLE_TOKENS tokens after it."""
+        sequence = Sequence(prompt)
+        sampler = Sampler(SAMPLING, self.tokenizer.vocab_size)
+        count = min(SAMPLE_TOKENS, self.context_length - len(prompt))
+        for _ in generate(decoder, [sequence], sampler, count, end_id=self.tokenizer.end_id):
+            pass
+        before = self.tokenizer.decode(prompt, skip_special=True)
+        whole = self.tokenizer.decode(prompt + sequence.generated, skip_special=True)
+        if whole.startswith(before):  # tokens that are words get their space only from their neighbour
+            return Sample(before, whole[len(before) :])
+        return Sample(before, self.tokenizer.decode(sequence.generated, skip_special=True))

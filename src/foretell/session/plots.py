@@ -1,0 +1,150 @@
+"""Loss curves of one run or several: as characters for the terminal, and as a PNG."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from foretell.errors import OutputError, UsageError
+from foretell.runs.run import CURVE, Run
+
+MARKS = "●○▲△■□◆◇"  # one per run, so that runs can be told apart without colours
+WIDTH, HEIGHT = 70, 14  # characters of the field for the curves
+LABEL = 8  # columns of the scale on its left
+METRICS = {"validation_loss": "validation loss", "loss": "training loss"}
+
+Points = list[tuple[float, float]]
+Metrics = list[dict[str, Any]]
+
+logger = logging.getLogger(__name__)
+
+
+def shared_metric(runs: Sequence[Metrics]) -> str:
+    """The validation loss if every run has at least two, else the training loss."""
+    has_all = all(len(points_of(metrics, "validation_loss", "step")) > 1 for metrics in runs)
+    return "validation_loss" if has_all else "loss"
+
+
+def shared_axis(runs: Sequence[Metrics]) -> str:
+    """Steps if all runs have the same number of tokens per step, else tokens."""
+    per_step = {
+        round(metrics[-1]["tokens"] / metrics[-1]["step"], 3)
+        for metrics in runs
+        if metrics and metrics[-1].get("tokens")
+    }
+    return "step" if len(per_step) < 2 else "tokens"
+
+
+def points_of(metrics: Metrics, key: str, axis: str) -> Points:
+    """A metric over steps or tokens, without values that are absent or not finite."""
+    values = ((line.get(axis), line.get(key)) for line in metrics)
+    return [(x, y) for x, y in values if x is not None and y is not None and math.isfinite(y)]
+
+
+def plot(curves: Sequence[Points], axis: str) -> str:
+    """Curves, at most as many as there are marks, with their scale in 80 columns; empty without any point."""
+    points = [point for curve in curves for point in curve]
+    if not points:
+        return ""
+    left, right = min(x for x, _ in points), max(x for x, _ in points)
+    columns = [heights(curve, left, right) for curve in curves]
+    known = [y for curve in columns for y in curve if y is not None]
+    low, high = min(known), max(known)
+    field = [[" "] * WIDTH for _ in range(HEIGHT)]
+    for column in range(WIDTH):
+        for row, marks in marks_by_row([curve[column] for curve in columns], low, high).items():
+            field[row][column] = marks[column % len(marks)]  # curves that coincide take turns
+    labels = {0: f"{high:.3f}", HEIGHT - 1: f"{low:.3f}"}
+    lines = [f"{labels.get(row, ''):>{LABEL - 1}} {''.join(line)}".rstrip() for row, line in enumerate(field)]
+    begin, end = f"{axis} {left:,.0f}", f"{right:,.0f}"
+    return "\n".join([*lines, " " * LABEL + begin + end.rjust(WIDTH - len(begin))])
+
+
+def heights(curve: Points, left: float, right: float) -> list[float | None]:
+    """The curve's value in each column: the mean of its points there, or interpolated between its neighbours."""
+    if not curve:
+        return [None] * WIDTH
+    span = (right - left) or 1.0
+    by_column: dict[int, list[float]] = {}
+    for x, y in curve:
+        by_column.setdefault(round((x - left) / span * (WIDTH - 1)), []).append(y)
+    means = {column: sum(values) / len(values) for column, values in by_column.items()}
+    return [interpolate(means, column) for column in range(WIDTH)]
+
+
+def interpolate(means: dict[int, float], column: int) -> float | None:
+    """The value in a column, from the nearest known ones on both sides; None beyond the ends."""
+    before = max((known for known in means if known <= column), default=None)
+    after = min((known for known in means if known >= column), default=None)
+    if before is None or after is None:
+        return None
+    share = (column - before) / (after - before) if after > before else 0.0
+    return means[before] + share * (means[after] - means[before])
+
+
+def marks_by_row(values: Sequence[float | None], low: float, high: float) -> dict[int, str]:
+    """The marks in each row of a column, row 0 on top."""
+    span = (high - low) or 1.0
+    marks: dict[int, str] = {}
+    for value, mark in zip(values, MARKS, strict=False):
+        if value is not None:
+            row = round((high - value) / span * (HEIGHT - 1))
+            marks[row] = marks.get(row, "") + mark
+    return marks
+
+
+def has_matplotlib() -> bool:
+    """True if matplotlib is installed."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def check_can_draw(path: Path | None) -> None:
+    """Refuse a PNG without matplotlib, before any work."""
+    if path is not None and not has_matplotlib():
+        raise UsageError("--png needs matplotlib: pip install 'foretell[plot]'")
+
+
+def write_png(path: Path, runs: Sequence[tuple[str, Metrics]]) -> None:
+    """Training and validation loss of named runs as a PNG, each run in one colour."""
+    figure_class = import_figure(path)
+    axis = shared_axis([metrics for _, metrics in runs])
+    figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    for index, (name, metrics) in enumerate(runs):
+        colour = f"C{index % 10}"
+        training, validation = (points_of(metrics, key, axis) for key in ("loss", "validation_loss"))
+        if training:
+            axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
+        axes.plot(
+            *zip(*validation or [(math.nan, math.nan)], strict=True), "o-", color=colour, label=name, ms=3, lw=1.3
+        )
+    axes.set(xlabel=axis, ylabel="loss (nats per token); training pale, validation dotted")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    try:
+        figure.savefig(path, format="png")
+    except OSError as error:
+        raise OutputError(f"could not write {path}: {error.strerror or error}") from error
+
+
+def import_figure(path: Path) -> Any:
+    """matplotlib's Figure; where its import fails, an `OutputError`."""
+    try:
+        from matplotlib.figure import Figure  # an optional dependency, and slow to import
+    except Exception as error:  # a broken installation can raise anything
+        raise OutputError(f"could not draw {path}: matplotlib cannot be imported ({error})") from error
+    return Figure
+
+
+def draw_curve(run: Run) -> None:
+    """Draw the loss curve of a run that ended, if matplotlib is installed; a failure is a warning in the log."""
+    if not has_matplotlib():
+        return
+    try:
+        write_png(run.directory / CURVE, [(run.name, run.metrics())])
+    except OutputError as error:
+        logger.warning("%s; the run itself is complete", " ".join(str(error).split()))

@@ -1,0 +1,156 @@
+"""Memory, disk and arithmetic: checks that a training fits before anything is allocated, and the meter of MFU."""
+
+from __future__ import annotations
+
+import math
+import resource
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from foretell.config import ModelConfig, TrainingConfig
+from foretell.device import memory_of
+from foretell.errors import ConfigError
+from foretell.training.optimizer import Shapes, is_frozen, moments_per_element
+
+FLOAT_BYTES = 4  # weights, gradients and moments are float32
+# Bytes that a block keeps per token for its gradient in bfloat16, at the very least; bench/memory.py measures all of it
+INPUT_KEEPS = 2  # times the width: the input of a sublayer
+NORM_KEEPS = 4  # times the width: the stream in float32
+HEAD_KEEPS = 4  # times the width of all heads of queries, and of all heads of keys (with values)
+HIDDEN_KEEPS = {"none": 0, "mlp": 2, "gated": 8}  # times the hidden width
+
+MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for a figure that it does not need
+MEASURING = 0.2  # seconds
+SIDES = {"cuda": 8192}  # side of the matrices that are multiplied, by device
+SIDE = 1024  # on other devices
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
+
+
+@dataclass(frozen=True)
+class DeviceMemory:
+    """The memory of a device: its kind and how many bytes it has."""
+
+    device: str
+    size: int
+
+
+def device_memory(device: torch.device) -> DeviceMemory:
+    """The memory of a device, used or not."""
+    return DeviceMemory(device.type, memory_of(device))
+
+
+# --- does it fit? ----------------------------------------------------------------------------------------------------
+
+
+def state_bytes(shapes: Shapes, training: TrainingConfig) -> int:
+    """Bytes of weights, gradients and the moments of the configured optimizer; a frozen weight has neither of both."""
+    return sum(
+        math.prod(shape)
+        * FLOAT_BYTES
+        * (1 if is_frozen(path, training) else 2 + moments_per_element(path, shape, training))
+        for path, shape in shapes.items()
+    )
+
+
+def saved_bytes(shapes: Shapes, training: TrainingConfig) -> int:
+    """Bytes of the weights and moments in a checkpoint."""
+    return sum(
+        math.prod(shape) * FLOAT_BYTES * (1 + moments_per_element(path, shape, training))
+        for path, shape in shapes.items()
+    )
+
+
+def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
+    """Refuse a model whose weights, gradients and moments alone are more than the memory."""
+    parameters, needed = sum(map(math.prod, shapes.values())), state_bytes(shapes, training)
+    if needed > memory.size:
+        raise ConfigError(
+            f"{parameters:,} parameters need {format_bytes(needed)} for weights, gradients and optimizer, and "
+            f"{memory.device} memory is {format_bytes(memory.size)}; take a smaller --size, --model.width or "
+            "--model.num-layers"
+        )
+
+
+def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
+    """Refuse a micro-batch for which the memory is surely too small, apart from anything else it has to hold."""
+    rows = training.batch_size // training.gradient_accumulation_steps
+    needed = state_bytes(shapes, training) + rows * config.context_length * kept_per_token(config)
+    if needed > memory.size:
+        raise ConfigError(
+            f"{rows:,} rows of {config.context_length:,} tokens at once need more than {format_bytes(needed)}, and "
+            f"{memory.device} memory is {format_bytes(memory.size)}; lower --training.batch-size or raise "
+            "--training.gradient-accumulation-steps"
+        )
+
+
+def kept_per_token(config: ModelConfig) -> int:
+    """Bytes per token that the forward pass of a decoder keeps for the backward pass, at least."""
+    norm = NORM_KEEPS if config.norm != "none" else 0
+    sublayers = 1 if config.feedforward == "none" else 2
+    heads = HEAD_KEEPS * config.head_width * (config.num_heads + config.num_kv_heads)
+    hidden = HIDDEN_KEEPS[config.feedforward] * config.feedforward_width
+    return config.num_layers * (sublayers * (INPUT_KEEPS + norm) * config.width + heads + hidden)
+
+
+def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -> None:
+    """Refuse a run whose checkpoints, with the best and the one being written, do not fit the disk."""
+    count = training.keep_checkpoints + 2
+    needed, free = count * saved_bytes(shapes, training), shutil.disk_usage(directory).free
+    if needed > free:
+        raise ConfigError(
+            f"{directory}: {count} checkpoints need {format_bytes(needed)}, and {format_bytes(free)} are free there; "
+            "lower --training.keep-checkpoints, take a smaller --size, or give --out on another disk"
+        )
+
+
+def format_bytes(count: int) -> str:
+    """A number of bytes for people: 1.5 GB."""
+    value, units = float(count), ["bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"]
+    while value >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:,.0f} {units[0]}" if value >= 100 or units[0] == "bytes" else f"{value:.1f} {units[0]}"
+
+
+# --- what training uses ----------------------------------------------------------------------------------------------
+
+
+class Meter:
+    """Peak memory and model FLOPs utilisation (MFU). The peak FLOP/s of the device are measured once, when needed."""
+
+    def __init__(self, flops_per_token: int | None, device: torch.device, dtype: torch.dtype):
+        self.flops_per_token, self.device, self.dtype = flops_per_token, device, dtype
+        self._peak: float | None = None
+
+    def mfu(self, tokens_per_second: float | None, seconds: float) -> float | None:
+        """The arithmetic of the model as a share of the peak FLOP/s of the device (Chowdhery et al. 2022, appendix B).
+
+        None for the first MEASURED_AFTER `seconds` of training, and where the arithmetic of a token is not known.
+        """
+        if tokens_per_second is None or self.flops_per_token is None or seconds < MEASURED_AFTER:
+            return None
+        self._peak = self._peak or peak_flops(self.device, self.dtype)
+        return round(tokens_per_second * self.flops_per_token / self._peak, 4)
+
+    def peak_memory_bytes(self) -> int:
+        """The most memory used so far: of a GPU where one is used, else of the process."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s in products of large square matrices, the best of MEASURING seconds."""
+    side = SIDES.get(device.type, SIDE)
+    matrix = torch.ones(side, side, device=device, dtype=dtype)
+    started, best = time.perf_counter(), float("inf")
+    while time.perf_counter() - started < MEASURING or best == float("inf"):
+        begun = time.perf_counter()
+        float((matrix @ matrix)[0, 0])  # reading a value waits for the device
+        best = min(best, time.perf_counter() - begun)
+    return 2 * side**3 / best

@@ -1,0 +1,261 @@
+"""A session: one training of a task in its run directory, with what happens at every logged, sampled or saved step."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import torch
+
+from foretell.config import TrainingConfig
+from foretell.errors import CheckpointError, Interrupted, TrainingError
+from foretell.runs.checkpoint import Checkpoint, prune, save_checkpoint
+from foretell.runs.run import RUN, Run
+from foretell.session.environment import describe_environment
+from foretell.session.failures import explain_failures, resume_command
+from foretell.session.plots import draw_curve
+from foretell.session.reporter import Reporter
+from foretell.session.resources import Meter
+from foretell.session.signals import StopSignal
+from foretell.session.task import Task
+from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
+from foretell.training.optimizer import freeze, make_optimizer
+
+SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step
+
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+logger = logging.getLogger(__name__)
+
+
+class Session(Generic[AnyTask]):
+    """Trains a task. Begin a new run with `start` or continue one with `restore`, then call `go`.
+
+    The parameters of the objective are moved to `device`; matrix products run in `dtype`.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        task: AnyTask,
+        training: TrainingConfig,
+        device: torch.device,
+        dtype: torch.dtype,
+        reporter: Reporter,
+    ):
+        self.run, self.task, self.training, self.reporter = run, task, training, reporter
+        self.device, self.dtype = device, dtype
+        task.objective.to(device)
+        task.choose_kernels(device, dtype)
+        freeze(task.model, training)
+        self.optimizer = make_optimizer(task.model, training, dtype)
+        self.meter = Meter(task.flops_per_token, device, dtype)
+        self.progress = Progress()
+        self._figures: Mapping[str, float] = {}  # of the last evaluation
+        self._evaluated_step: int | None = None
+        self._saved_step: int | None = None
+        self._logged = (0, 0.0)  # tokens and seconds at the last line of metrics
+
+    @cached_property
+    def configuration(self) -> str:
+        """A digest of the run's configuration, kept in its checkpoints."""
+        return self.run.configuration_digest()
+
+    def start(self) -> None:
+        """Check the task, then write the record that makes the directory a run."""
+        self.check()
+        environment = describe_environment(self.device, self.dtype)
+        record = {**self.task.record(), "device": environment["device"], "dtype": environment["dtype"]}
+        self.run.write_record(record, environment)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Continue from a checkpoint whose weights the model already has."""
+        state = checkpoint.training()
+        for name, value in self.task.fingerprints().items():
+            if state[name] != value:
+                raise CheckpointError(
+                    f"{checkpoint.directory} was trained with {name} {state[name]}, and this run has {value}; start "
+                    "again with another --out"
+                )
+        if state.get("configuration", self.configuration) != self.configuration:  # the first checkpoints have none
+            raise CheckpointError(
+                f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
+                "was changed or damaged: restore it, or start again with another --out"
+            )
+        checkpoint.load_optimizer(self.optimizer, self.task.model)
+        self.progress = Progress(**state["progress"])
+        self._logged = (self.progress.tokens, self.progress.seconds)
+        self._saved_step = self.progress.step
+        self.run.forget_metrics_after(self.progress.step)
+        self.check()
+
+    def check(self) -> None:
+        """Let the task refuse to train, on the batch of the next step."""
+        self.task.check(self.task.batch(self.progress.step).to(self.device), self.dtype)
+
+    def go(self) -> None:
+        """Train to the last step, or until patience ends or the first Ctrl-C or SIGTERM; then a checkpoint is saved."""
+        with StopSignal() as stop, explain_failures(self.run, self.training, self.progress):
+            self.reporter.ready(self.task)
+            if self.progress.step == 0:
+                self.report_start()
+            train(
+                self.task.objective,
+                self.optimizer,
+                self.task,
+                self.training,
+                self.progress,
+                self.actions(),
+                device=self.device,
+                dtype=self.dtype,
+                should_stop=lambda: stop.number is not None or is_out_of_patience(self.progress, self.training),
+            )
+            if self.progress.step < self.training.steps:
+                if not is_out_of_patience(self.progress, self.training):
+                    raise self.interrupted(stop.exit_code)
+                self.stop_early()
+        draw_curve(self.run)
+
+    def report_start(self) -> None:
+        """Log what the task says about the untrained model, and show its samples."""
+        for line in self.task.describe_start(self.task.batch(0).to(self.device), self.dtype):
+            logger.info(line)
+        self.sample(self.progress)
+
+    def stop_early(self) -> None:
+        """Save after the last step, and log why it was the last."""
+        best, since = self.progress.best_validation_loss, self.progress.evaluations_since_best
+        after = f"step {self.progress.step:,} of {self.training.steps:,}"
+        logger.info(f"stopped     after {after}: no validation loss below {best:.3f} in {since} evaluations")
+        if self._saved_step != self.progress.step:
+            self.sample(self.progress)
+            self.save(self.progress)
+
+    def interrupted(self, exit_code: int) -> Interrupted:
+        """Save after a signal; the error says how to resume."""
+        saved = "nothing was learned yet"
+        if self.progress.step > 0:
+            self.save(self.progress)
+            saved = "checkpoint saved"
+        return Interrupted(
+            f"stopped after step {self.progress.step:,}, {saved}; resume with: {resume_command(self.run)}", exit_code
+        )
+
+    # --- actions between steps -------------------------------------------------------------------------------------
+
+    def actions(self) -> list[Action]:
+        """What happens between steps, in this order."""
+        return [
+            Action(self.training.evaluate_every, self.evaluate_and_log),
+            Action(self.training.log_every, self.log),
+            Action(self.training.sample_every, self.sample),
+            Action(self.training.checkpoint_every, self.save),
+        ]
+
+    def evaluate(self, progress: Progress) -> None:
+        """Bring the task's figures up to this step; the first one is the validation loss."""
+        if self._evaluated_step == progress.step:
+            return
+        self._figures = self.task.evaluate(self.dtype)
+        self._evaluated_step = progress.step
+        if self._figures:
+            progress.validation_loss = next(iter(self._figures.values()))
+
+    def evaluate_and_log(self, progress: Progress) -> None:
+        """Evaluate and log, also where the step would not be logged otherwise.
+
+        With early stopping, save whenever the validation loss improves.
+        """
+        self.evaluate(progress)
+        is_best = record_evaluation(progress)
+        self.log(progress)
+        if is_best and self.training.patience is not None:
+            self.save(progress)
+
+    def log(self, progress: Progress) -> None:
+        """Append a line to the metrics and report it, at most once per step."""
+        if self._logged[0] == progress.tokens:
+            return
+        metrics = self.metrics(progress)
+        self._logged = (progress.tokens, progress.seconds)
+        self.run.append_metrics(metrics)
+        self.reporter.metrics(metrics, self.training.steps)
+
+    def metrics(self, progress: Progress) -> dict[str, Any]:
+        """The fields of one line of metrics.jsonl; the speed is the mean since the last line."""
+        tokens, seconds = self._logged
+        elapsed = progress.seconds - seconds
+        speed = (progress.tokens - tokens) / elapsed if elapsed > 0 else None
+        figures = list(self._figures.items()) if self._evaluated_step == progress.step else []
+        return {
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "loss": progress.loss,
+            "validation_loss": figures[0][1] if figures else None,
+            "learning_rate": progress.learning_rate,
+            "gradient_norm": progress.gradient_norm,
+            "tokens_per_second": None if speed is None else round(speed, 1),
+            "seconds": round(progress.seconds, 3),
+            "mfu": self.meter.mfu(speed, progress.seconds),
+            "peak_memory_bytes": self.meter.peak_memory_bytes(),
+            **dict(figures[1:]),
+        }
+
+    def sample(self, progress: Progress) -> None:
+        """Keep and report the samples of the task, if it has any."""
+        samples = self.task.samples()
+        if samples:
+            self.run.write_sample(progress.step, SEPARATOR.join(sample.text for sample in samples))
+        for sample in samples:
+            self.reporter.sample(progress.step, sample.prompt, sample.continuation)
+
+    # --- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self, progress: Progress) -> None:
+        """Write a checkpoint with the validation loss of this step, unless it is saved already."""
+        if self._saved_step == progress.step:
+            return
+        self.evaluate(progress)
+        self.check_finite(progress)
+        self.run.check_present()
+        save_checkpoint(
+            self.run.checkpoints,
+            progress.step,
+            self.task.save_model,
+            self.task.model,
+            self.optimizer,
+            self.state(progress),
+        )
+        prune(self.run.checkpoints, self.training.keep_checkpoints, newest=progress.step)
+        self._saved_step = progress.step
+
+    def state(self, progress: Progress) -> dict[str, Any]:
+        """What a checkpoint's training.json says."""
+        return {
+            "step": progress.step,
+            "tokens": progress.tokens,
+            "seed": self.training.seed,
+            "schedule": self.training.schedule,
+            "validation_loss": progress.validation_loss,
+            **self.task.fingerprints(),
+            "configuration": self.configuration,
+            "evaluation": dict(self._figures),
+            "progress": vars(progress),
+        }
+
+    def check_finite(self, progress: Progress) -> None:
+        """Refuse to save non-finite weights, and weights whose validation loss is not finite."""
+        problem = None
+        if progress.validation_loss is not None and not math.isfinite(progress.validation_loss):
+            problem = f"the validation loss is {progress.validation_loss}"
+        for path, weight in self.task.model.named_parameters():
+            if problem is None and not bool(torch.isfinite(weight).all()):
+                problem = f"'{path}' is not finite"
+        if problem is not None:
+            raise TrainingError(
+                f"step {progress.step}: {problem}; not saved, the checkpoint before is good. Try a lower "
+                "--training.learning-rate"
+            )

@@ -1,0 +1,76 @@
+"""A task: what a training session needs to know about the work. Pretraining, and any training to come, is one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from foretell.training.step import TrainingBatch
+
+
+@dataclass(frozen=True)
+class Sample:
+    """An output of the model to show during training: a prompt and its continuation."""
+
+    prompt: str
+    continuation: str
+
+    @property
+    def text(self) -> str:
+        return self.prompt + self.continuation
+
+
+class Task(ABC):
+    """The model, the data and the evaluation of a training.
+
+    A task never touches the files of the run, signals or ranks, and moves nothing between devices: the session does.
+    Batches have `count`, `len`, `rows` and `to`, as `TrainingBatch` says; only the objective reads more of them.
+    """
+
+    objective: nn.Module  # maps a batch to its `Loss`; holds the model
+    model: nn.Module  # whose weights are trained and saved; their paths name the optimizer's state and frozen weights
+    flops_per_token: int | None = None  # of training, per target; where it is known, MFU is logged
+
+    @abstractmethod
+    def batch(self, step: int) -> TrainingBatch:
+        """The batch of a step, counted from 0: a function of the step alone, so that training can resume anywhere."""
+
+    @abstractmethod
+    def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
+        """Figures of the current weights on held-out data, by name; empty where no data is held out.
+
+        The first one, lower is better, decides which checkpoint is best and when patience ends. It is logged as
+        `validation_loss`, the others under their own names. Matrix products run in `dtype`.
+        """
+
+    @abstractmethod
+    def save_model(self, directory: Path) -> None:
+        """Write the files of the model into an existing directory: all that is needed to load it without the run."""
+
+    @abstractmethod
+    def record(self) -> dict[str, Any]:
+        """What run.json says: `config` (sections as JSON, `training` among them), `data` (names), `size` and more."""
+
+    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have none
+        """Choose the kernels for training on a device, to which the model was moved, with matrix products in `dtype`."""
+
+    def fingerprints(self) -> dict[str, str]:
+        """What must be the same when a run resumes, by name; kept in every checkpoint."""
+        return {}
+
+    def samples(self) -> list[Sample]:
+        """Outputs of the model to show and keep; the model is left in training mode."""
+        return []
+
+    def check(self, batch: Any, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have nothing to check
+        """Refuse to train, by a `TrainingError`, where a batch on the device shows that something is wrong."""
+
+    def describe_start(self, batch: Any, dtype: torch.dtype) -> list[str]:
+        """Lines for the log about the model before its first step, given its first batch on the device."""
+        return []

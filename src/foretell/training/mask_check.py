@@ -1,0 +1,180 @@
+"""The mask check: before training, a model is tried on a real batch and refused if it sees what it must not.
+
+Some tokens are exchanged for others, and every value that must not depend on them has to stay bit-identical. It does,
+because both passes have the same shapes: the kernels add the same products in the same order, a hidden key adds
+exp(-infinity) = 0 times a finite value, and adding zero changes no sum. Tried on a CPU in float32 and under bfloat16
+autocast, with and without a mask tensor, at 16 lengths around the block sizes of the fused kernel.
+
+A digest is taken of each module's output, so that no output has to be kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretell.config import ModelConfig
+from foretell.data.batch import PADDING, Batch
+from foretell.device import autocast
+from foretell.errors import TrainingError
+from foretell.model.decoder import Decoder
+from foretell.training.objective import Objective
+
+ROWS, TOKENS = 4, 2048  # at most; each row has another border between past and future
+POSITION_AXIS = -2  # of every checked output: (B, T, D), (B, H, T, E), (B, H, T, S)
+
+Digests = list[tuple[str, bytes]]  # a module's path and a digest of its output, in the order of the calls
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A batch in which something was exchanged, and the positions where that must not show."""
+
+    finding: str  # what the error says about a module in which it shows
+    batch: Batch
+    protected: Callable[[str], Tensor]  # a module's path -> (B, T) bool
+
+
+@torch.no_grad()
+def check_mask(decoder: Decoder, batch: Batch, dtype: torch.dtype = torch.float32) -> None:
+    """Refuse to train a model that leaks: a `TrainingError` names the first module that does, in the order of the pass.
+
+    Other tokens and positions after a border must not change anything before it; before a window, nothing after it;
+    where the batch has documents (padding is one too), those around a document nothing in it. Products run in `dtype`,
+    as in training, and in the current mode of the model: its dropout masks depend on counters alone. What a narrow
+    window hides after a layer without one cannot be seen from outside, and is not tried.
+    """
+    batch = probed_rows(batch)
+    objective = Objective(decoder)
+    probes = list(iter_probes(batch, decoder.config))
+    before = digest_outputs(objective, batch, probes, dtype)
+    for probe, expected in zip(probes, before, strict=True):
+        actual = digest_outputs(objective, probe.batch, [probe], dtype)[0]
+        pairs = zip(expected, actual, strict=True)
+        leak = next((path for (path, digest), (_, other) in pairs if digest != other), None)
+        if leak is not None:
+            raise TrainingError(
+                f"{leak} {probe.finding}, so no step was taken: such a model reaches a low loss by reading its "
+                "targets. Look at that module, and at the mask and the positions that it gets"
+            )
+
+
+def probed_rows(batch: Batch) -> Batch:
+    """A few rows, with explicit positions so that they too can be changed."""
+    chosen = batch.rows(0, max(1, min(ROWS, TOKENS // batch.ids.shape[1])))
+    if chosen.positions is not None:
+        return chosen
+    positions = torch.arange(batch.ids.shape[1], device=batch.ids.device)
+    return replace(chosen, positions=positions.expand_as(chosen.ids))
+
+
+# --- probes ----------------------------------------------------------------------------------------------------------
+
+
+def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
+    """Nothing exchanged; then the future, the tokens before every window, and other documents."""
+    everything = torch.ones_like(batch.ids, dtype=torch.bool)
+    yield Probe("returns another output for the same batch", batch, lambda path: everything)
+    future = after_borders(batch.ids)
+    yield Probe("sees the future", exchange(batch, future, new_documents=True), lambda path: ~future)
+    if config.windows[0] is not None:
+        yield window_probe(batch, config)
+    if batch.document_ids is not None:
+        last = last_document(batch.document_ids)
+        yield Probe("sees other documents, or padding", exchange(batch, ~last), lambda path: last)
+
+
+def window_probe(batch: Batch, config: ModelConfig) -> Probe:
+    """The first quarter exchanged, which later positions beyond the window must not see."""
+    T = batch.ids.shape[1]
+    distance = torch.arange(T, device=batch.ids.device).expand_as(batch.ids) - max(1, T // 4)  # from the first one kept
+    return Probe(
+        "sees what lies before its window",
+        exchange(batch, distance < 0),
+        lambda path: (distance >= 0) & (distance >= reach(path, config)),
+    )
+
+
+def after_borders(ids: Tensor) -> Tensor:
+    """True from a border on, (B, T): in the middle, after the first token, before the last one, a quarter in."""
+    B, T = ids.shape
+    borders = [max(1, border) for border in (T // 2, 1, T - 1, T // 4)]
+    starts = torch.tensor([borders[row % len(borders)] for row in range(B)], device=ids.device)
+    return torch.arange(T, device=ids.device) >= starts[:, None]
+
+
+def reach(path: str, config: ModelConfig) -> float:
+    """How many positions back a module can see, through its own window and those of all earlier layers."""
+    segments = path.split(".")
+    is_before_blocks = segments[0] == "embed" or path == "trunk.rotation"
+    layers = 0 if is_before_blocks else int(segments[2]) + 1 if "blocks" in segments else config.num_layers
+    return sum(float("inf") if window is None else window - 1 for window in config.windows[:layers])
+
+
+def last_document(document_ids: Tensor) -> Tensor:
+    """True in the last document of each row that is not padding, (B, T)."""
+    return (document_ids == document_ids.amax(1, keepdim=True)) & (document_ids != PADDING)
+
+
+def exchange(batch: Batch, changed: Tensor, *, new_documents: bool = False) -> Batch:
+    """The batch with other tokens and positions where `changed` (B, T) is true, and another document if asked for.
+
+    Targets stay, so that the losses at unchanged positions can be compared.
+    """
+    assert batch.positions is not None
+    positions = torch.where(changed, batch.ids.shape[1] - 1 - batch.positions, batch.positions)
+    document_ids = batch.document_ids
+    if document_ids is not None and new_documents:
+        document_ids = torch.where(changed, document_ids.amax() + 1, document_ids)
+    return replace(batch, ids=other_tokens(batch.ids, changed), positions=positions, document_ids=document_ids)
+
+
+def other_tokens(ids: Tensor, changed: Tensor) -> Tensor:
+    """Other tokens of the batch, which surely exist, where `changed` is true; how far apart varies by position."""
+    known = ids.unique()
+    steps = 1 + torch.arange(ids.shape[1], device=ids.device) % max(1, len(known) - 1)
+    ranks = torch.searchsorted(known, ids.contiguous())
+    return torch.where(changed, known[(ranks + steps) % len(known)], ids)
+
+
+# --- digests of outputs ----------------------------------------------------------------------------------------------
+
+
+def digest_outputs(objective: Objective, batch: Batch, probes: list[Probe], dtype: torch.dtype) -> list[Digests]:
+    """For each probe, the digests of what it protects in one pass over a batch, from the embedding to the losses."""
+    collected: list[Digests] = [[] for _ in probes]
+
+    def collect(path: str, value: Any) -> None:
+        for probe, digests in zip(probes, collected, strict=True):
+            digests.append((path, digest_protected(value, probe.protected(path))))
+
+    def hook(path: str, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+        for value in output if isinstance(output, tuple) else (output,):
+            # A leak in a value without an axis of positions shows in what is computed from it
+            if isinstance(value, Tensor) and value.dim() >= 3 and value.shape[POSITION_AXIS] == batch.ids.shape[1]:
+                collect(path, value)
+
+    with ExitStack() as stack:
+        for path, module in objective.decoder.named_modules():
+            if path.partition(".")[0] in ("embed", "trunk"):  # the head gets the rows of a chunk; the losses cover it
+                stack.enter_context(module.register_forward_hook(partial(hook, path)))
+        with autocast(batch.ids.device, dtype):
+            losses = objective.token_losses(batch)
+    collect("head", losses[..., None])  # (B, T, 1)
+    return collected
+
+
+def digest_protected(value: Tensor, protected: Tensor) -> bytes:
+    """A hash of the bits of a value at the protected positions (B, T); -0 counts as 0."""
+    B, T = protected.shape
+    by_position = value.movedim(POSITION_AXIS, 1)  # (B or 1, T, ...)
+    kept = by_position.expand(B, T, *by_position.shape[2:])[protected] + 0.0
+    exact = kept.to(torch.promote_types(kept.dtype, torch.float32))  # numpy has no bfloat16
+    return hashlib.blake2b(exact.cpu().numpy().tobytes(), digest_size=16).digest()

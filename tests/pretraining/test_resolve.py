@@ -1,0 +1,168 @@
+"""What is chosen when a user leaves it open: size, steps, dropout, vocabulary."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.errors import ConfigError, DataError
+from foretell.model.cost import training_flops_per_token
+from foretell.model.decoder import Decoder
+from foretell.model.presets import PRESETS, SIZES, preset_config
+from foretell.pretraining.recipe import choose_dropout
+from foretell.pretraining.request import Request
+from foretell.pretraining.resolve import (
+    MOST_EPOCHS,
+    Facts,
+    choose_size,
+    choose_steps,
+    flops_per_token,
+    measure_speed,
+    resolve,
+    weight_shapes,
+)
+from foretell.pretraining.tokens import vocabulary_for
+from foretell.session.resources import DeviceMemory, kept_per_token, state_bytes
+from foretell.training.optimizer import optimizer_flops_per_step
+
+
+def test_more_time_means_a_larger_model():
+    names = [choose_size(10**9, 2048, minutes, 1e11)[0] for minutes in (0.1, 10, 1000, 100_000)]
+    assert names == ["toy", "tiny", "small", "base"]
+
+
+def test_little_text_means_a_small_model_for_any_time():
+    name, reason = choose_size(20_000, 512, 10_000, 1e12)
+    assert name == "toy"
+    assert "the text" in reason
+
+
+def test_steps_fill_the_given_minutes():
+    steps, reason = choose_steps(100_000, 2048, 2.0, 20_480, fixed_time=True)
+    assert steps == 1200
+    assert "2 minutes" in reason
+
+
+def test_without_minutes_the_text_is_not_read_too_often():
+    steps, reason = choose_steps(100_000, 1000, 600.0, 50_000, fixed_time=False)
+    assert steps == MOST_EPOCHS * 100
+    assert "memorise" in reason
+
+
+def test_the_more_often_a_text_is_read_the_more_is_dropped():
+    rates = [choose_dropout(epochs)["residual"] for epochs in (0.5, 5, 50)]
+    assert rates == sorted(rates)
+    assert rates[0] == 0
+    assert all(choose_dropout(epochs)["attention"] == 0 for epochs in (0.5, 5, 50))
+
+
+@pytest.mark.parametrize(("size", "entries"), [(1_000, 512), (373_164, 512), (1_003_856, 2048), (10**9, 16_384)])
+def test_the_vocabulary_grows_with_the_text(size, entries):
+    assert vocabulary_for(size) == entries
+
+
+# --- resolving a request ----------------------------------------------------------------------------------------------
+
+MEMORY = DeviceMemory("cpu", 10**10)
+
+
+def request(**changes: Any) -> Request:
+    return Request(list, described=[], out=Path("x"), **changes)
+
+
+def facts(speed: float = 20_000.0, memory: DeviceMemory = MEMORY, tokens: int = 10**6) -> Facts:
+    return Facts(vocab_size=512, train_tokens=tokens, memory=memory, measure_speed=lambda model, training: speed)
+
+
+def test_a_size_and_its_steps_need_no_measurement() -> None:
+    def refuse(model: ModelConfig, training: TrainingConfig) -> float:
+        raise AssertionError("nothing is open")
+
+    known = Facts(512, 10**6, MEMORY, refuse)
+    config, reasons, size = resolve(request(size="toy", overrides={"training": {"steps": 7}}), known)
+    assert (size, reasons, config.training.steps) == ("toy", [], 7)
+    assert (config.model.vocab_size, config.training.optimizer) == (512, "muon")
+
+
+def test_open_size_and_steps_are_chosen_with_a_reason_each() -> None:
+    config, reasons, size = resolve(request(minutes=2.0), facts())
+    assert [reason.split()[0] for reason in reasons] == ["size", "steps"]
+    assert size in reasons[0]
+    assert config.training.steps == int(120 * 20_000 / (config.training.batch_size * config.model.context_length))
+
+
+def test_a_faster_machine_gets_a_larger_size() -> None:
+    sizes = [resolve(request(minutes=60.0), facts(speed, tokens=10**9)).size for speed in (100, 20_000, 2_000_000)]
+    assert len(set(sizes)) == 3
+    assert sizes == [size for size in SIZES if size in sizes]
+
+
+def test_the_dropout_follows_from_the_number_of_epochs() -> None:
+    overrides = {"training": {"steps": 100}}
+    often, seldom = (resolve(request(size="toy", overrides=overrides), facts(tokens=n)) for n in (1000, 10**6))
+    assert often.config.model.dropout.residual > seldom.config.model.dropout.residual == 0
+    chosen = resolve(request(size="toy", overrides={**overrides, "model": {"dropout": 0.3}}), facts(tokens=1000))
+    assert chosen.config.model.dropout.residual == 0.3
+
+
+def test_a_text_shorter_than_a_context_is_refused() -> None:
+    with pytest.raises(DataError, match="the training text has 20 tokens"):
+        resolve(request(size="toy"), facts(tokens=20))
+
+
+def test_a_model_that_does_not_fit_is_refused_before_its_speed_is_measured() -> None:
+    small = DeviceMemory("cpu", 10**5)
+    with pytest.raises(ConfigError, match="cpu memory is 100 kB"):
+        resolve(request(size="tiny"), Facts(512, 10**6, small, lambda model, training: 1 / 0))
+
+
+def test_the_counted_memory_is_that_of_the_optimizer_in_use() -> None:
+    overrides = {"training": {"steps": 1, "batch_size": 1}}
+    config = resolve(request(size="tiny", overrides=overrides), facts()).config
+    shapes = weight_shapes(config.model)
+    limit = DeviceMemory("cpu", state_bytes(shapes, config.training) + 128 * kept_per_token(config.model))
+    resolve(request(size="tiny", overrides=overrides), facts(memory=limit))
+    with pytest.raises(ConfigError, match="cpu memory is"):
+        adamw = {"training": {**overrides["training"], "optimizer": "adamw"}}
+        resolve(request(size="tiny", overrides=adamw), facts(memory=limit))
+
+
+@pytest.mark.parametrize("size", ["toy", "tiny"])
+def test_the_operations_of_a_token_include_muons_products(size: str) -> None:
+    model = preset_config(size, vocab_size=512)
+    muon, adamw = (TrainingConfig(steps=1, batch_size=8, optimizer=name) for name in ("muon", "adamw"))
+    assert flops_per_token(model, adamw) == training_flops_per_token(model)
+    products = optimizer_flops_per_step(weight_shapes(model), muon)
+    assert products > 0
+    expected = training_flops_per_token(model) + products / (8 * model.context_length)
+    assert flops_per_token(model, muon) == pytest.approx(expected)
+
+
+def test_muons_products_leave_less_time_for_the_model() -> None:
+    """At the same operations per second."""
+    plain = choose_size(10**9, 512, 100, 1e11)[1]
+    shared = choose_size(10**9, 512, 100, 1e11, dict.fromkeys(SIZES, 0.25))[1]
+    assert taught(shared) == pytest.approx(taught(plain) / 2, rel=0.01)
+
+
+def taught(reason: str) -> int:
+    """How many parameters the time can teach, from a reason."""
+    return int(reason.rpartition(" ")[2].replace(",", ""))
+
+
+@pytest.mark.parametrize("name", ["tiny", "gpt2", "gpt3-small"])
+def test_weight_shapes_are_those_of_the_decoder(name: str) -> None:
+    config = make_section(ModelConfig, {"vocab_size": 50, **PRESETS[name]})
+    with torch.device("meta"):
+        weights = dict(Decoder(config).named_parameters())
+    assert weight_shapes(config) == {path: tuple(weight.shape) for path, weight in weights.items()}
+
+
+def test_the_speed_of_a_shape_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretell.pretraining.resolve.PROBE_SECONDS", 0.0)
+    training = TrainingConfig(steps=1, batch_size=1, frozen=("**",), weight_decay_by_path={"trunk.blocks.9.**": 0.0})
+    assert measure_speed(preset_config("toy", vocab_size=50), training, torch.device("cpu"), torch.float32) > 0

@@ -1,0 +1,183 @@
+"""Loss curves: as characters, and as a PNG."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell.errors import OutputError
+from foretell.runs.run import Run
+from foretell.session.plots import (
+    HEIGHT,
+    LABEL,
+    WIDTH,
+    draw_curve,
+    plot,
+    points_of,
+    shared_axis,
+    shared_metric,
+    write_png,
+)
+
+METRICS = [{"step": step, "loss": 5.0 / step, "validation_loss": None} for step in range(1, 101)]
+
+
+def line(first: float, last: float, count: int = 11) -> list[tuple[float, float]]:
+    return [(step * 10.0, first + (last - first) * step / (count - 1)) for step in range(count)]
+
+
+def test_a_falling_line_goes_from_the_upper_left_to_the_lower_right():
+    lines = plot([line(3, 1)], "step").splitlines()
+    assert lines[0].split()[:1] == ["3.000"]
+    assert lines[0][LABEL] == "●"
+    assert lines[HEIGHT - 1].startswith("  1.000 ")
+    assert lines[HEIGHT - 1][LABEL + WIDTH - 1] == "●"
+    assert lines[-1].split() == ["step", "0", "100"]
+
+
+def test_every_column_between_two_points_is_filled():
+    lines = plot([line(3, 1, count=2)], "step").splitlines()
+    assert all(any(row[LABEL + column : LABEL + column + 1] == "●" for row in lines) for column in range(WIDTH))
+
+
+def test_each_curve_has_its_mark_and_the_smaller_one_is_below():
+    lines = plot([line(3, 2), line(2, 1)], "step").splitlines()
+    rows = {mark: [row for row, text in enumerate(lines) if mark in text] for mark in "●○"}
+    assert max(rows["●"]) <= min(rows["○"])
+
+
+def test_curves_that_coincide_take_turns():
+    text = plot([line(3, 1), line(3, 1)], "step")
+    assert text.count("●") == text.count("○") == WIDTH / 2
+
+
+def test_a_curve_that_ends_earlier_is_not_extended():
+    lines = plot([line(3, 1), line(3, 1, count=6)], "step").splitlines()
+    assert max(text.rfind("○") for text in lines) == pytest.approx(LABEL + WIDTH / 2, abs=1)
+
+
+@pytest.mark.parametrize("curves", [[[(5.0, 2.0)]], [[(0.0, 1.0), (9.0, 1.0)]], [[], [(1.0, 2.0)]]])
+def test_a_point_and_a_flat_line_are_drawn_too(curves):
+    text = plot(curves, "step")
+    assert "●" in text or "○" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def test_no_points_give_no_plot():
+    assert plot([[], []], "step") == ""
+
+
+def test_values_that_are_not_finite_are_left_out():
+    metrics = [{"step": 1, "loss": float("nan")}, {"step": 2, "loss": None}, {"step": 3, "loss": 1.0}]
+    assert points_of(metrics, "loss", "step") == [(3, 1.0)]
+
+
+def test_runs_with_unequal_steps_are_compared_by_tokens():
+    alike = [[{"step": 2, "tokens": 64}], [{"step": 4, "tokens": 128}]]
+    assert shared_axis(alike) == "step"
+    assert shared_axis([*alike, [{"step": 2, "tokens": 256}]]) == "tokens"
+
+
+def test_without_a_validation_loss_the_training_losses_are_compared():
+    with_it = [{"step": step, "loss": 2.0, "validation_loss": 1.0} for step in (1, 2)]
+    without = [{"step": step, "loss": 2.0, "validation_loss": None} for step in (1, 2)]
+    assert shared_metric([with_it, with_it]) == "validation_loss"
+    assert shared_metric([with_it, without]) == "loss"
+
+
+# --- the curve of one run ---------------------------------------------------------------------------------------------
+
+
+def curve_of(metrics: list[dict[str, Any]]) -> str:
+    return plot([points_of(metrics, "loss", "step")], "step")
+
+
+def test_the_scale_has_the_largest_and_the_smallest_value():
+    lines = curve_of(METRICS).splitlines()
+    assert lines[0].startswith("  5.000 ")
+    assert lines[HEIGHT - 1].startswith("  0.05")
+    assert lines[HEIGHT].split() == ["step", "1", "100"]
+
+
+def test_a_falling_loss_falls_from_left_to_right():
+    top = curve_of(METRICS).splitlines()[0]
+    assert top[LABEL] == "●"
+    assert len(top) < LABEL + 15
+
+
+def test_a_curve_fits_eighty_columns():
+    assert max(len(line) for line in curve_of(METRICS).splitlines()) <= 80
+
+
+def test_nan_is_not_drawn():
+    assert "nan" not in curve_of([*METRICS, {"step": 101, "loss": float("nan")}])
+
+
+def test_a_flat_curve_is_drawn_too():
+    assert "1.000" in curve_of([{"step": step, "loss": 1.0} for step in range(5)])
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """A run that has its metrics."""
+    run = Run(tmp_path)
+    for line in METRICS[:5]:
+        run.append_metrics(line)
+    return run
+
+
+def test_the_picture_is_a_png(run):
+    draw_curve(run)
+    assert (run.directory / "loss.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_matplotlib_there_is_no_picture_and_no_error(run, monkeypatch, caplog):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    draw_curve(run)
+    assert not (run.directory / "loss.png").exists()
+    assert caplog.messages == []
+
+
+class Broken:
+    """An import hook under which matplotlib is installed and cannot be imported."""
+
+    def find_spec(self, name: str, *_: object) -> None:
+        if name.startswith("matplotlib"):
+            raise AttributeError("_ARRAY_API not found\nin numpy")
+
+
+@pytest.fixture
+def broken(monkeypatch):
+    for name in [name for name in sys.modules if name.startswith("matplotlib")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("foretell.session.plots.has_matplotlib", lambda: True)
+    monkeypatch.setattr(sys, "meta_path", [Broken(), *sys.meta_path])
+
+
+def test_a_matplotlib_that_cannot_be_imported_is_one_line_in_the_log(run, broken, caplog):
+    with caplog.at_level(logging.WARNING):
+        draw_curve(run)
+    assert len(caplog.messages) == 1
+    assert "matplotlib cannot be imported (_ARRAY_API not found in numpy)" in caplog.messages[0]
+    assert "\n" not in caplog.messages[0]
+
+
+def test_a_comparison_that_cannot_be_drawn_is_an_output_error(run, broken):
+    with pytest.raises(OutputError, match="matplotlib cannot be imported"):
+        write_png(run.directory / "x.png", [("a", METRICS)])
+
+
+def test_a_picture_that_cannot_be_written_is_one_line_in_the_log(run, caplog):
+    (run.directory / "loss.png").mkdir()
+    with caplog.at_level(logging.WARNING):
+        draw_curve(run)
+    assert len(caplog.messages) == 1
+    assert "could not write" in caplog.messages[0]

@@ -1,0 +1,238 @@
+"""A session trains any task: a regression without text trains, validates, saves, stops and resumes."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import foretell.session
+from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
+from foretell.runs.checkpoint import list_checkpoints
+from foretell.runs.run import MEASURED, Run
+from foretell.session.session import Session
+
+OPTIMIZERS = ["adamw", "muon", "sgd"]
+
+
+def final_files(run: Run) -> dict[str, bytes]:
+    """The weights and moments of the last checkpoint."""
+    directory = run.at("last").directory
+    return {name: (directory / name).read_bytes() for name in ("linear.bin", "optimizer.safetensors")}
+
+
+def curve(run: Run) -> list[dict[str, Any]]:
+    """The metrics that do not depend on the machine."""
+    return [{key: value for key, value in line.items() if key not in MEASURED} for line in run.metrics()]
+
+
+def cut(run: Run, after: int) -> None:
+    """Remove the checkpoints after a step, as if the process had died there."""
+    for checkpoint in list_checkpoints(run.checkpoints):
+        if checkpoint.step > after:
+            shutil.rmtree(checkpoint.directory)
+
+
+def test_a_task_without_text_learns_and_is_saved(sessions: Any) -> None:
+    session = sessions.start(steps=40, learning_rate=0.1)
+    session.go()
+    run = session.run
+    lines = run.metrics()
+    assert lines[-1]["step"] == 40
+    assert lines[-1]["loss"] < 0.5 * lines[0]["loss"]
+    names = {path.name for path in run.at("last").directory.iterdir()}
+    assert names == {"linear.bin", "optimizer.safetensors", "training.json", "manifest.json"}
+    run.at("last").verify()
+    assert not list(run.samples.iterdir())  # this task has none
+    record = run.record()
+    assert (record["data"], record["device"], record["dtype"]) == (["random vectors"], "cpu", "float32")
+
+
+def test_the_first_figure_is_the_validation_loss_and_the_others_keep_their_names(sessions: Any) -> None:
+    session = sessions.start()
+    session.go()
+    evaluated = [line for line in session.run.metrics() if line["validation_loss"] is not None]
+    assert [line["step"] for line in evaluated] == [2, 4, 6, 8]
+    assert all(line["largest_error"] > line["validation_loss"] for line in evaluated)
+    state = session.run.at("last").training()
+    figures = {"absolute_error": state["validation_loss"], "largest_error": evaluated[-1]["largest_error"]}
+    assert state["evaluation"] == figures
+    assert state["inputs"] == "6"
+
+
+def test_the_best_checkpoint_is_that_of_the_lowest_first_figure(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = sessions.start()
+    figures = iter([3.0, 1.0, 2.0, 4.0])
+    monkeypatch.setattr(session.task, "evaluate", lambda dtype: {"error": next(figures), "accuracy": 0.5})
+    session.go()
+    assert session.run.best().step == 4
+    assert session.run.at("last").step == 8
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("after", [2, 6])
+def test_resuming_is_bit_identical_to_never_stopping(after: int, optimizer: str, sessions: Any) -> None:
+    whole = sessions.start("whole", optimizer=optimizer)
+    whole.go()
+    cut_short = sessions.start("cut", optimizer=optimizer)
+    cut_short.go()
+    cut(cut_short.run, after)
+    resumed = sessions.resume("cut", optimizer=optimizer)
+    assert resumed.progress.step == after
+    resumed.go()
+    assert final_files(resumed.run) == final_files(whole.run)
+    assert curve(resumed.run) == curve(whole.run)
+
+
+def test_a_signal_saves_and_the_resumed_run_ends_the_same(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = sessions.start("whole")
+    whole.go()
+    session = sessions.start("stopped")
+    log = Session.log
+
+    def log_and_interrupt(self: Session, progress: Any) -> None:
+        log(self, progress)
+        if progress.step == 3:
+            signal.raise_signal(signal.SIGINT)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "log", log_and_interrupt)
+        with pytest.raises(Interrupted, match=r"stopped after step 3, checkpoint saved; resume with: foretell train"):
+            session.go()
+    assert session.run.at("last").step == 3
+    resumed = sessions.resume("stopped")
+    resumed.go()
+    assert final_files(resumed.run) == final_files(whole.run)
+
+
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
+    sessions: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = sessions.start()
+    session.go()
+    path = session.run.at("last").directory / "linear.bin"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert sessions.resume().progress.step == 6
+    assert f"{path} is damaged" in caplog.text
+
+
+def test_patience_ends_training_and_saves_the_best_model(
+    sessions: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = sessions.start(steps=100, patience=2, evaluate_every=1, checkpoint_every=100, keep_checkpoints=1)
+    figures = iter([3.0, 1.0, 2.0, 4.0])
+    monkeypatch.setattr(session.task, "evaluate", lambda dtype: {"error": next(figures)})
+    with caplog.at_level("INFO", logger="foretell"):
+        session.go()
+    assert "no validation loss below 1.000 in 2 evaluations" in caplog.text
+    assert [checkpoint.step for checkpoint in list_checkpoints(session.run.checkpoints)] == [2, 4]
+
+
+def test_a_task_without_held_out_data_is_trained(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = sessions.start()
+    monkeypatch.setattr(session.task, "evaluate", lambda dtype: {})
+    session.go()
+    assert {line["validation_loss"] for line in session.run.metrics()} == {None}
+    assert session.run.best().step == 8
+
+
+def test_the_task_is_checked_before_the_first_step_and_after_resuming(sessions: Any) -> None:
+    session = sessions.start()
+    assert session.task.checked == [8]
+    session.go()
+    assert sessions.resume().task.checked == [8]
+
+
+def test_another_fingerprint_of_the_task_is_refused(sessions: Any) -> None:
+    session = sessions.start()
+    session.go()
+    path = session.run.at("last").directory
+    state = json.loads((path / "training.json").read_text())
+    checkpoint = session.run.at("last")
+    (path / "training.json").write_text(json.dumps({**state, "inputs": "7"}))
+    with pytest.raises(CheckpointError, match="was trained with inputs 7, and this run has 6"):
+        session.restore(checkpoint)
+
+
+def test_non_finite_weights_are_never_saved(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = sessions.start()
+    log = Session.log
+
+    @torch.no_grad()
+    def log_and_spoil(self: Session, progress: Any) -> None:
+        log(self, progress)
+        if progress.step == 8:
+            session.task.linear.second.weight.fill_(float("inf"))
+
+    monkeypatch.setattr(Session, "log", log_and_spoil)
+    with pytest.raises(TrainingError, match=r"step 8: '?(the validation loss is|second.weight)"):
+        session.go()
+    assert session.run.at("last").step == 6
+
+
+def test_a_session_imports_nothing_about_text() -> None:
+    allowed = {"config", "device", "errors", "runs", "session", "training"}
+    imported = set()
+    for path in Path(foretell.session.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("foretell."):
+                imported.add(node.module.split(".")[1])
+    assert imported == allowed
+
+
+# --- frozen weights ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_frozen_weights_do_not_change_and_have_no_moments(optimizer: str, sessions: Any) -> None:
+    session = sessions.start(optimizer=optimizer, frozen=["trunk.**"])
+    before = {path: weight.detach().clone() for path, weight in session.task.model.named_parameters()}
+    session.go()
+    for path, weight in session.task.model.named_parameters():
+        assert torch.equal(weight, before[path]) == path.startswith("trunk."), path
+    moments = load_file(session.run.at("last").directory / "optimizer.safetensors")
+    assert {key.rpartition(".")[0] for key in moments} == {"second.weight", "second.bias"}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_resuming_with_frozen_weights_is_bit_identical(optimizer: str, sessions: Any) -> None:
+    options = {"optimizer": optimizer, "frozen": ["**.bias", "second.weight"]}
+    whole = sessions.start("whole", **options)
+    whole.go()
+    cut_short = sessions.start("cut", **options)
+    cut_short.go()
+    cut(cut_short.run, after=4)
+    resumed = sessions.resume("cut", **options)
+    resumed.go()
+    assert final_files(resumed.run) == final_files(whole.run)
+    assert curve(resumed.run) == curve(whole.run)
+
+
+def test_a_glob_that_freezes_nothing_is_refused(sessions: Any) -> None:
+    with pytest.raises(ConfigError, match=r"training.frozen: no weight is named 'trnk.weight'; near it: trunk.weight"):
+        sessions.start(frozen=["trnk.weight"])
+
+
+def test_freezing_all_weights_is_refused(sessions: Any) -> None:
+    with pytest.raises(ConfigError, match="leaves no weight to train"):
+        sessions.start(frozen=["trunk.**", "second.**"])
+
+
+def test_weights_that_the_task_froze_stay_frozen(sessions: Any, tmp_path: Path) -> None:
+    task = sessions.start().task
+    task.model.trunk.requires_grad_(False)
+    session = sessions.session(Run.create(tmp_path / "other"), task)
+    session.start()
+    session.go()
+    assert not task.model.trunk.weight.requires_grad
+    moments = load_file(session.run.at("last").directory / "optimizer.safetensors")
+    assert {key.split(".")[0] for key in moments} == {"second"}
