@@ -1,4 +1,4 @@
-"""The configuration: other projects' names, derived sizes, and contradictions said in one line."""
+"""The configuration: names of other projects, derived sizes, and one-line errors for contradictions."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def test_hugging_faces_names_are_accepted():
     assert (config.num_kv_heads, config.feedforward_width, config.norm_epsilon) == (2, 100, 1e-6)
 
 
-def test_sizes_that_are_left_out_follow_from_the_others():
+def test_missing_sizes_are_derived_from_the_others():
     assert make_section(ModelConfig, SIZES).feedforward_width == 128
     assert make_section(ModelConfig, SIZES | {"feedforward": "gated"}).feedforward_width == 88
     assert make_section(ModelConfig, SIZES | {"head_width": 10}).head_width == 10
 
 
-def test_a_configuration_survives_the_way_through_json():
+def test_a_configuration_round_trips_through_json():
     config = make_section(ModelConfig, SIZES | {"window": [None, 4], "position": "rotary"})
     assert make_section(ModelConfig, config.model_dump(mode="json")) == config
 
@@ -69,7 +69,7 @@ def test_a_configuration_cannot_be_changed():
         ({"activation": "gelu"}, "activation = 'gelu'"),
     ],
 )
-def test_a_contradiction_is_one_line(changes, message):
+def test_a_contradiction_is_a_one_line_error(changes, message):
     with pytest.raises(ConfigError, match=message) as caught:
         make_section(ModelConfig, SIZES | changes, "model")
     assert "\n" not in str(caught.value)
@@ -81,7 +81,7 @@ def test_unknown_keys_of_nested_sections_are_named_with_their_path():
         make_section(Config, values)
 
 
-def test_the_defaults_of_sampling_change_nothing():
+def test_the_default_sampling_leaves_the_distribution_unchanged():
     config = SamplingConfig()
     assert (config.temperature, config.top_k, config.top_p, config.min_p, config.repetition_penalty) == (
         1,
@@ -92,7 +92,7 @@ def test_the_defaults_of_sampling_change_nothing():
     )
 
 
-def test_toml_is_read_and_bad_toml_is_named(tmp_path):
+def test_toml_is_read_and_an_error_names_the_file(tmp_path):
     (tmp_path / "good.toml").write_text("[training]\nsteps = 3\n")
     assert make_section(TrainingConfig, read_toml(tmp_path / "good.toml")["training"]).steps == 3
     (tmp_path / "bad.toml").write_text("[")
@@ -100,7 +100,7 @@ def test_toml_is_read_and_bad_toml_is_named(tmp_path):
         read_toml(tmp_path / "bad.toml")
 
 
-# The section as the first version wrote it into run.json
+# The training section of a run.json written by the first version
 OLD_TRAINING = {
     "steps": 200,
     "batch_size": 16,
@@ -125,7 +125,7 @@ OLD_TRAINING = {
 }
 
 
-def test_a_run_of_the_first_version_is_read_as_what_it_was():
+def test_a_training_section_of_the_first_version_is_read_unchanged():
     config = make_section(TrainingConfig, OLD_TRAINING)
     new = {key: value for key, value in config.model_dump(mode="json").items() if key not in OLD_TRAINING}
     assert new == {
@@ -139,7 +139,7 @@ def test_a_run_of_the_first_version_is_read_as_what_it_was():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"optimizer": "adam"}, "training.optimizer = 'adam'"),
         ({"label_smoothing": 1.0}, "training.label_smoothing = 1.0"),
@@ -149,7 +149,7 @@ def test_a_run_of_the_first_version_is_read_as_what_it_was():
         ({"weight_decay_by_path": ["**.bias"]}, "training.weight_decay_by_path = "),
     ],
 )
-def test_what_no_optimizer_could_do_is_refused(values, words):
+def test_invalid_optimizer_settings_are_refused(values, message):
     with pytest.raises(ConfigError) as raised:
         make_section(TrainingConfig, {"steps": 1, **values}, "training")
-    assert str(raised.value).startswith(words)
+    assert str(raised.value).startswith(message)
