@@ -30,7 +30,7 @@ from measure import note
 from processes import fork, time_in_child, wait_for
 from rich.console import Console
 
-from foretell.data.sources import Document
+from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError
 from foretell.pretraining import session
 from foretell.pretraining.pretrain import pretrain
@@ -88,7 +88,7 @@ def train(out: Path) -> None:
     """Start or resume a tiny run with gradient accumulation, dropout, bfloat16, a validation text and samples."""
     sections = {"model": SHAPE, "tokenizer": {"kind": "bytes"}, "training": TRAINING}
     request = Request(
-        lambda: [Document(TEXT, "cats.txt")],
+        lambda: [TextDocument("cats.txt", TEXT)],
         described=["cats.txt"],
         out=out,
         size="toy",

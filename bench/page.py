@@ -30,7 +30,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.text.train import vocabulary_tokenizer
+from foretell.text.tokenizer_training import vocabulary_tokenizer
 
 LENGTH, SEED, SHARPER = 256, 1, 8.0
 LIMITS = {"megabytes": 20.0, "interactive": 2.0}

@@ -24,8 +24,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.text import Tokenizer
-from foretell.text.documents import special_token
-from foretell.text.structure import with_ends, with_start
+from foretell.text.tokenizer_json import special_token, with_ends, with_start
 
 SHAPE: dict[str, Any] = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 9, "vocab_size": 31}
 LLAMA: dict[str, Any] = {
@@ -96,7 +95,7 @@ def test_a_large_model_is_written_in_several_files(model: LanguageModel, tmp_pat
 
 
 def test_all_tokens_that_end_a_text_and_the_one_that_starts_it_go_along(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    document, size = tokenizer.document(), tokenizer.vocab_size
+    document, size = tokenizer.to_json(), tokenizer.vocab_size
     document["added_tokens"] += [special_token("<s>", size), special_token("<|eot|>", size + 1)]
     chatty = Tokenizer(with_ends(with_start(document, "<s>"), ["<|endoftext|>", "<|eot|>"]))
     decoder = make_decoder(shape(**LLAMA, vocab_size=size + 2), seed=1).eval()

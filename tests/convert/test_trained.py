@@ -37,7 +37,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
 from foretell.text import Tokenizer
-from foretell.text.documents import character_document
+from foretell.text.tokenizer_json import character_json
 
 PLACE = Path("data/checkpoints")
 
@@ -68,7 +68,7 @@ def sorter() -> LanguageModel:
     rows = (replace(row, transforms=tuple(one for one in row.transforms if one != Transpose())) for row in GPT2.rows)
     family, read = replace(GPT2, rows=tuple(rows)), partial(read_base64, content)
     decoder = decoder_of(config, iter_ours(family, config, read))
-    return LanguageModel(decoder, Tokenizer(character_document("012", [])))
+    return LanguageModel(decoder, Tokenizer(character_json("012", [])))
 
 
 def read_base64(content: dict[str, Any], name: str) -> Tensor:
@@ -150,7 +150,7 @@ def pieces(folder: Path) -> Tokenizer:
     """One character a token, a space written as U+2581; the first three are special."""
     lines = (folder / "tok105.vocab").read_text(encoding="utf-8").splitlines()
     names = [line.split("\t")[0].replace("\u2581", " ") for line in lines]
-    return Tokenizer(character_document(names, names[:3]))
+    return Tokenizer(character_json(names, names[:3]))
 
 
 @torch.no_grad()

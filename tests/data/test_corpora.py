@@ -1,4 +1,4 @@
-"""The embedded corpus: there, deterministic, and without a paragraph that occurs twice."""
+"""The embedded corpus: available, deterministic, and without repeated paragraphs."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ def paragraphs(text: str) -> list[str]:
     return [" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip()]
 
 
-def test_the_corpus_is_large_enough_to_train_on_and_the_same_every_time() -> None:
+def test_corpus_is_large_enough_and_deterministic() -> None:
     documents = list(embedded_corpus())
     assert len(documents) > 40
     assert sum(len(document.text) for document in documents) > 250_000
     assert documents == list(embedded_corpus())
 
 
-def test_topics_come_sorted_and_none_is_a_leftover(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_topics_are_sorted_and_not_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
     reverse = dict(sorted(corpora._reference_topics().items(), reverse=True))
     monkeypatch.setattr(corpora, "_reference_topics", lambda: reverse)
     documents = list(embedded_corpus())
@@ -33,7 +33,7 @@ def test_topics_come_sorted_and_none_is_a_leftover(monkeypatch: pytest.MonkeyPat
     assert min(len(document.text) for document in documents) >= 200
 
 
-def test_no_paragraph_occurs_twice_though_the_topics_repeat_many() -> None:
+def test_repeated_paragraphs_are_left_out() -> None:
     raw = Counter(part for text in corpora._reference_topics().values() for part in paragraphs(text))
     kept = Counter(part for document in embedded_corpus() for part in paragraphs(document.text))
     assert max(kept.values()) == 1
@@ -42,7 +42,7 @@ def test_no_paragraph_occurs_twice_though_the_topics_repeat_many() -> None:
     assert len(kept) > 0.95 * len(raw)
 
 
-def test_a_repeated_paragraph_is_found_though_its_line_breaks_differ() -> None:
+def test_paragraphs_are_compared_with_whitespace_normalised() -> None:
     seen: set[str] = set()
     assert corpora._unseen_paragraphs("one two\n\n   indented\n", seen) == "one two\n\n   indented\n"
     assert corpora._unseen_paragraphs("one\n   two\n \nnew\n\nindented", seen) == "new\n"
@@ -50,7 +50,7 @@ def test_a_repeated_paragraph_is_found_though_its_line_breaks_differ() -> None:
 
 
 @pytest.mark.skipif(sys.version_info[:3] != (3, 11, 7), reason="the documented numbers are those of Python 3.11.7")
-def test_the_documented_numbers_are_true() -> None:
+def test_documented_numbers() -> None:
     texts = [document.text for document in embedded_corpus()]
     assert (len(texts), sum(map(len, texts))) == (68, 372_303)
     topics = corpora._reference_topics()
@@ -59,7 +59,7 @@ def test_the_documented_numbers_are_true() -> None:
     assert "372,303" in (embedded_corpus.__doc__ or "")
 
 
-def test_the_description_states_version_and_size_in_one_line() -> None:
+def test_description_has_version_and_size_in_one_line() -> None:
     line = describe_embedded_corpus()
     size = sum(len(document.text.encode()) for document in embedded_corpus())
     assert f"{size:,} bytes" in line
@@ -67,7 +67,7 @@ def test_the_description_states_version_and_size_in_one_line() -> None:
     assert "\n" not in line
 
 
-def test_a_python_without_its_reference_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_python_without_its_language_reference(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(DataError, match="give text files instead"):
         list(embedded_corpus())

@@ -1,4 +1,4 @@
-"""Batches of a stream of tokens: a pure function of seed and step, and no token left out or used twice."""
+"""Batches of a token stream: a pure function of seed and step, with every token used once per epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from foretell.data.batch import Batch
-from foretell.data.loader import Loader, document_numbers, iter_evaluation_batches
+from foretell.data.loader import Loader, find_document_ids, iter_evaluation_batches
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import TokenStore, TokenStream
 from foretell.errors import DataError
@@ -21,13 +21,13 @@ MakeStream = Callable[..., TokenStream]
 
 @pytest.fixture
 def make_stream(tmp_path: Path) -> MakeStream:
-    """`make_stream(5, 3)`: documents of 5 and 3 tokens, numbered through, so that an id tells its place."""
+    """`make_stream(5, 3)`: documents of 5 and 3 tokens; each id is the token's position in the stream."""
 
     def make(*lengths: int) -> TokenStream:
-        places = iter(range(sum(lengths)))
+        positions = iter(range(sum(lengths)))
         with TokenWriter(tmp_path, "train", vocab_size=1000, shard_tokens=16) as writer:
             for length in lengths:
-                writer.add_document(np.array([next(places) for _ in range(length)]), text_bytes=length)
+                writer.add_document(np.array([next(positions) for _ in range(length)]), text_bytes=length)
         write_index(tmp_path, "a tokenizer", 1000, {"train": writer.record})
         return TokenStore.open(tmp_path).split("train")
 
@@ -39,7 +39,7 @@ def equal(first: Batch, second: Batch) -> bool:
 
 
 def starts(loader: Loader, count: int) -> list[int]:
-    """Where the first `count` windows start."""
+    """The positions where the first `count` windows start."""
     return [loader.window_start(index) for index in range(count)]
 
 
@@ -54,32 +54,32 @@ def test_a_batch_is_a_function_of_seed_and_step(make_stream: MakeStream) -> None
         assert equal(other.batch(step), in_order[step])
 
 
-def test_another_seed_gives_other_batches(make_stream: MakeStream) -> None:
+def test_seeds_give_different_batches(make_stream: MakeStream) -> None:
     stream = make_stream(100)
     assert not equal(Loader(stream, 4, 6, seed=1).batch(0), Loader(stream, 4, 6, seed=2).batch(0))
 
 
-def test_rows_are_stretches_of_the_stream_and_predict_what_follows(make_stream: MakeStream) -> None:
+def test_rows_are_windows_of_the_stream_with_the_next_tokens_as_targets(make_stream: MakeStream) -> None:
     batch = Loader(make_stream(100), 4, 6, seed=1).batch(3)
     assert batch.ids.shape == (6, 4)
     assert torch.equal(batch.targets, batch.ids + 1)
     assert batch.count == 24
 
 
-@pytest.mark.parametrize("world", [2, 3])
-def test_the_ranks_rows_interleave_to_the_global_batch(world: int, make_stream: MakeStream) -> None:
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_rows_of_all_ranks_interleave_to_the_global_batch(world_size: int, make_stream: MakeStream) -> None:
     stream = make_stream(100)
     whole = Loader(stream, 4, 6, seed=1).batch(5)
-    for rank in range(world):
-        part = Loader(stream, 4, 6, seed=1, rank=rank, world=world).batch(5)
-        assert torch.equal(part.ids, whole.ids[rank::world])
+    for rank in range(world_size):
+        part = Loader(stream, 4, 6, seed=1, rank=rank, world_size=world_size).batch(5)
+        assert torch.equal(part.ids, whole.ids[rank::world_size])
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 2])
-def test_an_epoch_goes_once_through_the_text_in_windows_side_by_side(epoch: int, make_stream: MakeStream) -> None:
+def test_epoch_covers_the_text_once_in_consecutive_windows(epoch: int, make_stream: MakeStream) -> None:
     loader = Loader(make_stream(103), 4, 6, seed=1)
     count = loader.windows_per_epoch
-    assert count == 24  # of 25 that would fit, to leave room for a shift
+    assert count == 24  # of the 25 that fit, which leaves room for a shift
     windows = starts(loader, (epoch + 1) * count)[epoch * count :]
     assert sorted(windows) == list(range(min(windows), min(windows) + 4 * count, 4))
     assert min(windows) < 103 - 4 * count
@@ -94,39 +94,39 @@ def test_each_epoch_has_its_own_order_and_shift(make_stream: MakeStream) -> None
 
 
 @pytest.mark.parametrize("tokens", [5, 6, 8, 9, 12, 13, 30])
-def test_every_token_but_the_first_is_a_target_sooner_or_later(tokens: int, make_stream: MakeStream) -> None:
+def test_every_token_but_the_first_is_eventually_a_target(tokens: int, make_stream: MakeStream) -> None:
     loader = Loader(make_stream(tokens), 4, 8, seed=1)
     targets = {token for step in range(60) for token in loader.batch(step).targets.flatten().tolist()}
     assert targets == set(range(1, tokens))
 
 
-def test_a_batch_may_be_larger_than_an_epoch(make_stream: MakeStream) -> None:
+def test_batch_larger_than_an_epoch(make_stream: MakeStream) -> None:
     assert Loader(make_stream(10), 4, 16, seed=1).batch(0).ids.shape == (16, 4)
 
 
-def test_a_text_shorter_than_one_window_is_refused(make_stream: MakeStream) -> None:
+def test_text_shorter_than_one_window_is_refused(make_stream: MakeStream) -> None:
     with pytest.raises(
         DataError, match=r"4 tokens, .* than one context of 4 and the token after it; .* a model with a smaller context"
     ):
         Loader(make_stream(4), 4, 1, seed=1)
 
 
-def test_with_a_document_mask_a_window_knows_its_documents(make_stream: MakeStream) -> None:
+def test_document_ids_of_windows(make_stream: MakeStream) -> None:
     loader = Loader(make_stream(3, 1, 7, 9), 6, 4, seed=1, document_mask=True)
     batch = loader.batch(0)
     plain = Loader(loader.stream, 6, 4, seed=1).batch(0)
     assert equal(batch, plain)
     document_of = np.repeat(range(4), (3, 1, 7, 9))
     assert batch.document_ids is not None
-    for ids, document_ids, weights in zip(batch.ids, batch.document_ids, batch.loss_weights, strict=True):
+    for ids, document_ids, loss_weights in zip(batch.ids, batch.document_ids, batch.loss_weights, strict=True):
         same = document_of[ids.numpy()][:, None] == document_of[ids.numpy()]
         assert np.array_equal(same, (document_ids[:, None] == document_ids).numpy())
-        assert weights.tolist() == (document_of[ids.numpy()] == document_of[ids.numpy() + 1]).tolist()
+        assert loss_weights.tolist() == (document_of[ids.numpy()] == document_of[ids.numpy() + 1]).tolist()
 
 
-def test_document_numbers_count_the_documents_that_have_started(make_stream: MakeStream) -> None:
-    numbers = document_numbers(make_stream(3, 1, 4), [0, 2], 5)
-    assert numbers.tolist() == [[1, 1, 1, 2, 3], [1, 2, 3, 3, 3]]
+def test_find_document_ids(make_stream: MakeStream) -> None:
+    document_ids = find_document_ids(make_stream(3, 1, 4), [0, 2], 5)
+    assert document_ids.tolist() == [[1, 1, 1, 2, 3], [1, 2, 3, 3, 3]]
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
@@ -141,22 +141,22 @@ def counted_targets(batches: Iterator[Batch]) -> Counter[int]:
 def test_every_token_but_the_first_is_evaluated_exactly_once(
     tokens: int, batch_size: int, make_stream: MakeStream
 ) -> None:
-    found = counted_targets(iter_evaluation_batches(make_stream(tokens), 4, batch_size))
-    assert found == Counter(range(1, tokens))
+    targets = counted_targets(iter_evaluation_batches(make_stream(tokens), 4, batch_size))
+    assert targets == Counter(range(1, tokens))
 
 
 @pytest.mark.parametrize("lengths", [(5, 1, 3), (2,), (1, 1, 1), (4, 4, 4, 1), (7, 10)])
-def test_with_a_document_mask_every_token_but_each_documents_first_is(
+def test_document_mask_evaluates_every_token_but_the_first_of_each_document(
     lengths: tuple[int, ...], make_stream: MakeStream
 ) -> None:
-    found = counted_targets(iter_evaluation_batches(make_stream(*lengths), 4, 2, document_mask=True))
-    firsts = {sum(lengths[:number]) for number in range(len(lengths))}
-    assert found == Counter(set(range(sum(lengths))) - firsts)
+    targets = counted_targets(iter_evaluation_batches(make_stream(*lengths), 4, 2, document_mask=True))
+    firsts = {sum(lengths[:index]) for index in range(len(lengths))}
+    assert targets == Counter(set(range(sum(lengths))) - firsts)
 
 
 @pytest.mark.parametrize(("max_tokens", "windows"), [(1, 1), (4, 1), (11, 2), (12, 3), (99, 6), (1000, 6)])
-def test_fewer_tokens_are_whole_windows_spread_evenly(max_tokens: int, windows: int, make_stream: MakeStream) -> None:
+def test_max_tokens_keeps_whole_windows_spread_evenly(max_tokens: int, windows: int, make_stream: MakeStream) -> None:
     batches = list(iter_evaluation_batches(make_stream(25), 4, 2, max_tokens))
     starts = [int(row[0]) for batch in batches for row in batch.ids]
     assert len(starts) == windows
-    assert starts == [number * 6 // windows * 4 for number in range(windows)]
+    assert starts == [index * 6 // windows * 4 for index in range(windows)]

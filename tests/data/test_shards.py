@@ -1,4 +1,4 @@
-"""Token stores: what is written is read back across shard borders, and damage is one line before any harm."""
+"""Token stores: reading back across shard borders, failing writes, and damage refused in one line."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def files(folder: Path) -> list[str]:
     shard_tokens=st.integers(1, 9),
     data=st.data(),
 )
-def test_any_stretch_of_any_stream_is_read_back_across_shard_borders(
+def test_any_range_is_read_back_across_shard_borders(
     tmp_path_factory: pytest.TempPathFactory, documents: list[list[int]], shard_tokens: int, data: st.DataObject
 ) -> None:
     folder = write_store(tmp_path_factory.mktemp("store"), documents, shard_tokens=shard_tokens)
@@ -63,7 +63,7 @@ def test_any_stretch_of_any_stream_is_read_back_across_shard_borders(
     assert np.diff([*stream.document_starts.tolist(), len(ids)]).tolist() == lengths
 
 
-def test_a_store_has_these_files_and_nothing_temporary(tmp_path: Path) -> None:
+def test_files_of_a_store(tmp_path: Path) -> None:
     assert files(write_store(tmp_path / "deep" / "store")) == [
         "index.json",
         "train-00000.npy",
@@ -73,7 +73,7 @@ def test_a_store_has_these_files_and_nothing_temporary(tmp_path: Path) -> None:
     ]
 
 
-def test_the_shards_are_plain_npy_files_byte_for_byte_as_numpy_saves_them(tmp_path: Path) -> None:
+def test_shards_equal_the_files_of_numpy_save(tmp_path: Path) -> None:
     write_store(tmp_path / "store")
     shard = np.load(tmp_path / "store" / "train-00001.npy", mmap_mode="r", allow_pickle=False)
     assert shard.tolist() == IDS[5:10]
@@ -81,7 +81,7 @@ def test_the_shards_are_plain_npy_files_byte_for_byte_as_numpy_saves_them(tmp_pa
     assert (tmp_path / "saved.npy").read_bytes() == (tmp_path / "store" / "train-00001.npy").read_bytes()
 
 
-def test_the_index_states_tokens_documents_bytes_and_shards(tmp_path: Path) -> None:
+def test_content_of_the_index(tmp_path: Path) -> None:
     index = json.loads((write_store(tmp_path / "store") / "index.json").read_text(encoding="utf-8"))
     assert {key: value for key, value in index.items() if key != "splits"} == {
         "format": 1,
@@ -99,7 +99,7 @@ def test_the_index_states_tokens_documents_bytes_and_shards(tmp_path: Path) -> N
     ]
 
 
-def test_an_opened_store_knows_what_it_was_written_with(tmp_path: Path) -> None:
+def test_attributes_of_an_opened_store(tmp_path: Path) -> None:
     store = TokenStore.open(write_store(tmp_path), fingerprint="abc123")
     assert (store.fingerprint, store.vocab_size, store.dtype, dict(store.extra)) == (
         "abc123",
@@ -111,21 +111,21 @@ def test_an_opened_store_knows_what_it_was_written_with(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("vocab_size", "dtype"), [(65_536, "uint16"), (65_537, "uint32"), (2**32, "uint32")])
-def test_the_largest_id_of_a_vocabulary_survives(tmp_path: Path, vocab_size: int, dtype: str) -> None:
+def test_largest_id_of_a_vocabulary(tmp_path: Path, vocab_size: int, dtype: str) -> None:
     store = TokenStore.open(write_store(tmp_path, [[0, vocab_size - 1]], vocab_size))
     assert store.dtype == dtype
     assert store.split("train").read(0, 2).tolist() == [0, vocab_size - 1]
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32, np.uint64, ">i4"])
-def test_ids_of_every_integer_type_are_taken(tmp_path: Path, dtype: str) -> None:
+def test_ids_of_every_integer_type(tmp_path: Path, dtype: str) -> None:
     with TokenWriter(tmp_path, "train", 100) as writer:
         writer.add_document(np.array([1, 2, 99], dtype=dtype)[::-1], 3)
     write_index(tmp_path, "abc", 100, {"train": writer.record})
     assert TokenStore.open(tmp_path).split("train").read(0, 3).tolist() == [99, 2, 1]
 
 
-def test_two_splits_live_in_one_store_and_one_may_be_empty(tmp_path: Path) -> None:
+def test_two_splits_of_which_one_is_empty(tmp_path: Path) -> None:
     with TokenWriter(tmp_path, "train", 100) as train, TokenWriter(tmp_path, "validation", 100) as validation:
         train.add_document(np.array([1, 2]), 2)
     write_index(tmp_path, "abc", 100, {"train": train.record, "validation": validation.record})
@@ -136,7 +136,7 @@ def test_two_splits_live_in_one_store_and_one_may_be_empty(tmp_path: Path) -> No
     assert len(store.split("validation").document_starts) == 0
 
 
-def test_a_document_without_ids_counts_its_bytes_and_no_more(tmp_path: Path) -> None:
+def test_document_without_ids_adds_only_its_bytes(tmp_path: Path) -> None:
     with TokenWriter(tmp_path, "train", 100) as writer:
         writer.add_document(np.array([1]), 5)
         writer.add_document(np.array([]), 7)
@@ -145,7 +145,7 @@ def test_a_document_without_ids_counts_its_bytes_and_no_more(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("start", "count"), [(0, 15), (14, 1), (-1, 2), (3, -1), (2**62, 1)])
-def test_reading_past_the_ends_is_refused(tmp_path: Path, start: int, count: int) -> None:
+def test_reading_out_of_range_is_refused(tmp_path: Path, start: int, count: int) -> None:
     stream = TokenStore.open(write_store(tmp_path)).split("train")
     with pytest.raises(UsageError, match="'train' has 14 tokens"):
         stream.read(start, count)
@@ -161,9 +161,7 @@ def test_reading_does_not_change_the_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [100, 70_000, -1, 2**40])
-def test_an_id_outside_the_vocabulary_is_refused_before_it_wraps_and_nothing_is_left(
-    tmp_path: Path, token: int
-) -> None:
+def test_id_outside_the_vocabulary_is_refused_and_no_file_is_left(tmp_path: Path, token: int) -> None:
     with (
         pytest.raises(DataError, match=f"token id {token} in document 1 .* vocabulary of 100"),
         TokenWriter(tmp_path, "train", 100, shard_tokens=2) as writer,
@@ -174,25 +172,25 @@ def test_an_id_outside_the_vocabulary_is_refused_before_it_wraps_and_nothing_is_
 
 
 @pytest.mark.parametrize("ids", [np.array([1.0]), np.array([[1]]), np.array(["1"])])
-def test_ids_that_are_no_row_of_integers_are_refused(tmp_path: Path, ids: np.ndarray) -> None:
+def test_ids_that_are_not_a_row_of_integers_are_refused(tmp_path: Path, ids: np.ndarray) -> None:
     with pytest.raises(UsageError, match="give a row of integers"), TokenWriter(tmp_path, "train", 100) as writer:
         writer.add_document(ids, 1)
 
 
 @pytest.mark.parametrize("name", ["", "../train", "a/b", "Train", "train-1", "x" * 40])
-def test_a_split_name_that_makes_no_sense_is_refused(tmp_path: Path, name: str) -> None:
+def test_invalid_split_name_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="split name"):
         TokenWriter(tmp_path / "store", name, 100)
     assert files(tmp_path) == []
 
 
 @pytest.mark.parametrize(("vocab_size", "shard_tokens"), [(0, 1), (2**32 + 1, 1), (10, 0)])
-def test_sizes_that_make_no_sense_are_refused(tmp_path: Path, vocab_size: int, shard_tokens: int) -> None:
+def test_invalid_sizes_are_refused(tmp_path: Path, vocab_size: int, shard_tokens: int) -> None:
     with pytest.raises(UsageError, match="vocab_size"):
         TokenWriter(tmp_path, "train", vocab_size, shard_tokens)
 
 
-def test_an_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_writer_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt), TokenWriter(tmp_path, "train", 100, shard_tokens=2) as writer:
         writer.add_document(np.array([1, 2, 3]), 3)
         raise KeyboardInterrupt
@@ -203,7 +201,7 @@ def test_an_interrupted_writer_leaves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "temporary", ["train-00000.npy.partial", "train-00001.npy.partial", "train-documents.npy.partial"]
 )
-def test_a_full_disk_is_one_line_and_temporary_files_are_removed(tmp_path: Path, temporary: str) -> None:
+def test_full_disk_is_one_line_and_temporary_files_are_removed(tmp_path: Path, temporary: str) -> None:
     (tmp_path / temporary).symlink_to("/dev/full")
     with (
         pytest.raises(OutputError, match=r"train-.*cannot be written \(No space left on device\)"),
@@ -215,7 +213,7 @@ def test_a_full_disk_is_one_line_and_temporary_files_are_removed(tmp_path: Path,
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a disk that is always full")
-def test_a_full_disk_while_the_index_is_written_leaves_no_store(tmp_path: Path) -> None:
+def test_full_disk_during_the_index_leaves_no_store(tmp_path: Path) -> None:
     with TokenWriter(tmp_path, "train", 100) as writer:
         writer.add_document(np.array([1]), 1)
     (tmp_path / "index.json.partial").symlink_to("/dev/full")
@@ -226,13 +224,13 @@ def test_a_full_disk_while_the_index_is_written_leaves_no_store(tmp_path: Path) 
     assert "index.json.partial" not in files(tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_one_line(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(OutputError, match="cannot be written"):
         TokenWriter(tmp_path / "file" / "store", "train", 100)
 
 
-def test_a_refused_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_denied_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise PermissionError(13, "Permission denied")
 
@@ -243,7 +241,7 @@ def test_a_refused_permission_is_one_line(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("failing", range(10))
-def test_a_disk_that_fails_at_any_step_leaves_no_store_and_no_temporary_file(
+def test_io_failure_at_any_step_leaves_no_store_and_no_temporary_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
     steps = 0
@@ -267,15 +265,15 @@ def test_a_disk_that_fails_at_any_step_leaves_no_store_and_no_temporary_file(
         TokenStore.open(tmp_path)
 
 
-def test_a_finished_store_is_not_written_over(tmp_path: Path) -> None:
+def test_finished_store_is_not_overwritten(tmp_path: Path) -> None:
     write_store(tmp_path)
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(OutputError, match="holds a token store already"):
+    with pytest.raises(OutputError, match="already holds a token store"):
         TokenWriter(tmp_path, "train", 100)
     assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_remains_of_an_unfinished_store_are_written_over(tmp_path: Path) -> None:
+def test_files_of_an_unfinished_store_are_overwritten(tmp_path: Path) -> None:
     for name in ("train-00000.npy", "train-00000.npy.partial", "train-documents.npy"):
         (tmp_path / name).write_bytes(b"remains of a writer that was killed")
     store = TokenStore.open(write_store(tmp_path))
@@ -283,7 +281,7 @@ def test_remains_of_an_unfinished_store_are_written_over(tmp_path: Path) -> None
     assert store.split("train").read(0, 14).tolist() == IDS
 
 
-def test_the_record_exists_only_once_the_split_is_written(tmp_path: Path) -> None:
+def test_record_exists_only_after_the_split_is_written(tmp_path: Path) -> None:
     with TokenWriter(tmp_path, "train", 100) as writer, pytest.raises(UsageError, match="not written yet"):
         _ = writer.record
 
@@ -292,7 +290,7 @@ def test_the_record_exists_only_once_the_split_is_written(tmp_path: Path) -> Non
 
 
 def changed(change: Callable[[dict], object]) -> Callable[[Path], None]:
-    """Damage to the index, as a change of what it says."""
+    """Damage to the index by a change of its content."""
 
     def damage(folder: Path) -> None:
         path = folder / "index.json"
@@ -377,8 +375,8 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "part"), [row[1:] for row in DAMAGE], ids=[row[0] for row in DAMAGE])
-def test_a_damaged_store_is_refused_quickly_by_one_line_that_names_it(
+@pytest.mark.parametrize(("damage", "part"), [case[1:] for case in DAMAGE], ids=[case[0] for case in DAMAGE])
+def test_damaged_store_is_refused_quickly_in_one_line(
     tmp_path: Path, damage: Callable[[Path], None], part: str
 ) -> None:
     damage(write_store(tmp_path))
@@ -393,7 +391,7 @@ def test_a_damaged_store_is_refused_quickly_by_one_line_that_names_it(
     assert len(message) < 500
 
 
-def test_an_absurd_size_that_adds_up_is_refused_without_reserving_it(tmp_path: Path) -> None:
+def test_absurd_but_consistent_size_is_refused_without_allocating(tmp_path: Path) -> None:
     write_store(tmp_path, [[1, 2, 3]])
     changed(lambda index: index["splits"]["train"].update(tokens=10**15))(tmp_path)
     changed(lambda index: index["splits"]["train"]["shards"][0].update(tokens=10**15))(tmp_path)
@@ -401,25 +399,25 @@ def test_an_absurd_size_that_adds_up_is_refused_without_reserving_it(tmp_path: P
         TokenStore.open(tmp_path)
 
 
-def test_another_tokenizer_is_refused_with_both_fingerprints(tmp_path: Path) -> None:
+def test_different_tokenizer_is_refused_with_both_fingerprints(tmp_path: Path) -> None:
     write_store(tmp_path)
     with pytest.raises(DataError, match="written with tokenizer 'abc123', but 'def456' is given; give the tokenizer"):
         TokenStore.open(tmp_path, fingerprint="def456")
 
 
-def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+def test_folder_without_a_store_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "missing"):
         with pytest.raises(DataError, match="no token store here"):
             TokenStore.open(path)
 
 
-def test_an_unknown_split_names_the_nearest(tmp_path: Path) -> None:
+def test_unknown_split_names_the_nearest(tmp_path: Path) -> None:
     store = TokenStore.open(write_store(tmp_path))
     with pytest.raises(DataError, match="no split 'trian' among train, did you mean 'train'"):
         store.split("trian")
 
 
-def test_a_shard_cut_after_the_store_was_opened_is_refused_and_not_mapped(tmp_path: Path) -> None:
+def test_shard_truncated_after_opening_is_not_mapped(tmp_path: Path) -> None:
     store = TokenStore.open(write_store(tmp_path))
     os.truncate(tmp_path / SHARD, 130)
     with pytest.raises(DataError, match=SHARD):
@@ -427,7 +425,7 @@ def test_a_shard_cut_after_the_store_was_opened_is_refused_and_not_mapped(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["train-00000.npy", SHARD, "train-00002.npy", STARTS])
-def test_every_flipped_byte_is_found_by_opening_or_verifying(tmp_path: Path, name: str) -> None:
+def test_every_flipped_byte_is_detected(tmp_path: Path, name: str) -> None:
     path = write_store(tmp_path) / name
     content = path.read_bytes()
     for position in range(len(content)):
@@ -438,14 +436,14 @@ def test_every_flipped_byte_is_found_by_opening_or_verifying(tmp_path: Path, nam
     TokenStore.open(tmp_path).verify()
 
 
-def test_verify_finds_ids_outside_the_vocabulary_though_every_hash_is_right(tmp_path: Path) -> None:
+def test_verify_detects_ids_outside_the_vocabulary(tmp_path: Path) -> None:
     changed(lambda index: index.update(vocab_size=14))(write_store(tmp_path))
     with pytest.raises(DataError, match=r"train-00002\.npy: token id 14 outside the vocabulary of 14"):
         TokenStore.open(tmp_path).verify()
 
 
 @pytest.mark.parametrize("starts", [[1, 3, 4, 12], [0, 3, 3, 12], [0, 4, 3, 12], [0, 3, 4, 14], [0, -3, 4, 12]])
-def test_verify_finds_document_starts_that_make_no_sense(tmp_path: Path, starts: list[int]) -> None:
+def test_verify_detects_invalid_document_starts(tmp_path: Path, starts: list[int]) -> None:
     write_store(tmp_path)
     np.save(tmp_path / STARTS, np.array(starts, dtype="<i8"))
     in_train("documents_sha256", hashlib.sha256((tmp_path / STARTS).read_bytes()).hexdigest())(tmp_path)

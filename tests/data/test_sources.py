@@ -1,10 +1,11 @@
-"""Reading documents: every supported form, what is said about liberties taken, and one line for every bad input."""
+"""Reading documents: every supported form, the notes that are logged, and one line for every bad input."""
 
 from __future__ import annotations
 
 import csv
 import io
 import json
+import logging
 import os
 import sys
 from collections.abc import Generator
@@ -12,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from foretell.data.sources import Document, read_documents
+from foretell.data.documents import TextDocument
+from foretell.data.sources import DocumentReader, read_documents
 from foretell.errors import DataError, ForetellError, UsageError
 
-REAL_DATA = Path(__file__).parents[3] / "shared" / "data"
+REAL_DATA = Path(os.environ.get("FORETELL_SHARED") or Path(__file__).parents[3] / "shared") / "data"
 
 
 def write(path: Path, content: str | bytes) -> Path:
@@ -24,11 +26,27 @@ def write(path: Path, content: str | bytes) -> Path:
     return path
 
 
+class KeptRecords(logging.Handler):
+    """Keeps what is logged."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.records: list[logging.LogRecord] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.records.append(record)
+
+
 def read(*paths: str | Path, text_field: str | None = None) -> tuple[list[str], list[str]]:
-    """The texts and what was said."""
-    said: list[str] = []
-    documents = list(read_documents(list(paths), text_field=text_field, say=said.append))
-    return [document.text for document in documents], said
+    """The texts and the lines that were logged, all of them warnings."""
+    handler, logger = KeptRecords(), logging.getLogger("foretell.data.sources")
+    logger.addHandler(handler)
+    try:
+        documents = list(read_documents(list(paths), text_field=text_field))
+    finally:
+        logger.removeHandler(handler)
+    assert {record.levelno for record in handler.records} <= {logging.WARNING}
+    return [document.text for document in documents], [record.getMessage() for record in handler.records]
 
 
 def give_standard_input(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
@@ -46,54 +64,59 @@ def real(name: str) -> Path:
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.md", "a.unknown", "README"])
-def test_a_text_file_of_any_name_is_one_document_with_nothing_changed(tmp_path: Path, name: str) -> None:
+def test_text_file_of_any_name_is_one_unchanged_document(tmp_path: Path, name: str) -> None:
     path = write(tmp_path / name, " two\n\nlines \u2028 é 🙂\x0c\rend\n")
-    assert list(read_documents([path])) == [Document(" two\n\nlines \u2028 é 🙂\x0c\rend\n", str(path))]
+    assert list(read_documents([path])) == [TextDocument(str(path), " two\n\nlines \u2028 é 🙂\x0c\rend\n")]
 
 
-def test_a_byte_order_mark_and_crlf_are_dropped_and_said(tmp_path: Path) -> None:
+def test_byte_order_mark_and_crlf_are_dropped_and_logged(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", b"\xef\xbb\xbfone\r\ntwo\r\n")
-    texts, said = read(path)
+    texts, notes = read(path)
     assert texts == ["one\ntwo\n"]
-    assert said == [f"byte order mark dropped: {path}", f"CRLF line ends read as LF: {path}"]
+    assert notes == [f"byte order mark dropped: {path}", f"CRLF line ends read as LF: {path}"]
 
 
-def test_a_clean_file_says_nothing(tmp_path: Path) -> None:
+def test_clean_file_logs_nothing(tmp_path: Path) -> None:
     assert read(write(tmp_path / "a.txt", "one\ntwo\n")) == (["one\ntwo\n"], [])
 
 
-def test_without_a_callback_notes_go_to_stderr_and_not_to_stdout(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_notes_are_logged_and_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     list(read_documents([write(tmp_path / "a.txt", "one\r\n")]))
-    captured = capsys.readouterr()
-    assert captured.out == ""
-    assert "CRLF" in captured.err
+    assert "CRLF" in caplog.text
+    assert capsys.readouterr() == ("", "")
 
 
-def test_json_lines_hold_strings_and_objects_one_a_line(tmp_path: Path) -> None:
+def test_notes_of_a_text_that_is_read_twice_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    reader = DocumentReader([write(tmp_path / "a.txt", "one\r\n"), write(tmp_path / "b" / "c.txt", "two").parent])
+    write(tmp_path / "b" / "d.png", "png")
+    for _ in range(2):
+        assert [document.text for document in reader.read()] == ["one\n", "two"]
+    assert [line.partition(":")[0] for line in caplog.messages] == ["suffix .png skipped", "CRLF line ends read as LF"]
+
+
+def test_json_lines_of_strings_and_objects(tmp_path: Path) -> None:
     path = write(tmp_path / "a.jsonl", '"one\\u2028"\n{"text": "two \\ud83d\\ude42", "label": 1}\n')
     assert list(read_documents([path])) == [
-        Document("one\u2028", f"{path}, line 1"),
-        Document("two 🙂", f"{path}, line 2"),
+        TextDocument(f"{path}, line 1", "one\u2028"),
+        TextDocument(f"{path}, line 2", "two 🙂"),
     ]
 
 
-def test_a_json_line_is_not_cut_at_a_line_separator_within_a_string(tmp_path: Path) -> None:
+def test_json_line_is_not_cut_at_a_line_separator_in_a_string(tmp_path: Path) -> None:
     assert read(write(tmp_path / "a.jsonl", '"one\u2028two\x85three"\n'))[0] == ["one\u2028two\x85three"]
 
 
-def test_a_json_file_is_a_list_of_strings_and_objects(tmp_path: Path) -> None:
+def test_json_list_of_strings_and_objects(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", '["one",\n {"body": "two"}]')
     assert read(path, text_field="body")[0] == ["one", "two"]
 
 
 @pytest.mark.parametrize(("suffix", "delimiter"), [(".csv", ","), (".tsv", "\t"), (".CSV", ",")])
-def test_a_table_is_read_by_its_text_column_with_quotes_and_line_breaks_in_cells(
-    tmp_path: Path, suffix: str, delimiter: str
-) -> None:
+def test_text_column_of_a_table_with_quotes_and_line_breaks(tmp_path: Path, suffix: str, delimiter: str) -> None:
     table = io.StringIO()
-    rows = [["label", "text"], ["1", "a, b\tc"], ["0", 'he said "hi"\nand left'], ["1", "last"]]
+    rows = [["label", "text"], ["1", "a, b\tc"], ["0", 'he notes "hi"\nand left'], ["1", "last"]]
     csv.writer(table, delimiter=delimiter, lineterminator="\n").writerows(rows)
     path = write(tmp_path / f"a{suffix}", table.getvalue())
     documents = list(read_documents([path]))
@@ -101,11 +124,11 @@ def test_a_table_is_read_by_its_text_column_with_quotes_and_line_breaks_in_cells
     assert [document.source for document in documents] == [f"{path}, line {line}" for line in (2, 3, 5)]
 
 
-def test_the_only_column_of_a_table_is_read_and_that_is_said(tmp_path: Path) -> None:
-    texts, said = read(write(tmp_path / "a.csv", "review\ngood\nbad\n"))
+def test_only_column_of_a_table_is_read_and_logged(tmp_path: Path) -> None:
+    texts, notes = read(write(tmp_path / "a.csv", "review\ngood\nbad\n"))
     assert texts == ["good", "bad"]
-    assert len(said) == 1
-    assert "'review'" in said[0]
+    assert len(notes) == 1
+    assert "'review'" in notes[0]
 
 
 @pytest.mark.parametrize(
@@ -116,7 +139,7 @@ def test_the_only_column_of_a_table_is_read_and_that_is_said(tmp_path: Path) -> 
         ("a.tsv", "text\tbody\nno\tyes"),
     ],
 )
-def test_another_text_field_can_be_named(tmp_path: Path, name: str, content: str) -> None:
+def test_text_field_names_another_field(tmp_path: Path, name: str, content: str) -> None:
     assert read(write(tmp_path / name, content), text_field="body")[0] == ["yes"]
 
 
@@ -124,28 +147,27 @@ def test_another_text_field_can_be_named(tmp_path: Path, name: str, content: str
     ("name", "content"),
     [("a.jsonl", '"one"\n\n"  "\n"two"\n'), ("a.json", '["one", "", " ", "two"]'), ("a.csv", "text\none\n\n \ntwo\n")],
 )
-def test_empty_documents_are_skipped_counted_and_said(tmp_path: Path, name: str, content: str) -> None:
-    texts, said = read(write(tmp_path / name, content))
+def test_empty_documents_are_skipped_counted_and_logged(tmp_path: Path, name: str, content: str) -> None:
+    texts, notes = read(write(tmp_path / name, content))
     assert texts == ["one", "two"]
-    empty = [line for line in said if line.startswith("empty document skipped")]
+    empty = [line for line in notes if line.startswith("empty document skipped")]
     assert len(empty) == 1
     assert empty[0].endswith(" and 1 more")
 
 
-def test_a_cell_longer_than_the_csv_module_allows_is_read_whole(tmp_path: Path) -> None:
+def test_cell_longer_than_the_default_limit_of_csv(tmp_path: Path) -> None:
     text = "x" * 200_000
     assert read(write(tmp_path / "a.csv", f"text\n{text}\n"))[0] == [text]
     assert csv.field_size_limit() >= len(text)
 
 
-def test_standard_input_is_one_document(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_is_one_document(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     give_standard_input(monkeypatch, "grüß\r\n".encode())
-    said: list[str] = []
-    assert list(read_documents(["-"], say=said.append)) == [Document("grüß\n", "standard input")]
-    assert said == ["CRLF line ends read as LF: standard input"]
+    assert list(read_documents(["-"])) == [TextDocument("standard input", "grüß\n")]
+    assert caplog.messages == ["CRLF line ends read as LF: standard input"]
 
 
-def test_a_named_pipe_is_read_like_a_file(tmp_path: Path) -> None:
+def test_named_pipe_is_read_like_a_file(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.write(writing, b"from a pipe")
     os.close(writing)
@@ -163,37 +185,37 @@ def test_documents_come_in_the_order_of_the_paths(tmp_path: Path) -> None:
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_folder_is_read_recursively_in_sorted_order_and_what_is_skipped_is_counted_by_suffix(tmp_path: Path) -> None:
+def test_folder_is_read_recursively_in_sorted_order_and_skipped_files_are_counted(tmp_path: Path) -> None:
     for name in ("b.txt", "a/z.py", "a/c.md", "C.TXT", "x.png", "a/y.png", "Makefile", ".hidden/d.txt", ".e.txt"):
         write(tmp_path / name, name)
-    texts, said = read(tmp_path)
+    texts, notes = read(tmp_path)
     assert texts == ["C.TXT", "a/c.md", "a/z.py", "b.txt"]
-    assert said == [
+    assert notes == [
         f"hidden, skipped: {tmp_path / '.e.txt'} and 1 more",
         f"no suffix, skipped: {tmp_path / 'Makefile'}",
         f"suffix .png skipped: {tmp_path / 'a/y.png'} and 1 more",
     ]
 
 
-def test_a_hidden_folder_that_is_asked_for_is_read(tmp_path: Path) -> None:
+def test_hidden_folder_given_by_name_is_read(tmp_path: Path) -> None:
     write(tmp_path / ".notes" / "a.txt", "text")
     assert read(tmp_path / ".notes")[0] == ["text"]
 
 
-def test_empty_files_in_a_folder_are_skipped_and_said_once(tmp_path: Path) -> None:
+def test_empty_files_in_a_folder_are_skipped_and_logged_once(tmp_path: Path) -> None:
     for name, content in (("a.py", ""), ("b.py", "\n"), ("c.py", "code"), ("d.csv", "text\n")):
         write(tmp_path / name, content)
-    texts, said = read(tmp_path)
+    texts, notes = read(tmp_path)
     assert texts == ["code"]
-    assert said == [f"file without text skipped: {tmp_path / 'a.py'} and 2 more"]
+    assert notes == [f"file without text skipped: {tmp_path / 'a.py'} and 2 more"]
 
 
-def test_liberties_in_many_files_are_one_line_a_kind(tmp_path: Path) -> None:
-    for number in range(5):
-        write(tmp_path / f"{number}.txt", b"\xef\xbb\xbfone\r\n")
-    said = read(tmp_path)[1]
-    assert len(said) == 2
-    assert all(line.endswith("and 4 more") for line in said)
+def test_notes_of_many_files_are_one_line_for_each_kind(tmp_path: Path) -> None:
+    for index in range(5):
+        write(tmp_path / f"{index}.txt", b"\xef\xbb\xbfone\r\n")
+    notes = read(tmp_path)[1]
+    assert len(notes) == 2
+    assert all(line.endswith("and 4 more") for line in notes)
 
 
 def test_loops_of_links_end_and_linked_folders_are_read_once(tmp_path: Path) -> None:
@@ -202,29 +224,28 @@ def test_loops_of_links_end_and_linked_folders_are_read_once(tmp_path: Path) -> 
     write(tmp_path / "elsewhere" / "b.txt", "linked")
     (folder / "loop").symlink_to(folder)
     (folder / "self.txt").symlink_to(folder / "self.txt")
-    (folder / "there").symlink_to(tmp_path / "elsewhere")
-    (folder / "there_too").symlink_to(tmp_path / "elsewhere")
-    texts, said = read(folder)
+    (folder / "linked").symlink_to(tmp_path / "elsewhere")
+    (folder / "linked_too").symlink_to(tmp_path / "elsewhere")
+    texts, notes = read(folder)
     assert sorted(texts) == ["linked", "text"]
-    assert any(line.startswith("reached before") and "loop" in line for line in said)
+    assert any(line.startswith("reached before") and "loop" in line for line in notes)
 
 
-def test_a_text_given_twice_is_read_once_and_that_is_said(tmp_path: Path) -> None:
+def test_text_given_twice_is_read_once_and_logged(tmp_path: Path) -> None:
     path = write(tmp_path / "a.txt", "text")
     for paths in ([path, path], [path, tmp_path], [tmp_path, path]):
-        texts, said = read(*paths)
+        texts, notes = read(*paths)
         assert texts == ["text"]
-        assert any(line.startswith("given twice, read once") for line in said)
+        assert any(line.startswith("given twice, read once") for line in notes)
 
 
-def test_notes_are_passed_on_even_when_the_reader_stops_early(tmp_path: Path) -> None:
-    said: list[str] = []
+def test_notes_are_logged_if_the_reader_stops_early(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     paths = [write(tmp_path / "a.txt", "one\r\n"), write(tmp_path / "b.txt", "two")]
-    documents = read_documents(paths, say=said.append)
+    documents = read_documents(paths)
     assert isinstance(documents, Generator)
     next(documents)
     documents.close()
-    assert len(said) == 1
+    assert len(caplog.messages) == 1
 
 
 # --- what cannot -----------------------------------------------------------------------------------------------------
@@ -280,11 +301,9 @@ BAD_FILES: list[tuple[str, str, str | bytes, list[str]]] = [
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "parts"), [row[1:] for row in BAD_FILES], ids=[row[0] for row in BAD_FILES]
+    ("name", "content", "parts"), [case[1:] for case in BAD_FILES], ids=[case[0] for case in BAD_FILES]
 )
-def test_a_bad_file_is_one_line_that_names_it(
-    tmp_path: Path, name: str, content: str | bytes, parts: list[str]
-) -> None:
+def test_bad_file_is_named_in_one_line(tmp_path: Path, name: str, content: str | bytes, parts: list[str]) -> None:
     path = write(tmp_path / name, content)
     with pytest.raises(DataError) as caught:
         read(path)
@@ -295,24 +314,24 @@ def test_a_bad_file_is_one_line_that_names_it(
     assert [part for part in parts if part not in message] == []
 
 
-def test_an_empty_file_given_by_name_is_an_error_even_beside_a_full_one(tmp_path: Path) -> None:
+def test_empty_file_given_by_name_is_an_error_even_with_another_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"empty\.txt: holds no text"):
         read(write(tmp_path / "full.txt", "text"), write(tmp_path / "empty.txt", ""))
 
 
-def test_a_missing_path_is_found_by_the_call_and_names_the_nearest_sibling(tmp_path: Path) -> None:
+def test_missing_path_is_refused_by_the_call_with_the_nearest_name(tmp_path: Path) -> None:
     write(tmp_path / "shakespeare.txt", "text")
     with pytest.raises(DataError, match=r"no such file or folder, did you mean 'shakespeare\.txt'"):
         read_documents([tmp_path / "shakespear.txt"])
 
 
-def test_a_path_in_a_missing_folder_names_the_nearest_folder(tmp_path: Path) -> None:
+def test_path_in_a_missing_folder_names_the_nearest_folder(tmp_path: Path) -> None:
     write(tmp_path / "corpus" / "a.txt", "text")
     with pytest.raises(DataError, match="did you mean 'corpus'"):
         read_documents([tmp_path / "corpsu" / "deeper" / "a.txt"])
 
 
-def test_a_missing_path_with_nothing_like_it_asks_to_check_it(tmp_path: Path) -> None:
+def test_missing_path_without_a_similar_name(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no such file or folder; check the path"):
         read_documents([tmp_path / "a.txt" / "b"])
 
@@ -357,7 +376,7 @@ def make_broken_file_in_folder(folder: Path) -> Path:
         (lambda folder: folder / ("x" * 5000), "cannot be read"),
     ],
 )
-def test_a_bad_folder_or_path_is_one_line_that_names_it(tmp_path: Path, make, part: str) -> None:
+def test_bad_folder_or_path_is_named_in_one_line(tmp_path: Path, make, part: str) -> None:
     path = make(tmp_path)
     with pytest.raises(DataError) as caught:
         read(path)
@@ -367,7 +386,7 @@ def test_a_bad_folder_or_path_is_one_line_that_names_it(tmp_path: Path, make, pa
 
 
 @pytest.mark.parametrize("method", ["open", "iterdir", "exists"])
-def test_a_path_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
+def test_unreadable_path_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
     write(tmp_path / "a.txt", "text")
 
     def refuse(path: Path, *_: object) -> None:
@@ -378,7 +397,7 @@ def test_a_path_that_may_not_be_read_is_one_line(tmp_path: Path, monkeypatch: py
         read(tmp_path)
 
 
-def test_standard_input_that_is_no_text_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_standard_input_that_is_not_text(monkeypatch: pytest.MonkeyPatch) -> None:
     for content, part in ((b"", "no text"), (b"a\n\xff", "line 2: not UTF-8"), (b"\0", "NUL")):
         give_standard_input(monkeypatch, content)
         with pytest.raises(DataError, match=f"^standard input.*{part}"):
@@ -386,7 +405,7 @@ def test_standard_input_that_is_no_text_is_one_line(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("paths", [[], [""], "a.txt", Path("a.txt"), ["a.txt", ""]])
-def test_paths_that_make_no_sense_are_a_usage_error(paths) -> None:
+def test_invalid_paths_are_a_usage_error(paths) -> None:
     with pytest.raises(UsageError, match="give a list"):
         read_documents(paths)
 
@@ -394,32 +413,32 @@ def test_paths_that_make_no_sense_are_a_usage_error(paths) -> None:
 # --- real files ------------------------------------------------------------------------------------------------------
 
 
-def test_a_real_book_with_byte_order_mark_and_crlf_is_read_clean() -> None:
-    texts, said = read(real("lm_corpora/war_and_peace.txt"))
+def test_real_book_with_byte_order_mark_and_crlf() -> None:
+    texts, notes = read(real("lm_corpora/war_and_peace.txt"))
     assert len(texts) == 1
     assert not texts[0].startswith("\ufeff")
     assert "\r" not in texts[0]
-    assert len(said) == 2
+    assert len(notes) == 2
 
 
-def test_a_real_text_is_read_to_the_byte() -> None:
+def test_real_text_is_read_unchanged() -> None:
     path = real("char_lm/tinyshakespeare_input.txt")
     assert read(path) == ([path.read_text(encoding="utf-8")], [])
 
 
-def test_a_real_table_gives_every_row() -> None:
+def test_every_row_of_a_real_table() -> None:
     path = real("classification/twitter_financial_news_valid.csv")
     with path.open(encoding="utf-8", newline="") as file:
         expected = [row["text"].replace("\r\n", "\n") for row in csv.DictReader(file)]
     assert read(path)[0] == expected
 
 
-def test_a_real_table_without_a_header_is_refused_with_its_first_cells() -> None:
+def test_real_table_without_a_header_is_refused() -> None:
     with pytest.raises(DataError, match="line 1: no column 'text' among the columns 'one long string"):
         read(real("classification/sst2_dev.tsv"))
 
 
-def test_a_real_latin_1_file_is_refused_with_the_place_of_the_byte() -> None:
+def test_real_latin_1_file_is_refused_with_the_offset_of_the_byte() -> None:
     path = real("classification/trec_train.txt")
     with pytest.raises(ForetellError) as caught:
         read(path)
@@ -428,7 +447,7 @@ def test_a_real_latin_1_file_is_refused_with_the_place_of_the_byte() -> None:
     assert f"offset {decoding.value.start})" in str(caught.value)
 
 
-def test_real_json_lines_are_read_by_a_named_field() -> None:
+def test_real_json_lines_with_a_named_field() -> None:
     path = real("eval/lambada_openai.jsonl")
     expected = [json.loads(line)["context"] for line in path.read_text(encoding="utf-8").split("\n") if line]
     assert read(path, text_field="context")[0] == expected

@@ -27,7 +27,7 @@ def gpt2_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         transformers.GPT2LMHeadModel(config).save_pretrained(directory)
-    model = tokenizer.document()["model"]
+    model = tokenizer.to_json()["model"]
     merges: Any = [tuple(merge) for merge in model["merges"]]
     special = dict.fromkeys(("bos_token", "eos_token", "unk_token"), END)
     transformers.GPT2Tokenizer(vocab=model["vocab"], merges=merges, **special).save_pretrained(directory)

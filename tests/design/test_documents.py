@@ -61,8 +61,9 @@ def test_every_command_runs(document, working_directory, capfd):
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_every_python_example_runs(document, working_directory, capsys):
+    names = {"__name__": "example"}  # shared by the examples of a page, as for its reader
     for body in blocks(document, "python"):
-        exec(compile(body, str(document), "exec"), {"__name__": "example"})
+        exec(compile(body, str(document), "exec"), names)
 
 
 def test_the_readme_shows_the_real_output_of_the_primer(tmp_path, monkeypatch, capfd):

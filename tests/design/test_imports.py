@@ -54,7 +54,7 @@ def imported_modules(path: Path) -> list[str]:
 
 
 def with_submodule(module: str, name: str) -> str:
-    """`foretell.text.load` for `from foretell.text import load` if that is a file; otherwise the module alone."""
+    """`foretell.text.tokenizer` for `from foretell.text import tokenizer` if that is a file; else the module."""
     file = SOURCE.parent.joinpath(*module.split("."), f"{name}.py")
     return f"{module}.{name}" if file.exists() else module
 

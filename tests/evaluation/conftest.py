@@ -8,7 +8,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import Tokenizer, train_tokenizer
-from foretell.text.structure import with_start
+from foretell.text.tokenizer_json import with_start
 
 CONTEXT = 16
 
@@ -26,5 +26,5 @@ def model() -> LanguageModel:
 @pytest.fixture(scope="session")
 def starting() -> LanguageModel:
     """The same weights; its tokenizer puts a start token before every text."""
-    document = train_tokenizer("bytes", ["any text"]).document()
+    document = train_tokenizer("bytes", ["any text"]).to_json()
     return language_model(Tokenizer(with_start(document, "<|endoftext|>")))

@@ -13,7 +13,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import Tokenizer, vocabulary_tokenizer
-from foretell.text.structure import with_ends, with_start
+from foretell.text.tokenizer_json import with_ends, with_start
 
 WORDS = ["the", "cat", "sat", "on", "a", "mat"]
 SPECIAL = ["<s>", "</s>", "<turn>"]
@@ -26,7 +26,7 @@ def language_model(tokenizer: Tokenizer) -> LanguageModel:
 
 @pytest.fixture(scope="module")
 def model() -> LanguageModel:
-    document = vocabulary_tokenizer(WORDS, special=SPECIAL).document()
+    document = vocabulary_tokenizer(WORDS, special=SPECIAL).to_json()
     return language_model(Tokenizer(with_ends(with_start(document, "<s>"), ["</s>", "<turn>"])))
 
 

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn
 import pytest
 
 from foretell import language_model
-from foretell.data.sources import Document
+from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
 from foretell.pretraining import session
 from foretell.pretraining.pretrain import pretrain
@@ -46,7 +46,7 @@ def tiny_request(out: Path, **training: Any) -> Request:
     model = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 8, "dropout": 0.2}
     settings = {"steps": 4, "batch_size": 4, "accumulation": 2, "checkpoint_every": 2, "evaluation_tokens": 16}
     return Request(
-        lambda: [Document(TEXT, "cats.txt")],
+        lambda: [TextDocument("cats.txt", TEXT)],
         described=["cats.txt"],
         out=out,
         size="toy",

@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 
 from foretell.config import DataConfig, TokenizerConfig, make_section
-from foretell.data import large, sources
-from foretell.data.sources import AnyDocument, read_documents
+from foretell.data import documents, sources
+from foretell.data.documents import Document
+from foretell.data.sources import read_documents
 from foretell.pretraining import prepare
 from foretell.pretraining.prepare import spread_sample, tokenize_text
 from foretell.pretraining.reporter import Reporter
 from foretell.pretraining.samples import Samples
 from foretell.text import Tokenizer, train_tokenizer
-from foretell.text.documents import special_token
-from foretell.text.structure import with_ends, with_start
+from foretell.text.tokenizer_json import special_token, with_ends, with_start
 
 TEXT = "".join(f"Line {number} tells of cats, dogs and 🐈, don't you think?\n" for number in range(2000))
 
@@ -44,12 +44,12 @@ def test_a_large_file_gives_the_tokens_that_it_would_give_whole(
 ) -> None:
     config, data = make_section(TokenizerConfig, {"kind": kind}), DataConfig(validation_fraction=0)
 
-    def source() -> list[AnyDocument]:
+    def source() -> list[Document]:
         return list(read_documents([file]))
 
     whole = tokenize_text(source, config, data, tmp_path / "whole", Reporter())
     monkeypatch.setattr(sources, "LARGE", 64)
-    monkeypatch.setattr(large, "BLOCK", 1000)
+    monkeypatch.setattr(documents, "BLOCK", 1000)
     pieces = tokenize_text(source, config, data, tmp_path / "pieces", Reporter(), whole.tokenizer)
     first, second = (text.store.split("train") for text in (whole, pieces))
     assert first.read(0, len(first)).tolist() == second.read(0, len(second)).tolist()
@@ -62,11 +62,11 @@ def test_every_document_stands_between_the_start_and_the_end_token(tmp_path: Pat
     for name, text in texts.items():
         (tmp_path / name).write_text(text)
     plain = train_tokenizer("bytes", list(texts.values()))
-    document, start = plain.document(), plain.vocab_size
+    document, start = plain.to_json(), plain.vocab_size
     document["added_tokens"].append(special_token("<s>", start))
     tokenizer = Tokenizer(with_ends(with_start(document, "<s>"), ["<|endoftext|>"]))
 
-    def source() -> list[AnyDocument]:
+    def source() -> list[Document]:
         return list(read_documents([tmp_path / name for name in texts]))
 
     data = DataConfig(validation_fraction=0)
@@ -81,7 +81,7 @@ def test_every_document_stands_between_the_start_and_the_end_token(tmp_path: Pat
 
 def test_progress_is_told_and_reaches_the_whole(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LARGE", 64)
-    monkeypatch.setattr(large, "BLOCK", 1000)
+    monkeypatch.setattr(documents, "BLOCK", 1000)
     monkeypatch.setattr(prepare, "SMALLEST_RATED", 1000)
     listener = Listener()
     config = TokenizerConfig(kind="bytes")

@@ -1,4 +1,4 @@
-"""What the tests of this package share: a small text with everything awkward in it, and GPT-2's real files."""
+"""Shared fixtures: a small text with awkward characters, tokenizers trained on it, and GPT-2's real files."""
 
 from __future__ import annotations
 

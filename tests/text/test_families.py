@@ -1,7 +1,7 @@
-"""The published families' tokenizers: the ids of transformers, the way back, start and end tokens.
+"""Tokenizers of published model families: the ids of transformers, decoding, start and end tokens.
 
-The tokenizers are small ones in each family's style, trained here and written by transformers as it writes the real
-ones: with tokenizer.json, and those of the first three families that had them as vocab.json and merges.txt too.
+Each is a small tokenizer in a family's style, trained here and written by transformers as it writes the real ones:
+as tokenizer.json, and for GPT-2, Qwen and OpenAI GPT as vocab.json and merges.txt too.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from foretell.text import Tokenizer, gpt2_tokenizer, load_tokenizer
 from foretell.text.byte_level import piece_bytes
-from foretell.text.documents import LLAMA3_PATTERN, QWEN2_PATTERN
+from foretell.text.tokenizer_json import LLAMA3_PATTERN, QWEN2_PATTERN
 
 transformers = pytest.importorskip("transformers", reason="transformers is the oracle here")
 
@@ -28,13 +28,13 @@ BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
 
 
 def learned(backend: tokenizers.Tokenizer, texts: list[str], size: int, **options: Any) -> dict[str, Any]:
-    """The `model` section of a backend that has been trained on the texts."""
+    """The `model` section of a backend trained on the texts."""
     backend.train_from_iterator(texts, trainers.BpeTrainer(vocab_size=size, show_progress=False, **options))
     return json.loads(backend.to_str())["model"]
 
 
 def byte_level(texts: list[str], pattern: str | None, size: int = 400) -> dict[str, Any]:
-    """Byte-level BPE whose words are cut by a pattern, or by GPT-2's."""
+    """Byte-level BPE with words split by a pattern (None: GPT-2's)."""
     backend = tokenizers.Tokenizer(models.BPE())
     backend.pre_tokenizer = byte_split(pattern)
     return learned(backend, texts, size, initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
@@ -58,7 +58,7 @@ def gpt2(texts: list[str]) -> Any:
 
 
 def smollm(texts: list[str]) -> Any:
-    """GPT-2's, each digit alone, with the chat model's end of turn."""
+    """GPT-2's with single digits and the chat model's end of turn."""
     model = byte_level(texts, None)
     backend = tokenizers.Tokenizer(models.BPE(model["vocab"], merges_of(model)))
     split = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
@@ -90,7 +90,7 @@ def llama3(texts: list[str]) -> Any:
 
 
 def sentencepiece(texts: list[str]) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Vocabulary and merges of a BPE in SentencePiece's way: ▁ for spaces, a token for each byte, no cut into words."""
+    """Vocabulary and merges of a SentencePiece BPE: ▁ for spaces, a token for each byte, no split into words."""
     backend = tokenizers.Tokenizer(models.BPE(unk_token="<unk>", byte_fallback=True, fuse_unk=True))
     backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     words = [word for text in texts for word in text.split(" ")]
@@ -139,16 +139,16 @@ FAMILIES: dict[str, Callable[[list[str]], Any]] = {
 
 
 def write_pair(peer: Any, directory: Path) -> None:
-    """The tokenizer as vocab.json, merges.txt and tokenizer_config.json, as those families were first published."""
+    """Write a tokenizer as vocab.json, merges.txt and tokenizer_config.json, as those families were first published."""
     peer.save_pretrained(directory)
-    document = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
+    content = json.loads((directory / "tokenizer.json").read_text(encoding="utf-8"))
     (directory / "tokenizer.json").unlink()
-    model = document["model"]
+    model = content["model"]
     (directory / "vocab.json").write_text(json.dumps(model["vocab"]), encoding="utf-8")
     lines = ["#version: 0.2", *(" ".join(pair) for pair in model["merges"])]
     (directory / "merges.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     settings = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
-    decoder = {str(token["id"]): {k: v for k, v in token.items() if k != "id"} for token in document["added_tokens"]}
+    decoder = {str(token["id"]): {k: v for k, v in token.items() if k != "id"} for token in content["added_tokens"]}
     settings["added_tokens_decoder"] = decoder
     (directory / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
 
@@ -157,7 +157,7 @@ PAIRS = ("gpt2", "qwen", "openai-gpt")
 LOADED = [*FAMILIES, *(f"{family}-pair" for family in PAIRS)]
 STARTS = {"llama3": "<|begin_of_text|>", "llama2": "<s>", "mistral": "<s>"}
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>", "</s>", "<unk>", "<|eot_id|>", "<tool_call>"]
-# Texts near what breaks tokenizers: specials inside text, runs of white space, digits, half-composed characters
+# Text that breaks tokenizers: special tokens, runs of white space, digits, decomposed characters
 AWKWARD = st.lists(
     st.one_of(
         st.text(max_size=8), st.sampled_from([*SPECIAL, " ", "  ", "\n", "\r\n", "▁", "1999", "e\u0301", "'s", "👩‍👧"])
@@ -200,7 +200,7 @@ def texts(data: Path, corpus: list[str]) -> list[str]:
 
 @pytest.mark.parametrize("name", LOADED)
 @pytest.mark.parametrize("allow_special", [False, True])
-def test_published_cases_and_unicode_have_transformers_ids_and_text(
+def test_published_cases_and_unicode_match_transformers(
     pairs: dict[str, Pair], texts: list[str], name: str, allow_special: bool
 ) -> None:
     pair = pairs[name]
@@ -213,9 +213,7 @@ def test_published_cases_and_unicode_have_transformers_ids_and_text(
 @pytest.mark.parametrize("name", LOADED)
 @settings(max_examples=60)
 @given(text=AWKWARD, allow_special=st.booleans())
-def test_random_strings_have_transformers_ids(
-    pairs: dict[str, Pair], name: str, text: str, allow_special: bool
-) -> None:
+def test_random_strings_match_transformers(pairs: dict[str, Pair], name: str, text: str, allow_special: bool) -> None:
     ids = pairs[name].ours.encode_input(text, allow_special)
     assert ids == pairs[name].peer_ids(text, allow_special)
     assert pairs[name].ours.encode(text, allow_special) == ids[len(pairs[name].ours.start_ids) :]
@@ -224,7 +222,7 @@ def test_random_strings_have_transformers_ids(
 @pytest.mark.parametrize("name", LOADED)
 @settings(max_examples=40)
 @given(text=AWKWARD)
-def test_streamed_text_is_decoded_text(pairs: dict[str, Pair], name: str, text: str) -> None:
+def test_streamed_text_equals_decoded_text(pairs: dict[str, Pair], name: str, text: str) -> None:
     ours = pairs[name].ours
     stream, ids = ours.stream(), ours.encode_input(text)
     assert "".join([*map(stream.push, ids), stream.finish()]) == ours.decode(ids)
@@ -233,20 +231,20 @@ def test_streamed_text_is_decoded_text(pairs: dict[str, Pair], name: str, text: 
 @pytest.mark.parametrize("name", ["gpt2", "smollm", "llama3", "llama2", "gpt2-pair"])
 @settings(max_examples=60)
 @given(text=AWKWARD.map(lambda text: text.replace("▁", "_")))
-def test_any_text_comes_back(pairs: dict[str, Pair], name: str, text: str) -> None:
+def test_round_trip_of_any_text(pairs: dict[str, Pair], name: str, text: str) -> None:
     assert pairs[name].ours.decode(pairs[name].ours.encode(text)) == text
 
 
-def test_what_does_not_come_back_is_known(pairs: dict[str, Pair]) -> None:
+def test_known_changes_of_the_round_trip(pairs: dict[str, Pair]) -> None:
     back = {name: pair.ours.decode(pair.ours.encode(" E\u0301 the ▁ Cat.")) for name, pair in pairs.items()}
     assert back["qwen"] == " \u00c9 the ▁ Cat."  # NFC
     assert back["llama2"] == " E\u0301 the   Cat."  # ▁ is how a space is written
-    assert back["mistral"] == "E\u0301 the   Cat."  # and a first one is taken for the one put in front
+    assert back["mistral"] == "E\u0301 the   Cat."  # and the first one is removed as the one put in front
     assert back["openai-gpt"] == "e the <unk>cat ."  # lower case, no accents, no white space kept
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_the_start_token_goes_before_what_a_model_reads_and_only_there(pairs: dict[str, Pair], name: str) -> None:
+def test_start_token_is_in_encode_input_and_nowhere_else(pairs: dict[str, Pair], name: str) -> None:
     ours = pairs[name].ours
     start = STARTS.get(name)
     assert ours.start_ids == (() if start is None else (ours.special_tokens[start],))
@@ -255,7 +253,7 @@ def test_the_start_token_goes_before_what_a_model_reads_and_only_there(pairs: di
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_special_tokens_in_a_text_stay_text(pairs: dict[str, Pair], name: str) -> None:
+def test_special_tokens_in_a_text_stay_text_unless_allowed(pairs: dict[str, Pair], name: str) -> None:
     ours = pairs[name].ours
     special = {*ours.special_tokens.values()} - {ours.special_tokens.get("<unk>")}
     for token in ours.special_tokens:
@@ -263,7 +261,7 @@ def test_special_tokens_in_a_text_stay_text(pairs: dict[str, Pair], name: str) -
         assert ours.special_tokens[token] in ours.encode(f"a {token} b", allow_special=True)
 
 
-def test_each_family_ends_with_its_own_token(pairs: dict[str, Pair]) -> None:
+def test_end_token_of_each_family(pairs: dict[str, Pair]) -> None:
     ends = {name: [pair.ours.piece(token) for token in pair.ours.end_ids] for name, pair in pairs.items()}
     assert ends == {
         "gpt2": ["<|endoftext|>"],
@@ -280,7 +278,7 @@ def test_each_family_ends_with_its_own_token(pairs: dict[str, Pair]) -> None:
 
 
 @pytest.mark.parametrize("name", LOADED)
-def test_saved_and_loaded_again_it_is_the_same(pairs: dict[str, Pair], name: str, tmp_path: Path) -> None:
+def test_saving_and_loading_preserves_the_tokenizer(pairs: dict[str, Pair], name: str, tmp_path: Path) -> None:
     ours = pairs[name].ours
     ours.save(tmp_path / "tokenizer.json")
     again = load_tokenizer(tmp_path)
@@ -289,15 +287,15 @@ def test_saved_and_loaded_again_it_is_the_same(pairs: dict[str, Pair], name: str
 
 
 @pytest.mark.parametrize("name", ["llama3", "smollm", "qwen"])
-def test_a_long_text_is_cut_without_changing_an_id(pairs: dict[str, Pair], name: str, corpus: list[str]) -> None:
+def test_encode_long_equals_encode(pairs: dict[str, Pair], name: str, corpus: list[str]) -> None:
     text = "".join(corpus) * 900
     assert pairs[name].ours._cut is not None
     assert pairs[name].ours.encode_long(text).tolist() == pairs[name].ours.encode(text)
 
 
 @pytest.mark.parametrize("name", ["llama2", "mistral", "openai-gpt"])
-def test_a_continuation_comes_with_the_space_that_stands_before_it(pairs: dict[str, Pair], name: str) -> None:
-    """Alone its first word would be the beginning of a text, which is written without one."""
+def test_streamed_continuation_has_the_space_before_its_first_word(pairs: dict[str, Pair], name: str) -> None:
+    """Without the prompt its first word would be the beginning of a text, which has no space."""
     ours = pairs[name].ours
     prompt, ids = ours.encode_input("the cat"), ours.encode("the mat")
     alone, after = ours.stream(), ours.stream(before=prompt)
@@ -306,11 +304,11 @@ def test_a_continuation_comes_with_the_space_that_stands_before_it(pairs: dict[s
         assert "".join([*map(after.push, ids), after.finish()]) == " the mat"
 
 
-def test_gpt2s_real_merges_in_tiktoken_give_the_same_ids(gpt2: Tokenizer, data: Path, texts: list[str]) -> None:
-    tiktoken = pytest.importorskip("tiktoken", reason="tiktoken is the second opinion here")
+def test_gpt2_ids_equal_those_of_tiktoken(gpt2: Tokenizer, data: Path, texts: list[str]) -> None:
+    tiktoken = pytest.importorskip("tiktoken", reason="tiktoken is the oracle here")
     folder = data / "gpt2_bpe"
     pieces = json.loads((folder / "encoder.json").read_text(encoding="utf-8"))
-    ranks = {piece_bytes(piece): number for piece, number in pieces.items() if piece != "<|endoftext|>"}
+    ranks = {piece_bytes(piece): rank for piece, rank in pieces.items() if piece != "<|endoftext|>"}
     pattern = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
     special = {"<|endoftext|>": 50256}
     peer = tiktoken.Encoding("gpt2-here", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special)

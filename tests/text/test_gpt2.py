@@ -1,4 +1,4 @@
-"""GPT-2's published files and published cases, and transformers as the second opinion."""
+"""GPT-2's published files and published cases, compared with transformers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def naughty(data: Path) -> list[str]:
     return json.loads((data / "unicode" / "blns.json").read_text(encoding="utf-8"))
 
 
-def test_the_published_cases_give_the_published_ids(gpt2: Tokenizer, data: Path) -> None:
+def test_published_cases(gpt2: Tokenizer, data: Path) -> None:
     cases = json.loads((data / "tokenizer_cases" / "gpt2_cases.json").read_text(encoding="utf-8"))
     assert cases
     for case in cases:
@@ -33,28 +33,28 @@ def test_the_published_cases_give_the_published_ids(gpt2: Tokenizer, data: Path)
         assert gpt2.decode(case["ids"]) == case["text"]
 
 
-def test_the_worked_sentence_has_its_46_tokens(gpt2: Tokenizer) -> None:
+def test_worked_sentence_has_46_tokens(gpt2: Tokenizer) -> None:
     ids = gpt2.encode(IONQ)
-    assert ids == [int(number) for number in IONQ_IDS.split()]
+    assert ids == [int(token_id) for token_id in IONQ_IDS.split()]
     assert len(ids) == 46
     assert gpt2.pieces([564, 250, 447, 251]) == ["ĠâĢ", "ľ", "âĢ", "Ŀ"]
     assert [gpt2.text_of(token) for token in (464, 7303, 564, 250)] == ["The", " shares", " <0xE2><0x80>", "<0x9C>"]
     assert gpt2.decode(ids) == IONQ
 
 
-def test_gpt2_says_what_it_is(gpt2: Tokenizer) -> None:
+def test_attributes_of_gpt2(gpt2: Tokenizer) -> None:
     assert (gpt2.kind, gpt2.vocab_size, gpt2.end_id, gpt2.start_id) == ("bpe", 50257, 50256, None)
     assert gpt2.special_tokens == {"<|endoftext|>": 50256}
 
 
-def test_the_published_file_does_not_cut_a_text_at_50_tokens(gpt2: Tokenizer) -> None:
+def test_truncation_in_the_published_file_is_ignored(gpt2: Tokenizer) -> None:
     """The tokenizer.json that comes with the files truncates at 50 tokens."""
     assert len(gpt2.encode("word " * 200)) > 200
     assert len(gpt2.encode_long("word " * 200)) > 200
 
 
 @pytest.mark.parametrize(("vocab", "merges"), [("encoder.json", "vocab.bpe"), ("hf_vocab.json", "hf_merges.txt")])
-def test_the_two_files_make_the_same_tokenizer_as_tokenizer_json(
+def test_vocabulary_and_merges_equal_tokenizer_json(
     gpt2: Tokenizer, data: Path, naughty: list[str], vocab: str, merges: str
 ) -> None:
     files = gpt2_tokenizer(data / "gpt2_bpe" / vocab, data / "gpt2_bpe" / merges)
@@ -63,7 +63,7 @@ def test_the_two_files_make_the_same_tokenizer_as_tokenizer_json(
         assert files.encode(text) == gpt2.encode(text)
 
 
-def test_transformers_gives_the_same_ids_and_the_same_text(gpt2: Tokenizer, data: Path, naughty: list[str]) -> None:
+def test_ids_and_text_equal_those_of_transformers(gpt2: Tokenizer, data: Path, naughty: list[str]) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is the oracle here")
     folder = data / "gpt2_bpe"
     peer = transformers.GPT2TokenizerFast(vocab=str(folder / "encoder.json"), merges=str(folder / "vocab.bpe"))
@@ -73,19 +73,19 @@ def test_transformers_gives_the_same_ids_and_the_same_text(gpt2: Tokenizer, data
         assert peer.decode(ids, clean_up_tokenization_spaces=False) == gpt2.decode(ids) == text
 
 
-def test_emoji_and_symbols_stream_as_they_decode(gpt2: Tokenizer, data: Path) -> None:
+def test_streaming_emoji_and_symbols(gpt2: Tokenizer, data: Path) -> None:
     text = (data / "unicode" / "UTF-8-demo.txt").read_text(encoding="utf-8")
     ids = gpt2.encode(text)
     stream = gpt2.stream()
     assert "".join([*map(stream.push, ids), stream.finish()]) == text
 
 
-def test_a_long_real_text_has_the_same_ids_in_pieces(gpt2: Tokenizer, data: Path) -> None:
+def test_encode_long_equals_encode_on_a_real_text(gpt2: Tokenizer, data: Path) -> None:
     text = (data / "unicode" / "emoji-test.txt").read_text(encoding="utf-8")[:200_000]
     assert gpt2.encode_long(text).tolist() == gpt2.encode(text)
 
 
-def test_a_folder_with_gpt2s_two_files_loads(gpt2: Tokenizer, data: Path, tmp_path: Path) -> None:
+def test_directory_with_vocabulary_and_merges(gpt2: Tokenizer, data: Path, tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_bytes((data / "gpt2_bpe" / "encoder.json").read_bytes())
     (tmp_path / "merges.txt").write_bytes((data / "gpt2_bpe" / "vocab.bpe").read_bytes())
     assert load_tokenizer(tmp_path).encode(IONQ) == gpt2.encode(IONQ)

@@ -1,4 +1,4 @@
-"""Text written by a user never becomes a special token, unless the caller says so."""
+"""Text never becomes a special token unless the caller allows it; no setting of a file changes a text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ def wrapped(backend: tokenizers.Tokenizer) -> Tokenizer:
 @pytest.mark.parametrize("name", ["bytes", "bpe-gpt2", "bpe-qwen2"])
 @settings(max_examples=60, deadline=None)
 @given(before=st.text(max_size=10), after=st.text(max_size=10))
-def test_the_end_token_pasted_into_a_text_stays_text(
-    trained: dict[str, Tokenizer], name: str, before: str, after: str
-) -> None:
+def test_end_token_inside_a_text_stays_text(trained: dict[str, Tokenizer], name: str, before: str, after: str) -> None:
     tokenizer, text = trained[name], before + END + after
     assert tokenizer.end_id not in tokenizer.encode(text)
     assert tokenizer.end_id not in tokenizer.encode_long(text)
@@ -36,7 +34,7 @@ def test_the_end_token_pasted_into_a_text_stays_text(
     assert allowed == [*tokenizer.encode(before), tokenizer.end_id, *tokenizer.encode(after)]
 
 
-def test_the_answering_toy_reads_its_end_token_only_where_allowed() -> None:
+def test_end_token_of_a_word_vocabulary_needs_permission() -> None:
     words = ["how", "is", "living", "in", "amsterdam", "exciting", "<EOS>"]
     tokenizer = vocabulary_tokenizer(words, special=["<EOS>"])
     assert tokenizer.end_id == 6
@@ -45,8 +43,8 @@ def test_the_answering_toy_reads_its_end_token_only_where_allowed() -> None:
         tokenizer.encode("how is living in amsterdam <EOS>")
 
 
-def test_a_special_word_without_punctuation_is_refused_in_a_text() -> None:
-    """WordLevel finds 'STOP' in its own vocabulary even when the library is told to read special tokens as text."""
+def test_special_word_without_punctuation_is_refused() -> None:
+    """WordLevel finds 'STOP' in its own vocabulary even if the library is told to read special tokens as text."""
     tokenizer = vocabulary_tokenizer(["go", "STOP"], special=["STOP"])
     for encode in (tokenizer.encode, tokenizer.encode_long):
         with pytest.raises(TokenizerError, match="'STOP', which is a special token"):
@@ -54,7 +52,7 @@ def test_a_special_word_without_punctuation_is_refused_in_a_text() -> None:
     assert tokenizer.encode("go STOP", allow_special=True) == [0, 1]
 
 
-def test_a_unigram_vocabulary_cannot_smuggle_its_end_token() -> None:
+def test_end_token_in_a_unigram_vocabulary_is_refused() -> None:
     backend = tokenizers.Tokenizer(
         models.Unigram([("<unk>", 0.0), ("</s>", 0.0), *((c, -3.0) for c in "ab</s>")], 0, False)
     )
@@ -66,7 +64,7 @@ def test_a_unigram_vocabulary_cannot_smuggle_its_end_token() -> None:
 
 
 @pytest.mark.parametrize("text", ["<|END|>", "<|end|>", "＜|end|＞"])
-def test_a_normalizer_cannot_make_a_special_token(text: str) -> None:
+def test_normalizer_cannot_make_a_special_token(text: str) -> None:
     backend = tokenizers.Tokenizer(models.WordLevel({c: i for i, c in enumerate("<|end>u")}, unk_token="u"))
     backend.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Lowercase()])
     backend.pre_tokenizer = pre_tokenizers.Split(tokenizers.Regex(r"[\s\S]"), "isolated")
@@ -75,7 +73,7 @@ def test_a_normalizer_cannot_make_a_special_token(text: str) -> None:
     assert tokenizer.special_tokens["<|end|>"] not in tokenizer.encode(text)
 
 
-def test_an_added_token_written_as_a_control_token_counts_as_special_whatever_its_flag() -> None:
+def test_control_token_is_special_even_if_not_flagged() -> None:
     backend = tokenizers.Tokenizer(models.BPE({c: i for i, c in enumerate("<|im_star>")}, []))
     backend.add_tokens([AddedToken("<|im_start|>", special=False)])
     tokenizer = wrapped(backend)
@@ -83,14 +81,14 @@ def test_an_added_token_written_as_a_control_token_counts_as_special_whatever_it
     assert tokenizer.special_tokens["<|im_start|>"] not in tokenizer.encode("<|im_start|>")
 
 
-def test_an_ordinary_added_token_is_part_of_the_vocabulary() -> None:
+def test_ordinary_added_token_is_recognised_in_text() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, " ": 1}, []))
     backend.add_tokens(["    "])
     tokenizer = wrapped(backend)
     assert tokenizer.encode("a    a") == [0, 2, 0]
 
 
-def test_a_template_adds_no_tokens_to_a_text() -> None:
+def test_encode_ignores_the_template() -> None:
     tokenizer = wrapped(llama_like())
     assert tokenizer.start_id == tokenizer.special_tokens["<s>"]
     assert tokenizer.end_id == tokenizer.special_tokens["</s>"]
@@ -116,26 +114,26 @@ def llama_like() -> tokenizers.Tokenizer:
                      "pad_type_id": 0, "pad_token": "a"}),
     ],
 )  # fmt: skip
-def test_truncation_and_padding_in_a_file_change_no_text(section: str, value: dict[str, Any]) -> None:
-    document = json.loads(llama_like().to_str()) | {section: value}
-    assert Tokenizer(document).encode("aabb") == [0, 0, 1, 1]
-    assert Tokenizer(document).encode_batch(["aabb", "a"])[1].tolist() == [0]
+def test_truncation_and_padding_of_a_file_are_ignored(section: str, value: dict[str, Any]) -> None:
+    content = json.loads(llama_like().to_str()) | {section: value}
+    assert Tokenizer(content).encode("aabb") == [0, 0, 1, 1]
+    assert Tokenizer(content).encode_batch(["aabb", "a"])[1].tolist() == [0]
 
 
-def test_dropout_in_a_file_does_not_make_ids_random() -> None:
+def test_dropout_of_a_file_is_ignored() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")], dropout=0.5))
     tokenizer = wrapped(backend)
     assert {tuple(tokenizer.encode("abab")) for _ in range(40)} == {(2, 2)}
 
 
-def test_a_vocabulary_that_would_drop_characters_refuses_them() -> None:
+def test_characters_that_bpe_would_drop_are_refused() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, "b": 1, "ab": 2}, [("a", "b")]))
-    assert backend.encode("abxab").ids == [2, 2]  # the library says nothing
+    assert backend.encode("abxab").ids == [2, 2]  # the library drops x silently
     with pytest.raises(TokenizerError, match=r"the character 'x' \(U\+0078\) in 'abx'"):
         wrapped(backend).encode("abxab")
 
 
-def test_a_byte_level_vocabulary_without_all_bytes_refuses_the_missing_ones() -> None:
+def test_bytes_missing_from_a_byte_level_vocabulary_are_refused() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, "Ġ": 1}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     assert wrapped(backend).encode("a a") == [0, 1, 0]

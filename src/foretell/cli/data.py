@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import STANDARD_INPUT
-from foretell.cli.terminal import note
 
 if TYPE_CHECKING:
     from foretell.pretraining.prepare import Source
@@ -20,10 +19,10 @@ DataArgument = Annotated[
 
 
 def text_source(data: Sequence[str], text_field: str | None) -> Source:
-    """The documents of the arguments, with the reader's notes on stderr."""
+    """The documents of the arguments."""
     from foretell.pretraining.train import make_source
 
-    return make_source(["-" if one == STANDARD_INPUT else one for one in data], text_field, note)
+    return make_source(["-" if one == STANDARD_INPUT else one for one in data], text_field)
 
 
 def describe_data(data: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ def report_text(loaded: LanguageModel, file: str, stride: int | None, text_field
     from foretell.training.objective import Objective
 
     paths = ["-" if file == STANDARD_INPUT else file]
-    texts = [document.text for document in read_documents(paths, text_field=text_field, say=note)]
+    texts = [document.text for document in read_documents(paths, text_field=text_field)]
     with ProgressLine("tokens") as progress:
         found = evaluate_texts(loaded, Objective(loaded.decoder), texts, stride, progress)
     print_json(found.to_json()) if json else show_text(found)

@@ -1,11 +1,15 @@
-"""From texts to batches, one step a file.
+"""From texts to batches.
 
-    sources   files, folders and standard input, read as documents
-    corpora   the corpus that is always there: the reference topics inside Python
-    split     which part of the text is held out for validation
-    shards    documents as token ids on disk, memory-mapped
-    loader    the batch of a step, as a function of (seed, step)
-    batch     what a model is fed
+    documents      Document: a text with its source, in memory or in a file too large to hold
+    sources        read files, folders and standard input as documents
+    records        the texts in one file: lines, JSON Lines, JSON lists, tables
+    corpora        the embedded corpus: the reference topics inside Python
+    questions      multiple-choice questions and text endings for evaluation
+    split          the split into training and validation text
+    shards         read token stores: ids on disk, memory-mapped, checked before they are used
+    shard_writer   write token stores
+    loader         the batch of a step, as a function of (seed, step)
+    batch          Batch: ids, targets, loss weights, positions, document ids
 
 Nothing is imported here, so that reading a file does not cost the import of torch.
 """

@@ -1,4 +1,4 @@
-"""The one form in which every kind of data reaches a model, and the one place where targets are shifted."""
+"""Batch, the form in which all data reaches a model; the only place where targets are shifted."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-IGNORED = 0  # the target where there is nothing to predict; its weight is 0
-PADDING = -1  # the document number of what fills up a row
+IGNORED = 0  # the target of a position without one; its loss weight is 0
+PADDING = -1  # the document id of padding
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of tokens and what should follow each of them; all tensors are (B, T).
+    """Token ids and the target of each; all tensors are (B, T).
 
-    loss_weights: 1 where the target counts, 0 where it does not. positions and document_ids are None where every row
-    is one document that starts at position 0, so that the fused kernel needs no mask.
+    loss_weights: 1 if the target counts in the loss, else 0. positions and document_ids are None if every row is one
+    document that starts at position 0: the fused kernel then needs no mask.
     """
 
     ids: Tensor
@@ -29,11 +29,11 @@ class Batch:
 
     @property
     def count(self) -> float:
-        """How many targets count."""
+        """The number of targets that count in the loss."""
         return float(self.loss_weights.sum())
 
     def rows(self, first: int, last: int) -> Batch:
-        """Some of the rows."""
+        """Rows `first` to `last`."""
         return self._map(lambda tensor: tensor[first:last])
 
     def to(self, device: torch.device | str) -> Batch:
@@ -46,7 +46,7 @@ class Batch:
 
 
 def make_batch(tokens: np.ndarray, lengths: list[int] | None = None) -> Batch:
-    """Rows of T+1 tokens (B, T+1): each predicts the next. Of row b only the first lengths[b] tokens are real."""
+    """A batch of tokens (B, T+1), each predicting the next. Row b has lengths[b] tokens, the rest is padding."""
     tensor = torch.from_numpy(np.ascontiguousarray(tokens, dtype=np.int64))
     loss_weights = torch.ones(tensor[:, 1:].shape)
     if lengths is not None:
@@ -54,15 +54,15 @@ def make_batch(tokens: np.ndarray, lengths: list[int] | None = None) -> Batch:
     return Batch(tensor[:, :-1], tensor[:, 1:], loss_weights)
 
 
-def make_document_batch(tokens: np.ndarray, documents: np.ndarray) -> Batch:
-    """Like `make_batch`, with the number of the document each token belongs to, (B, T+1); padding has PADDING.
+def make_document_batch(tokens: np.ndarray, document_of: np.ndarray) -> Batch:
+    """Like `make_batch`, with the id of each token's document, (B, T+1); padding has PADDING.
 
-    Documents do not see each other, positions restart in each, and the last token of one does not predict the next.
+    Attention does not cross documents, positions restart in each, and the last token of one has no target.
     """
     plain = make_batch(tokens)
-    numbers = torch.from_numpy(documents)
-    document_ids = numbers[:, :-1]
-    loss_weights = ((document_ids == numbers[:, 1:]) & (numbers[:, 1:] != PADDING)).float()
+    all_ids = torch.from_numpy(document_of)
+    document_ids, target_ids = all_ids[:, :-1], all_ids[:, 1:]
+    loss_weights = ((document_ids == target_ids) & (target_ids != PADDING)).float()
     columns = torch.arange(document_ids.shape[1]).expand_as(document_ids)
     is_first = torch.ones_like(document_ids, dtype=torch.bool)
     is_first[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
@@ -71,7 +71,7 @@ def make_document_batch(tokens: np.ndarray, documents: np.ndarray) -> Batch:
 
 
 def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarray, list[int]]:
-    """Sequences of any length as rows of one (B, length), filled up on the right, with their true lengths."""
+    """Sequences of any length as rows of one array (B, length), padded on the right, and their lengths."""
     lengths = [len(sequence) for sequence in sequences]
     rows = np.full((len(sequences), length or max(lengths)), IGNORED, dtype=np.int64)
     for row, sequence in zip(rows, sequences, strict=True):

@@ -1,4 +1,4 @@
-"""Questions as JSON Lines: `{"query", "choices", "gold"}`, or `{"context", "continuation"}` for the end of a text."""
+"""Questions in JSON Lines: `{"query", "choices", "gold"}` (choice) or `{"context", "continuation"}` (ending)."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHOICE_FIELDS, ENDING_FIELDS = ("query", "choices", "gold"), ("context", "contin
 
 @dataclass(frozen=True)
 class Question:
-    """A question, its possible answers, the number of the right one (from 0), and where it stands."""
+    """A question, its possible answers, the index of the right one, and its file and line."""
 
     query: str
     choices: tuple[str, ...]
@@ -27,7 +27,7 @@ class Question:
 
 @dataclass(frozen=True)
 class Ending:
-    """A text and how it really ends, and where it stands."""
+    """A text, its true ending, and its file and line."""
 
     context: str
     ending: str
@@ -41,7 +41,7 @@ def task_of(path: Path) -> str:
     try:
         with path.open(encoding="utf-8") as file:
             first = json.loads(next((line for line in file if line.strip()), "null"))
-    except (OSError, ValueError, RecursionError):  # the reader of texts says what is wrong, and where
+    except (OSError, ValueError, RecursionError):  # read_documents reports what is wrong, and where
         return "text"
     fields = set(first) if isinstance(first, dict) else set()
     if "text" in fields:
@@ -50,20 +50,20 @@ def task_of(path: Path) -> str:
 
 
 def read_questions(path: Path) -> list[Question]:
-    """The questions of a file. Raises DataError for what is missing or malformed, with the line."""
+    """The questions of a file. Raises DataError for missing or malformed fields, with the line."""
     return _read(path, _question)
 
 
 def read_endings(path: Path) -> list[Ending]:
-    """The texts with their endings. Raises DataError for what is missing or malformed, with the line."""
+    """The texts with their endings. Raises DataError for missing or malformed fields, with the line."""
     return _read(path, _ending)
 
 
 def _read(path: Path, make: Callable[[dict[str, Any], str], T]) -> list[T]:
-    found = [make(value, where) for value, where in _iter_objects(path)]
-    if not found:
-        raise DataError(f"{path}: holds no question; give one JSON object a line")
-    return found
+    questions = [make(value, where) for value, where in _iter_objects(path)]
+    if not questions:
+        raise DataError(f"{path}: holds no question; give one JSON object per line")
+    return questions
 
 
 def _iter_objects(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
@@ -73,10 +73,10 @@ def _iter_objects(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 (byte 0x{error.object[error.start]:02x} at {error.start})") from None
-    for number, line in enumerate(lines, start=1):
+    for line_number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        where = f"{path}, line {number}"
+        where = f"{path}, line {line_number}"
         try:
             value = json.loads(line)
         except (ValueError, RecursionError) as error:
@@ -89,12 +89,14 @@ def _iter_objects(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
 def _question(value: dict[str, Any], where: str) -> Question:
     query, gold = _string(value, "query", where), value.get("gold")
     choices = value.get("choices")
-    if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(one, str) and one for one in choices):
+    if (
+        not isinstance(choices, list)
+        or len(choices) < 2
+        or not all(isinstance(choice, str) and choice for choice in choices)
+    ):
         raise DataError(f"{where}: 'choices' must be a list of two or more texts that are not empty")
     if type(gold) is not int or not 0 <= gold < len(choices):
-        raise DataError(
-            f"{where}: 'gold' must be the number of the right choice, 0 to {len(choices) - 1}, not {gold!r}"
-        )
+        raise DataError(f"{where}: 'gold' must be the index of the right choice, 0 to {len(choices) - 1}, not {gold!r}")
     return Question(query, tuple(choices), gold, where)
 
 

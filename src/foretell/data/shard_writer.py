@@ -1,4 +1,4 @@
-"""Writing a token store: nothing has its name before it is whole, and the index comes last."""
+"""Write token stores, whose format `shards` describes. No file gets its name before it is whole; the index is last."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Self
 
 import numpy as np
 
-from foretell.data.shard_format import (
+from foretell.data.shards import (
     DOCUMENT_DTYPE,
     FORMAT,
     INDEX,
@@ -22,22 +22,22 @@ from foretell.data.shard_format import (
     SplitRecord,
     documents_name,
     npy_header,
-    sha256,
     shard_name,
     token_dtype,
 )
 from foretell.errors import DataError, OutputError, UsageError
+from foretell.files import sha256, sync
 
 
 class TokenWriter:
-    """Writes one split; the files get their names when the `with` block ends well, and are removed when it does not.
+    """Writes one split; its files get their names when the `with` block succeeds, and are removed when it fails.
 
         with TokenWriter(folder, "train", vocab_size) as writer:
             writer.add_document(ids, text_bytes)
         write_index(folder, fingerprint, vocab_size, {"train": writer.record})
 
-    Memory: 8 bytes a document, and a piece of one. Raises UsageError for a name or size that makes no sense and
-    OutputError where the folder holds a store already or cannot be written (disk full, no permission).
+    Memory: 8 bytes per document, and one piece of a document. Raises UsageError for an invalid name or size, and
+    OutputError if the folder already holds a store or cannot be written (disk full, no permission).
     """
 
     def __init__(self, directory: str | Path, split_name: str, vocab_size: int, shard_tokens: int = 2**26):
@@ -74,7 +74,7 @@ class TokenWriter:
 
     @property
     def record(self) -> SplitRecord:
-        """What `write_index` needs; there once the `with` block has ended."""
+        """The record for `write_index`; it exists once the `with` block has ended."""
         if self._record is None:
             raise UsageError(f"split {self.split_name!r} is not written yet: its record exists after the with block")
         return self._record
@@ -82,13 +82,13 @@ class TokenWriter:
     def add_document(self, ids: np.ndarray, text_bytes: int) -> None:
         """Append one document: `ids` (tokens,) of any integer type, `text_bytes` the length of its text in UTF-8.
 
-        A document without ids counts its bytes and no more, so that starts always increase.
+        Of a document without ids only the bytes are counted, so that starts always increase.
         Raises DataError for an id outside the vocabulary.
         """
         self.add_pieces([ids], text_bytes)
 
     def add_pieces(self, pieces: Iterable[np.ndarray], text_bytes: int) -> None:
-        """Append one document whose ids come in pieces, each written as it comes; else as `add_document`."""
+        """Append one document whose ids come in pieces, each written immediately; otherwise like `add_document`."""
         assert self._record is None, "the split is finished"
         self._text_bytes += text_bytes
         start = self._tokens
@@ -103,7 +103,7 @@ class TokenWriter:
     def discard(self) -> None:
         """Remove everything written under temporary names."""
         if self._file is not None:
-            # Closing writes what is buffered, which fails on a full disk once more; these bytes are not wanted.
+            # Closing flushes the buffer, which fails again on a full disk; these bytes are not needed.
             with contextlib.suppress(OSError):
                 self._file.close()
             self._file = None
@@ -114,7 +114,7 @@ class TokenWriter:
         ids = np.asarray(ids)
         if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
             raise UsageError(f"ids of shape {ids.shape} and type {ids.dtype}: give a row of integers")
-        # Before the cast: 65,536 would quietly become 0.
+        # Before the cast, which would silently turn 65,536 into 0
         if ids.size and not 0 <= (worst := ids.min() if ids.min() < 0 else ids.max()) < self.vocab_size:
             raise DataError(
                 f"{self.directory}: token id {worst} in document {len(self._starts)} of {self.split_name!r} is outside "
@@ -123,7 +123,7 @@ class TokenWriter:
         return ids.astype(self.dtype)
 
     def _append(self, ids: np.ndarray) -> int:
-        """Write as many ids as the shard still takes, and say how many."""
+        """Write as many ids as fit into the current shard, and return how many."""
         path = _temporary(self.directory / shard_name(self.split_name, len(self._shards)))
         with _writing(path):
             if self._file is None:
@@ -143,7 +143,7 @@ class TokenWriter:
         with _writing(path):
             self._file.seek(0)
             self._file.write(npy_header(self.dtype, self._file_tokens))
-            _sync(self._file)
+            _flush(self._file)
             self._file.close()
             self._shards.append(ShardRecord(name, self._file_tokens, sha256(path)))
         self._file, self._file_tokens = None, 0
@@ -156,17 +156,17 @@ class TokenWriter:
         with _writing(path), path.open("wb") as file:
             starts = np.array(self._starts, dtype=DOCUMENT_DTYPE)
             file.write(npy_header(DOCUMENT_DTYPE, len(starts)) + starts.tobytes())
-            _sync(file)
+            _flush(file)
         with _writing(self.directory):
             digest = sha256(path)
             for finished in (*(shard.file for shard in self._shards), name):
                 _temporary(self.directory / finished).replace(self.directory / finished)
-            _sync_directory(self.directory)
+            sync(self.directory)
         self._record = SplitRecord(self._tokens, len(self._starts), self._text_bytes, digest, tuple(self._shards))
 
     def _names(self) -> Iterator[str]:
-        """Every shard begun so far."""
-        return (shard_name(self.split_name, number) for number in range(len(self._shards) + 1))
+        """The names of all shards begun so far."""
+        return (shard_name(self.split_name, index) for index in range(len(self._shards) + 1))
 
 
 def write_index(
@@ -176,9 +176,9 @@ def write_index(
     splits: Mapping[str, SplitRecord],
     extra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Make the written splits a store, in one step: before it there is none, after it the whole one.
+    """Turn the written splits into a store by writing its index, in one step.
 
-    `extra` is kept under that key for whoever reads the store (any JSON). Raises OutputError.
+    `extra` is any JSON for readers of the store. Raises OutputError.
     """
     path = Path(directory) / INDEX
     index = {
@@ -194,18 +194,18 @@ def write_index(
         try:
             with _temporary(path).open("wb") as file:
                 file.write(content)
-                _sync(file)
+                _flush(file)
             _temporary(path).replace(path)
         finally:
             _temporary(path).unlink(missing_ok=True)
-        _sync_directory(path.parent)
+        sync(path.parent)
 
 
 def _make_store_directory(directory: Path) -> None:
     with _writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
         if (directory / INDEX).exists():
-            raise OutputError(f"{directory}: holds a token store already; remove it or choose another folder")
+            raise OutputError(f"{directory}: already holds a token store; remove it or choose another folder")
 
 
 @contextlib.contextmanager
@@ -222,16 +222,6 @@ def _temporary(path: Path) -> Path:
     return path.with_name(path.name + ".partial")
 
 
-def _sync(file: BinaryIO) -> None:
+def _flush(file: BinaryIO) -> None:
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_directory(directory: Path) -> None:
-    """Make renames durable, where the system lets a folder be opened (Windows does not)."""
-    if os.name == "posix":
-        descriptor = os.open(directory, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

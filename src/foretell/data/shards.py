@@ -1,40 +1,95 @@
-"""Reading token ids: memory-mapped, checked before they are used (`shard_format` says how a store looks)."""
+"""Token stores: ids on disk, written once (`shard_writer`), memory-mapped, checked before they are used.
+
+A store is a folder with, for every split NAME (`train`, `validation`),
+
+    NAME-00000.npy ...     the token ids of its documents one after the other, uint16 or uint32, cut into shards
+    NAME-documents.npy     int64, where each document starts in that sequence
+    index.json             what there should be, with the tokenizer's fingerprint; written last
+
+The `.npy` files are what `numpy.save` writes, with a header of 128 bytes. A store without an index is unfinished, so a
+writer that is killed at any time leaves nothing that opens.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
+import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
-from foretell.data.shard_check import (
-    are_starts,
-    check_headers,
-    damaged,
-    map_npy,
-    read_index,
-    to_split_record,
-    verify_hash,
-    verify_ids,
-)
-from foretell.data.shard_format import DOCUMENT_DTYPE, INDEX, SplitRecord, documents_name, token_dtype
 from foretell.errors import DataError, UsageError, did_you_mean
+from foretell.files import sha256
+
+FORMAT = 1
+INDEX = "index.json"
+HEADER_BYTES = 128
+LARGEST_INDEX = 2**24  # bytes; a shard takes about 120, so this is 130,000 shards
+LARGEST_COUNT = 2**53  # tokens, documents, bytes: whole numbers that every JSON reader keeps exactly
+DOCUMENT_DTYPE = np.dtype("<i8")
+SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
+
+
+@dataclass(frozen=True)
+class ShardRecord:
+    """One shard in the index."""
+
+    file: str
+    tokens: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class SplitRecord:
+    """One split in the index; `bytes` is the length of its texts in UTF-8."""
+
+    tokens: int
+    documents: int
+    bytes: int
+    documents_sha256: str
+    shards: tuple[ShardRecord, ...]
+
+
+def token_dtype(vocab_size: int) -> np.dtype:
+    """The little-endian type that holds every id below `vocab_size`: uint16 up to 65,536, then uint32."""
+    return np.dtype("<u2" if vocab_size <= 2**16 else "<u4")
+
+
+def npy_header(dtype: np.dtype, count: int) -> bytes:
+    """128 bytes for any count, so that it can be rewritten at the end (format version 1.0 of `.npy`)."""
+    text = f"{{'descr': '{dtype.str}', 'fortran_order': False, 'shape': ({count},), }}"
+    start = b"\x93NUMPY\x01\x00" + (HEADER_BYTES - 10).to_bytes(2, "little")
+    return start + text.ljust(HEADER_BYTES - len(start) - 1).encode("ascii") + b"\n"
+
+
+def shard_name(split_name: str, index: int) -> str:
+    return f"{split_name}-{index:05d}.npy"
+
+
+def documents_name(split_name: str) -> str:
+    return f"{split_name}-documents.npy"
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
 
 
 class TokenStream:
-    """One split as one long row of ids, read from memory-mapped shards.
+    """One split as one long sequence of ids, read from memory-mapped shards.
 
-    `document_starts` (documents,) int64, increasing, the first 0; `bytes` the length of the texts in UTF-8.
+    `document_starts` (documents,) int64, increasing, the first 0; `bytes` is the length of the texts in UTF-8.
     """
 
     def __init__(self, directory: Path, name: str, record: SplitRecord, dtype: np.dtype):
         self.name = name
         self.bytes = record.bytes
-        self.document_starts = map_npy(directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
-        self._shards = [map_npy(directory / shard.file, dtype, shard.tokens) for shard in record.shards]
+        self.document_starts = _map_npy(directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
+        self._shards = [_map_npy(directory / shard.file, dtype, shard.tokens) for shard in record.shards]
         self._ends = list(accumulate(shard.tokens for shard in record.shards))
         self._tokens = record.tokens
 
@@ -45,19 +100,19 @@ class TokenStream:
     def read(self, start: int, count: int) -> np.ndarray:
         """Ids `start` to `start + count` (count,) int64, a copy, across shard borders.
 
-        Raises UsageError where the stream does not have them all.
+        Raises UsageError if the stream is too short.
         """
         if start < 0 or count < 0 or start + count > len(self):
             raise UsageError(f"split {self.name!r} has {len(self):,} tokens, not {count:,} from {start:,} on")
         ids = np.empty(count, dtype=np.int64)
         filled = 0
-        number = bisect_right(self._ends, start)
+        shard = bisect_right(self._ends, start)
         while filled < count:
-            offset = start + filled - (self._ends[number] - len(self._shards[number]))
-            piece = self._shards[number][offset : offset + count - filled]
+            offset = start + filled - (self._ends[shard] - len(self._shards[shard]))
+            piece = self._shards[shard][offset : offset + count - filled]
             ids[filled : filled + len(piece)] = piece
             filled += len(piece)
-            number += 1
+            shard += 1
         return ids
 
 
@@ -83,25 +138,25 @@ class TokenStore:
     def open(cls, directory: str | Path, fingerprint: str | None = None) -> Self:
         """Read the index and compare every file's header and length with it; file contents are not read.
 
-        Raises DataError for a missing, unfinished or damaged store, and where `fingerprint` is given and is not that
-        of the tokenizer the store was written with.
+        Raises DataError for a missing, unfinished or damaged store, and if `fingerprint` is given and is not that of
+        the tokenizer that the store was written with.
         """
         directory = Path(directory)
-        index = read_index(directory)
+        index = _read_index(directory)
         if fingerprint is not None and fingerprint != index["tokenizer"]:
             raise DataError(
                 f"{directory}: written with tokenizer {index['tokenizer'][:80]!r}, but {fingerprint[:80]!r} is given; "
                 "give the tokenizer it was written with, or tokenize the texts again"
             )
-        where = directory / INDEX
-        splits = {name: to_split_record(value, name, where) for name, value in index["splits"].items()}
+        index_path = directory / INDEX
+        splits = {name: _to_split_record(value, name, index_path) for name, value in index["splits"].items()}
         store = cls(directory, index["tokenizer"], index["vocab_size"], splits, index["extra"])
         for name, record in splits.items():
-            check_headers(directory, name, record, store.dtype)
+            _check_headers(directory, name, record, store.dtype)
         return store
 
     def split(self, name: str) -> TokenStream:
-        """One split's tokens. Raises DataError for a name that the store does not have."""
+        """One split's tokens. Raises DataError for an unknown name."""
         if name not in self.splits:
             known = ", ".join(self.splits) or "none"
             raise DataError(f"{self.directory}: no split {name!r} among {known}{did_you_mean(name, self.splits)}")
@@ -110,10 +165,123 @@ class TokenStore:
     def verify(self) -> None:
         """Read every file: hashes, ids within the vocabulary, increasing document starts. Raises DataError."""
         for name, record in self.splits.items():
-            verify_hash(self.directory / documents_name(name), record.documents_sha256)
+            _verify_hash(self.directory / documents_name(name), record.documents_sha256)
             for shard in record.shards:
-                verify_hash(self.directory / shard.file, shard.sha256)
-                verify_ids(self.directory / shard.file, self.dtype, shard.tokens, self.vocab_size)
-            starts = map_npy(self.directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
-            if not are_starts(starts, record.tokens):
-                raise damaged(self.directory / documents_name(name), "document starts that do not increase from 0")
+                _verify_hash(self.directory / shard.file, shard.sha256)
+                _verify_ids(self.directory / shard.file, self.dtype, shard.tokens, self.vocab_size)
+            starts = _map_npy(self.directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
+            if not _are_starts(starts, record.tokens):
+                raise _damaged(self.directory / documents_name(name), "document starts that do not increase from 0")
+
+
+# --- checking ---------------------------------------------------------------------------------------------------------
+
+
+def _damaged(path: Path, what: str) -> DataError:
+    return DataError(f"{path}: {what}; the token store is damaged, write it again from the texts")
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise _damaged(path, "this file is missing") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); check its permissions") from error
+
+
+def _read_index(directory: Path) -> dict[str, Any]:
+    """The index with its own fields checked, but not yet its splits."""
+    path = directory / INDEX
+    with _readable(path):
+        if not path.is_file():
+            raise DataError(f"{directory}: no token store here ({INDEX} is missing); write one, or give its folder")
+        if path.stat().st_size > LARGEST_INDEX:
+            raise _damaged(path, f"larger than {LARGEST_INDEX:,} bytes")
+        content = path.read_bytes()
+    try:
+        index = json.loads(content)
+    except (ValueError, RecursionError):
+        raise _damaged(path, "not JSON") from None
+    if isinstance(index, dict) and index.get("format", FORMAT) != FORMAT:
+        shown = repr(index["format"])[:20]
+        raise DataError(
+            f"{path}: format {shown}, and this version reads {FORMAT}; write the store again from the texts"
+        )
+    kinds = {"format": int, "tokenizer": str, "vocab_size": int, "dtype": str, "splits": dict, "extra": dict}
+    index = _checked_record(index, kinds, path, "the index")
+    if not 1 <= index["vocab_size"] <= 2**32 or index["dtype"] != token_dtype(index["vocab_size"]).name:
+        raise _damaged(path, f"vocabulary {index['vocab_size']} and type {index['dtype'][:20]!r} do not agree")
+    return index
+
+
+def _to_split_record(value: Any, name: str, path: Path) -> SplitRecord:
+    """A split of the index, checked: its file names are those that a writer gives, so none leads out of the folder."""
+    if not SPLIT_NAME.fullmatch(name):
+        raise _damaged(path, f"a split called {name[:40]!r}")
+    kinds = {"tokens": int, "documents": int, "bytes": int, "documents_sha256": str, "shards": list}
+    split = _checked_record(value, kinds, path, f"split {name!r}")
+    shards = []
+    for index, entry in enumerate(split["shards"]):
+        where = f"shard {index} of {name!r}"
+        shard = ShardRecord(**_checked_record(entry, {"file": str, "tokens": int, "sha256": str}, path, where))
+        if shard.file != shard_name(name, index) or shard.tokens == 0:
+            raise _damaged(path, f"{where} is {shard.file[:80]!r} with {shard.tokens} tokens")
+        shards.append(shard)
+    record = replace(SplitRecord(**split), shards=tuple(shards))
+    if record.tokens != sum(shard.tokens for shard in shards) or record.documents > record.tokens:
+        raise _damaged(path, f"split {name!r} and its shards disagree about their sizes")
+    return record
+
+
+def _checked_record(value: Any, kinds: Mapping[str, type], path: Path, what: str) -> dict[str, Any]:
+    """A JSON object with exactly these fields of exactly these types, and no negative or absurd number."""
+    if not isinstance(value, dict) or value.keys() != kinds.keys():
+        raise _damaged(path, f"{what} does not have the fields {', '.join(kinds)}")
+    for key, kind in kinds.items():
+        if type(value[key]) is not kind or (kind is int and not 0 <= value[key] <= LARGEST_COUNT):
+            raise _damaged(path, f"{what} has a {key!r} that makes no sense")
+    return value
+
+
+def _check_headers(directory: Path, name: str, record: SplitRecord, dtype: np.dtype) -> None:
+    _check_header(directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
+    for shard in record.shards:
+        _check_header(directory / shard.file, dtype, shard.tokens)
+
+
+def _check_header(path: Path, dtype: np.dtype, count: int) -> None:
+    """Compare the header with its expected bytes, which are known in advance; it is never parsed."""
+    with _readable(path):
+        size = path.stat().st_size
+        expected = HEADER_BYTES + count * dtype.itemsize
+        if size != expected:
+            raise _damaged(path, f"{size:,} bytes where the index says {expected:,}")
+        with path.open("rb") as file:
+            if file.read(HEADER_BYTES) != npy_header(dtype, count):
+                raise _damaged(path, f"not the header of {count:,} values of type {dtype.name}")
+
+
+def _map_npy(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
+    """A read-only memory map (count,). Checked first: reading a map past the end of its file kills the process."""
+    _check_header(path, dtype, count)
+    with _readable(path):
+        return np.memmap(path, dtype=dtype, mode="r", offset=HEADER_BYTES, shape=(count,))
+
+
+def _verify_hash(path: Path, expected: str) -> None:
+    with _readable(path):
+        if sha256(path) != expected:
+            raise _damaged(path, "not the content that was written (its SHA-256 differs)")
+
+
+def _verify_ids(path: Path, dtype: np.dtype, count: int, vocab_size: int) -> None:
+    if (largest := int(_map_npy(path, dtype, count).max())) >= vocab_size:
+        raise _damaged(path, f"token id {largest} outside the vocabulary of {vocab_size:,}")
+
+
+def _are_starts(starts: np.ndarray, tokens: int) -> bool:
+    if len(starts) == 0:
+        return tokens == 0
+    return starts[0] == 0 and starts[-1] < tokens and bool(np.all(starts[1:] > starts[:-1]))

@@ -1,64 +1,102 @@
 """Documents from text files, JSON Lines, JSON, CSV, TSV, folders and standard input.
 
-Text is UTF-8, read strictly: bytes that do not decode are an error, never a replacement character. Every
-liberty taken with the bytes (byte order marks, CRLF, empty documents, files passed over) is said.
+Text is UTF-8, read strictly: bytes that do not decode are an error, never a replacement character. Every change on
+the way (byte order marks, CRLF, empty documents, files left out) is logged as a warning, one line for each kind.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
-import csv
-import json
+import logging
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
-from foretell.data.large import LARGE, LargeDocument, has_crlf, is_clean
+from foretell.data.documents import Document, FileDocument, TextDocument, has_crlf, is_clean
+from foretell.data.records import RECORD_SUFFIXES, iter_lines, iter_records
 from foretell.errors import DataError, UsageError, did_you_mean
 
-# What a folder is searched for; a file named by itself is read whatever its suffix.
+logger = logging.getLogger(__name__)
+
+# The files that are read in a folder; a file named by itself is read with any suffix.
 PROSE_SUFFIXES = (".txt", ".text", ".md", ".rst", ".tex", ".org")
-RECORD_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
 CODE_SUFFIXES = (
     *(".c", ".cc", ".cpp", ".cs", ".go", ".h", ".hpp", ".java", ".jl", ".js", ".kt", ".lua", ".php", ".pl"),
     *(".py", ".pyi", ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".ts"),
 )
 FOLDER_SUFFIXES = frozenset((*PROSE_SUFFIXES, *RECORD_SUFFIXES, *CODE_SUFFIXES))
 
+LARGE = 2**24  # bytes; larger text files are read in pieces
 STANDARD_INPUT = "standard input"
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 REACHED_BEFORE = "reached before, skipped"
-LARGEST_CELL = 2**31 - 1  # characters; the most that csv accepts where a C long has 32 bits
+NO_TEXT = "holds no text (empty, or nothing but whitespace); give a file with text"
 
 
-@dataclass(frozen=True)
-class Document:
-    """One text, and where it came from (`notes.txt`, or `reviews.csv, line 3`)."""
+def read_documents(paths: Sequence[str | Path], *, text_field: str | None = None) -> Iterator[Document]:
+    """The documents of files, folders (recursively, in sorted order) and `-` (standard input), in the order given.
 
-    text: str
-    source: str
+    A `.jsonl` file holds one document per line, a `.json` file a list of them (strings, or objects with the field
+    `text`), `.csv` and `.tsv` one per row (column `text`, or the only column); `text_field` names another field. Every
+    other file is one document; from LARGE bytes on it is read in pieces and never held in memory. Line ends become
+    LF, a byte order mark is dropped, documents of nothing but whitespace and files reached twice are skipped: each is
+    logged, one line for each kind.
 
-    @property
-    def utf8_bytes(self) -> int:
-        """The length of the text in UTF-8."""
-        return len(self.text.encode("utf-8"))
-
-    def pieces(self) -> Iterator[str]:
-        """The text in parts; here it is in memory, and there is one."""
-        yield self.text
+    Raises UsageError for no or an empty path, and DataError for input that is missing, empty, unreadable, binary, not
+    UTF-8 or malformed, with the line. Missing paths and folders without text files are reported by the call itself,
+    before the first document is requested.
+    """
+    return DocumentReader(paths, text_field=text_field).read()
 
 
-AnyDocument = Document | LargeDocument
+class DocumentReader:
+    """`read_documents` for texts that are read several times: what an earlier reading logged is not logged again.
+
+    Standard input can be read only once.
+    """
+
+    def __init__(self, paths: Sequence[str | Path], *, text_field: str | None = None):
+        if isinstance(paths, str | Path) or not paths or not all(str(path) for path in paths):
+            raise UsageError(f"paths {paths!r}: give a list of at least one file, folder or '-' for standard input")
+        self.paths = list(paths)
+        self.text_field = text_field
+        self._logged: set[str] = set()
+
+    def read(self) -> Iterator[Document]:
+        """One reading of all documents; errors are those of `read_documents`."""
+        notes = _ReadingNotes()
+        try:
+            inputs = _find_inputs(self.paths, notes)
+        finally:
+            self._log(notes)
+        return self._iter_documents(inputs, notes)
+
+    def _iter_documents(self, inputs: list[_InputFile], notes: _ReadingNotes) -> Iterator[Document]:
+        any_text = False
+        try:
+            for source in inputs:
+                for document in _iter_documents_of(source, self.text_field, notes):
+                    any_text = True
+                    yield document
+        finally:
+            self._log(notes)
+        if not any_text:
+            raise DataError(f"{inputs[0]}: holds no text, and neither does any other file; give files with text")
+
+    def _log(self, notes: _ReadingNotes) -> None:
+        for line in notes.take_lines():
+            if line not in self._logged:
+                self._logged.add(line)
+                logger.warning(line)
 
 
 @dataclass
-class _Notes:
-    """What happened to the input, counted by kind with the first place of each: a folder says a line, not 10,000."""
+class _ReadingNotes:
+    """What was done to the input, counted by kind with the first example: a folder gives one line, not 10,000."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -67,16 +105,20 @@ class _Notes:
         self.counts[what] += 1
         self.first.setdefault(what, str(where))
 
-    def pass_on(self, say: Callable[[str], None]) -> None:
-        for what, count in self.counts.items():
-            say(f"{what}: {self.first[what]}" + (f" and {count - 1:,} more" if count > 1 else ""))
+    def take_lines(self) -> list[str]:
+        """One line for each kind since the last call."""
+        counts, first = dict(self.counts), dict(self.first)
         self.counts.clear()
         self.first.clear()
+        return [
+            f"{what}: {first[what]}" + (f" and {count - 1:,} more" if count > 1 else "")
+            for what, count in counts.items()
+        ]
 
 
 @dataclass(frozen=True)
-class _Input:
-    """One file to read (no path: standard input); only in a folder may it be empty."""
+class _InputFile:
+    """One file to read (path None: standard input); it may be empty only if it was found in a folder."""
 
     path: Path | None
     in_folder: bool = False
@@ -89,137 +131,29 @@ class _Input:
         return STANDARD_INPUT if self.path is None else str(self.path)
 
 
-def _say_on_stderr(line: str) -> None:
-    print(line, file=sys.stderr)
+# --- finding files ---------------------------------------------------------------------------------------------------
 
 
-def read_documents(
-    paths: Sequence[str | Path],
-    *,
-    text_field: str | None = None,
-    say: Callable[[str], None] = _say_on_stderr,
-) -> Iterator[AnyDocument]:
-    """The documents of files, folders (recursively, in sorted order) and `-` (standard input), in the order given.
-
-    A `.jsonl` file holds one document a line, a `.json` file a list of them (strings, or objects with the field
-    `text`), `.csv` and `.tsv` one a row (column `text`, or the only column); `text_field` names another field.
-    Every other file is one document, from LARGE bytes on one that is read in pieces and never held. Line ends
-    become LF, a byte order mark is dropped, documents of nothing but whitespace and files reached twice are
-    skipped: each is said through `say`, one line a kind.
-
-    Raises UsageError for no or an empty path and DataError for whatever is missing, empty, unreadable, binary, not
-    UTF-8 or malformed, with the line. Missing paths and fruitless folders are found by the call itself, before the
-    first document is asked for.
-    """
-    if isinstance(paths, str | Path) or not paths or not all(str(path) for path in paths):
-        raise UsageError(f"paths {paths!r}: give a list of at least one file, folder or '-' for standard input")
-    notes = _Notes()
-    try:
-        inputs = _find_inputs(paths, notes)
-    finally:
-        notes.pass_on(say)
-    return _iter_documents(inputs, text_field, notes, say)
-
-
-def _iter_documents(
-    inputs: list[_Input], text_field: str | None, notes: _Notes, say: Callable[[str], None]
-) -> Iterator[AnyDocument]:
-    found_any = False
-    try:
-        for source in inputs:
-            for document in _iter_documents_of(source, text_field, notes):
-                found_any = True
-                yield document
-    finally:
-        notes.pass_on(say)
-    if not found_any:
-        raise DataError(f"{inputs[0]}: holds no text, and neither does any file beside it; give files with text")
-
-
-def _iter_documents_of(source: _Input, text_field: str | None, notes: _Notes) -> Iterator[AnyDocument]:
-    if source.path is not None and _is_large(source):
-        yield _large_document(source, source.path, notes)
-        return
-    found_any = False
-    for where, text in _iter_records(source, text_field, notes):
-        if not text.strip():
-            if source.suffix in RECORD_SUFFIXES:
-                notes.add("empty document skipped", where)
-            continue
-        found_any = True
-        yield Document(_with_newlines(_encodable(text, where), where, notes), where)
-    if not found_any and source.in_folder:
-        notes.add("file without text skipped", str(source))
-    elif not found_any:
-        raise DataError(f"{source}: holds no text (empty, or nothing but whitespace); give a file with text")
-
-
-def _is_large(source: _Input) -> bool:
-    """Is this one text that should not be held as a whole?"""
-    with _reading(str(source)):
-        return source.suffix not in RECORD_SUFFIXES and source.path is not None and source.path.stat().st_size >= LARGE
-
-
-def _large_document(source: _Input, path: Path, notes: _Notes) -> LargeDocument:
-    """Read a file once, in pieces, so that everything that `_iter_lines` would say of it is said first."""
-    with _reading(str(source)):
-        status = path.stat()
-        with path.open("rb") as file:
-            start = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
-    if start:
-        notes.add("byte order mark dropped", str(source))
-    document = LargeDocument(path, str(source), start, status.st_size, status.st_mtime_ns)
-    if not is_clean(path):
-        with _opened(source) as file:  # the first fault is an error that names its line
-            for _ in _iter_lines(file, str(source), _Notes()):
-                pass
-    if not any(piece.strip() for piece in document.pieces()):
-        raise DataError(f"{source}: holds no text (empty, or nothing but whitespace); give a file with text")
-    if has_crlf(path):
-        notes.add("CRLF line ends read as LF", str(source))
-    return document
-
-
-def _encodable(text: str, where: str) -> str:
-    """The text, unless a JSON escape such as \\ud800 put half a character into it, which UTF-8 cannot carry."""
-    try:
-        text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        half = f"\\u{ord(text[error.start]):04x}"
-        raise DataError(f"{where}: {half} is half of a surrogate pair, not a character; write both or none") from None
-    return text
-
-
-def _with_newlines(text: str, where: str, notes: _Notes) -> str:
-    if "\r\n" not in text:
-        return text
-    notes.add("CRLF line ends read as LF", where)
-    return text.replace("\r\n", "\n")
-
-
-# --- finding ---------------------------------------------------------------------------------------------------------
-
-
-def _find_inputs(paths: Sequence[str | Path], notes: _Notes) -> list[_Input]:
-    """Every file to read, once: a text read twice would be in the training and the validation part."""
-    inputs: list[_Input] = []
+def _find_inputs(paths: Sequence[str | Path], notes: _ReadingNotes) -> list[_InputFile]:
+    """Every file to read, once: a text read twice would be in both the training and the validation part."""
+    inputs: list[_InputFile] = []
     seen: set[str] = set()
     for path in paths:
         if str(path) == "-":
-            found = [] if "-" in seen else [_Input(None)]
+            new = [] if "-" in seen else [_InputFile(None)]
             seen.add("-")
         else:
-            with _reading(str(path)):
-                found = _find_at(Path(path), seen, notes)
-        inputs += found
-        if not found:
+            with _readable(str(path)):
+                new = _find_at(Path(path), seen, notes)
+        inputs += new
+        if not new:
             notes.add("given twice, read once", path)
     if not inputs:
         raise DataError(f"{paths[0]}: only links that lead back to it; give files with text")
     return inputs
 
 
-def _find_at(path: Path, seen: set[str], notes: _Notes) -> list[_Input]:
+def _find_at(path: Path, seen: set[str], notes: _ReadingNotes) -> list[_InputFile]:
     if path.is_symlink() and not path.exists():
         raise DataError(f"{path}: a link that leads nowhere or to itself; give the file it should lead to")
     if not path.exists():
@@ -228,7 +162,7 @@ def _find_at(path: Path, seen: set[str], notes: _Notes) -> list[_Input]:
         raise DataError(f"{path}: a device, not a text; give a file, or '-' for standard input")
     if path.is_dir():
         return _find_in_folder(path, seen, notes)
-    return [_Input(path)] if _is_new(path, seen) else []
+    return [_InputFile(path)] if _is_new(path, seen) else []
 
 
 def _is_new(path: Path, seen: set[str]) -> bool:
@@ -239,10 +173,10 @@ def _is_new(path: Path, seen: set[str]) -> bool:
     return True
 
 
-def _find_in_folder(folder: Path, seen: set[str], notes: _Notes) -> list[_Input]:
+def _find_in_folder(folder: Path, seen: set[str], notes: _ReadingNotes) -> list[_InputFile]:
     if not _is_new(folder, seen):
         return []
-    inputs: list[_Input] = []
+    inputs: list[_InputFile] = []
     skipped: Counter[str] = Counter()
     pending = sorted(folder.iterdir(), reverse=True)
     while pending:
@@ -253,7 +187,7 @@ def _find_in_folder(folder: Path, seen: set[str], notes: _Notes) -> list[_Input]
         elif path.is_dir():
             pending += sorted(path.iterdir(), reverse=True)
         else:
-            inputs.append(_Input(path, in_folder=True))
+            inputs.append(_InputFile(path, in_folder=True))
     if not inputs and REACHED_BEFORE not in skipped:
         examples = ", ".join((*PROSE_SUFFIXES[:3], *RECORD_SUFFIXES))
         raise DataError(
@@ -264,7 +198,7 @@ def _find_in_folder(folder: Path, seen: set[str], notes: _Notes) -> list[_Input]
 
 
 def _why_skipped(path: Path, seen: set[str]) -> str | None:
-    """Why a folder's entry is passed over, or None where it is to be read or entered."""
+    """Why a folder's entry is skipped, or None if it is to be read or entered."""
     if path.name.startswith("."):
         return "hidden, skipped"
     if not (path.is_file() or path.is_dir()):
@@ -275,28 +209,28 @@ def _why_skipped(path: Path, seen: set[str]) -> str | None:
 
 
 def _nearest_name(path: Path) -> str:
-    """What the first missing part of a path could have meant."""
+    """A suggestion for the first missing part of a path."""
     while not path.parent.exists():
         path = path.parent
     return did_you_mean(path.name, (entry.name for entry in path.parent.iterdir())) if path.parent.is_dir() else ""
 
 
-# --- reading ---------------------------------------------------------------------------------------------------------
+# --- reading files ---------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def _reading(name: str) -> Iterator[None]:
+def _readable(name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
         raise DataError(
-            f"{error.filename or name}: cannot be read ({error.strerror}); check what it is and who may read it"
+            f"{error.filename or name}: cannot be read ({error.strerror}); check the path and its permissions"
         ) from error
 
 
 @contextlib.contextmanager
-def _opened(source: _Input) -> Iterator[BinaryIO]:
-    with _reading(str(source)):
+def _opened(source: _InputFile) -> Iterator[BinaryIO]:
+    with _readable(str(source)):
         if source.path is None:
             yield sys.stdin.buffer
         else:
@@ -304,143 +238,65 @@ def _opened(source: _Input) -> Iterator[BinaryIO]:
                 yield file
 
 
-def _iter_records(source: _Input, text_field: str | None, notes: _Notes) -> Iterator[tuple[str, str]]:
-    """(where, text) of every record, empty ones included; a file that is no list of records is one."""
-    name, suffix = str(source), source.suffix
+def _iter_documents_of(source: _InputFile, text_field: str | None, notes: _ReadingNotes) -> Iterator[Document]:
+    if source.path is not None and _is_large(source, source.path):
+        yield _large_document(source, source.path, notes)
+        return
+    any_text = False
     with _opened(source) as file:
-        lines = _iter_lines(file, name, notes)
-        if suffix == ".jsonl":
-            yield from _iter_json_lines(lines, name, text_field)
-        elif suffix == ".json":
-            yield from _iter_json_list("".join(lines), name, text_field)
-        elif suffix in (".csv", ".tsv"):
-            yield from _iter_rows(lines, name, text_field, "," if suffix == ".csv" else "\t", notes)
-        else:
-            yield name, "".join(lines)
+        for where, text in iter_records(file, str(source), source.suffix, text_field, notes.add):
+            if text.strip():
+                any_text = True
+                yield TextDocument(where, _with_newlines(_encodable(text, where), where, notes))
+            elif source.suffix in RECORD_SUFFIXES:
+                notes.add("empty document skipped", where)
+    if not any_text and source.in_folder:
+        notes.add("file without text skipped", str(source))
+    elif not any_text:
+        raise DataError(f"{source}: {NO_TEXT}")
 
 
-def _iter_lines(file: BinaryIO, name: str, notes: _Notes) -> Iterator[str]:
-    """The decoded lines with their ends, cut at LF only: str.splitlines would also cut at U+2028 and form feeds."""
-    offset = 0
-    for number, line in enumerate(file, start=1):
-        try:
-            text = line.decode("utf-8")
-        except UnicodeDecodeError as error:
-            raise _not_text(f"{name}, line {number}", line + file.read(4096), error.start, offset) from None
-        if "\0" in text:
-            raise _not_text(f"{name}, line {number}", line, line.index(b"\0"), offset)
-        if number == 1 and text.startswith("\ufeff"):
-            notes.add("byte order mark dropped", name)
-            text = text[1:]
-        offset += len(line)
-        yield text
-
-
-def _not_text(where: str, content: bytes, at: int, offset: int) -> DataError:
-    """The error for bytes that are no UTF-8 text, `content[at]` the first of them, `content[0]` at `offset`.
-
-    An image or archive seldom has its first NUL in its first line, so the content goes on beyond that: to call such a
-    file badly encoded would send its owner to iconv.
-    """
-    if b"\0" not in content:
-        what = f"not UTF-8 (byte 0x{content[at]:02x} at offset {offset + at})"
-        return DataError(f"{where}: {what}; convert it, for example: iconv -f LATIN1 -t UTF-8 IN > OUT")
-    if content.startswith(UTF16_MARKS):
-        return DataError(f"{where}: this is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 IN > OUT")
-    return DataError(f"{where}: NUL bytes, so this is not a text; give .txt, .jsonl, .json, .csv or .tsv")
-
-
-def _iter_json_lines(lines: Iterator[str], name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(lines, start=1):
-        where = f"{name}, line {number}"
-        yield where, _text_of(_parse_json(line.rstrip(), where), where, text_field) if line.strip() else ""
-
-
-def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
-    if not content.strip():
-        return
-    values = _parse_json(content, name)
-    if not isinstance(values, list):
-        raise DataError(f"{name}: not a list of strings or objects; name a file with one object a line .jsonl")
-    for number, value in enumerate(values, start=1):
-        where = f"{name}, item {number}"
-        yield where, _text_of(value, where, text_field)
-
-
-def _parse_json(content: str, where: str) -> Any:
+def _encodable(text: str, where: str) -> str:
+    """The text, unless a JSON escape such as \\ud800 put half a character into it, which UTF-8 cannot hold."""
     try:
-        return json.loads(content)
-    except json.JSONDecodeError as error:
-        line = f", line {error.lineno}" if error.lineno > 1 else ""
-        raise DataError(f"{where}{line}: not JSON ({error.msg}, column {error.colno}); repair or remove it") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested as deep
-        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
-        raise DataError(f"{where}: JSON that cannot be read ({reason}); repair or remove it") from None
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        half = f"\\u{ord(text[error.start]):04x}"
+        raise DataError(f"{where}: {half} is half of a surrogate pair, not a character; write both or none") from None
+    return text
 
 
-def _text_of(value: Any, where: str, text_field: str | None) -> str:
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, dict):
-        raise DataError(f"{where}: {_kind(value)}; write a string, or an object with the field 'text'")
-    wanted = text_field or "text"
-    if wanted not in value:
-        raise DataError(f"{where}: {_no_such('field', wanted, list(value))}")
-    if not isinstance(value[wanted], str):
-        raise DataError(f"{where}: field {wanted!r} is {_kind(value[wanted])}; it must be a string")
-    return value[wanted]
+def _with_newlines(text: str, where: str, notes: _ReadingNotes) -> str:
+    if "\r\n" not in text:
+        return text
+    notes.add("CRLF line ends read as LF", where)
+    return text.replace("\r\n", "\n")
 
 
-def _kind(value: Any) -> str:
-    names = {type(None): "null", bool: "true or false", list: "a list", dict: "an object"}
-    return names.get(type(value), "a number")
+# --- files too large to hold -----------------------------------------------------------------------------------------
 
 
-def _no_such(kind: str, wanted: str, known: list[str]) -> str:
-    shown = ", ".join(repr(name if len(name) <= 40 else name[:39] + "…") for name in known[:8]) or "none"
-    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
-    advice = did_you_mean(wanted, known) or "; set the text field to the right one"
-    return f"no {kind} {wanted!r} among the {kind}s {shown}{more}{advice}"
+def _is_large(source: _InputFile, path: Path) -> bool:
+    """Whether a file is one text that should not be held in memory."""
+    with _readable(str(source)):
+        return source.suffix not in RECORD_SUFFIXES and path.stat().st_size >= LARGE
 
 
-def _iter_rows(
-    lines: Iterator[str], name: str, text_field: str | None, delimiter: str, notes: _Notes
-) -> Iterator[tuple[str, str]]:
-    """The text column of every row; the place of a row is the line on which it starts."""
-    # One setting for the whole process, and 131,072 characters at first; only ever raised, so no other reader suffers.
-    csv.field_size_limit(max(LARGEST_CELL, csv.field_size_limit()))
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
-    header = _next_row(rows, name)
-    if header is None:
-        return
-    column = _text_column(header, name, text_field, notes)
-    line = rows.line_num + 1
-    while (row := _next_row(rows, name)) is not None:
-        where = f"{name}, line {line}"
-        if row and len(row) != len(header):
-            raise DataError(f"{where}: {len(row)} cells where the header has {len(header)}; quote cells or repair it")
-        yield where, row[column] if row else ""
-        line = rows.line_num + 1
-
-
-def _next_row(rows: Any, name: str) -> list[str] | None:
-    start = rows.line_num + 1
-    try:
-        return next(rows, None)
-    except csv.Error as error:
-        raise DataError(
-            f"{name}, line {start}: a row that cannot be read ({error}); "
-            "put a cell that holds quotes into quotes and double those inside"
-        ) from None
-
-
-def _text_column(header: list[str], name: str, text_field: str | None, notes: _Notes) -> int:
-    wanted = text_field or "text"
-    if header.count(wanted) > 1:
-        raise DataError(f"{name}, line 1: {header.count(wanted)} columns are called {wanted!r}; rename all but one")
-    if wanted in header:
-        return header.index(wanted)
-    if len(header) == 1 and text_field is None:
-        notes.add(f"no column 'text', so the only one is read, {header[0][:40]!r} (line 1 names columns)", name)
-        return 0
-    raise DataError(f"{name}, line 1: {_no_such('column', wanted, header)}")
+def _large_document(source: _InputFile, path: Path, notes: _ReadingNotes) -> FileDocument:
+    """Check a file once, in pieces, so that errors and notes come before any of its text is used."""
+    with _readable(str(source)):
+        status = path.stat()
+        with path.open("rb") as file:
+            start = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+    if start:
+        notes.add("byte order mark dropped", str(source))
+    document = FileDocument(str(source), path, start, status.st_size, status.st_mtime_ns)
+    if not is_clean(path):
+        with _opened(source) as file:  # raises the error that names the line
+            for _ in iter_lines(file, str(source), _ReadingNotes().add):
+                pass
+    if not any(piece.strip() for piece in document.pieces()):
+        raise DataError(f"{source}: {NO_TEXT}")
+    if has_crlf(path):
+        notes.add("CRLF line ends read as LF", str(source))
+    return document

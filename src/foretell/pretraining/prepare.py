@@ -11,17 +11,16 @@ from pathlib import Path
 import numpy as np
 
 from foretell.config import Config, DataConfig, TokenizerConfig
+from foretell.data.documents import Document
 from foretell.data.loader import Loader
-from foretell.data.shard_format import SplitRecord
 from foretell.data.shard_writer import TokenWriter, write_index
-from foretell.data.shards import TokenStore
-from foretell.data.sources import AnyDocument
+from foretell.data.shards import SplitRecord, TokenStore
 from foretell.data.split import describe_split, split_documents
 from foretell.errors import DataError
 from foretell.files import sync
 from foretell.pretraining.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
-from foretell.text.pieces import AFTER_WORD, iter_pieces
+from foretell.text.long_text import AFTER_WORD, iter_pieces
 
 TOKENIZER = "tokenizer.json"
 BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the words it follows
@@ -31,7 +30,7 @@ SAMPLE_BYTES = 2**25  # of text for a vocabulary; more changes it little and tak
 SMALLEST_RATED = 10**6  # bytes of text for which a rate is said
 BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
 
-Source = Callable[[], Iterable[AnyDocument]]  # texts that can be read more than once
+Source = Callable[[], Iterable[Document]]  # texts that can be read more than once
 
 
 @dataclass(frozen=True)

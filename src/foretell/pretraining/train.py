@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from foretell.data.corpora import embedded_corpus
-from foretell.data.sources import AnyDocument, read_documents
+from foretell.data.sources import DocumentReader
 from foretell.device import DeviceName, DtypeName
 from foretell.language_model import LanguageModel
 from foretell.loading import load
@@ -42,7 +42,7 @@ def train(
     """
     paths = [data] if isinstance(data, str | Path) else list(data or [])
     request = Request(
-        make_source(paths, sections.get("data", {}).get("text_field"), (reporter or Reporter()).note),
+        make_source(paths, sections.get("data", {}).get("text_field")),
         described=[str(path) for path in paths] or ["the language reference inside Python"],
         out=Path(out),
         size=size,
@@ -57,25 +57,11 @@ def train(
     return load(session.run.directory, device)
 
 
-def make_source(
-    paths: Sequence[str | Path], text_field: str | None, say: Callable[[str], None] = lambda text: None
-) -> Source:
-    """The documents of the paths, each time they are asked for; standard input (`-`) is read once and kept.
-
-    `say` hears what the reader notes, each thing once.
-    """
+def make_source(paths: Sequence[str | Path], text_field: str | None) -> Source:
+    """The documents of the paths, each time they are asked for; standard input (`-`) is read once and kept."""
     if not paths:
         return embedded_corpus
-    said: set[str] = set()
-
-    def say_once(text: str) -> None:
-        if text not in said:  # the text is read more than once: for the vocabulary, then for the tokens
-            said.add(text)
-            say(text)
-
-    def documents() -> Iterable[AnyDocument]:
-        return read_documents(list(paths), text_field=text_field, say=say_once)
-
+    reader = DocumentReader(paths, text_field=text_field)
     if "-" in map(str, paths):
-        return cache(lambda: list(documents()))
-    return documents
+        return cache(lambda: list(reader.read()))
+    return reader.read

@@ -1,7 +1,7 @@
 """GPT-2's table between bytes and printable characters (Radford et al. 2019, `encoder.py`: bytes_to_unicode).
 
-Byte-level vocabularies are stored as text: each byte is written as one printable character. The bytes that print in
-Latin-1 stand for themselves; the 68 others are numbered from U+0100, so that a space is 'Ġ' and a newline 'Ċ'.
+Byte-level vocabularies are stored as text: each byte is written as one printable character. Bytes that are printable
+in Latin-1 are written as themselves; the 68 others are numbered from U+0100, so that a space is 'Ġ' and a newline 'Ċ'.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ CHARACTER_TO_BYTE = {character: byte for byte, character in BYTE_TO_CHARACTER.it
 
 
 def piece_bytes(piece: str) -> bytes:
-    """The bytes that a byte-level vocabulary string stands for: 'âĢ' is b'\\xe2\\x80'.
+    """The bytes of a byte-level vocabulary string: 'âĢ' is b'\\xe2\\x80'.
 
-    A piece with a character outside the table (an added token with a space in it) is taken as it reads, in UTF-8:
-    the rule of the ByteLevel decoder in `tokenizers`.
+    A piece with a character outside the table (an added token with a space in it) is encoded in UTF-8 as it is, the
+    rule of the ByteLevel decoder in `tokenizers`.
     """
     if all(character in CHARACTER_TO_BYTE for character in piece):
         return bytes(CHARACTER_TO_BYTE[character] for character in piece)
@@ -29,7 +29,7 @@ def piece_bytes(piece: str) -> bytes:
 
 
 def readable(data: bytes) -> str:
-    """UTF-8 text, where bytes that are no complete character show as '<0xE2>'."""
-    # Valid UTF-8 holds no surrogates, so every one that surrogateescape puts in stands for a stray byte.
+    """UTF-8 text; bytes that are not a complete character are shown as '<0xE2>'."""
+    # Valid UTF-8 holds no surrogates, so every one that surrogateescape inserts marks a stray byte.
     text = data.decode("utf-8", errors="surrogateescape")
     return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)

@@ -1,7 +1,7 @@
 """The tokenizer: text to ids and back, on Hugging Face `tokenizers`.
 
-Two rules that the library does not keep by itself: text never becomes a special token unless the caller allows it,
-and nothing is truncated, padded or dropped in silence.
+Two guarantees that the library does not give: text never becomes a special token unless the caller allows it, and
+nothing is silently truncated, padded or dropped.
 """
 
 from __future__ import annotations
@@ -18,60 +18,61 @@ import numpy as np
 import tokenizers
 
 from foretell.errors import OutputError, TokenizerError
-from foretell.text import structure
-from foretell.text.backend import Document, make_backend, rust_failures
-from foretell.text.byte_level import piece_bytes, readable
-from foretell.text.coverage import (
+from foretell.text import tokenizer_json
+from foretell.text.backend import (
+    make_backend,
+    refuse_dropped_characters,
     refuse_surrogates,
     refuse_unknown_characters,
-    refuse_unknown_symbols,
     refuse_unknown_words,
-    symbols_of,
+    rust_failures,
+    writable_characters,
 )
-from foretell.text.pieces import iter_pieces, iter_stream_pieces, safe_cut
-from foretell.text.stream import StreamDecoder, make_stream
+from foretell.text.byte_level import piece_bytes, readable
+from foretell.text.long_text import iter_pieces, iter_stream_pieces, safe_cut
+from foretell.text.streaming import StreamDecoder, make_stream
+from foretell.text.tokenizer_files import CHAT_TEMPLATE
+from foretell.text.tokenizer_json import TokenizerJson
 
-_GROUP_SIZE = 1_000_000  # characters encoded at a time: the library keeps about 100 bytes a token until a group is done
-
-CHAT_TEMPLATE = "chat_template.jinja"  # where transformers looks for it
+_GROUP_SIZE = 1_000_000  # characters encoded at a time; the library keeps about 100 bytes per token until it is done
 
 _REFUSE_UNKNOWN = {"characters": refuse_unknown_characters, "words": refuse_unknown_words}
 
 
 class Tokenizer:
-    """A vocabulary and the way to write text in it; immutable, and safe to share between threads.
+    """A vocabulary with encoding and decoding; immutable, and safe to share between threads.
 
     `kind` is 'characters', 'words', 'bytes', 'bpe', or a loaded family ('unigram', 'wordpiece').
-    `start_ids` are what the tokenizer's own template puts before every text: Llama's `<s>`, none for everything
-    trained here, GPT-2 and Qwen. `encode` leaves them out, `encode_input` puts them in front.
+    `start_ids` are the ids that the tokenizer's own template puts before every text: Llama's `<s>`, none for GPT-2,
+    Qwen and everything trained here. `encode` leaves them out, `encode_input` puts them in front.
     `end_ids` end a text that a model writes (a chat model may have several); the first of them, `end_id`, ends each
-    document in training data. It is None where the vocabulary has no such token.
+    document in training data. It is None if the vocabulary has no such token.
     `special_tokens` maps the special tokens' names to ids, `added_tokens` all that were added to the vocabulary.
     `vocab_size` is the highest id + 1. `chat_template` is the Jinja text that came with the tokenizer, if any.
-    `notes` says, in a line each, what the files that it was read from disagree about and what was done.
+    `notes` has one line for each contradiction between the files it was read from, and how it was resolved.
     """
 
-    def __init__(self, document: Document, origin: str = "the tokenizer"):
-        """Build from the content of a tokenizer.json; `origin` names it in the TokenizerError that refuses it."""
-        self._plain = make_backend(document, origin)
+    def __init__(self, content: TokenizerJson, origin: str = "the tokenizer"):
+        """Build from the content of a tokenizer.json; the TokenizerError for a broken one begins with `origin`."""
+        self._plain = make_backend(content, origin)
         self._plain.encode_special_tokens = True
-        document = self.document()
+        content = self.to_json()
         vocabulary = self._plain.get_vocab()
-        self.kind: str = structure.kind_of(document)
-        self.special_tokens: dict[str, int] = structure.special_tokens(document)
-        self.added_tokens: dict[str, int] = structure.added_tokens(document)
-        self.start_ids: tuple[int, ...] = structure.start_ids(document)
-        self.end_ids: tuple[int, ...] = structure.end_ids(document)
+        self.kind: str = tokenizer_json.kind_of(content)
+        self.special_tokens: dict[str, int] = tokenizer_json.special_tokens(content)
+        self.added_tokens: dict[str, int] = tokenizer_json.added_tokens(content)
+        self.start_ids: tuple[int, ...] = tokenizer_json.start_ids(content)
+        self.end_ids: tuple[int, ...] = tokenizer_json.end_ids(content)
         self.chat_template: str | None = None
         self.notes: tuple[str, ...] = ()
         self.vocab_size: int = max(vocabulary.values()) + 1
-        self._byte_level = structure.is_byte_level(document)
-        self._word_end: str = document["model"].get("end_of_word_suffix") or ""
-        self._decoder = document["decoder"]
-        self._cut = safe_cut(document)
-        self._unknown_id = structure.unknown_id(document)
+        self._byte_level = tokenizer_json.is_byte_level(content)
+        self._word_end: str = content["model"].get("end_of_word_suffix") or ""
+        self._decoder = content["decoder"]
+        self._cut = safe_cut(content)
+        self._unknown_id = tokenizer_json.unknown_id(content)
         self._forbidden = frozenset(self.special_tokens.values()) - {self._unknown_id}
-        self._symbols = symbols_of(document)
+        self._writable = writable_characters(content)
 
     def __repr__(self) -> str:
         return f"Tokenizer(kind={self.kind!r}, vocab_size={self.vocab_size}, end_id={self.end_id})"
@@ -86,8 +87,8 @@ class Tokenizer:
         """The token that ends a document, or None."""
         return next(iter(self.end_ids), None)
 
-    def described(self, chat_template: str | None, notes: Sequence[str] = ()) -> Tokenizer:
-        """The same tokenizer with what was found beside it: the chat template, and notes."""
+    def with_chat_template(self, chat_template: str | None, notes: Sequence[str] = ()) -> Tokenizer:
+        """The same tokenizer with a chat template and the notes of its reading."""
         other = copy.copy(self)
         other.chat_template, other.notes = chat_template, tuple(notes)
         return other
@@ -95,17 +96,18 @@ class Tokenizer:
     # ------------------------------------------------------------------ text to ids
 
     def encode_input(self, text: str, allow_special: bool = False) -> list[int]:
-        """What a model reads for a text: the start tokens of this tokenizer, if it has any, then `encode` of the text.
+        """The ids that a model reads for a text: the start tokens, if there are any, then `encode` of the text.
 
-        These are transformers' ids with add_special_tokens=True, but for what a template may put after a text: that
-        is left out (and `notes` says so), since a text that is to go on has not ended. Raises as `encode` does.
+        These are transformers' ids with add_special_tokens=True, except that tokens which a template puts after a text
+        are left out (and `notes` says so), since a text to be continued has not ended. Raises as `encode` does.
         """
         return [*self.start_ids, *self.encode(text, allow_special)]
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
-        """The ids of a text alone; the name of a special token in it becomes that token only with `allow_special`.
+        """The ids of a text, without start tokens; a special token's name becomes that token only if `allow_special`.
 
-        Raises TokenizerError for a lone surrogate, and for what the vocabulary cannot write without an unknown token.
+        Raises TokenizerError for a lone surrogate, and for text that the vocabulary cannot write if it has no unknown
+        token.
         """
         backend = self._special if allow_special else self._plain
         self._refuse_unwritable(text, backend)
@@ -116,19 +118,19 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The same ids as `encode` for many texts, in parallel; one int32 array a text. Raises as `encode` does."""
+        """The same ids as `encode` for many texts, in parallel; one int32 array per text. Raises as `encode` does."""
         return list(self._iter_encoded(texts))
 
     def encode_long(self, text: str) -> np.ndarray:
         """The same ids as `encode` for a text of any length, int32, in bounded memory. Raises as `encode` does.
 
-        A tokenizer whose way of splitting is not known gets the text whole, and then memory is not bounded.
+        Memory is not bounded for a tokenizer whose pre-tokenizer is not known to `long_text`: its texts are not cut.
         """
-        refuse_surrogates(text)  # here, so that the position in the message counts from the text's own beginning
+        refuse_surrogates(text)  # before cutting, so that the position in the message counts from the text's beginning
         return np.concatenate([np.empty(0, np.int32), *self._iter_encoded(iter_pieces(text, self._cut))])
 
     def encode_stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
-        """The ids of one text that comes in parts, int32, as `encode` gives them for the whole; raises as it does."""
+        """The same ids as `encode` for a text that comes in parts, int32. Raises as `encode` does."""
         return self._iter_encoded(iter_stream_pieces(texts, self._cut))
 
     def _iter_encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -144,12 +146,12 @@ class Tokenizer:
 
     def _refuse_unwritable(self, text: str, backend: tokenizers.Tokenizer) -> None:
         refuse_surrogates(text)
-        if self._symbols is not None:
-            refuse_unknown_symbols(backend, self._symbols, text)
+        if self._writable is not None:
+            refuse_dropped_characters(backend, self._writable, text)
 
     @contextmanager
     def _named_failures(self, texts: list[str], backend: tokenizers.Tokenizer) -> Generator[None]:
-        """The library's error, or a better one where a word or character outside the vocabulary is to blame."""
+        """Raise the library's error, or one that names the word or character outside the vocabulary."""
         try:
             with rust_failures("the text cannot be encoded"):
                 yield
@@ -161,9 +163,9 @@ class Tokenizer:
             raise
 
     def _refuse_special(self, ids: list[int]) -> None:
-        """The last guard: a model can find a special token's name in its own vocabulary (WordLevel, Unigram)."""
+        """Refuse special tokens made from text: WordLevel and Unigram models can have the name in their vocabulary."""
         if not self._forbidden.isdisjoint(ids):
-            name = self.piece(next(token for token in ids if token in self._forbidden))
+            name = self.piece(next(token_id for token_id in ids if token_id in self._forbidden))
             raise TokenizerError(
                 f"the text holds {name!r}, which is a special token of this tokenizer; "
                 "take it out, or allow special tokens if it is meant"
@@ -172,43 +174,45 @@ class Tokenizer:
     @cached_property
     def _special(self) -> tokenizers.Tokenizer:
         # A second object, not a flag switched back and forth: threads and errors cannot leave it in the wrong state.
-        return make_backend(self.document(), "the tokenizer")
+        return make_backend(self.to_json(), "the tokenizer")
 
     # ------------------------------------------------------------------ ids to text
 
     def decode(self, ids: Sequence[int] | np.ndarray, skip_special: bool = False) -> str:
-        """The text of the ids; incomplete UTF-8 becomes U+FFFD. Raises TokenizerError for an id that is no token."""
-        numbers = [int(token) for token in ids]
-        self.pieces(numbers)  # the library leaves out ids that it does not know
+        """The text of the ids; incomplete UTF-8 becomes U+FFFD. Raises TokenizerError for an unknown id."""
+        ids = [int(token_id) for token_id in ids]
+        self.pieces(ids)  # the library silently leaves out unknown ids
         with rust_failures("the ids cannot be decoded"):
-            return self._plain.decode(numbers, skip_special_tokens=skip_special)
+            return self._plain.decode(ids, skip_special_tokens=skip_special)
 
     def stream(self, skip_special: bool = False, before: Sequence[int] = ()) -> StreamDecoder:
-        """A decoder that takes ids one by one; what it returns adds up to `decode` of all of them.
+        """A decoder that takes ids one by one; the texts it returns add up to `decode` of all of them.
 
-        `before` are ids whose text stands before theirs: a word after another then comes with its space.
+        `before` are the ids before the first one: a first word then comes with the space before it.
         """
         special = frozenset(self.special_tokens.values())
-        words = [token for token in before if token not in special]
+        words = [token_id for token_id in before if token_id not in special]
         return make_stream(self._decoder, self.piece, self.decode, special if skip_special else frozenset(), words)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The vocabulary strings of the ids, such as 'Ġthe' or 'âĢ'. TokenizerError: an id that is no token."""
-        return [self.piece(token) for token in ids]
+        """The vocabulary strings of the ids, such as 'Ġthe' or 'âĢ'. TokenizerError: an unknown id."""
+        return [self.piece(token_id) for token_id in ids]
 
-    def piece(self, token: int) -> str:
-        """The vocabulary string of one id. Raises TokenizerError where the id is no token."""
-        piece = self._plain.id_to_token(token) if 0 <= token < self.vocab_size else None
+    def piece(self, token_id: int) -> str:
+        """The vocabulary string of one id. TokenizerError: an unknown id."""
+        piece = self._plain.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         if piece is None:
-            raise TokenizerError(f"{token} is not a token id of this tokenizer; its ids are 0 to {self.vocab_size - 1}")
+            raise TokenizerError(
+                f"{token_id} is not a token id of this tokenizer; its ids are 0 to {self.vocab_size - 1}"
+            )
         return piece
 
-    def text_of(self, token: int) -> str:
-        """One token as a person reads it: ' the'; bytes that are no character show as '<0xE2>'.
+    def text_of(self, token_id: int) -> str:
+        """One token as readable text: ' the'; incomplete characters as '<0xE2>', special tokens as their name.
 
-        Special tokens show as their name. Raises TokenizerError where the id is no token.
+        Raises TokenizerError for an unknown id.
         """
-        piece = self.piece(token)
+        piece = self.piece(token_id)
         if piece in self.special_tokens:
             return piece
         if self._byte_level:
@@ -221,18 +225,18 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """16 hexadecimal digits that name this tokenizer: sha256 of its JSON with sorted keys and no spaces."""
-        canonical = json.dumps(self.document(), sort_keys=True, separators=(",", ":"))
+        """16 hexadecimal digits that identify this tokenizer: SHA-256 of its JSON with sorted keys and no spaces."""
+        canonical = json.dumps(self.to_json(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()[:16]
 
-    def document(self) -> Document:
-        """The content of the tokenizer.json, as the library reads it, with every default written out."""
+    def to_json(self) -> TokenizerJson:
+        """The content of the tokenizer.json as the library writes it, with every default written out."""
         return json.loads(self._plain.to_str())
 
     def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json that `tokenizers` and transformers read too, and its chat template beside it.
+        """Write a tokenizer.json that `tokenizers` and transformers read too, and the chat template next to it.
 
-        Raises OutputError where it cannot.
+        Raises OutputError if it cannot be written.
         """
         try:
             Path(path).write_text(self._plain.to_str(pretty=True), encoding="utf-8", newline="\n")

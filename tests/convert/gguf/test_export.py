@@ -22,7 +22,7 @@ from foretell.convert.report import REPORT
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
 from foretell.language_model import LanguageModel, save_model
 from foretell.model.presets import SIZES, preset_config
-from foretell.text import Tokenizer, structure, train_tokenizer
+from foretell.text import Tokenizer, tokenizer_json, train_tokenizer
 
 gguf = pytest.importorskip("gguf", reason="the extra `gguf` is not installed")
 
@@ -129,7 +129,7 @@ def test_a_tied_head_is_left_out_and_another_is_not(make_model, tmp_path: Path) 
 
 
 def test_the_tokenizer_is_in_the_file(make_model, tokenizers_by_split, tmp_path: Path) -> None:
-    tokenizer = tokenizers_by_split["qwen2"].described("{{ messages }}")
+    tokenizer = tokenizers_by_split["qwen2"].with_chat_template("{{ messages }}")
     export_gguf(make_model("qwen3", tokenizer), tmp_path / "out.gguf")
     pairs = pairs_in(tmp_path / "out.gguf")
     assert pairs["tokenizer.ggml.pre"] == "qwen2"
@@ -141,14 +141,14 @@ def test_the_tokenizer_is_in_the_file(make_model, tokenizers_by_split, tmp_path:
 
 def test_the_end_of_a_turn_is_in_the_file_too(make_model, tokenizers_by_split, tmp_path: Path) -> None:
     document = with_added(tokenizers_by_split["qwen2"], "<|im_end|>", special=True)
-    ends = Tokenizer(structure.with_ends(document, ["<|im_end|>", "<|endoftext|>"]))
+    ends = Tokenizer(tokenizer_json.with_ends(document, ["<|im_end|>", "<|endoftext|>"]))
     export_gguf(make_model("qwen3", ends), tmp_path / "out.gguf")
     pairs = pairs_in(tmp_path / "out.gguf")
     assert (pairs["tokenizer.ggml.eos_token_id"], pairs["tokenizer.ggml.eot_token_id"]) == ends.end_ids
 
 
 def test_a_tokenizer_that_composes_leaves_with_a_line(make_model, tokenizers_by_split, tmp_path: Path) -> None:
-    composing = Tokenizer({**tokenizers_by_split["qwen2"].document(), "normalizer": {"type": "NFC"}})
+    composing = Tokenizer({**tokenizers_by_split["qwen2"].to_json(), "normalizer": {"type": "NFC"}})
     report = export_gguf(make_model("qwen3", composing), tmp_path / "out.gguf")
     assert report["notes"] == [
         "the tokenizer composes characters (NFC) and llama.cpp does not: compose texts before it reads them"
@@ -167,13 +167,13 @@ def test_a_second_report_does_not_replace_the_first(make_model, tmp_path: Path) 
 
 def with_added(tokenizer: Tokenizer, name: str, **flags: bool) -> dict[str, Any]:
     """The tokenizer's document with one more token."""
-    document, plain = tokenizer.document(), dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    document, plain = tokenizer.to_json(), dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     document["added_tokens"].append({"id": tokenizer.vocab_size, "content": name, "special": False, **plain, **flags})
     return document
 
 
 def changed(tokenizer: Tokenizer, **changes: Any) -> Tokenizer:
-    return Tokenizer({**tokenizer.document(), **changes})
+    return Tokenizer({**tokenizer.to_json(), **changes})
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -199,7 +199,7 @@ def test_a_shape_without_words_is_refused_by_the_field(name: str, make_model, tm
 
 def refused_tokenizers(bpe: Tokenizer) -> dict[str, tuple[Tokenizer, str]]:
     prefixed = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}
-    document = bpe.document()
+    document = bpe.to_json()
     del document["model"]["vocab"]["<|endoftext|>"]
     without_end = {**document, "added_tokens": [], "post_processor": None}
     return {

@@ -23,7 +23,7 @@ from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
-from foretell.text import Tokenizer, structure
+from foretell.text import Tokenizer, tokenizer_json
 
 pytestmark = pytest.mark.oracles
 llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed; run make test-oracles")
@@ -110,14 +110,14 @@ def test_its_greedy_text_is_ours(case: str, make_model, opened: Open) -> None:
 
 def recut(tokenizer: Tokenizer, name: str) -> Tokenizer:
     """The same vocabulary under another split, with a start token, an added token and a chat template."""
-    document, split = tokenizer.document(), SPLITS[name]
+    document, split = tokenizer.to_json(), SPLITS[name]
     document["model"]["ignore_merges"] = split.takes_words
     added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     size = tokenizer.vocab_size
     tokens = [{"id": size, "content": "<s>", "special": True}, {"id": size + 1, "content": "[NAME]", "special": False}]
     listed = [*document["added_tokens"], *(added | token for token in tokens)]
     document |= {"pre_tokenizer": split.document, "added_tokens": listed}
-    return Tokenizer(structure.with_start(document, "<s>")).described("{{ messages[0].content }}")
+    return Tokenizer(tokenizer_json.with_start(document, "<s>")).with_chat_template("{{ messages[0].content }}")
 
 
 @pytest.mark.parametrize("name", SPLITS)

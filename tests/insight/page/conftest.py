@@ -18,7 +18,7 @@ from foretell.insight.page.write import write_page
 from foretell.language_model import LanguageModel, load_model
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
-from foretell.text.train import train_tokenizer, vocabulary_tokenizer
+from foretell.text.tokenizer_training import train_tokenizer, vocabulary_tokenizer
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretell.language_model import LanguageModel
-from foretell.text.train import train_tokenizer
+from foretell.text.tokenizer_training import train_tokenizer
 
 HOSTILE = [
     "</script><script>document.title='run'</script>",

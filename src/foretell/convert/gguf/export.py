@@ -40,7 +40,7 @@ def export_gguf(
     tensors = pack_weights(gguf, model.decoder, family, precision)
     written = model if precision == "f32" else unpacked_model(gguf, model, family, tensors)
     report_path = report_beside(target)
-    prepare = compose if is_composed(model.tokenizer.document()) else str
+    prepare = compose if is_composed(model.tokenizer.to_json()) else str
     with new_files(target, report_path) as (file, report_file):
         write_gguf(gguf, file, family.name, pairs, tensors)
         report = {
@@ -75,7 +75,7 @@ def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -
     lines = []
     if precision == "q8_0" and (wider := [name for name, one in tensors.items() if one.precision == "f16"]):
         lines.append(f"{len(wider)} of {len(tensors)} tensors have rows of no multiple of 32 numbers: f16, not q8_0")
-    if is_composed(model.tokenizer.document()):
+    if is_composed(model.tokenizer.to_json()):
         lines.append(
             "the tokenizer composes characters (NFC) and llama.cpp does not: compose texts before it reads them"
         )

@@ -10,15 +10,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from foretell.errors import TokenizerError
-from foretell.text.backend import Document
-from foretell.text.documents import LLAMA3_PATTERN, QWEN2_PATTERN, byte_level_split, digit_split, pattern_split
+from foretell.text.tokenizer_json import (
+    LLAMA3_PATTERN,
+    QWEN2_PATTERN,
+    TokenizerJson,
+    byte_level_split,
+    digit_split,
+    pattern_split,
+)
 
 
 @dataclass(frozen=True)
 class Split:
     """A pre-tokenizer as a tokenizer.json has it, and whether a word of the vocabulary is taken whole."""
 
-    document: Document
+    document: TokenizerJson
     takes_words: bool = False  # `ignore_merges`
 
 
@@ -33,7 +39,7 @@ SPLITS = {
 WITHOUT_MERGES = "gpt-2"  # bytes stay bytes, wherever the text is cut
 
 
-def find_split(document: Document) -> str:
+def find_split(document: TokenizerJson) -> str:
     """The name of the pre-tokenizer that cuts text as this tokenizer does; `TokenizerError` where there is none."""
     model = document["model"]
     if not model["merges"]:
@@ -48,7 +54,7 @@ def find_split(document: Document) -> str:
     )
 
 
-def steps(part: Document | None) -> Iterator[dict[str, Any]]:
+def steps(part: TokenizerJson | None) -> Iterator[dict[str, Any]]:
     """The single steps of a pre-tokenizer, without what has no say in the tokens."""
     if part is None:
         return

@@ -16,9 +16,8 @@ import tokenizers
 from foretell.convert.gguf.splits import SPLITS, find_split
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer
-from foretell.text.backend import Document
 from foretell.text.byte_level import CHARACTER_TO_BYTE
-from foretell.text.documents import byte_level_document, special_token
+from foretell.text.tokenizer_json import TokenizerJson, byte_level_json, special_token
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 START = "tokenizer.ggml"
@@ -30,7 +29,7 @@ PLACEMENT = ("single_word", "lstrip", "rstrip")
 
 def write_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
     """The pairs of a tokenizer for a model with so many rows. What llama.cpp cannot do is a `TokenizerError`."""
-    document = tokenizer.document()
+    document = tokenizer.to_json()
     check_kind(tokenizer, document)
     check_marks(tokenizer, document)
     names, kinds = token_list(document, vocab_size)
@@ -53,7 +52,7 @@ def write_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
     return pairs
 
 
-def check_kind(tokenizer: Tokenizer, document: Document) -> None:
+def check_kind(tokenizer: Tokenizer, document: TokenizerJson) -> None:
     """Refuse what is no byte-level BPE, or one of another make than llama.cpp's."""
     if tokenizer.kind not in ("bpe", "bytes") or document["decoder"]["type"] != "ByteLevel":
         raise TokenizerError(
@@ -76,12 +75,12 @@ def check_kind(tokenizer: Tokenizer, document: Document) -> None:
         )
 
 
-def is_composed(document: Document) -> bool:
+def is_composed(document: TokenizerJson) -> bool:
     """Does the tokenizer compose characters (Unicode's NFC) before it reads them? llama.cpp does not."""
     return document["normalizer"] == {"type": "NFC"}
 
 
-def check_marks(tokenizer: Tokenizer, document: Document) -> None:
+def check_marks(tokenizer: Tokenizer, document: TokenizerJson) -> None:
     """Refuse start, end and added tokens that GGUF has no words for."""
     if len(tokenizer.start_ids) > 1:
         raise TokenizerError(
@@ -97,7 +96,7 @@ def check_marks(tokenizer: Tokenizer, document: Document) -> None:
             )
 
 
-def token_list(document: Document, vocab_size: int) -> tuple[list[str], list[int]]:
+def token_list(document: TokenizerJson, vocab_size: int) -> tuple[list[str], list[int]]:
     """The name and kind of every row; rows that the tokenizer has nothing for are unused."""
     names = [f"[PAD{number}]" for number in range(vocab_size)]
     kinds = [UNUSED] * vocab_size
@@ -118,7 +117,7 @@ def read_vocabulary(pairs: Mapping[str, Any]) -> tokenizers.Tokenizer:
     names, kinds = pairs[TOKENS], pairs[KINDS]
     vocabulary = {name: number for number, name in enumerate(names)}
     merges = [merge for merge in pairs[MERGES] if merge.replace(" ", "") in vocabulary]
-    document = byte_level_document(vocabulary, merges, split.document)
+    document = byte_level_json(vocabulary, merges, split.document)
     document["model"]["ignore_merges"] = split.takes_words
     document["added_tokens"] = [
         special_token(names[number], number) | {"special": kind == CONTROL}

@@ -1,4 +1,4 @@
-"""Training: what each kind's vocabulary is, that it is deterministic, and what is refused."""
+"""Training tokenizers: the vocabulary of each kind, determinism, and refused arguments."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from foretell.errors import TokenizerError
 from foretell.text import Tokenizer, train_tokenizer, vocabulary_tokenizer
 
 
-def test_characters_are_numbered_in_their_sorted_order_with_the_end_token_last() -> None:
+def test_character_ids_are_sorted_with_the_end_token_last() -> None:
     tokenizer = train_tokenizer("characters", ["cab", "a\n"])
     assert tokenizer.encode("\nabc") == [0, 1, 2, 3]
     assert (tokenizer.end_id, tokenizer.vocab_size) == (4, 5)
 
 
-def test_words_are_numbered_by_frequency_then_alphabet() -> None:
+def test_word_ids_follow_frequency_then_alphabet() -> None:
     tokenizer = train_tokenizer("words", ["b a, b\nc, b a"])
     assert tokenizer.pieces(range(tokenizer.vocab_size)) == ["b", ",", "a", "c", "<|endoftext|>"]
 
 
-def test_punctuation_is_its_own_word() -> None:
+def test_punctuation_marks_are_words() -> None:
     tokenizer = train_tokenizer("words", ["Wait... (really?)"])
     assert tokenizer.pieces(tokenizer.encode("Wait... (really?)")) == ["Wait", ".", ".", ".", "(", "really", "?", ")"]
 
 
 @settings(max_examples=100, deadline=None)
 @given(text=st.text(min_size=1).filter(str.strip), kind=st.sampled_from(["characters", "words"]))
-def test_a_vocabulary_can_write_the_text_it_was_made_from(text: str, kind: str) -> None:
+def test_vocabulary_covers_its_training_text(text: str, kind: str) -> None:
     tokenizer = train_tokenizer(kind, [text])
     written = "".join(tokenizer.pieces(tokenizer.encode(text)))
     assert "".join(written.split()) == "".join(text.split())
 
 
-def test_a_word_cap_counts_every_id() -> None:
+def test_vocab_size_of_words_counts_every_id() -> None:
     tokenizer = train_tokenizer("words", ["a a a b b c"], vocab_size=4)
     assert tokenizer.pieces(range(4)) == ["a", "b", "<|unknown|>", "<|endoftext|>"]
     assert tokenizer.encode("a c b") == [0, 2, 1]
 
 
 @pytest.mark.parametrize("split", ["gpt2", "qwen2"])
-def test_bpe_has_every_byte_and_the_size_that_was_asked_for(corpus: list[str], split: str) -> None:
+def test_bpe_has_every_byte_and_the_requested_size(corpus: list[str], split: str) -> None:
     tokenizer = train_tokenizer("bpe", corpus, vocab_size=300, split=split)
     assert tokenizer.vocab_size == 300
     assert tokenizer.end_id == 299
@@ -53,30 +53,30 @@ def test_bpe_has_every_byte_and_the_size_that_was_asked_for(corpus: list[str], s
     assert len({tokenizer.encode(chr(n))[0] for n in range(128)}) == 128
 
 
-def test_the_smallest_bpe_has_bytes_alone() -> None:
+def test_smallest_bpe_has_only_bytes() -> None:
     tokenizer = train_tokenizer("bpe", ["abc abc"], vocab_size=257)
     assert len(tokenizer.encode("abc é")) == 6
 
 
-def test_the_two_splits_read_numbers_differently() -> None:
+def test_splits_differ_in_numbers() -> None:
     texts = ["1999 1999 1999 1999"]
     gpt2, qwen2 = (train_tokenizer("bpe", texts, vocab_size=270, split=split) for split in ("gpt2", "qwen2"))
     assert len(gpt2.encode("1999")) == 1
     assert len(qwen2.encode("1999")) == 4
 
 
-def test_one_long_text_trains_the_same_tokenizer_as_its_lines(corpus: list[str]) -> None:
+def test_long_text_trains_the_same_tokenizer_as_its_lines(corpus: list[str]) -> None:
     lines = ["the cat sat\n" * 3, "on that mat, 1 2 3\n"] * 4000
     whole, parts = (train_tokenizer("bpe", texts, vocab_size=280) for texts in (["".join(lines)], lines))
     assert whole.fingerprint == parts.fingerprint
 
 
 @pytest.mark.parametrize("kind", ["characters", "words", "bytes", "bpe"])
-def test_the_same_texts_give_the_same_tokenizer(corpus: list[str], kind: str) -> None:
+def test_training_is_deterministic(corpus: list[str], kind: str) -> None:
     assert len({train_tokenizer(kind, iter(corpus)).fingerprint for _ in range(3)}) == 1
 
 
-def test_another_process_trains_the_same_tokenizer(corpus: list[str]) -> None:
+def test_training_is_deterministic_across_processes(corpus: list[str]) -> None:
     here = [train_tokenizer(kind, corpus).fingerprint for kind in ("words", "bpe")]
     code = (
         "import sys; from foretell.text import train_tokenizer\n"
@@ -88,7 +88,7 @@ def test_another_process_trains_the_same_tokenizer(corpus: list[str]) -> None:
         assert done.stdout.split() == here
 
 
-def test_kinds_are_told_from_their_own_structure(trained: dict[str, Tokenizer]) -> None:
+def test_kind_of_each_trained_tokenizer(trained: dict[str, Tokenizer]) -> None:
     kinds = {name: tokenizer.kind for name, tokenizer in trained.items()}
     assert kinds == {
         "characters": "characters",
@@ -120,7 +120,7 @@ def test_kinds_are_told_from_their_own_structure(trained: dict[str, Tokenizer]) 
         ({"kind": "characters", "texts": ["fine", "a\ud800"]}, "lone surrogate"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_in_one_line(arguments: dict, message: str) -> None:
+def test_bad_arguments_are_refused_in_one_line(arguments: dict, message: str) -> None:
     with pytest.raises(TokenizerError, match=message) as caught:
         train_tokenizer(**arguments)
     assert "\n" not in str(caught.value)
@@ -136,11 +136,11 @@ def test_what_cannot_be_trained_is_refused_in_one_line(arguments: dict, message:
         (["two words"], [], "would be read as"),
     ],
 )
-def test_a_vocabulary_that_cannot_work_is_refused(words: list[str], special: list[str], message: str) -> None:
+def test_bad_vocabulary_is_refused(words: list[str], special: list[str], message: str) -> None:
     with pytest.raises(TokenizerError, match=message):
         vocabulary_tokenizer(words, special=special)
 
 
-def test_special_names_that_are_not_words_come_after_them() -> None:
+def test_special_tokens_that_are_not_words_get_the_last_ids() -> None:
     tokenizer = vocabulary_tokenizer(["a", "b"], special=["<EOS>"])
     assert (tokenizer.special_tokens, tokenizer.end_id) == ({"<EOS>": 2}, 2)

@@ -1,4 +1,4 @@
-"""Files too large to hold: the same text as if they were held, cut without being read, and every fault still named."""
+"""Files too large to hold: read in pieces as the same text, cut without being read, errors and notes as for others."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from foretell.data import large, sources
-from foretell.data.large import LargeDocument, place_of_cut
+from foretell.data import documents, sources
+from foretell.data.documents import FileDocument, cut_position_in_bytes
 from foretell.data.sources import read_documents
 from foretell.data.split import Part, split_documents
 from foretell.errors import DataError
@@ -21,35 +21,37 @@ TEXT = "Größe\r\nzählt 🐈 nicht.\n" * 40
 
 @pytest.fixture(autouse=True, scope="module")
 def small_limits() -> Iterator[None]:
-    """Everything over 64 bytes counts as large, and is read 7 bytes at a time."""
+    """Files of 64 bytes or more are large, and are read 7 bytes at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sources, "LARGE", 64)
-        patch.setattr(large, "BLOCK", 7)
+        patch.setattr(documents, "BLOCK", 7)
         yield
 
 
-def read(path: Path, content: bytes) -> tuple[LargeDocument, list[str]]:
+def read(path: Path, content: bytes) -> FileDocument:
     path.write_bytes(content)
-    said: list[str] = []
-    (document,) = read_documents([path], say=said.append)
-    assert isinstance(document, LargeDocument)
-    return document, said
+    (document,) = read_documents([path])
+    assert isinstance(document, FileDocument)
+    return document
 
 
 @given(text=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=64))
-def test_the_pieces_joined_are_the_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
+def test_joined_pieces_are_the_text(tmp_path_factory: pytest.TempPathFactory, text: str) -> None:
     path = tmp_path_factory.mktemp("large") / "x.txt"
     content = ("." + text).encode()
-    document, _ = read(path, content)
+    document = read(path, content)
     assert document.text == ("." + text).replace("\r\n", "\n")
     assert document.utf8_bytes == len(document.text.encode())
     assert list(document.pieces()) == list(document.pieces())
 
 
-def test_a_mark_and_line_ends_are_treated_as_in_small_files_and_said(tmp_path: Path) -> None:
-    document, said = read(tmp_path / "x.txt", b"\xef\xbb\xbf" + TEXT.encode())
+def test_byte_order_mark_and_crlf_are_dropped_and_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    document = read(tmp_path / "x.txt", b"\xef\xbb\xbf" + TEXT.encode())
     assert document.text == TEXT.replace("\r\n", "\n")
-    assert [line.partition(":")[0] for line in said] == ["byte order mark dropped", "CRLF line ends read as LF"]
+    assert [line.partition(":")[0] for line in caplog.messages] == [
+        "byte order mark dropped",
+        "CRLF line ends read as LF",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -61,15 +63,15 @@ def test_a_mark_and_line_ends_are_treated_as_in_small_files_and_said(tmp_path: P
         (b" \n" * 100, "holds no text"),
     ],
 )
-def test_a_fault_is_named_as_in_small_files(content: bytes, words: str, tmp_path: Path) -> None:
+def test_errors_are_those_of_small_files(content: bytes, words: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=".") as raised:
         read(tmp_path / "x.txt", content)
     assert words in str(raised.value)
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 1e-6])
-def test_the_parts_joined_are_the_text_and_the_cut_follows_a_line_break(fraction: float, tmp_path: Path) -> None:
-    document, _ = read(tmp_path / "x.txt", (TEXT * 20).encode())
+def test_cut_parts_join_to_the_text_and_follow_a_line_break(fraction: float, tmp_path: Path) -> None:
+    document = read(tmp_path / "x.txt", (TEXT * 20).encode())
     parts = dict(split_documents([document], fraction))
     assert list(parts) == list(get_args(Part))
     assert parts["train"].text + parts["validation"].text == document.text
@@ -78,14 +80,14 @@ def test_the_parts_joined_are_the_text_and_the_cut_follows_a_line_break(fraction
 
 
 @given(text=st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=1), data=st.data())
-def test_without_a_line_break_the_cut_falls_between_characters(text: str, data: st.DataObject) -> None:
+def test_cut_without_a_line_break_falls_between_characters(text: str, data: st.DataObject) -> None:
     window = text.encode()
-    place = place_of_cut(window, data.draw(st.integers(0, len(window) - 1)))
-    assert window[:place].decode() + window[place:].decode() == text
+    position = cut_position_in_bytes(window, data.draw(st.integers(0, len(window) - 1)))
+    assert window[:position].decode() + window[position:].decode() == text
 
 
-def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None:
-    document, _ = read(tmp_path / "x.txt", TEXT.encode())
+def test_changed_file_is_refused(tmp_path: Path) -> None:
+    document = read(tmp_path / "x.txt", TEXT.encode())
     (tmp_path / "x.txt").write_text("another\n" * 100)
     with pytest.raises(DataError, match="changed while it was read"):
         _ = document.text
@@ -94,6 +96,6 @@ def test_a_file_that_changes_while_it_is_read_is_refused(tmp_path: Path) -> None
         _ = document.text
 
 
-def test_tables_and_lists_are_read_record_by_record_as_before(tmp_path: Path) -> None:
+def test_large_json_lines_are_read_record_by_record(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_text('{"text": "a line of many"}\n' * 30)
     assert len(list(read_documents([tmp_path / "x.jsonl"]))) == 30

@@ -1,4 +1,4 @@
-"""Loading: good files keep their meaning, and every bad one is a single line that names it."""
+"""Reading tokenizers from disk; every bad file is an error of one line that names it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ BROKEN = {
         '"normalizer": 0', '"normalizer": ' + '{"type":"Sequence","normalizers":[' * 300 + "]}" * 300
     ).encode(),
     "model is a list": tokenizer_json(model=[]).encode(),
-    "model of no known type": tokenizer_json(model={"type": "Magic"}).encode(),
+    "model of an unknown type": tokenizer_json(model={"type": "Magic"}).encode(),
     "vocabulary is a list": tokenizer_json(model=WORDS | {"vocab": [1]}).encode(),
     "vocabulary is empty": tokenizer_json(model=WORDS | {"vocab": {}}).encode(),
     "ids are text": tokenizer_json(model=WORDS | {"vocab": {"a": "0"}}).encode(),
@@ -46,7 +46,7 @@ BROKEN = {
     "an added token lacks its content": tokenizer_json(added_tokens=[{"id": 2}]).encode(),
     "an added token's content is a number": tokenizer_json(added_tokens=[ADDED | {"id": 2, "content": 5}]).encode(),
     "added tokens leave a gap": tokenizer_json(added_tokens=[ADDED | {"id": 9, "content": "c"}]).encode(),
-    "a pattern is no regular expression": tokenizer_json(
+    "a pattern is not a regular expression": tokenizer_json(
         pre_tokenizer={"type": "Split", "pattern": {"Regex": "("}, "behavior": "Isolated", "invert": False}
     ).encode(),
     "a merge of a token that is missing": tokenizer_json(
@@ -64,7 +64,7 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("what", BROKEN)
-def test_a_broken_file_is_one_line_that_names_it(what: str, tmp_path: Path) -> None:
+def test_broken_file_is_named_in_one_line(what: str, tmp_path: Path) -> None:
     path = tmp_path / "tokenizer.json"
     path.write_bytes(BROKEN[what])
     for source in (path, tmp_path):
@@ -75,12 +75,12 @@ def test_a_broken_file_is_one_line_that_names_it(what: str, tmp_path: Path) -> N
         assert len(str(caught.value)) < 400
 
 
-def test_the_file_that_the_broken_ones_are_made_from_is_good(tmp_path: Path) -> None:
+def test_intact_file_behind_the_broken_ones_loads(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizer_json())
     assert load_tokenizer(tmp_path).encode("b") == [1]
 
 
-def test_every_way_of_cutting_a_file_short_is_refused(tmp_path: Path) -> None:
+def test_file_cut_short_anywhere_is_refused(tmp_path: Path) -> None:
     train_tokenizer("words", ["a b c"]).save(tmp_path / "whole.json")
     whole = (tmp_path / "whole.json").read_bytes().rstrip()
     for length in range(0, len(whole), 37):
@@ -89,13 +89,13 @@ def test_every_way_of_cutting_a_file_short_is_refused(tmp_path: Path) -> None:
             load_tokenizer(tmp_path / "cut.json")
 
 
-def test_a_panic_while_encoding_is_an_error_like_any_other() -> None:
-    document = json.loads(tokenizer_json(pre_tokenizer={"type": "FixedLength", "length": 0}))
+def test_panic_in_rust_becomes_a_tokenizer_error() -> None:
+    content = json.loads(tokenizer_json(pre_tokenizer={"type": "FixedLength", "length": 0}))
     with pytest.raises(TokenizerError, match="cannot be encoded: chunk size must be non-zero"):
-        Tokenizer(document).encode("ab")
+        Tokenizer(content).encode("ab")
 
 
-def test_a_missing_file_is_named_with_the_nearest_one(tmp_path: Path) -> None:
+def test_missing_file_is_named_with_the_nearest_name(tmp_path: Path) -> None:
     train_tokenizer("bytes", ["a"]).save(tmp_path / "tokenizer.json")
     with pytest.raises(TokenizerError, match=r"tokeniser.json does not exist, did you mean 'tokenizer.json'\?"):
         load_tokenizer(tmp_path / "tokeniser.json")
@@ -103,15 +103,15 @@ def test_a_missing_file_is_named_with_the_nearest_one(tmp_path: Path) -> None:
         load_tokenizer(tmp_path / "nowhere" / "tokenizer.json")
 
 
-def test_a_folder_without_a_tokenizer_says_what_it_needs(tmp_path: Path) -> None:
+def test_folder_without_a_tokenizer(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"holds no tokenizer; it needs tokenizer\.json"):
         load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize("name", ["tokenizer_config.json", "special_tokens_map.json"])
 @pytest.mark.parametrize("form", [str, lambda token: {"content": token, "special": True}])
-def test_the_end_token_named_beside_the_file_counts_and_survives_saving(tmp_path: Path, name: str, form: Any) -> None:
-    """A chat model ends its turns with another token than the base model's documents."""
+def test_end_token_of_a_settings_file_survives_saving(tmp_path: Path, name: str, form: Any) -> None:
+    """A chat model ends its turns with a different token than the base model's documents."""
     specials = [ADDED | {"id": 2 + n, "content": token, "special": True} for n, token in enumerate(("</s>", "<turn>"))]
     (tmp_path / "tokenizer.json").write_text(tokenizer_json(added_tokens=specials))
     assert load_tokenizer(tmp_path).end_id == 2
@@ -124,7 +124,7 @@ def test_the_end_token_named_beside_the_file_counts_and_survives_saving(tmp_path
     assert load_tokenizer(tmp_path / "alone.json").start_id is None
 
 
-def test_an_end_token_of_the_plain_vocabulary_becomes_special(tmp_path: Path) -> None:
+def test_end_token_of_the_plain_vocabulary_becomes_special(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizer_json(pre_tokenizer={"type": "WhitespaceSplit"}))
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "b"}')
     tokenizer = load_tokenizer(tmp_path)
@@ -133,7 +133,7 @@ def test_an_end_token_of_the_plain_vocabulary_becomes_special(tmp_path: Path) ->
         tokenizer.encode("a b")
 
 
-def test_a_start_token_survives_when_the_end_token_is_declared(tmp_path: Path) -> None:
+def test_start_token_survives_declaring_an_end_token(tmp_path: Path) -> None:
     names = ("<s>", "</s>", "<turn>")
     specials = [ADDED | {"id": 2 + n, "content": token, "special": True} for n, token in enumerate(names)]
     sequence = {"Sequence": {"id": "A", "type_id": 0}}
@@ -150,7 +150,7 @@ def test_a_start_token_survives_when_the_end_token_is_declared(tmp_path: Path) -
     assert (tokenizer.start_id, tokenizer.end_id) == (2, 4)
 
 
-def test_an_end_token_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
+def test_end_token_missing_from_tokenizer_json_is_refused(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizer_json())
     (tmp_path / "tokenizer_config.json").write_text('{"eos_token": "<gone>"}')
     with pytest.raises(TokenizerError, match=r"its end token '<gone>' is not in tokenizer\.json"):
@@ -158,7 +158,7 @@ def test_an_end_token_that_the_file_lacks_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["[]", "{", ""])
-def test_a_broken_file_beside_it_is_named(tmp_path: Path, content: str) -> None:
+def test_broken_settings_file_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / "tokenizer.json").write_text(tokenizer_json())
     (tmp_path / "tokenizer_config.json").write_text(content)
     with pytest.raises(TokenizerError, match=r"tokenizer_config\.json is not"):
@@ -175,7 +175,9 @@ def test_a_broken_file_beside_it_is_named(tmp_path: Path, content: str) -> None:
         ('{"a": 0}', "#version: 0.2\na z\n", "merge 1 needs the token 'z'"),
     ],
 )
-def test_gpt2_files_that_do_not_fit_are_refused(tmp_path: Path, vocabulary: str, merges: str, message: str) -> None:
+def test_vocabulary_and_merges_that_do_not_fit_are_refused(
+    tmp_path: Path, vocabulary: str, merges: str, message: str
+) -> None:
     (tmp_path / "vocab.json").write_text(vocabulary)
     (tmp_path / "merges.txt").write_text(merges)
     for load in (
@@ -186,7 +188,7 @@ def test_gpt2_files_that_do_not_fit_are_refused(tmp_path: Path, vocabulary: str,
             load()
 
 
-def test_the_two_files_of_another_family_are_not_read_as_gpt2s(tmp_path: Path) -> None:
+def test_vocabulary_and_merges_of_another_class_are_refused(tmp_path: Path) -> None:
     (tmp_path / "vocab.json").write_text('{"a": 0}')
     (tmp_path / "merges.txt").write_text("")
     (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizerFast"}')
@@ -194,7 +196,7 @@ def test_the_two_files_of_another_family_are_not_read_as_gpt2s(tmp_path: Path) -
         load_tokenizer(tmp_path)
 
 
-def test_a_saved_tokenizer_reads_the_same_in_transformers(tmp_path: Path, corpus: list[str]) -> None:
+def test_transformers_reads_saved_tokenizers(tmp_path: Path, corpus: list[str]) -> None:
     transformers = pytest.importorskip("transformers", reason="transformers is the oracle here")
     for kind in ("characters", "bytes", "bpe"):
         tokenizer = train_tokenizer(kind, corpus)

@@ -1,9 +1,10 @@
-"""Streamed text adds up to decoded text, for any ids and every family of decoder."""
+"""Streams add up to decoded text for any ids and every kind of decoder; stop strings are those of the whole text."""
 
 from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import pairwise
 
 import pytest
 import tokenizers
@@ -11,16 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models
 
-from foretell.errors import TokenizerError
-from foretell.text import Tokenizer, train_tokenizer
-from foretell.text.stream import ByteStream, WholeStream, WindowStream
+from foretell.errors import TokenizerError, UsageError
+from foretell.text import StopStrings, Tokenizer, train_tokenizer
+from foretell.text.streaming import ByteStream, WholeStream, WindowStream
 
 BYTES = [f"<0x{byte:02X}>" for byte in (0x41, 0xC3, 0xA9, 0xE2, 0x82, 0xAC, 0xF0, 0xFF, 0x20)]
 PIECES = ["<unk>", "<s>", "</s>", "▁", "▁▁", "▁a", "b", "▁the", "'", "é", "▁é▁", " b", *BYTES]
 
 
 def sentencepiece(decoder: decoders.Decoder) -> Tokenizer:
-    vocabulary = {piece: number for number, piece in enumerate(PIECES)}
+    vocabulary = {piece: token_id for token_id, piece in enumerate(PIECES)}
     backend = tokenizers.Tokenizer(models.BPE(vocabulary, [], unk_token="<unk>", byte_fallback=True))
     backend.decoder = decoder
     backend.add_special_tokens(["<s>", "</s>"])
@@ -40,7 +41,7 @@ def suffixed() -> Tokenizer:
 
 def wordpiece() -> Tokenizer:
     words = ["[UNK]", "do", "not", "##s", ".", "don", "'", "t", "[SEP]"]
-    model = models.WordPiece({word: number for number, word in enumerate(words)}, unk_token="[UNK]")
+    model = models.WordPiece({word: token_id for token_id, word in enumerate(words)}, unk_token="[UNK]")
     backend = tokenizers.Tokenizer(model)
     backend.decoder = decoders.WordPiece()
     backend.add_special_tokens(["[SEP]"])
@@ -48,7 +49,7 @@ def wordpiece() -> Tokenizer:
 
 
 def byte_level_with_added_tokens() -> Tokenizer:
-    backend = tokenizers.Tokenizer.from_str(json.dumps(train_tokenizer("bytes", ["a"]).document()))
+    backend = tokenizers.Tokenizer.from_str(json.dumps(train_tokenizer("bytes", ["a"]).to_json()))
     backend.add_special_tokens(["<|pad|>"])
     backend.add_tokens([AddedToken("zwei Wörter"), AddedToken("größe")])
     return Tokenizer(json.loads(backend.to_str()))
@@ -75,45 +76,45 @@ def made(name: str) -> Tokenizer:
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize("skip_special", [False, True])
 @settings(max_examples=80, deadline=None)
-@given(numbers=st.data())
-def test_streamed_text_is_decoded_text_for_any_ids(name: str, skip_special: bool, numbers: st.DataObject) -> None:
+@given(data=st.data())
+def test_streamed_text_equals_decoded_text_for_any_ids(name: str, skip_special: bool, data: st.DataObject) -> None:
     tokenizer = made(name)
-    ids = numbers.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
+    ids = data.draw(st.lists(st.integers(0, tokenizer.vocab_size - 1), max_size=40))
     stream = tokenizer.stream(skip_special)
     assert type(stream) is STREAMS[name][1]
-    for _ in range(2):  # a finished stream is as new
+    for _ in range(2):  # a finished stream can be used again
         streamed = "".join([*map(stream.push, ids), stream.finish()])
         assert streamed == tokenizer.decode(ids, skip_special)
 
 
 @settings(max_examples=80, deadline=None)
 @given(text=st.text(), junk=st.lists(st.integers(0, 256), max_size=6))
-def test_bytes_around_valid_text_decode_as_the_library_does(text: str, junk: list[int]) -> None:
+def test_invalid_bytes_around_valid_text_decode_as_in_the_library(text: str, junk: list[int]) -> None:
     tokenizer = made("bytes")
     ids = [*junk, *tokenizer.encode(text), *junk]
     stream = tokenizer.stream()
     assert "".join([*map(stream.push, ids), stream.finish()]) == tokenizer.decode(ids)
 
 
-def test_half_a_character_is_held_back() -> None:
+def test_incomplete_character_is_held_back() -> None:
     stream = made("bytes").stream()
     assert [stream.push(byte) for byte in "a€".encode()] == ["a", "", "", "€"]
     assert stream.push(0xE2) == ""
     assert stream.finish() == "\ufffd"
 
 
-def test_a_special_token_ends_an_unfinished_character() -> None:
+def test_special_token_ends_an_incomplete_character() -> None:
     stream = made("bytes").stream()
     assert [stream.push(token) for token in (0xE2, 256)] == ["", "\ufffd<|endoftext|>"]
 
 
-def test_words_appear_as_they_come() -> None:
+def test_words_are_streamed_one_by_one() -> None:
     tokenizer = made("words")
     stream = tokenizer.stream()
     assert [stream.push(token) for token in tokenizer.encode("the cat sat on")] == ["the", " cat", " sat", " on"]
 
 
-def test_a_long_stream_is_decoded_a_few_tokens_at_a_time() -> None:
+def test_window_stream_keeps_few_tokens() -> None:
     tokenizer = made("llama")
     stream = tokenizer.stream()
     assert isinstance(stream, WindowStream)
@@ -122,7 +123,7 @@ def test_a_long_stream_is_decoded_a_few_tokens_at_a_time() -> None:
         assert len(stream._ids) <= 5
 
 
-def test_tokens_without_text_do_not_make_the_next_one_the_first() -> None:
+def test_token_after_empty_tokens_is_not_decoded_as_the_first() -> None:
     """The decoder strips a space from the text's beginning; a window of empty tokens would look like one."""
     tokenizer = sentencepiece(
         decoders.Sequence([decoders.Replace("▁", ""), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
@@ -133,7 +134,56 @@ def test_tokens_without_text_do_not_make_the_next_one_the_first() -> None:
     assert "".join([*map(stream.push, ids), stream.finish()]) == tokenizer.decode(ids) == "b b"
 
 
-def test_an_id_that_is_no_token_is_refused_in_a_stream() -> None:
+def test_streams_refuse_unknown_ids() -> None:
     for name in STREAMS:
         with pytest.raises(TokenizerError, match="is not a token id"):
             made(name).stream().push(made(name).vocab_size)
+
+
+# --- stop strings ----------------------------------------------------------------------------------------------------
+
+
+def cut(text: str, positions: list[int]) -> list[str]:
+    edges = [0, *sorted(position % (len(text) + 1) for position in positions), len(text)]
+    return [text[start:end] for start, end in pairwise(edges)]
+
+
+@settings(max_examples=250, deadline=None)
+@given(
+    text=st.text(alphabet="abc", max_size=25),
+    stops=st.lists(st.text(alphabet="abc", min_size=1, max_size=5), max_size=4),
+    positions=st.lists(st.integers(0, 100), max_size=8),
+)
+def test_result_is_the_text_before_the_earliest_stop(text: str, stops: list[str], positions: list[int]) -> None:
+    stream = StopStrings(stops)
+    passed = "".join([*map(stream.push, cut(text, positions)), stream.finish()])
+    matches = [text.find(stop) for stop in stops if stop in text]
+    assert passed == text[: min(matches, default=len(text))]
+    assert stream.stopped is bool(matches)
+
+
+def test_text_that_cannot_begin_a_stop_passes_at_once() -> None:
+    stream = StopStrings(["\nUser:"])
+    assert stream.push("Hello") == "Hello"
+    assert stream.push(" there\nUs") == " there"
+    assert stream.push("ually") == "\nUsually"
+    assert (stream.push("!\nUser: more"), stream.stopped) == ("!", True)
+    assert (stream.push("even more"), stream.finish()) == ("", "")
+
+
+def test_unfinished_stop_that_begins_earlier_is_waited_for() -> None:
+    stream = StopStrings(["abcd", "c"])
+    assert (stream.push("xabc"), stream.stopped) == ("x", False)
+    assert (stream.push("d"), stream.stopped) == ("", True)
+
+
+def test_stop_inside_an_unfinished_one_is_used_at_the_end() -> None:
+    stream = StopStrings(["abcd", "c"])
+    assert stream.push("abc") == ""
+    assert (stream.finish(), stream.stopped) == ("ab", True)
+
+
+@pytest.mark.parametrize("stops", [[""], ["a", ""], "abc"])
+def test_empty_stop_string_is_refused(stops: list[str]) -> None:
+    with pytest.raises(UsageError, match="not empty"):
+        StopStrings(stops)

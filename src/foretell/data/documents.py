@@ -1,0 +1,181 @@
+"""Documents: texts with their source, in memory or in a file too large to hold.
+
+A FileDocument is read in pieces, as often as it is needed, and cut without being read.
+"""
+
+from __future__ import annotations
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from foretell.errors import DataError
+
+BLOCK = 2**20  # bytes read at a time
+CUT_SLACK = 0.02  # of a document's length: how far a cut may move to fall on a line break
+LONGEST_SEARCH = 2**20  # bytes on either side of a cut of a file that are searched for a line break
+
+
+@dataclass(frozen=True)
+class Document(ABC):
+    """One text, and where it came from (`source`: `notes.txt`, or `reviews.csv, line 3`)."""
+
+    source: str
+
+    @abstractmethod
+    def pieces(self) -> Iterator[str]:
+        """The text in one or several pieces, whose join it is."""
+
+    @property
+    def text(self) -> str:
+        """The whole text."""
+        return "".join(self.pieces())
+
+    @property
+    def utf8_bytes(self) -> int:
+        """The length of the text in UTF-8."""
+        return sum(len(piece.encode("utf-8")) for piece in self.pieces())
+
+    @property
+    @abstractmethod
+    def is_empty(self) -> bool:
+        """Whether the text has no character."""
+
+    @abstractmethod
+    def cut(self, fraction: float) -> tuple[Document, Document]:
+        """Two documents, the second with the last `fraction` of the text.
+
+        The cut follows the line break nearest to that point within CUT_SLACK of the length, else it falls between
+        characters.
+        """
+
+
+@dataclass(frozen=True)
+class TextDocument(Document):
+    """A text in memory."""
+
+    content: str
+
+    def pieces(self) -> Iterator[str]:
+        yield self.content
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.content
+
+    def cut(self, fraction: float) -> tuple[TextDocument, TextDocument]:
+        """See `Document.cut`; lengths in characters. A text of two or more leaves neither part empty."""
+        position = self._cut_position(fraction)
+        return TextDocument(self.source, self.content[:position]), TextDocument(self.source, self.content[position:])
+
+    def _cut_position(self, fraction: float) -> int:
+        text = self.content
+        if len(text) < 2:
+            return len(text)
+        target = min(max(round(len(text) * (1 - fraction)), 1), len(text) - 1)
+        slack = int(len(text) * CUT_SLACK)
+        low, high = max(target - slack, 1), min(target + slack, len(text) - 1)
+        # A cut at p follows a line break if text[p - 1] is one.
+        before = text.rfind("\n", low - 1, target) + 1
+        after = text.find("\n", target, high) + 1
+        near = [position for position in (before, after) if position]
+        return min(near, key=lambda position: abs(position - target), default=target)
+
+
+@dataclass(frozen=True)
+class FileDocument(Document):
+    """The bytes `start` to `end` of a UTF-8 file as one text, CRLF read as LF, without the text in memory.
+
+    Reading raises DataError if the file was modified after `changed` (its time of modification in nanoseconds).
+    """
+
+    path: Path
+    start: int
+    end: int
+    changed: int
+
+    def pieces(self) -> Iterator[str]:
+        """The text in pieces of about a million characters. Raises DataError if the file has changed."""
+        decoder = codecs.getincrementaldecoder("utf-8")("strict")
+        held = ""  # a carriage return whose line feed may come in the next block
+        try:
+            for block in self._blocks():
+                text = held + decoder.decode(block)
+                held = "\r" if text.endswith("\r") else ""
+                yield text.removesuffix(held).replace("\r\n", "\n")
+            if rest := held + decoder.decode(b"", final=True):
+                yield rest
+        except (OSError, UnicodeDecodeError):
+            raise self._changed() from None
+
+    @property
+    def is_empty(self) -> bool:
+        return self.start == self.end
+
+    def cut(self, fraction: float) -> tuple[FileDocument, FileDocument]:
+        """See `Document.cut`; lengths in bytes, and only the bytes around the cut are read."""
+        size = self.end - self.start
+        reach = min(int(size * CUT_SLACK), LONGEST_SEARCH)
+        target = self.start + round(size * (1 - fraction))
+        low, high = max(self.start + 1, target - reach), min(self.end - 1, target + reach + 4)
+        with self.path.open("rb") as file:
+            file.seek(low)
+            window = file.read(high - low)
+        position = low + cut_position_in_bytes(window, target - low)
+        return self._part(self.start, position), self._part(position, self.end)
+
+    def _part(self, start: int, end: int) -> FileDocument:
+        return FileDocument(self.source, self.path, start, end, self.changed)
+
+    def _blocks(self) -> Iterator[bytes]:
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            left = self.end - self.start
+            while left:
+                block = file.read(min(BLOCK, left))
+                if not block or self.path.stat().st_mtime_ns != self.changed:
+                    raise self._changed()
+                left -= len(block)
+                yield block
+
+    def _changed(self) -> DataError:
+        return DataError(f"{self.source}: the file changed while it was read; start again once it is complete")
+
+
+def cut_position_in_bytes(window: bytes, target: int) -> int:
+    """The position after the line break nearest to `target`, else of the first character that begins at it or later."""
+    before, after = window.rfind(b"\n", 0, target) + 1, window.find(b"\n", target) + 1
+    near = [position for position in (before, after) if position]
+    if near:
+        return min(near, key=lambda position: abs(position - target))
+    while target < len(window) and window[target] & 0b1100_0000 == 0b1000_0000:  # inside a character
+        target += 1
+    return target
+
+
+def is_clean(path: Path) -> bool:
+    """Whether a file is UTF-8 without NUL."""
+    decoder = codecs.getincrementaldecoder("utf-8")("strict")
+    try:
+        with path.open("rb") as file:
+            while block := file.read(BLOCK):
+                if b"\0" in block:
+                    return False
+                decoder.decode(block)
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def has_crlf(path: Path) -> bool:
+    """Whether a file has line ends of Windows."""
+    last = b""
+    with path.open("rb") as file:
+        while block := file.read(BLOCK):
+            if b"\r\n" in last + block:
+                return True
+            last = block[-1:]
+    return False

@@ -1,0 +1,172 @@
+"""The texts in one file: lines decoded strictly, JSON Lines, JSON lists and tables parsed record by record."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO
+
+from foretell.errors import DataError, did_you_mean
+
+RECORD_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+LARGEST_CELL = 2**31 - 1  # characters; the most that csv accepts where a C long has 32 bits
+
+Note = Callable[[str, str], None]  # takes what was done to the input, and where
+
+
+def iter_records(
+    file: BinaryIO, name: str, suffix: str, text_field: str | None, note: Note
+) -> Iterator[tuple[str, str]]:
+    """(where, text) of every record, empty ones included; a file of another suffix is one record.
+
+    Raises DataError, with the line, for a file that is not UTF-8 or whose records cannot be read.
+    """
+    lines = iter_lines(file, name, note)
+    if suffix == ".jsonl":
+        yield from _iter_json_lines(lines, name, text_field)
+    elif suffix == ".json":
+        yield from _iter_json_list("".join(lines), name, text_field)
+    elif suffix in (".csv", ".tsv"):
+        yield from _iter_table(lines, name, text_field, "," if suffix == ".csv" else "\t", note)
+    else:
+        yield name, "".join(lines)
+
+
+# --- lines -----------------------------------------------------------------------------------------------------------
+
+
+def iter_lines(file: BinaryIO, name: str, note: Note) -> Iterator[str]:
+    """The decoded lines with their ends, cut at LF only: str.splitlines would also cut at U+2028 and form feeds."""
+    offset = 0
+    for line_number, line in enumerate(file, start=1):
+        where = f"{name}, line {line_number}"
+        try:
+            text = line.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise _not_text(where, line + file.read(4096), error.start, offset) from None
+        if "\0" in text:
+            raise _not_text(where, line, line.index(b"\0"), offset)
+        if line_number == 1 and text.startswith("\ufeff"):
+            note("byte order mark dropped", name)
+            text = text[1:]
+        offset += len(line)
+        yield text
+
+
+def _not_text(where: str, content: bytes, index: int, offset: int) -> DataError:
+    """The error for bytes that are not UTF-8 text, the first of them `content[index]`; `offset` is that of content[0].
+
+    `content` extends beyond the line, since an image or archive seldom has its first NUL in its first line, and iconv
+    is the wrong advice for such a file.
+    """
+    if b"\0" not in content:
+        what = f"not UTF-8 (byte 0x{content[index]:02x} at offset {offset + index})"
+        return DataError(f"{where}: {what}; convert it, for example: iconv -f LATIN1 -t UTF-8 IN > OUT")
+    if content.startswith(UTF16_MARKS):
+        return DataError(f"{where}: this is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 IN > OUT")
+    return DataError(f"{where}: NUL bytes, so this is not a text; give .txt, .jsonl, .json, .csv or .tsv")
+
+
+# --- JSON ------------------------------------------------------------------------------------------------------------
+
+
+def _iter_json_lines(lines: Iterator[str], name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
+    for line_number, line in enumerate(lines, start=1):
+        where = f"{name}, line {line_number}"
+        yield where, _text_of(_parse_json(line.rstrip(), where), where, text_field) if line.strip() else ""
+
+
+def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
+    if not content.strip():
+        return
+    values = _parse_json(content, name)
+    if not isinstance(values, list):
+        raise DataError(f"{name}: not a list of strings or objects; name a file with one object per line .jsonl")
+    for item_number, value in enumerate(values, start=1):
+        where = f"{name}, item {item_number}"
+        yield where, _text_of(value, where, text_field)
+
+
+def _parse_json(content: str, where: str) -> Any:
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if error.lineno > 1 else ""
+        raise DataError(f"{where}{line}: not JSON ({error.msg}, column {error.colno}); repair or remove it") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested as deeply
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
+        raise DataError(f"{where}: JSON that cannot be read ({reason}); repair or remove it") from None
+
+
+def _text_of(value: Any, where: str, text_field: str | None) -> str:
+    if isinstance(value, str):
+        return value
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: {_kind(value)}; write a string, or an object with the field 'text'")
+    field = text_field or "text"
+    if field not in value:
+        raise DataError(f"{where}: {_no_such('field', field, list(value))}")
+    if not isinstance(value[field], str):
+        raise DataError(f"{where}: field {field!r} is {_kind(value[field])}; it must be a string")
+    return value[field]
+
+
+def _kind(value: Any) -> str:
+    names = {type(None): "null", bool: "true or false", list: "a list", dict: "an object"}
+    return names.get(type(value), "a number")
+
+
+def _no_such(kind: str, wanted: str, known: list[str]) -> str:
+    shown = ", ".join(repr(name if len(name) <= 40 else name[:39] + "…") for name in known[:8]) or "none"
+    more = f" and {len(known) - 8} more" if len(known) > 8 else ""
+    advice = did_you_mean(wanted, known) or "; set the text field to the right one"
+    return f"no {kind} {wanted!r} among the {kind}s {shown}{more}{advice}"
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _iter_table(
+    lines: Iterator[str], name: str, text_field: str | None, delimiter: str, note: Note
+) -> Iterator[tuple[str, str]]:
+    """The text column of every row; a row is located by the line on which it starts."""
+    # The limit is one for the whole process, at first 131,072 characters; raising it harms no other reader.
+    csv.field_size_limit(max(LARGEST_CELL, csv.field_size_limit()))
+    rows = csv.reader(lines, delimiter=delimiter, strict=True)
+    header = _next_row(rows, name)
+    if header is None:
+        return
+    column = _text_column(header, name, text_field, note)
+    line_number = rows.line_num + 1
+    while (row := _next_row(rows, name)) is not None:
+        where = f"{name}, line {line_number}"
+        if row and len(row) != len(header):
+            raise DataError(f"{where}: {len(row)} cells, but the header has {len(header)}; quote cells or repair it")
+        yield where, row[column] if row else ""
+        line_number = rows.line_num + 1
+
+
+def _next_row(rows: Any, name: str) -> list[str] | None:
+    start = rows.line_num + 1
+    try:
+        return next(rows, None)
+    except csv.Error as error:
+        raise DataError(
+            f"{name}, line {start}: a row that cannot be read ({error}); "
+            "put a cell that holds quotes into quotes and double those inside"
+        ) from None
+
+
+def _text_column(header: list[str], name: str, text_field: str | None, note: Note) -> int:
+    wanted = text_field or "text"
+    if header.count(wanted) > 1:
+        raise DataError(f"{name}, line 1: {header.count(wanted)} columns are called {wanted!r}; rename all but one")
+    if wanted in header:
+        return header.index(wanted)
+    if len(header) == 1 and text_field is None:
+        note(f"no column 'text', so the only one is read, {header[0][:40]!r} (line 1 names columns)", name)
+        return 0
+    raise DataError(f"{name}, line 1: {_no_such('column', wanted, header)}")

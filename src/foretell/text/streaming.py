@@ -1,0 +1,199 @@
+"""Ids to text one id at a time, never showing half a character; stop strings that end such a stream.
+
+What a stream returns always adds up to `decode` of the same ids, for any ids. How early text is final depends on the
+tokenizer's decoder, so there are three streams: bytes (GPT-2 and other byte-level BPE), a window of recent tokens
+(words, characters, Llama's SentencePiece), and everything at the end for decoders that rewrite earlier text.
+"""
+
+from __future__ import annotations
+
+import codecs
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foretell.errors import UsageError
+from foretell.text.byte_level import piece_bytes
+
+_WINDOW = 4  # tokens kept before a new one; decoders look at one neighbour, the others cost nothing
+
+# Decoders that only add to the text as tokens are added. WordPiece joins "do not" to "don't", CTC drops repeats.
+_APPENDING = frozenset({"BPEDecoder", "ByteFallback", "Fuse", "Metaspace", "Replace", "Strip"})
+
+
+class StreamDecoder(ABC):
+    """`push` each id, then `finish`: the strings they return add up to `decode` of all the ids."""
+
+    @abstractmethod
+    def push(self, token_id: int) -> str:
+        """The text that is now final; '' while a character is incomplete. TokenizerError: not a token id."""
+
+    @abstractmethod
+    def finish(self) -> str:
+        """The text that was held back. The decoder can then be used again."""
+
+
+def make_stream(
+    decoder: dict[str, Any] | None,
+    piece: Callable[[int], str],
+    decode: Callable[[list[int]], str],
+    skipped: frozenset[int],
+    before: list[int],
+) -> StreamDecoder:
+    """The stream for a tokenizer's decoder (its JSON); `skipped` ids give no text.
+
+    `before` are the ids before the stream's first: some decoders write a space between words, but not before the
+    first word.
+    """
+    if decoder is not None and decoder["type"] == "ByteLevel":
+        return ByteStream(piece, skipped)
+    kind = WindowStream if _only_appends(decoder) else WholeStream
+    context = [token_id for token_id in before if not is_byte(piece(token_id))]
+    return kind(piece, decode, skipped, context[-_WINDOW:])
+
+
+def _only_appends(decoder: dict[str, Any] | None) -> bool:
+    steps = [] if decoder is None else decoder.get("decoders", [decoder])
+    return all(step["type"] in _APPENDING and not _changes_earlier_text(step) for step in steps)
+
+
+def _changes_earlier_text(step: dict[str, Any]) -> bool:
+    """Whether a step strips the end of the text, or replaces a string that two tokens can make together."""
+    return step.get("stop", 0) > 0 or (step["type"] == "Replace" and len(step["pattern"].get("String", "")) != 1)
+
+
+class ByteStream(StreamDecoder):
+    """Byte-level vocabularies: pieces are bytes, and UTF-8 tells where a character ends."""
+
+    def __init__(self, piece: Callable[[int], str], skipped: frozenset[int]):
+        self._piece = piece
+        self._skipped = skipped
+        self._utf8 = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, token_id: int) -> str:
+        piece = self._piece(token_id)
+        return "" if token_id in self._skipped else self._utf8.decode(piece_bytes(piece))
+
+    def finish(self) -> str:
+        rest = self._utf8.decode(b"", final=True)
+        self._utf8.reset()
+        return rest
+
+
+class WholeStream(StreamDecoder):
+    """Decoders that may still change any text: nothing is final before the end."""
+
+    def __init__(
+        self,
+        piece: Callable[[int], str],
+        decode: Callable[[list[int]], str],
+        skipped: frozenset[int],
+        before: list[int],
+    ):
+        self._piece = piece
+        self._decode = decode
+        self._skipped = skipped
+        self._before = before
+        self._restart()
+
+    def _restart(self) -> None:
+        self._ids = list(self._before)
+        # Characters of the ids' text that were returned already
+        self._returned = len(self._decode(self._ids)) if self._ids else 0
+
+    def push(self, token_id: int) -> str:
+        self._piece(token_id)
+        if token_id not in self._skipped:
+            self._ids.append(token_id)
+        return ""
+
+    def finish(self) -> str:
+        text = self._decode(self._ids)[self._returned :]
+        self._restart()
+        return text
+
+
+class WindowStream(WholeStream):
+    """Decoders that only append: the new text is what an id adds to the text of the few ids before it."""
+
+    def push(self, token_id: int) -> str:
+        super().push(token_id)
+        if token_id in self._skipped or is_byte(self._piece(token_id)):
+            return ""  # a run of byte tokens is decoded as a whole: one bad byte spoils all of it
+        added = self._advance()
+        self._shrink()
+        return added
+
+    def _advance(self) -> str:
+        text = self._decode(self._ids)
+        added = text[self._returned :]
+        self._returned = len(text)
+        return added
+
+    def _shrink(self) -> None:
+        """Drop old ids, unless the rest has no text: the next token would then be decoded as the first one."""
+        recent = self._ids[-_WINDOW:]
+        text = self._decode(recent)
+        if text:
+            self._ids, self._returned = recent, len(text)
+
+
+def is_byte(piece: str) -> bool:
+    """Whether a piece is a byte in SentencePiece's notation: '<0xE2>'."""
+    return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
+
+
+class StopStrings:
+    """Pass text through up to the stop string that begins first, which is left out.
+
+    Text that could be the beginning of a stop string is held back until it is certain. `stopped` is true once a stop
+    string has occurred; from then on nothing passes. The result does not depend on how the text is cut into `push`es.
+    """
+
+    def __init__(self, stops: Sequence[str]):
+        """Raises UsageError for an empty stop string, which would end every text before it begins."""
+        if isinstance(stops, str) or "" in stops:
+            raise UsageError("stop strings must be a list of strings that are not empty")
+        self._stops = tuple(stops)
+        self._longest = max(map(len, stops), default=0)
+        self._held = ""
+        self.stopped = False
+
+    def push(self, text: str) -> str:
+        """The text that certainly comes before any stop string; '' once stopped."""
+        if self.stopped:
+            return ""
+        self._held += text
+        match, open_from = self._first_match(), self._first_open()
+        if match is not None and match <= open_from:
+            return self._stop_at(match)
+        return self._release(open_from)
+
+    def finish(self) -> str:
+        """The text that was held back, now that no more text comes; up to the stop string if it contains one."""
+        match = None if self.stopped else self._first_match()
+        return self._release(len(self._held)) if match is None else self._stop_at(match)
+
+    def _first_match(self) -> int | None:
+        positions = [position for stop in self._stops if (position := self._held.find(stop)) >= 0]
+        return min(positions, default=None)
+
+    def _first_open(self) -> int:
+        """The position where the first unfinished stop string may begin; the end if none can.
+
+        An unfinished 'abcd' goes before a complete 'c' inside it: only the whole text decides which begins first.
+        """
+        length = len(self._held)
+        for start in range(max(0, length - self._longest + 1), length):
+            if any(stop.startswith(self._held[start:]) and length - start < len(stop) for stop in self._stops):
+                return start
+        return length
+
+    def _stop_at(self, position: int) -> str:
+        passed = self._held[:position]
+        self._held, self.stopped = "", True
+        return passed
+
+    def _release(self, position: int) -> str:
+        passed, self._held = self._held[:position], self._held[position:]
+        return passed

@@ -1,0 +1,257 @@
+"""The content of a tokenizer.json: write one, read what it states, declare start and end tokens in it.
+
+Everything that a Tokenizer knows about itself is derived from this JSON, so it survives saving and loading without
+any other file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+TokenizerJson = dict[str, Any]  # the content of a tokenizer.json, or a part of it
+
+END = "<|endoftext|>"
+UNKNOWN = "<|unknown|>"
+UNKNOWN_WORD, WORD_END = "<unk>", "</w>"  # OpenAI GPT's
+
+# The token that ends a document, under the names that published tokenizers give it; the first one present is used.
+END_NAMES = (
+    END,  # GPT-2, Qwen base models, and everything trained here
+    "<|end_of_text|>",  # Llama 3
+    "</s>",  # Llama 1 and 2, Mistral, T5
+    "<eos>",  # Gemma
+    "<EOS>",
+    "<|im_end|>",  # chat models without any of the above
+    "<|eos|>",
+    "[EOS]",
+)
+
+# --- how text is split into words ------------------------------------------------------------------------------------
+
+# The patterns as published (Qwen/Qwen2-7B and meta-llama/Meta-Llama-3-8B, tokenizer.json).
+QWEN2_PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+LLAMA3_PATTERN = QWEN2_PATTERN.replace(r"|\p{N}|", r"|\p{N}{1,3}|")
+
+EVERY_CHARACTER: TokenizerJson = {
+    "type": "Split",
+    "pattern": {"Regex": r"[\s\S]"},
+    "behavior": "Isolated",
+    "invert": False,
+}
+WORD_SPLIT: TokenizerJson = {
+    "type": "Sequence",
+    "pretokenizers": [{"type": "WhitespaceSplit"}, {"type": "Punctuation", "behavior": "Isolated"}],
+}
+
+
+def byte_level_split(use_regex: bool, prefix_space: bool = False) -> TokenizerJson:
+    """Bytes as printable characters, split by GPT-2's pattern if `use_regex`, else not split."""
+    return {"type": "ByteLevel", "add_prefix_space": prefix_space, "trim_offsets": True, "use_regex": use_regex}
+
+
+def pattern_split(pattern: str, prefix_space: bool = False) -> TokenizerJson:
+    """Text split by a regular expression (Oniguruma syntax), then bytes as printable characters."""
+    split = {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
+    return {"type": "Sequence", "pretokenizers": [split, byte_level_split(use_regex=False, prefix_space=prefix_space)]}
+
+
+def digit_split() -> TokenizerJson:
+    """SmolLM's split: single digits, then GPT-2's pattern."""
+    digits = {"type": "Digits", "individual_digits": True}
+    return {"type": "Sequence", "pretokenizers": [digits, byte_level_split(use_regex=True)]}
+
+
+# --- writing one -----------------------------------------------------------------------------------------------------
+
+
+def word_level_json(tokens: Sequence[str], special: Sequence[str]) -> TokenizerJson:
+    """Whole words with ids in the given order; white space and punctuation end a word."""
+    return _tokenizer_json(_word_level(tokens), special, WORD_SPLIT, None)
+
+
+def character_json(tokens: Sequence[str], special: Sequence[str]) -> TokenizerJson:
+    """Single characters with ids in the given order."""
+    return _tokenizer_json(_word_level(tokens), special, EVERY_CHARACTER, {"type": "Fuse"})
+
+
+def byte_level_json(vocabulary: dict[str, int], merges: Sequence[Any], split: TokenizerJson) -> TokenizerJson:
+    """Byte-level BPE; `<|endoftext|>` is a special token if the vocabulary has it."""
+    model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}
+    special = [END] if END in vocabulary else []
+    return _tokenizer_json(model, special, split, byte_level_split(use_regex=True))
+
+
+def openai_gpt_json(vocabulary: dict[str, int], merges: Sequence[Any]) -> TokenizerJson:
+    """OpenAI GPT's BPE: lower case without accents, words and punctuation apart, `</w>` at the end of each."""
+    kind = {"type": "BPE", "unk_token": UNKNOWN_WORD, "end_of_word_suffix": WORD_END}
+    model = {**kind, "vocab": vocabulary, "merges": list(merges)}
+    special = [UNKNOWN_WORD] if UNKNOWN_WORD in vocabulary else []
+    decoder = {"type": "BPEDecoder", "suffix": WORD_END}
+    bert = {"clean_text": True, "handle_chinese_chars": True, "strip_accents": None, "lowercase": True}
+    content = _tokenizer_json(model, special, {"type": "BertPreTokenizer"}, decoder)
+    return {**content, "normalizer": {"type": "BertNormalizer", **bert}}
+
+
+def special_token(name: str, token_id: int) -> TokenizerJson:
+    """The entry of a special token in `added_tokens`."""
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": name, **flags, "special": True}
+
+
+def _tokenizer_json(
+    model: TokenizerJson, special: Sequence[str], split: TokenizerJson, decoder: TokenizerJson | None
+) -> TokenizerJson:
+    added = [special_token(name, model["vocab"][name]) for name in special]
+    return {"version": "1.0", "added_tokens": added, "pre_tokenizer": split, "decoder": decoder, "model": model}
+
+
+def _word_level(tokens: Sequence[str]) -> TokenizerJson:
+    # The format requires the name of an unknown token even if the vocabulary has none; unknown words are then refused.
+    vocabulary = {token: token_id for token_id, token in enumerate(tokens)}
+    return {"type": "WordLevel", "vocab": vocabulary, "unk_token": UNKNOWN}
+
+
+# --- reading what it states ------------------------------------------------------------------------------------------
+
+
+def kind_of(content: TokenizerJson) -> str:
+    """'characters', 'words', 'bytes' or 'bpe'; 'unigram' and 'wordpiece' for loaded tokenizers of those families."""
+    model = content["model"]
+    if model["type"] == "WordLevel":
+        return "characters" if content["pre_tokenizer"] == EVERY_CHARACTER else "words"
+    if model["type"] == "BPE" and is_byte_level(content) and not model["merges"]:
+        return "bytes"
+    return model["type"].lower()
+
+
+def is_byte_level(content: TokenizerJson) -> bool:
+    """Whether the vocabulary spells bytes in GPT-2's table."""
+    decoder = content["decoder"]
+    return decoder is not None and decoder["type"] == "ByteLevel"
+
+
+def special_tokens(content: TokenizerJson) -> dict[str, int]:
+    """Name to id of every special token, in order of their ids."""
+    special = [token for token in content["added_tokens"] if token["special"]]
+    return {token["content"]: token["id"] for token in sorted(special, key=lambda token: token["id"])}
+
+
+def added_tokens(content: TokenizerJson) -> dict[str, int]:
+    """Name to id of every token that was added to the model's own vocabulary, special or not, in order of their ids."""
+    return {token["content"]: token["id"] for token in sorted(content["added_tokens"], key=lambda token: token["id"])}
+
+
+def token_id(content: TokenizerJson, name: str) -> int | None:
+    """The id of a token, added or of the model's own vocabulary; None if there is none of that name."""
+    added = {token["content"]: token["id"] for token in content["added_tokens"]}
+    vocabulary = content["model"]["vocab"]
+    if isinstance(vocabulary, list):  # Unigram: pairs of piece and score, in order of their ids
+        vocabulary = {piece: index for index, (piece, _) in enumerate(vocabulary)}
+    return added.get(name, vocabulary.get(name))
+
+
+def unknown_id(content: TokenizerJson) -> int | None:
+    """The id of the unknown token, or None."""
+    model = content["model"]
+    if model["type"] == "Unigram":
+        return model["unk_id"]
+    return token_id(content, model["unk_token"])
+
+
+def start_ids(content: TokenizerJson) -> tuple[int, ...]:
+    """The ids that the tokenizer's own template puts before every text (Llama's <s>); none for GPT-2."""
+    return _around(content)[0]
+
+
+def closing_ids(content: TokenizerJson) -> tuple[int, ...]:
+    """The ids that the tokenizer's own template puts after every text, as in models for text embeddings."""
+    return _around(content)[1]
+
+
+def _around(content: TokenizerJson) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    for template in _templates(content):
+        steps = template["single"]
+        text_index = next((index for index, step in enumerate(steps) if "Sequence" in step), len(steps))
+        before, after = (_ids_of(part, template) for part in (steps[:text_index], steps[text_index + 1 :]))
+        if before or after:
+            return before, after
+    return (), ()
+
+
+def _ids_of(steps: list[dict[str, Any]], template: dict[str, Any]) -> tuple[int, ...]:
+    names = [step["SpecialToken"]["id"] for step in steps if "SpecialToken" in step]
+    return tuple(token_id for name in names for token_id in template["special_tokens"][name]["ids"])
+
+
+def end_ids(content: TokenizerJson) -> tuple[int, ...]:
+    """The ids that end a text, the one that ends a document first.
+
+    They are those that the template declares (see `with_ends`), else the first of END_NAMES.
+    """
+    starts = start_ids(content)
+    for template in _templates(content):
+        used = _used_in(template)
+        entries = template["special_tokens"]
+        unused = [token_id for name, entry in entries.items() if name not in used for token_id in entry["ids"]]
+        closing = [token_id for entry in entries.values() for token_id in entry["ids"] if token_id not in starts]
+        if candidates := unused or closing[:1]:
+            return tuple(candidates)
+    special = special_tokens(content)
+    return tuple(special[name] for name in END_NAMES if name in special)[:1]
+
+
+# --- declaring start and end tokens ----------------------------------------------------------------------------------
+
+
+def with_ends(content: TokenizerJson, tokens: Sequence[str]) -> TokenizerJson:
+    """The same tokenizer, declaring `tokens` (special tokens of it) as those that end a text; the first, a document.
+
+    A tokenizer.json has no field for it, and unknown fields are refused. A template that lists tokens without using
+    them is valid everywhere and changes no ids.
+    """
+    special = special_tokens(content)
+    template = next(_templates(content), _plain_template())
+    used = {name: entry for name, entry in template["special_tokens"].items() if name in _used_in(template)}
+    # An entry may have any name. The first token's own would replace the entry of a start token that is the same token.
+    name = f"end: {tokens[0]}" if tokens[0] in used else tokens[0]
+    declared = {name: {"id": name, "ids": [special[token] for token in tokens], "tokens": list(tokens)}}
+    return _with_template(content, {**template, "special_tokens": used | declared})
+
+
+def with_start(content: TokenizerJson, token: str) -> TokenizerJson:
+    """The same tokenizer with a template that puts `token` (one of its special tokens) before every text."""
+    step = {"SpecialToken": {"id": token, "type_id": 0}}
+    entry = {token: {"id": token, "ids": [special_tokens(content)[token]], "tokens": [token]}}
+    plain = _plain_template()
+    single, pair = ([step, *plain[name]] for name in ("single", "pair"))
+    return _with_template(content, {**plain, "single": single, "pair": pair, "special_tokens": entry})
+
+
+def _with_template(content: TokenizerJson, template: dict[str, Any]) -> TokenizerJson:
+    others = [step for step in _post_processors(content) if step["type"] != "TemplateProcessing"]
+    return {**content, "post_processor": {"type": "Sequence", "processors": [*others, template]}}
+
+
+def _used_in(template: dict[str, Any]) -> set[str]:
+    steps = (*template["single"], *template["pair"])
+    return {step["SpecialToken"]["id"] for step in steps if "SpecialToken" in step}
+
+
+def _plain_template() -> dict[str, Any]:
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in "AB")
+    return {"type": "TemplateProcessing", "single": [first], "pair": [first, second], "special_tokens": {}}
+
+
+def _post_processors(content: TokenizerJson) -> list[dict[str, Any]]:
+    processor = content["post_processor"]
+    if processor is None:
+        return []
+    return processor["processors"] if processor["type"] == "Sequence" else [processor]
+
+
+def _templates(content: TokenizerJson) -> Iterator[dict[str, Any]]:
+    return (step for step in _post_processors(content) if step["type"] == "TemplateProcessing")
