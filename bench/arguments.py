@@ -14,8 +14,8 @@ from rich.table import Table
 
 WIDTH = 80  # columns of the printed tables
 
-Report = dict[str, Any]
-PrintTables = Callable[[Console, Report], None]
+BenchmarkReport = dict[str, Any]
+PrintTables = Callable[[Console, BenchmarkReport], None]
 
 
 def make_parser(description: str, quick: str, *, with_threads: bool = False) -> argparse.ArgumentParser:
@@ -34,12 +34,12 @@ def use_threads(threads: int | None) -> None:
         torch.set_num_threads(threads)
 
 
-def start_report(benchmark: str, *packages: str) -> Report:
+def start_report(benchmark: str, *packages: str) -> BenchmarkReport:
     """The first entries of a report: the benchmark, the machine, and the versions of torch, foretell and `packages`."""
     return {"benchmark": benchmark, "machine": describe_machine(), "versions": describe_versions(*packages)}
 
 
-def print_report(report: Report, print_tables: PrintTables, *, as_json: bool) -> None:
+def print_report(report: BenchmarkReport, print_tables: PrintTables, *, as_json: bool) -> None:
     """Print a report to stdout: one JSON object, or the environment followed by the benchmark's tables."""
     if as_json:
         print(json.dumps(report))

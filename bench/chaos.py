@@ -25,7 +25,7 @@ from typing import Any
 from unittest import mock
 
 import torch
-from arguments import Report, make_parser, print_report, start_report
+from arguments import BenchmarkReport, make_parser, print_report, start_report
 from measure import note
 from processes import fork, time_in_child, wait_for
 from rich.console import Console
@@ -238,7 +238,7 @@ def empty(out: Path) -> Path:
 # --- the summary -----------------------------------------------------------------------------------------------------
 
 
-def print_summary(console: Console, report: Report) -> None:
+def print_summary(console: Console, report: BenchmarkReport) -> None:
     """The counts, and the failures."""
     kills, damages = Counter(report["killed"]), Counter(report["damaged"])
     lines = [f"{kills.total()} kills in {report['runs']} runs; {report['seconds']:.0f} s in total"]

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from arguments import Report, make_parser, make_table, print_report, start_report, use_threads
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
 from gpt2_names import gpt2_weights
 from measure import Run, Spread, note, rate, speed_ratio, time_interleaved
 from rich.console import Console
@@ -54,16 +54,16 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """The sizes of one set of measurements."""
+class BenchmarkSize:
+    """Batch sizes, new tokens and timed rounds of a benchmark run."""
 
     batch_sizes: tuple[int, ...]
     new_tokens: int
     rounds: int
 
 
-FULL = Plan(batch_sizes=(1, 16), new_tokens=128, rounds=5)
-QUICK = Plan(batch_sizes=(1,), new_tokens=32, rounds=3)
+FULL = BenchmarkSize(batch_sizes=(1, 16), new_tokens=128, rounds=5)
+QUICK = BenchmarkSize(batch_sizes=(1,), new_tokens=32, rounds=3)
 
 
 def main() -> None:
@@ -75,7 +75,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     use_threads(arguments.threads)
-    plan = QUICK if arguments.quick else FULL
+    size = QUICK if arguments.quick else FULL
     has_peer = importlib.util.find_spec("transformers") is not None
     config = preset_config("gpt2")
     rows: list[dict[str, Any]] = []
@@ -83,15 +83,15 @@ def main() -> None:
     for dtype in ("float32", "bfloat16"):
         programs = make_programs(config, DTYPES[dtype], has_peer)
         if has_peer and dtype == "float32":
-            agreement = compare_tokens(programs, config, plan.new_tokens)
-        rows += measure(programs, dtype, config, plan)
+            agreement = compare_tokens(programs, config, size.new_tokens)
+        rows += measure(programs, dtype, config, size)
     report = {
         **start_report("decode", "transformers"),
         "quick": arguments.quick,
         "missing": [] if has_peer else [NO_PEER],
         "parameters": count_parameters(config),
         "prompt_length": PROMPT_LENGTH,
-        **asdict(plan),
+        **asdict(size),
         "agreement_float32": agreement,
         "ratio_to_transformers": headline(rows),
         "rows": rows,
@@ -182,19 +182,19 @@ def compare_tokens(programs: list[Program], config: ModelConfig, new_tokens: int
     return {"same": same, "of": new_tokens}
 
 
-def measure(programs: list[Program], dtype: str, config: ModelConfig, plan: Plan) -> list[dict[str, Any]]:
+def measure(programs: list[Program], dtype: str, config: ModelConfig, size: BenchmarkSize) -> list[dict[str, Any]]:
     """Measure all tasks in one precision; returns a row per program and task."""
     rows = []
-    for batch_size in plan.batch_sizes:
-        note(f"{dtype}: generating, batch {batch_size}, {plan.rounds} rounds after one warm-up round")
+    for batch_size in size.batch_sizes:
+        note(f"{dtype}: generating, batch {batch_size}, {size.rounds} rounds after one warm-up round")
         prompts = make_prompts(batch_size, PROMPT_LENGTH, config)
         capable = [program for program in programs if batch_size == 1 or program.name != "llama.cpp"]
-        runs = {program.name: bind_generate(program, prompts, plan.new_tokens) for program in capable}
-        seconds = time_interleaved(runs, plan.rounds)
-        rows += make_rows("generate", dtype, batch_size, batch_size * plan.new_tokens, seconds)
+        runs = {program.name: bind_generate(program, prompts, size.new_tokens) for program in capable}
+        seconds = time_interleaved(runs, size.rounds)
+        rows += make_rows("generate", dtype, batch_size, batch_size * size.new_tokens, seconds)
     note(f"{dtype}: reading a prompt of {PREFILL_LENGTH} tokens")
     prompts = make_prompts(1, PREFILL_LENGTH, config)
-    seconds = time_interleaved({program.name: bind_read(program, prompts) for program in programs}, plan.rounds)
+    seconds = time_interleaved({program.name: bind_read(program, prompts) for program in programs}, size.rounds)
     return rows + make_rows("read", dtype, 1, PREFILL_LENGTH, seconds)
 
 
@@ -238,7 +238,7 @@ def headline(rows: list[dict[str, Any]]) -> float | None:
     return ratio["median"] if ratio else None
 
 
-def print_tables(console: Console, report: Report) -> None:
+def print_tables(console: Console, report: BenchmarkReport) -> None:
     """The table: median (low-high) of the rounds."""
     console.print(f"\nGPT-2's shape with random weights, {report['parameters']:,} parameters", style="bold")
     console.print(f"generate: {report['prompt_length']} prompt tokens, {report['new_tokens']} new tokens", style="bold")

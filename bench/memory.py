@@ -12,7 +12,7 @@ and 2 for the weights in bfloat16.
 from __future__ import annotations
 
 import torch
-from arguments import Report, make_parser, make_table, print_report, start_report
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from rich.console import Console
 from torch import Tensor
 
@@ -63,7 +63,7 @@ def saved_bytes(objective: Objective, rows: int, length: int, dtype: torch.dtype
     return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
-def print_tables(console: Console, report: Report) -> None:
+def print_tables(console: Console, report: BenchmarkReport) -> None:
     """A row per context length, in kB."""
     table = make_table(("context", *CONTENDERS), title="kept for the backward pass, kB per token")
     for length, row in report["bytes_per_token"].items():

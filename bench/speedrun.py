@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from arguments import Report, make_parser, print_report, start_report
+from arguments import BenchmarkReport, make_parser, print_report, start_report
 from measure import note
 from rich.console import Console
 
@@ -140,7 +140,7 @@ def run(text: Characters, seed: int, steps: int | None) -> dict[str, Any]:
     return {"seed": seed, "minutes_to_target": reached, "best": min(point["loss"] for point in curve), "curve": curve}
 
 
-def print_tables(console: Console, report: Report) -> None:
+def print_tables(console: Console, report: BenchmarkReport) -> None:
     """A line per seed."""
     console.print(f"{report['parameters']:,} parameters, target loss {report['target']}")
     for result in report["runs"]:

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from arguments import Report, make_parser, make_table, print_report, start_report
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
 from measure import note
 from processes import peak_memory_in_child
 from rich.console import Console
@@ -112,7 +112,7 @@ def prepare(text: Path, kind: str, result: Path) -> None:
     result.write_text(json.dumps({"tokens": tokens, "seconds": seconds, "mb_per_second": clock.rate}))
 
 
-def print_tables(console: Console, report: Report) -> None:
+def print_tables(console: Console, report: BenchmarkReport) -> None:
     """A row per tokenizer kind and text size."""
     columns = ("kind", "MB", "tokens", "seconds", "MB/s", "peak MB", "above base")
     table = make_table(columns, words={"kind"})

@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from arguments import Report, make_parser, make_table, print_report, start_report, use_threads
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
 from gpt2_names import gpt2_weights
 from measure import Run, Spread, measure_peak_flops, note, rate, speed_ratio, time_interleaved
 from rich.console import Console
@@ -295,7 +295,7 @@ def make_row(
     }
 
 
-def print_tables(console: Console, report: Report) -> None:
+def print_tables(console: Console, report: BenchmarkReport) -> None:
     """A table per workload: median (low-high) of the rounds."""
     for workload in report["workloads"]:
         console.print(f"\n{workload_title(workload)}", style="bold")
