@@ -44,7 +44,7 @@ def print_report(report: BenchmarkReport, print_tables: PrintTables, *, as_json:
     if as_json:
         print(json.dumps(report))
         return
-    console = Console(highlight=False, width=WIDTH)
+    console = Console(highlight=False, markup=False, width=WIDTH)  # `foretell[dev]` is not markup
     console.print(heading(report["machine"], report["versions"]))
     print_tables(console, report)
 

@@ -250,7 +250,7 @@ def print_summary(console: Console, report: BenchmarkReport) -> None:
     ]
     ends = report["runs"] + report["resumed"]
     lines += [f"{ends} resumed runs compared bit by bit with the uninterrupted one: {len(report['unequal'])} differ"]
-    console.print("\n".join([*lines, *report["unequal"], *report["unnoticed"][:10]]), soft_wrap=True, markup=False)
+    console.print("\n".join([*lines, *report["unequal"], *report["unnoticed"][:10]]), soft_wrap=True)
 
 
 if __name__ == "__main__":
