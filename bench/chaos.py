@@ -1,19 +1,17 @@
-"""What training survives: real kills at random moments, and damage to every file of a checkpoint.
+"""Crash tests of training: SIGKILL at random moments, and damage to every file of a checkpoint.
 
     python bench/chaos.py           100 kills and 10,000 damages: some minutes on two cores (this is `make chaos`)
     python bench/chaos.py --quick   10 kills and 500 damages: under a minute
 
-Each run is killed (SIGKILL) until it had its share, at moments that the seed decides, from before its text is read to
-after its last save. It then goes on to its end, which must equal that of the run that was never stopped, to the bit:
-weights, moments, training state, metrics and samples. Damage is a changed byte, a cut, a deletion or appended bytes, in
-any file of the newest checkpoint: it must be noticed, the file named, and the checkpoint before used. Exit code 1 where
-anything does not hold.
+Each run is killed up to four times, at moments that the seed decides, from before its text is read to after its last
+save. Then it is resumed to its end. The result must be bit-identical to that of a run that was never stopped: weights,
+optimizer moments, training state, metrics and samples. Damage is a changed byte, a truncation, a deletion or appended
+bytes, in any file of the newest checkpoint. It must be detected, the file named, and the checkpoint before it used.
+Exit code 1 if any of this fails.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 import logging
 import os
 import random
@@ -28,8 +26,10 @@ from typing import Any
 from unittest import mock
 
 import torch
-from measure import describe_machine, describe_versions, heading, note
-from processes import begin, time_of, wait_for
+from arguments import BenchmarkReport, make_parser, print_report, start_report
+from measure import note
+from processes import fork, time_in_child, wait_for
+from rich.console import Console
 
 from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError
@@ -41,8 +41,8 @@ from foretell.session import session
 from foretell.session.reporter import Reporter
 
 TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
-KILLS_A_RUN = 4
-RESUMED_EVERY = 200  # of the damages, so many apart, are followed by a whole training
+KILLS_PER_RUN = 4
+RESUMED_EVERY = 200  # after each so many damages, training is resumed to its end
 SHAPE = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 8, "dropout": 0.2}
 TRAINING = {
     "steps": 8,
@@ -54,44 +54,45 @@ TRAINING = {
 
 
 @dataclass
-class Report:
-    """What was tried and what held."""
+class Findings:
+    """Counts of what was tried, and a line for each failure."""
 
     runs: int = 0
     unequal: list[str] = field(default_factory=list)
-    killed: Counter[str] = field(default_factory=Counter)  # where the kill fell
-    damaged: Counter[str] = field(default_factory=Counter)  # kind of damage
+    killed: Counter[str] = field(default_factory=Counter)  # by what the process was doing
+    damaged: Counter[str] = field(default_factory=Counter)  # by kind of damage
     unnoticed: list[str] = field(default_factory=list)
     resumed: int = 0
 
 
 def main() -> None:
-    """Kill, damage, and print a summary or one JSON object."""
-    arguments = parse_arguments()
+    """Kill, damage, and print a summary or one JSON object; exit with 1 after a failure."""
+    parser = make_parser("Crash tests of training: kills and damage.", "10 kills and 500 damages: under a minute")
+    parser.add_argument("--seed", type=int, default=1, help="decides the moments of the kills, and the damages")
+    arguments = parser.parse_args()
     kills, damages = (10, 500) if arguments.quick else (100, 10_000)
-    torch.set_num_threads(1)  # more would not survive the copying of the process
+    torch.set_num_threads(1)  # a thread pool does not survive the fork
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    report, choose, started = Report(), random.Random(arguments.seed), time.perf_counter()
-    # a picture of the loss takes longer than these trainings
+    findings, rng, started = Findings(), random.Random(arguments.seed), time.perf_counter()
+    # drawing the loss curve takes longer than these trainings
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(session, "draw_curve"):
-        whole = Path(folder) / "whole"
-        train(whole)
-        kill_runs(whole, kills, choose, report)
-        damage_checkpoints(whole, damages, choose, report)
-    finish(report, arguments, time.perf_counter() - started)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="What training survives: kills and damage.")
-    parser.add_argument("--quick", action="store_true", help="10 kills and 500 damages: under a minute")
-    parser.add_argument("--seed", type=int, default=1, help="decides about moments and damages")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
+        uninterrupted = Path(folder) / "uninterrupted"
+        train(uninterrupted)
+        kill_runs(uninterrupted, kills, rng, findings)
+        damage_checkpoints(uninterrupted, damages, rng, findings)
+    report = {
+        **start_report("chaos"),
+        "quick": arguments.quick,
+        "seed": arguments.seed,
+        "seconds": round(time.perf_counter() - started, 1),
+        **vars(findings),
+    }
+    print_report(report, print_summary, as_json=arguments.json)
+    raise SystemExit(1 if findings.unequal or findings.unnoticed else 0)
 
 
 def train(out: Path) -> None:
-    """Begin or go on with the tiny run: accumulation, dropout, bfloat16, a validation text, samples."""
+    """Start or resume a tiny run with gradient accumulation, dropout, bfloat16, a validation text and samples."""
     sections = {"model": SHAPE, "tokenizer": {"kind": "bytes"}, "training": TRAINING}
     request = Request(
         lambda: [TextDocument("cats.txt", TEXT)],
@@ -108,56 +109,56 @@ def train(out: Path) -> None:
 # --- kills -----------------------------------------------------------------------------------------------------------
 
 
-def kill_runs(whole: Path, kills: int, choose: random.Random, report: Report) -> None:
-    """Runs that are killed again and again, each then compared with the one that was not."""
-    seconds = min(time_of(lambda: train(fresh(whole.with_name("timed")))) for _ in range(3))
+def kill_runs(uninterrupted: Path, kills: int, rng: random.Random, findings: Findings) -> None:
+    """Kill runs repeatedly, resume each to its end, and compare it with the uninterrupted run."""
+    seconds = min(time_in_child(lambda: train(empty(uninterrupted.with_name("timed")))) for _ in range(3))
     note(f"{kills} kills, within {seconds:.2f} s of each start")
     done = 0
     while done < kills:
-        out = fresh(whole.with_name("killed"))
-        for _ in range(KILLS_A_RUN):
-            done += killed_after(choose.uniform(0, 1.1 * seconds), out, report)
+        out = empty(uninterrupted.with_name("killed"))
+        for _ in range(KILLS_PER_RUN):
+            done += kill_after(rng.uniform(0, 1.1 * seconds), out, findings)
             if done == kills:
                 break
-        report.runs += 1
-        code = wait_for(begin(lambda out=out: train(out)))
-        compare(out, whole, f"run {report.runs}", code, report)
+        findings.runs += 1
+        code = wait_for(fork(lambda out=out: train(out)))
+        compare(out, uninterrupted, f"run {findings.runs}", code, findings)
 
 
-def killed_after(seconds: float, out: Path, report: Report) -> bool:
-    """Train in another process and kill it; False where it had ended before."""
-    child = begin(lambda: train(out))
+def kill_after(seconds: float, out: Path, findings: Findings) -> bool:
+    """Train in a child process and kill it after `seconds`; False if it ended before."""
+    child_id = fork(lambda: train(out))
     time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    if wait_for(child) != -signal.SIGKILL:
+    os.kill(child_id, signal.SIGKILL)
+    if wait_for(child_id) != -signal.SIGKILL:
         return False
-    report.killed[phase(out)] += 1
+    findings.killed[phase(out)] += 1
     return True
 
 
 def phase(out: Path) -> str:
-    """What a process was doing when it was killed, by what it left."""
+    """What a killed process was doing, judged by the files that it left."""
     if not is_run(out):
         return "before the run was prepared"
     if list((out / "checkpoints").glob("*.replaced")) or list((out / "checkpoints").glob(".tmp-*")):
         return "while a checkpoint was written or removed"
     if list(out.glob(".tmp-*")) or list((out / "samples").glob(".tmp-*")):
         return "while another file was written"
-    return "between its writings"
+    return "between writes"
 
 
-def compare(out: Path, whole: Path, what: str, code: int, report: Report) -> None:
-    """Note in which parts a run that was stopped ends otherwise than the one that was not."""
+def compare(out: Path, uninterrupted: Path, name: str, code: int, findings: Findings) -> None:
+    """Record how the end of a stopped run differs from that of the uninterrupted one."""
     if code != 0:
-        report.unequal.append(f"{what}: exit code {code}")
+        findings.unequal.append(f"{name}: exit code {code}")
         return
-    found, expected = final_state(out), final_state(whole)
-    if other := [part for part in expected if found[part] != expected[part]]:
-        report.unequal.append(f"{what}: other {', '.join(other)}")
+    actual, expected = final_state(out), final_state(uninterrupted)
+    if different := [part for part in expected if actual[part] != expected[part]]:
+        findings.unequal.append(f"{name}: different {', '.join(different)}")
 
 
 def final_state(out: Path) -> dict[str, Any]:
-    """Everything that a run ends with, but how long it took and what it was killed over."""
+    """Everything that a run leaves, without the times that it took."""
     last = list_checkpoints(out / "checkpoints")[-1]
     training = last.training()
     del training["progress"]["seconds"]
@@ -175,82 +176,82 @@ def final_state(out: Path) -> dict[str, Any]:
 # --- damage ----------------------------------------------------------------------------------------------------------
 
 
-def change_byte(path: Path, choose: random.Random) -> None:
+def change_byte(path: Path, rng: random.Random) -> None:
     content = bytearray(path.read_bytes())
-    content[choose.randrange(len(content))] ^= choose.randrange(1, 256)
+    content[rng.randrange(len(content))] ^= rng.randrange(1, 256)
     path.write_bytes(content)
 
 
-def cut(path: Path, choose: random.Random) -> None:
-    os.truncate(path, choose.randrange(path.stat().st_size))
+def cut(path: Path, rng: random.Random) -> None:
+    os.truncate(path, rng.randrange(path.stat().st_size))
 
 
-def delete(path: Path, choose: random.Random) -> None:
+def delete(path: Path, rng: random.Random) -> None:
     path.unlink()
 
 
-def append(path: Path, choose: random.Random) -> None:
+def append(path: Path, rng: random.Random) -> None:
     with path.open("ab") as file:
-        file.write(choose.choice([b"\0", b"\n", b" ", choose.randbytes(choose.randrange(1, 64))]))
+        file.write(rng.choice([b"\0", b"\n", b" ", rng.randbytes(rng.randrange(1, 64))]))
 
 
 DAMAGES = {"byte changed": change_byte, "cut": cut, "deleted": delete, "bytes appended": append}
 
 
-def damage_checkpoints(whole: Path, count: int, choose: random.Random, report: Report) -> None:
-    """One damage after the other to the newest checkpoint of a run, each mended before the next."""
+def damage_checkpoints(uninterrupted: Path, count: int, rng: random.Random, findings: Findings) -> None:
+    """Damage the newest checkpoint of a run `count` times, and repair it after each damage."""
     note(f"{count:,} damages")
-    out = whole.with_name("damaged")
-    shutil.copytree(whole, fresh(out))
+    out = uninterrupted.with_name("damaged")
+    shutil.copytree(uninterrupted, empty(out))
     before, newest = list_checkpoints(out / "checkpoints")[-2:]
     names = sorted(path.name for path in newest.directory.iterdir())
-    for number in range(count):
-        kind, path = choose.choice(list(DAMAGES)), newest.directory / choose.choice(names)
+    for index in range(count):
+        kind, path = rng.choice(list(DAMAGES)), newest.directory / rng.choice(names)
         content = path.read_bytes()
-        DAMAGES[kind](path, choose)
-        report.damaged[kind] += 1
-        if not is_noticed(out, path, before.step):
-            report.unnoticed.append(f"{number}: {kind}, {path.name}")
-        if number % RESUMED_EVERY == 0:
-            report.resumed += 1
-            resume_damaged(out, whole, f"damage {number}: {kind}, {path.name}", report)
+        DAMAGES[kind](path, rng)
+        findings.damaged[kind] += 1
+        if not is_detected(out, path, before.step):
+            findings.unnoticed.append(f"{index}: {kind}, {path.name}")
+        if index % RESUMED_EVERY == 0:
+            findings.resumed += 1
+            resume_damaged(out, uninterrupted, f"damage {index}: {kind}, {path.name}", findings)
         path.write_bytes(content)
 
 
-def is_noticed(out: Path, path: Path, step_before: int) -> bool:
-    """Is the damaged file named, and the checkpoint before used?"""
-    lines = Lines()
-    logging.getLogger("foretell").addHandler(lines)
+def is_detected(out: Path, path: Path, step_before: int) -> bool:
+    """True if the damaged file is named in the log and the checkpoint before it is used."""
+    handler, logger = LineHandler(), logging.getLogger("foretell")
+    logger.addHandler(handler)
     try:
-        used = Run(out).last_intact().step
+        used_step = Run(out).last_intact().step
     except CheckpointError:
         return False
     finally:
-        logging.getLogger("foretell").removeHandler(lines)
-    return used == step_before and len(lines.logged) == 1 and str(path) in lines.logged[0]
+        logger.removeHandler(handler)
+    return used_step == step_before and len(handler.lines) == 1 and str(path) in handler.lines[0]
 
 
-class Lines(logging.Handler):
+class LineHandler(logging.Handler):
     """Collects the lines of the log."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.logged: list[str] = []
+        self.lines: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.logged.append(record.getMessage())
+        self.lines.append(record.getMessage())
 
 
-def resume_damaged(out: Path, whole: Path, what: str, report: Report) -> None:
-    """Train on from the checkpoint before the damaged one, in a copy; the end must be the same."""
-    copy = fresh(out.with_name("resumed"))
+def resume_damaged(out: Path, uninterrupted: Path, name: str, findings: Findings) -> None:
+    """Resume a copy of a damaged run to its end, and compare it with the uninterrupted run."""
+    copy = empty(out.with_name("resumed"))
     shutil.copytree(out, copy)
-    code = wait_for(begin(lambda: train(copy)))
-    compare(copy, whole, what, code, report)
+    code = wait_for(fork(lambda: train(copy)))
+    compare(copy, uninterrupted, name, code, findings)
 
 
-def fresh(out: Path) -> Path:
-    """The path, with nothing there."""
+def empty(out: Path) -> Path:
+    """Remove a directory if it exists; returns its path."""
     shutil.rmtree(out, ignore_errors=True)
     return out
 
@@ -258,30 +259,19 @@ def fresh(out: Path) -> Path:
 # --- the summary -----------------------------------------------------------------------------------------------------
 
 
-def finish(report: Report, arguments: argparse.Namespace, seconds: float) -> None:
-    """Print what held, and leave with 1 where something did not."""
-    machine, versions = describe_machine(), describe_versions()
-    if arguments.json:
-        names = ("runs", "killed", "unequal", "damaged", "unnoticed", "resumed")
-        values = {name: getattr(report, name) for name in names}
-        facts = {"quick": arguments.quick, "seed": arguments.seed, "seconds": round(seconds, 1)}
-        print(json.dumps({"benchmark": "chaos", **facts, "machine": machine, "versions": versions, **values}))
-    else:
-        print(heading(machine, versions))
-        print(summary(report, seconds))
-    raise SystemExit(1 if report.unequal or report.unnoticed else 0)
-
-
-def summary(report: Report, seconds: float) -> str:
-    """The numbers in a few lines, and what did not hold."""
-    lines = [f"{report.killed.total()} kills of {report.runs} runs, {seconds:.0f} s with all that follows"]
-    lines += [f"  {count:>6,} {where}" for where, count in report.killed.most_common()]
-    lines += [f"{report.damaged.total():,} damages to the newest of several checkpoints"]
-    lines += [f"  {count:>6,} {kind}" for kind, count in report.damaged.most_common()]
-    lines += [f"  {len(report.unnoticed):>6,} unnoticed, not named, or not followed by the checkpoint before"]
-    ends = report.runs + report.resumed
-    lines += [f"{ends} resumed runs compared with the uninterrupted one, to the bit: {len(report.unequal)} differ"]
-    return "\n".join([*lines, *report.unequal, *report.unnoticed[:10]])
+def print_summary(console: Console, report: BenchmarkReport) -> None:
+    """The counts, and the failures."""
+    kills, damages = Counter(report["killed"]), Counter(report["damaged"])
+    lines = [f"{kills.total()} kills in {report['runs']} runs; {report['seconds']:.0f} s in total"]
+    lines += [f"  {count:>6,} {activity}" for activity, count in kills.most_common()]
+    lines += [f"{damages.total():,} damages to the newest of several checkpoints"]
+    lines += [f"  {count:>6,} {kind}" for kind, count in damages.most_common()]
+    lines += [
+        f"  {len(report['unnoticed']):>6,} not detected, or the file not named, or the checkpoint before not used"
+    ]
+    ends = report["runs"] + report["resumed"]
+    lines += [f"{ends} resumed runs compared bit by bit with the uninterrupted one: {len(report['unequal'])} differ"]
+    console.print("\n".join([*lines, *report["unequal"], *report["unnoticed"][:10]]), soft_wrap=True)
 
 
 if __name__ == "__main__":

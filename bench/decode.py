@@ -1,28 +1,26 @@
-"""Generation speed beside transformers, on the shape of GPT-2 124M with random weights, on the CPU.
+"""Generation speed compared to transformers, for GPT-2 124M's shape with random weights, on the CPU.
 
     python bench/decode.py           batch 1 and 16, 128 new tokens: about five minutes on two cores
     python bench/decode.py --quick   batch 1, 32 new tokens, fewer rounds: under a minute
 
-Both continue the same prompt with the same weights, greedily and with cached keys and values, by their own generate
-functions, in turns; a timing includes reading the prompt. Before that their tokens are compared in float32. Without
-transformers, foretell is measured alone; with llama-cpp-python, llama.cpp is there too, where one row is generated,
-from a file in float32 or float16.
+Both continue the same prompt with the same weights, greedily and with a KV cache, through their own generate functions,
+in turns. A timing includes reading the prompt. Before the timings, their tokens are compared in float32. If
+transformers is not installed, foretell is measured alone. If llama-cpp-python is installed, llama.cpp is measured too,
+at batch size 1 only, from a file in float32 or float16.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
 from gpt2_names import gpt2_weights
-from measure import Run, Spread, describe_machine, describe_versions, heading, note, rate, speed_ratio, time_interleaved
+from measure import Run, Spread, note, rate, speed_ratio, time_interleaved
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from foretell.config import ModelConfig, SamplingConfig
@@ -38,16 +36,17 @@ from foretell.model.presets import preset_config
 PROMPT_LENGTH = 32
 PREFILL_LENGTH = 512
 SEED = 1
-STIR = 5.0  # GPT-2's initial weights, times this, say 30 different tokens among 32 instead of always the same
+# GPT-2's initial weights always generate the same token; scaled by this, they generate 30 different ones among 32
+WEIGHT_SCALE = 5.0
 NO_PEER = "transformers is missing: pip install 'foretell[dev]'"
 
-Generate = Callable[[Tensor, int], list[list[int]]]  # prompts (B, T) and a number of tokens to the new ids of each row
-Read = Callable[[Tensor], object]  # reads prompts (B, T) into a cache, up to the logits of what comes next
+Generate = Callable[[Tensor, int], list[list[int]]]  # (prompts (B, T), new tokens) -> new ids of each row
+Read = Callable[[Tensor], object]  # reads prompts (B, T) into a cache and computes the next token's logits
 
 
 @dataclass(frozen=True)
 class Program:
-    """One contender, ready in one precision."""
+    """One contender in one precision."""
 
     name: str
     generate: Generate
@@ -55,24 +54,28 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """How much is measured."""
+class BenchmarkSize:
+    """Batch sizes, new tokens and timed rounds of a benchmark run."""
 
     batch_sizes: tuple[int, ...]
     new_tokens: int
     rounds: int
 
 
-FULL = Plan(batch_sizes=(1, 16), new_tokens=128, rounds=5)
-QUICK = Plan(batch_sizes=(1,), new_tokens=32, rounds=3)
+FULL = BenchmarkSize(batch_sizes=(1, 16), new_tokens=128, rounds=5)
+QUICK = BenchmarkSize(batch_sizes=(1,), new_tokens=32, rounds=3)
 
 
 def main() -> None:
     """Measure both precisions and print a table or one JSON object."""
-    arguments = parse_arguments()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
-    plan = QUICK if arguments.quick else FULL
+    parser = make_parser(
+        "Generation speed compared to transformers, on the CPU.",
+        "batch 1, fewer tokens and rounds: under a minute",
+        with_threads=True,
+    )
+    arguments = parser.parse_args()
+    use_threads(arguments.threads)
+    size = QUICK if arguments.quick else FULL
     has_peer = importlib.util.find_spec("transformers") is not None
     config = preset_config("gpt2")
     rows: list[dict[str, Any]] = []
@@ -80,39 +83,25 @@ def main() -> None:
     for dtype in ("float32", "bfloat16"):
         programs = make_programs(config, DTYPES[dtype], has_peer)
         if has_peer and dtype == "float32":
-            agreement = compare_tokens(programs, config, plan.new_tokens)
-        rows += measure(programs, dtype, config, plan)
+            agreement = compare_tokens(programs, config, size.new_tokens)
+        rows += measure(programs, dtype, config, size)
     report = {
-        "benchmark": "decode",
+        **start_report("decode", "transformers"),
         "quick": arguments.quick,
-        "machine": describe_machine(),
-        "versions": describe_versions("transformers"),
         "missing": [] if has_peer else [NO_PEER],
         "parameters": count_parameters(config),
         "prompt_length": PROMPT_LENGTH,
-        **asdict(plan),
+        **asdict(size),
         "agreement_float32": agreement,
         "ratio_to_transformers": headline(rows),
         "rows": rows,
     }
-    if arguments.json:
-        print(json.dumps(report))
-    else:
-        print_report(report)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Generation speed beside transformers, on the CPU.")
-    parser.add_argument("--quick", action="store_true", help="batch 1, fewer tokens and rounds: under a minute")
-    parser.add_argument("--threads", type=int, help="threads for torch (default: its own choice)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
+    print_report(report, print_tables, as_json=arguments.json)
 
 
 def make_programs(config: ModelConfig, dtype: torch.dtype, has_peer: bool) -> list[Program]:
-    """Everyone who is here, with the same weights."""
-    decoder = make_stirred_decoder(config)
+    """All contenders that are installed, with the same weights."""
+    decoder = make_scaled_decoder(config)
     peers = [make_transformers(decoder, dtype)] if has_peer else []
     if importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):
         from llamacpp import make_llamacpp
@@ -122,20 +111,20 @@ def make_programs(config: ModelConfig, dtype: torch.dtype, has_peer: bool) -> li
 
 
 @torch.no_grad()
-def make_stirred_decoder(config: ModelConfig) -> Decoder:
-    """A decoder with weights so large that what it says depends on all of them, and a comparison can fail."""
+def make_scaled_decoder(config: ModelConfig) -> Decoder:
+    """A decoder with weights so large that its tokens depend on all of them, so that a comparison can fail."""
     decoder = make_decoder(config, SEED).eval()
     for parameter in decoder.trunk.parameters():
         if parameter.dim() == 2:
-            parameter.mul_(STIR)
+            parameter.mul_(WEIGHT_SCALE)
     return decoder
 
 
 def make_foretell(decoder: Decoder) -> Program:
-    """foretell's engine, which draws greedily at temperature 0."""
+    """foretell's engine, greedy: temperature 0."""
     sampler = Sampler(SamplingConfig(temperature=0, top_p=1.0))
 
-    def continue_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
+    def generate_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
         sequences = [Sequence(prompt) for prompt in prompts.tolist()]
         for _ in generate(decoder, sequences, sampler, new_tokens):
             pass
@@ -144,11 +133,11 @@ def make_foretell(decoder: Decoder) -> Program:
     def read(prompts: Tensor) -> object:
         return prefill(decoder, [Sequence(prompt) for prompt in prompts.tolist()], max_tokens=0)
 
-    return Program("foretell", continue_all, read)
+    return Program("foretell", generate_all, read)
 
 
 def make_transformers(decoder: Decoder, dtype: torch.dtype) -> Program:
-    """transformers' GPT-2, never ending before the last token."""
+    """transformers' GPT-2, without an end token, so that it never stops early."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -163,11 +152,11 @@ def make_transformers(decoder: Decoder, dtype: torch.dtype) -> Program:
         bos_token_id=None,
         eos_token_id=None,
     )
-    model: Any = transformers.GPT2LMHeadModel(shape)  # its own annotations contradict each other
+    model: Any = transformers.GPT2LMHeadModel(shape)  # the annotations of transformers contradict each other
     model.load_state_dict(gpt2_weights(decoder, inputs_first=True))
     model.to(dtype).eval()
 
-    def continue_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
+    def generate_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
         ids = model.generate(
             prompts,
             attention_mask=torch.ones_like(prompts),
@@ -182,52 +171,52 @@ def make_transformers(decoder: Decoder, dtype: torch.dtype) -> Program:
     def read(prompts: Tensor) -> object:
         return model(prompts, use_cache=True, logits_to_keep=1)
 
-    return Program("transformers", continue_all, read)
+    return Program("transformers", generate_all, read)
 
 
 def compare_tokens(programs: list[Program], config: ModelConfig, new_tokens: int) -> dict[str, int]:
-    """How many of a row's new tokens are the same in both, up to the first that is not."""
+    """The number of new tokens before the first that differs between foretell and transformers."""
     prompts = make_prompts(1, PROMPT_LENGTH, config)
     ours, theirs = (program.generate(prompts, new_tokens)[0] for program in programs[:2])
     same = next((index for index, pair in enumerate(zip(ours, theirs, strict=True)) if pair[0] != pair[1]), new_tokens)
     return {"same": same, "of": new_tokens}
 
 
-def measure(programs: list[Program], dtype: str, config: ModelConfig, plan: Plan) -> list[dict[str, Any]]:
-    """All tasks in one precision, a row for each program and task."""
+def measure(programs: list[Program], dtype: str, config: ModelConfig, size: BenchmarkSize) -> list[dict[str, Any]]:
+    """Measure all tasks in one precision; returns a row per program and task."""
     rows = []
-    for batch_size in plan.batch_sizes:
-        note(f"{dtype}: generating, batch {batch_size}, {plan.rounds} rounds after a first that is not counted")
+    for batch_size in size.batch_sizes:
+        note(f"{dtype}: generating, batch {batch_size}, {size.rounds} rounds after one warm-up round")
         prompts = make_prompts(batch_size, PROMPT_LENGTH, config)
-        able = [program for program in programs if batch_size == 1 or program.name != "llama.cpp"]
-        runs = {program.name: bind_generate(program, prompts, plan.new_tokens) for program in able}
-        seconds = time_interleaved(runs, plan.rounds)
-        rows += make_rows("generate", dtype, batch_size, batch_size * plan.new_tokens, seconds)
+        capable = [program for program in programs if batch_size == 1 or program.name != "llama.cpp"]
+        runs = {program.name: bind_generate(program, prompts, size.new_tokens) for program in capable}
+        seconds = time_interleaved(runs, size.rounds)
+        rows += make_rows("generate", dtype, batch_size, batch_size * size.new_tokens, seconds)
     note(f"{dtype}: reading a prompt of {PREFILL_LENGTH} tokens")
     prompts = make_prompts(1, PREFILL_LENGTH, config)
-    seconds = time_interleaved({program.name: bind_read(program, prompts) for program in programs}, plan.rounds)
+    seconds = time_interleaved({program.name: bind_read(program, prompts) for program in programs}, size.rounds)
     return rows + make_rows("read", dtype, 1, PREFILL_LENGTH, seconds)
 
 
 def bind_generate(program: Program, prompts: Tensor, new_tokens: int) -> Run:
-    """What is timed: a whole generation."""
+    """The timed call: a whole generation."""
     return lambda: program.generate(prompts, new_tokens)
 
 
 def bind_read(program: Program, prompts: Tensor) -> Run:
-    """What is timed: one pass over the prompt."""
+    """The timed call: one pass over the prompt."""
     return lambda: program.read(prompts)
 
 
 def make_prompts(rows: int, length: int, config: ModelConfig) -> Tensor:
-    """Random ids (rows, length), always the same."""
+    """Random ids (rows, length) with a fixed seed."""
     return torch.randint(config.vocab_size, (rows, length), generator=torch.Generator().manual_seed(SEED))
 
 
 def make_rows(
     task: str, dtype: str, batch_size: int, tokens: int, seconds: dict[str, list[float]]
 ) -> list[dict[str, Any]]:
-    """Figures of every program on one task; `tokens` were made or read in each timing."""
+    """A row per program on one task; `tokens` were generated or read in each timing."""
     peer = seconds.get("transformers")
     return [
         {
@@ -235,57 +224,39 @@ def make_rows(
             "dtype": dtype,
             "batch_size": batch_size,
             "program": name,
-            "tokens_per_second": asdict(rate(tokens, own)),
-            "ratio_to_transformers": asdict(speed_ratio(own, peer)) if peer else None,
+            "tokens_per_second": asdict(rate(tokens, times)),
+            "ratio_to_transformers": asdict(speed_ratio(times, peer)) if peer else None,
         }
-        for name, own in seconds.items()
+        for name, times in seconds.items()
     ]
 
 
 def headline(rows: list[dict[str, Any]]) -> float | None:
-    """The one ratio to quote: generating one row in bfloat16, the median."""
+    """The ratio to quote: the median for generating one row in bfloat16."""
     key = {"task": "generate", "dtype": "bfloat16", "batch_size": 1, "program": "foretell"}
     ratio = next(row["ratio_to_transformers"] for row in rows if key.items() <= row.items())
     return ratio["median"] if ratio else None
 
 
-def print_report(report: dict[str, Any]) -> None:
-    """The table, for people: median (smallest-largest) of the rounds."""
-    console = Console(highlight=False, width=80)
-    console.print(heading(report["machine"], report["versions"]))
+def print_tables(console: Console, report: BenchmarkReport) -> None:
+    """The table: median (low-high) of the rounds."""
     console.print(f"\nGPT-2's shape with random weights, {report['parameters']:,} parameters", style="bold")
-    console.print(f"generate: {report['prompt_length']} tokens read, {report['new_tokens']} new ones", style="bold")
-    console.print(f"read: {PREFILL_LENGTH} tokens, up to the logits of the next", style="bold")
-    console.print(make_table(report["rows"]))
+    console.print(f"generate: {report['prompt_length']} prompt tokens, {report['new_tokens']} new tokens", style="bold")
+    console.print(f"read: {PREFILL_LENGTH} tokens, up to the next token's logits", style="bold")
+    columns = ("task", "dtype", "batch", "program", "tokens/s", "to transformers")
+    table = make_table(columns, words={"task", "dtype", "program"})
+    for row in report["rows"]:
+        speed, ratio = Spread(**row["tokens_per_second"]), row["ratio_to_transformers"]
+        task = row["task"], row["dtype"], str(row["batch_size"]), row["program"]
+        table.add_row(*task, str(speed), str(Spread(**ratio)) if ratio else "-")
+    console.print(table)
     agreement = report["agreement_float32"]
     if agreement:
-        console.print(f"the same greedy tokens in float32: the first {agreement['same']} of {agreement['of']}")
+        console.print(f"greedy tokens in float32: the first {agreement['same']} of {agreement['of']} are equal")
     if report["quick"]:
         console.print("--quick: few tokens and rounds; small differences mean nothing")
     for line in report["missing"]:
         console.print(line)
-
-
-def make_table(rows: list[dict[str, Any]]) -> Table:
-    """A row for each program and task."""
-    table = Table(box=None, pad_edge=False)
-    for column in ("task", "dtype"):
-        table.add_column(column)
-    table.add_column("batch", justify="right")
-    table.add_column("program")
-    for column in ("tokens/s", "to transformers"):
-        table.add_column(column, justify="right")
-    for row in rows:
-        ratio = row["ratio_to_transformers"]
-        table.add_row(
-            row["task"],
-            row["dtype"],
-            str(row["batch_size"]),
-            row["program"],
-            str(Spread(**row["tokens_per_second"])),
-            str(Spread(**ratio)) if ratio else "-",
-        )
-    return table
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""llama.cpp as a contender: the same weights from a GGUF file, through llama-cpp-python, one row at a time."""
+"""llama.cpp as a contender: the same weights in a GGUF file, run by llama-cpp-python, one row at a time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from foretell.convert.gguf.architectures import GPT2_FILE, write_metadata
 from foretell.convert.gguf.writer import pack_weights, write_gguf
 from foretell.model.decoder import Decoder
 
-FILES = {torch.float32: "f32", torch.bfloat16: "f16"}  # 16 bits each; our files know no bfloat16
+FILES = {torch.float32: "f32", torch.bfloat16: "f16"}  # both 16 bits; foretell writes no bfloat16 GGUF files
 
 
 def make_llamacpp(decoder: Decoder, dtype: torch.dtype) -> tuple[Callable, Callable]:
-    """What generates greedily from prompts (1, T), and what reads them up to the logits of the next token."""
+    """Two functions of prompts (1, T): one generates greedily, the other computes the next token's logits."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "gpt2.gguf"
         write_file(decoder, FILES[dtype], path)
@@ -41,18 +41,18 @@ def make_llamacpp(decoder: Decoder, dtype: torch.dtype) -> tuple[Callable, Calla
         llama.eval(prompts[0].tolist())
         return last_logits(llama, decoder.config.vocab_size)
 
-    def continue_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
+    def generate_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
         generated = [int(read(prompts).argmax())]
         while len(generated) < new_tokens:
             llama.eval(generated[-1:])
             generated.append(int(last_logits(llama, decoder.config.vocab_size).argmax()))
         return [generated]
 
-    return continue_all, read
+    return generate_all, read
 
 
 def write_file(decoder: Decoder, precision: str, path: Path) -> None:
-    """A file without a tokenizer: ids alone go in and out."""
+    """Write a GGUF file without a tokenizer; input and output are token ids."""
     pairs = {
         "general.type": "model",
         **write_metadata(GPT2_FILE, decoder.config),
@@ -63,5 +63,5 @@ def write_file(decoder: Decoder, precision: str, path: Path) -> None:
 
 
 def last_logits(llama: llama_cpp.Llama, vocab_size: int) -> np.ndarray[Any, Any]:
-    """Scores (V,) of what follows the last token."""
+    """Logits (V,) of the token after the last one."""
     return np.ctypeslib.as_array(llama_cpp.llama_get_logits_ith(llama.ctx, -1), shape=(vocab_size,))

@@ -1,4 +1,4 @@
-"""What the benchmarks share: interleaved timing, medians with their spread, ratios, and the machine they ran on."""
+"""Interleaved timing, medians with their spread, speed ratios, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Key = TypeVar("Key", bound=Hashable)
 
 @dataclass(frozen=True)
 class Spread:
-    """Median, smallest and largest of a few measurements."""
+    """Median, minimum and maximum of a few measurements."""
 
     median: float
     low: float
@@ -32,44 +32,45 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float]) -> Spread:
-        """Of at least one value."""
+        """The spread of one or more values."""
         values = list(values)
         return cls(statistics.median(values), min(values), max(values))
 
     def __str__(self) -> str:
-        """As in `1,234 (1,200-1,260)`, with three digits at least: `0.98 (0.95-1.02)`."""
+        """`median (low-high)` with at least three digits: `1,234 (1,200-1,260)`, `0.98 (0.95-1.02)`."""
         digits = 2 if self.median < 10 else 1 if self.median < 100 else 0
         return f"{self.median:,.{digits}f} ({self.low:,.{digits}f}-{self.high:,.{digits}f})"
 
 
 def time_interleaved(runs: Mapping[Key, Run], rounds: int) -> dict[Key, list[float]]:
-    """Seconds of every call, made in turns (A B C A B C ...): a machine that slows down slows all of them alike.
+    """Seconds of every call, with the calls made in turns (A B C A B C ...).
 
-    A first round is not counted; it fills caches and compiles what is to be compiled.
+    Taking turns makes the ratios robust: when the machine slows down, it slows down all contenders. One warm-up round
+    before the timed ones is not counted; it fills caches and triggers compilation.
     """
     seconds: dict[Key, list[float]] = {name: [] for name in runs}
-    for number in range(rounds + 1):
+    for round_index in range(rounds + 1):
         for name, run in runs.items():
             started = time.perf_counter()
             run()
             elapsed = time.perf_counter() - started
-            if number > 0:
+            if round_index > 0:
                 seconds[name].append(elapsed)
     return seconds
 
 
 def rate(work: float, seconds: Iterable[float]) -> Spread:
-    """Units of work a second, over calls that did `work` units each."""
-    return Spread.of(work / one for one in seconds)
+    """Units of work per second, from the seconds of calls that did `work` units each."""
+    return Spread.of(work / elapsed for elapsed in seconds)
 
 
 def speed_ratio(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
-    """How many times as fast as theirs we are, round by round, from the seconds that both took."""
-    return Spread.of(their / our for our, their in zip(ours, theirs, strict=True))
+    """How many times faster `ours` is than `theirs`, from the seconds of each round."""
+    return Spread.of(their_seconds / our_seconds for our_seconds, their_seconds in zip(ours, theirs, strict=True))
 
 
 def describe_machine() -> dict[str, Any]:
-    """The processor and how much of it is used."""
+    """The processor, its cores, and the number of threads that torch uses."""
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
@@ -80,7 +81,7 @@ def describe_machine() -> dict[str, Any]:
 
 
 def cpu_model() -> str:
-    """The name of the processor, as the system tells it."""
+    """The name of the processor, as the operating system reports it."""
     if sys.platform == "darwin":
         return subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
     cpuinfo = Path("/proc/cpuinfo")
@@ -90,7 +91,7 @@ def cpu_model() -> str:
 
 
 def describe_versions(*packages: str) -> dict[str, str | None]:
-    """Installed versions of Python, torch, foretell and some packages; None where one is not installed."""
+    """Versions of Python, torch, foretell and `packages`; None for a package that is not installed."""
     return {
         "python": platform.python_version(),
         **{name: version_of(name) for name in ("torch", "foretell", *packages)},
@@ -98,7 +99,7 @@ def describe_versions(*packages: str) -> dict[str, str | None]:
 
 
 def version_of(package: str) -> str | None:
-    """The installed version, or None."""
+    """The installed version of a package, or None."""
     try:
         return version(package)
     except PackageNotFoundError:
@@ -106,27 +107,30 @@ def version_of(package: str) -> str | None:
 
 
 def heading(machine: Mapping[str, Any], versions: Mapping[str, str | None]) -> str:
-    """Machine and versions, in two lines."""
+    """The machine and the installed versions, in two lines."""
     bfloat16 = "with" if machine["bfloat16_instructions"] else "without"
     cores = f"cores: {machine['cores']}, threads: {machine['threads']}"
-    installed = ", ".join(f"{name} {number}" for name, number in versions.items() if number)
+    installed = ", ".join(f"{package} {release}" for package, release in versions.items() if release)
     return f"{machine['cpu']} {bfloat16} bfloat16 instructions; {cores}\n{installed}"
 
 
-def matrix_rate(sizes: Sequence[int] = (1024, 2048, 4096), seconds: float = 1.0) -> float:
-    """FLOP/s of the fastest square product in bfloat16: what the machine gives at best."""
-    best = 0.0
-    for size in sizes:
-        left, right = torch.randn(2, size, size).bfloat16()
-        started, count = time.perf_counter(), 0
-        while time.perf_counter() < started + seconds:
-            one = time.perf_counter()
-            _ = left @ right
-            elapsed, count = time.perf_counter() - one, count + 1
-            best = max(best, 2 * size**3 / elapsed) if count > 1 else best  # the first is slower
+def measure_peak_flops(sizes: Sequence[int] = (1024, 2048, 4096), seconds: float = 1.0) -> float:
+    """FLOP/s of the fastest square bfloat16 matmul, an upper bound for this machine; `seconds` are spent per size."""
+    return max(matmul_flops(size, seconds) for size in sizes)
+
+
+def matmul_flops(size: int, seconds: float) -> float:
+    """FLOP/s of the fastest of the bfloat16 matmuls (size, size) that fit in `seconds`."""
+    left, right = torch.randn(2, size, size).bfloat16()
+    _ = left @ right  # the first call is slower
+    best, deadline = 0.0, time.perf_counter() + seconds
+    while time.perf_counter() < deadline:
+        started = time.perf_counter()
+        _ = left @ right
+        best = max(best, 2 * size**3 / (time.perf_counter() - started))
     return best
 
 
 def note(text: str) -> None:
-    """A line on stderr, for all that is not a result."""
+    """Print a line of progress to stderr; stdout is for results."""
     print(text, file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Copies of a process that do one thing and end: they spare the import of torch, and can be killed and measured."""
+"""Forked child processes for work that is killed or whose memory is measured. A fork need not import torch again."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import NoReturn
 Work = Callable[[], object]
 
 
-def begin(work: Work) -> int:
-    """Start a copy of this process that does something and no more; its number."""
+def fork(work: Work) -> int:
+    """Run `work` in a child process that then exits; returns the child's process id."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of threads, of which there are none that work
-        child = os.fork()
-    return child or do_and_leave(work)
+        warnings.simplefilter("ignore", DeprecationWarning)  # about threads; none is running here
+        child_id = os.fork()
+    return child_id or run_and_exit(work)
 
 
-def do_and_leave(work: Work) -> NoReturn:
-    """Work, and end the process: 0 where that went well, else 1 with the traceback."""
+def run_and_exit(work: Work) -> NoReturn:
+    """Run `work` and end this process, with exit code 0, or 1 after printing a traceback."""
     code = 1
     try:
         work()
@@ -31,22 +31,21 @@ def do_and_leave(work: Work) -> NoReturn:
     os._exit(code)
 
 
-def wait_for(child: int) -> int:
-    """Its exit code, or the negative number of the signal that ended it."""
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def wait_for(child_id: int) -> int:
+    """Wait for a child; returns its exit code, or the negated number of the signal that killed it."""
+    return os.waitstatus_to_exitcode(os.waitpid(child_id, 0)[1])
 
 
-def time_of(work: Work) -> float:
-    """Seconds in a copy of this process."""
+def time_in_child(work: Work) -> float:
+    """Seconds that `work` takes in a child process."""
     started = time.perf_counter()
-    wait_for(begin(work))
+    wait_for(fork(work))
     return time.perf_counter() - started
 
 
-def measure_peak(work: Work) -> tuple[int, float]:
-    """Peak of resident memory in bytes and seconds, of a copy of this process."""
-    started = time.perf_counter()
-    _, status, usage = os.wait4(begin(work), 0)
+def peak_memory_in_child(work: Work) -> int:
+    """Peak resident memory, in bytes, of a child process that runs `work`."""
+    _, status, usage = os.wait4(fork(work), 0)
     if code := os.waitstatus_to_exitcode(status):
         raise SystemExit(code)
-    return usage.ru_maxrss * 1024, time.perf_counter() - started
+    return usage.ru_maxrss * 1024

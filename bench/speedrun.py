@@ -1,27 +1,27 @@
-"""Time to quality: minutes until a model of Shakespeare's characters is as good as nanoGPT's published one.
+"""Time to quality: minutes until a character model of Shakespeare reaches nanoGPT's published loss.
 
     python bench/speedrun.py --data tinyshakespeare_input.txt            one run, seed 1
-    python bench/speedrun.py --data FILE --seeds 1 2 3                   what a claim needs
+    python bench/speedrun.py --data FILE --seeds 1 2 3                   three seeds, as a claim needs
     python bench/speedrun.py --data FILE --quick                         10 steps, to see that it runs
 
-The text is cut as nanoGPT's data/shakespeare_char/prepare.py cuts it: characters, the last tenth held out. The loss is
-that of the whole held-out text in windows of 256 that do not overlap; to reach is 1.4697 nats, what nanoGPT's README
-gives for its run on a GPU. The clock counts training alone; looking at the held-out text stops it. The recipe is fixed
-here, before a run begins; docs/speedrun.md holds what was tried. `train --kind characters --size small` does the same,
-but for a warm-up of a hundred steps and its own way to hold text out.
+The text is split as in nanoGPT's data/shakespeare_char/prepare.py: characters, the last tenth held out. The loss is
+measured on the whole held-out text in windows of 256 that do not overlap. The target is 1.4697 nats, the loss that
+nanoGPT's README reports for its run on a GPU. The clock counts training only; it stops during evaluation. The recipe is
+fixed here, before a run begins; docs/speedrun.md records what was tried. `train --kind characters --size small` does
+nearly the same; it warms up for a hundred steps and holds out text in its own way.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from measure import describe_machine, describe_versions, heading, note
+from arguments import BenchmarkReport, make_parser, print_report, start_report
+from measure import note
+from rich.console import Console
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
@@ -34,9 +34,9 @@ from foretell.training.loop import Action, Progress, train
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
 
-TARGET = 1.4697  # nats a character: nanoGPT's README, train_shakespeare_char on a GPU
+TARGET = 1.4697  # nats per character: nanoGPT's README, train_shakespeare_char on a GPU
 LENGTH = 256
-MODEL: dict[str, Any] = {**preset("small"), "dropout": 0.0}  # read 2.7 times over, the text needs no dropout
+MODEL: dict[str, Any] = {**preset("small"), "dropout": 0.0}  # the text is seen 2.7 times, so dropout does not help
 TRAINING: dict[str, Any] = {
     "steps": 1300,
     "batch_size": 8,
@@ -50,9 +50,22 @@ TRAINING: dict[str, Any] = {
 }
 
 
+def main() -> None:
+    """Train with every seed and print a table or one JSON object."""
+    parser = make_parser("Minutes to nanoGPT's published loss on Shakespeare's characters.", "10 steps only")
+    parser.add_argument("--data", type=Path, required=True, help="tinyshakespeare_input.txt")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1], help="one run per seed (default: 1)")
+    arguments = parser.parse_args()
+    text = Characters.read(arguments.data)
+    runs = [run(text, seed, 10 if arguments.quick else None) for seed in arguments.seeds]
+    parameters = count_parameters(make_section(ModelConfig, {**MODEL, "vocab_size": text.vocab_size}))
+    report = {**start_report("speedrun"), "target": TARGET, "parameters": parameters, "runs": runs}
+    print_report(report, print_tables, as_json=arguments.json)
+
+
 @dataclass(frozen=True)
 class Characters:
-    """The text as ids, and what is held out of it."""
+    """The text as ids, split into training and held-out text."""
 
     train: np.ndarray
     validation: np.ndarray
@@ -60,16 +73,16 @@ class Characters:
 
     @classmethod
     def read(cls, path: Path) -> Characters:
-        """All characters that occur are the vocabulary, in their order."""
+        """Read a text file. The vocabulary is the sorted set of its characters."""
         text = np.array(list(path.read_text(encoding="utf-8")))
         vocabulary, ids = np.unique(text, return_inverse=True)
-        cut = int(0.9 * len(ids))
-        return cls(ids[:cut], ids[cut:], len(vocabulary))
+        split = int(0.9 * len(ids))
+        return cls(ids[:split], ids[split:], len(vocabulary))
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows of the training text, each epoch in another order and cut at another offset."""
+    """Windows of the training text, with a new order and a new offset in each epoch."""
 
     ids: np.ndarray
     rows: int
@@ -77,29 +90,29 @@ class Windows:
 
     def batch(self, step: int) -> Batch:
         per_epoch = ((len(self.ids) - 1) // LENGTH - 1) // self.rows
-        epoch, place = divmod(step, per_epoch)
+        epoch, index = divmod(step, per_epoch)
         key = stream_key("speedrun", self.seed, epoch)
         offset = int(uniform(key, 0) * LENGTH)
-        numbers = permutation(key, per_epoch * self.rows)[place * self.rows :][: self.rows].numpy()
-        return make_batch(self.ids[offset + numbers[:, None] * LENGTH + np.arange(LENGTH + 1)])
+        windows = permutation(key, per_epoch * self.rows)[index * self.rows :][: self.rows].numpy()
+        return make_batch(self.ids[offset + windows[:, None] * LENGTH + np.arange(LENGTH + 1)])
 
 
 def held_out(ids: np.ndarray, rows: int = 64) -> list[Batch]:
-    """The whole of it but what no window is left for, in windows that do not overlap."""
-    whole = (len(ids) - 1) // LENGTH
-    windows = ids[np.arange(whole)[:, None] * LENGTH + np.arange(LENGTH + 1)]
-    return [make_batch(windows[first : first + rows]) for first in range(0, whole, rows)]
+    """The held-out text in windows that do not overlap; a last, incomplete window is left out."""
+    count = (len(ids) - 1) // LENGTH
+    windows = ids[np.arange(count)[:, None] * LENGTH + np.arange(LENGTH + 1)]
+    return [make_batch(windows[first : first + rows]) for first in range(0, count, rows)]
 
 
 def run(text: Characters, seed: int, steps: int | None) -> dict[str, Any]:
-    """Train once; minutes of training when the target was reached, and the losses on the way."""
+    """Train once; returns the minutes of training to the target (None if missed), and the curve of the loss."""
     config = make_section(ModelConfig, {**MODEL, "vocab_size": text.vocab_size})
     settings = make_section(TrainingConfig, {**TRAINING, "seed": seed, **({"steps": steps} if steps else {})})
     objective = make_objective(make_decoder(config, seed), torch.device("cpu"), torch.bfloat16)
     optimizer = make_optimizer(objective.decoder, settings, torch.bfloat16)
     batches, curve = held_out(text.validation), []
 
-    def look(progress: Progress) -> None:
+    def evaluate_held_out(progress: Progress) -> None:
         loss = evaluate(objective, batches, torch.float32).loss
         objective.train()
         curve.append({"step": progress.step, "minutes": progress.seconds / 60, "loss": loss})
@@ -108,14 +121,17 @@ def run(text: Characters, seed: int, steps: int | None) -> dict[str, Any]:
             f"seed {seed}  step {progress.step:>5}  {progress.seconds / 60:5.1f} min  {loss:.4f}  {rate:,.0f} tokens/s"
         )
 
-    windows, looked_at = Windows(text.train, settings.batch_size, seed), Action(settings.evaluate_every, look)
+    windows, evaluation = (
+        Windows(text.train, settings.batch_size, seed),
+        Action(settings.evaluate_every, evaluate_held_out),
+    )
     train(
         objective,
         optimizer,
         windows,
         settings,
         Progress(),
-        [looked_at],
+        [evaluation],
         device=torch.device("cpu"),
         dtype=torch.bfloat16,
     )
@@ -123,25 +139,13 @@ def run(text: Characters, seed: int, steps: int | None) -> dict[str, Any]:
     return {"seed": seed, "minutes_to_target": reached, "best": min(point["loss"] for point in curve), "curve": curve}
 
 
-def main() -> None:
-    """Run every seed and print what came out."""
-    parser = argparse.ArgumentParser(description="Minutes to nanoGPT's published loss on Shakespeare's characters.")
-    parser.add_argument("--data", type=Path, required=True, help="tinyshakespeare_input.txt")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1])
-    parser.add_argument("--quick", action="store_true", help="10 steps only")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    arguments = parser.parse_args()
-    text = Characters.read(arguments.data)
-    runs = [run(text, seed, 10 if arguments.quick else None) for seed in arguments.seeds]
-    parameters = count_parameters(make_section(ModelConfig, {**MODEL, "vocab_size": text.vocab_size}))
-    about = {"machine": describe_machine(), "versions": describe_versions(), "parameters": parameters}
-    if arguments.json:
-        print(json.dumps({"benchmark": "speedrun", "target": TARGET, **about, "runs": runs}))
-        return
-    print(f"{heading(about['machine'], about['versions'])}\n{parameters:,} parameters, to reach: {TARGET}")
-    for one in runs:
-        reached = "not reached" if one["minutes_to_target"] is None else f"{one['minutes_to_target']:.1f} minutes"
-        print(f"seed {one['seed']}: {reached}, best {one['best']:.4f}")
+def print_tables(console: Console, report: BenchmarkReport) -> None:
+    """A line per seed."""
+    console.print(f"{report['parameters']:,} parameters, target loss {report['target']}")
+    for result in report["runs"]:
+        minutes = result["minutes_to_target"]
+        outcome = "not reached" if minutes is None else f"{minutes:.1f} minutes"
+        console.print(f"seed {result['seed']}: {outcome}, best loss {result['best']:.4f}")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""From a text file to token shards as `foretell train` does it: speed and memory, which must not grow with the text.
+"""Speed and memory of `foretell train` turning a text file into token shards. Memory must not grow with the text.
 
     python bench/tokenizing.py           10 and 100 MB, bpe and bytes: some minutes on two cores
     python bench/tokenizing.py --quick   5 and 20 MB, bytes and bpe: under a minute
     python bench/tokenizing.py FILE...   your own text, repeated until it is long enough
 
-The text is paragraphs of the language reference inside Python, in random order. Each measurement is a process of its
-own; its memory is the peak of what was resident, with what Python, torch and the libraries take before they do anything
-stated beside it. Seconds are those of the whole preparation, the vocabulary included; MB/s is that of encoding alone.
+The text is made of paragraphs of the Python language reference, in random order. Each measurement runs in its own
+process. Memory is its peak resident set; what Python, torch and the libraries take before any work is reported
+separately, as the base. Seconds cover the whole preparation, including training the vocabulary; MB/s covers encoding
+only.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
 import tempfile
@@ -20,10 +20,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from measure import describe_machine, describe_versions, heading, note
-from processes import measure_peak
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
+from measure import note
+from processes import peak_memory_in_child
 from rich.console import Console
-from rich.table import Table
 
 from foretell.config import DataConfig, TokenizerConfig, make_section
 from foretell.data.corpora import embedded_corpus
@@ -36,7 +36,7 @@ SEED = 1
 
 
 class Clock(Reporter):
-    """Remembers how much was encoded in which time."""
+    """Keeps the latest encoding rate, in MB/s."""
 
     def __init__(self) -> None:
         self.rate = 0.0
@@ -47,34 +47,25 @@ class Clock(Reporter):
 
 def main() -> None:
     """Measure and print a table or one JSON object."""
-    arguments = parse_arguments()
+    parser = make_parser("Speed and memory from a text file to token shards.", "5 and 20 MB: under a minute")
+    parser.add_argument("files", nargs="*", type=Path, help="text to repeat (default: the Python language reference)")
+    arguments = parser.parse_args()
     sizes = QUICK if arguments.quick else FULL
     with tempfile.TemporaryDirectory() as folder:
-        base, _ = measure_peak(lambda: None)
+        base = peak_memory_in_child(lambda: None)
         texts = {size: write_text(Path(folder) / f"{size}.txt", size, arguments.files) for size in sizes}
         rows = [measure(texts[size], kind, size, base) for kind in KINDS for size in sizes]
     report = {
-        "benchmark": "tokenizing",
+        **start_report("tokenizing", "tokenizers"),
         "quick": arguments.quick,
-        "machine": describe_machine(),
-        "versions": describe_versions("tokenizers"),
         "base_mb": round(base / 1e6),
         "rows": rows,
     }
-    print(json.dumps(report)) if arguments.json else print_report(report)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="From a text file to token shards: speed and memory.")
-    parser.add_argument("files", nargs="*", type=Path, help="text to repeat; default: the reference inside Python")
-    parser.add_argument("--quick", action="store_true", help="5 and 20 MB: under a minute")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
+    print_report(report, print_tables, as_json=arguments.json)
 
 
 def write_text(path: Path, megabytes: int, files: list[Path]) -> Path:
-    """A file of about that many million bytes."""
+    """Write a file of about `megabytes` million bytes; returns its path."""
     with path.open("w", encoding="utf-8") as file:
         written = 0
         for paragraph in iter_paragraphs(files):
@@ -86,52 +77,50 @@ def write_text(path: Path, megabytes: int, files: list[Path]) -> Path:
 
 
 def iter_paragraphs(files: list[Path]) -> Iterator[str]:
-    """Without end: the paragraphs of the texts, in a new order every time."""
-    texts = [path.read_text(encoding="utf-8") for path in files] or [one.text for one in embedded_corpus()]
+    """Yield the paragraphs of the texts forever, shuffled again after each pass."""
+    texts = [path.read_text(encoding="utf-8") for path in files] or [document.text for document in embedded_corpus()]
     paragraphs = [f"{part}\n\n" for text in texts for part in text.split("\n\n")]
-    choose = random.Random(SEED)
+    rng = random.Random(SEED)
     while True:
-        choose.shuffle(paragraphs)
+        rng.shuffle(paragraphs)
         yield from paragraphs
 
 
 def measure(text: Path, kind: str, megabytes: int, base: int) -> dict[str, Any]:
-    """One preparation in a process of its own."""
+    """Prepare one text in a child process; returns a row of the report."""
     note(f"{kind}, {megabytes} MB")
-    answer = text.with_suffix(".json")
-    peak, _ = measure_peak(lambda: prepare(text, kind, answer))
+    result = text.with_suffix(".json")
+    peak = peak_memory_in_child(lambda: prepare(text, kind, result))
     return {
         "kind": kind,
         "megabytes": megabytes,
-        **json.loads(answer.read_text()),
+        **json.loads(result.read_text()),
         "peak_mb": round(peak / 1e6),
         "grown_mb": round((peak - base) / 1e6),
     }
 
 
-def prepare(text: Path, kind: str, answer: Path) -> None:
-    """What `foretell train` does before it trains; leaves the numbers in a file."""
+def prepare(text: Path, kind: str, result: Path) -> None:
+    """Do what `foretell train` does before training; writes the figures to `result`."""
     clock, started = Clock(), time.perf_counter()
     config = make_section(TokenizerConfig, {"kind": kind})
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:
         made = tokenize_text(make_source([text], None), config, DataConfig(), Path(folder), clock)
         tokens = sum(record.tokens for record in made.store.splits.values())
     seconds = time.perf_counter() - started
-    answer.write_text(json.dumps({"tokens": tokens, "seconds": seconds, "mb_per_second": clock.rate}))
+    result.write_text(json.dumps({"tokens": tokens, "seconds": seconds, "mb_per_second": clock.rate}))
 
 
-def print_report(report: dict[str, Any]) -> None:
-    """A table at a person's width."""
-    print(heading(report["machine"], report["versions"]))
-    table = Table(box=None, pad_edge=False)
-    for title in ("kind", "MB", "tokens", "seconds", "MB/s", "peak MB", "above base"):
-        table.add_column(title, justify="left" if title == "kind" else "right")
+def print_tables(console: Console, report: BenchmarkReport) -> None:
+    """A row per tokenizer kind and text size."""
+    columns = ("kind", "MB", "tokens", "seconds", "MB/s", "peak MB", "above base")
+    table = make_table(columns, words={"kind"})
     for row in report["rows"]:
         rates = (f"{row['seconds']:.1f}", f"{row['mb_per_second']:.1f}")
         memory = (str(row["peak_mb"]), str(row["grown_mb"]))
         table.add_row(row["kind"], str(row["megabytes"]), f"{row['tokens']:,}", *rates, *memory)
-    Console().print(table)
-    print(f"base: {report['base_mb']} MB, before anything is read")
+    console.print(table)
+    console.print(f"base: {report['base_mb']} MB, before any text is read")
 
 
 if __name__ == "__main__":

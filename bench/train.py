@@ -1,11 +1,12 @@
-"""Training speed beside nanoGPT, on nanoGPT's own two Shakespeare configurations, on the CPU.
+"""Training speed compared to nanoGPT, on nanoGPT's two Shakespeare configurations, on the CPU.
 
-    python bench/train.py --nanogpt DIR           every mode, nanoGPT compiled too: about ten minutes on two cores
+    python bench/train.py --nanogpt DIR           every mode, with compiled nanoGPT: about ten minutes on two cores
     python bench/train.py --nanogpt DIR --quick   fewer rows and rounds: under a minute
 
 DIR is a checkout of github.com/karpathy/nanoGPT; without it, foretell is measured alone. All contenders start from the
-same weights and take the same optimizer step: forward, backward, clip, AdamW, each with its own code, in turns. Before
-that the loss of both is compared. nanoGPT's own script stays in float32 on a CPU; bfloat16 by autocast is our addition.
+same weights and take the same optimizer step (forward, backward, clip, AdamW), each with its own code, in turns. Before
+the timings, the losses of both are compared. nanoGPT's own script trains in float32 on a CPU; bfloat16 by autocast is
+added here.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import importlib.util
-import json
 import os
 import shutil
 import sys
@@ -26,19 +26,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
 from gpt2_names import gpt2_weights
-from measure import (
-    Run,
-    Spread,
-    describe_machine,
-    describe_versions,
-    heading,
-    matrix_rate,
-    note,
-    rate,
-    speed_ratio,
-    time_interleaved,
-)
+from measure import Run, Spread, measure_peak_flops, note, rate, speed_ratio, time_interleaved
 from rich.console import Console
 from rich.table import Table
 
@@ -52,16 +42,16 @@ from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 
 DROPOUTS = (0.2, 0.0)
-RECIPE = "recipe"  # bfloat16, and dropout after the embedding and in the residuals alone
+RECIPE = "recipe"  # bfloat16, with dropout after the embedding and in the residuals, none in attention
 SEED = 1
-LOSS_TOLERANCE = 1e-5  # relative, between two float32 implementations
+LOSS_TOLERANCE = 1e-5  # relative difference of two float32 implementations
 NO_PEER = "nanoGPT is missing: give a checkout with --nanogpt DIR"
 NO_COMPILER = "compiled nanoGPT is missing: torch.compile needs a C++ compiler"
 
 
 @dataclass(frozen=True)
 class Workload:
-    """One of nanoGPT's published configurations and how it is measured."""
+    """One of nanoGPT's published configurations, and the size of one timing."""
 
     name: str
     num_layers: int
@@ -69,7 +59,7 @@ class Workload:
     width: int
     context_length: int
     batch_size: int  # rows
-    dropout: float  # the published rate, which the ratio is about
+    dropout: float  # the published rate; the headline ratio is measured at it
     steps: int  # optimizer steps in one timing
     vocab_size: int = 65
 
@@ -79,14 +69,14 @@ class Workload:
         return self.steps * self.batch_size * self.context_length
 
     def config(self, dropout: float, mode: str = "bfloat16") -> ModelConfig:
-        """The shape in foretell's terms. A recipe of ours drops nothing out of attention."""
-        places = {"embedding": dropout, "residual": dropout, "attention": 0.0 if mode == RECIPE else dropout}
+        """foretell's configuration of this shape. The recipe has no dropout in attention."""
+        rates = {"embedding": dropout, "residual": dropout, "attention": 0.0 if mode == RECIPE else dropout}
         sizes = ("num_layers", "num_heads", "width", "context_length", "vocab_size")
-        choices = {"bias": False, "activation": "gelu_erf", "dropout": places}
+        choices = {"bias": False, "activation": "gelu_erf", "dropout": rates}
         return make_section(ModelConfig, {**{name: getattr(self, name) for name in sizes}, **choices})
 
 
-# nanoGPT, config/train_shakespeare_char.py, and what its README.md gives for a computer without a GPU
+# nanoGPT's config/train_shakespeare_char.py, and the settings that its README.md gives for a computer without a GPU
 SHAKESPEARE = Workload("10.7M", 6, 6, 384, context_length=256, batch_size=64, dropout=0.2, steps=1)
 LAPTOP = Workload("0.8M", 4, 4, 128, context_length=64, batch_size=12, dropout=0.0, steps=10)
 FULL = ((SHAKESPEARE, 3), (LAPTOP, 10))  # each with its number of rounds
@@ -95,7 +85,11 @@ QUICK = ((replace(SHAKESPEARE, batch_size=4), 3), (LAPTOP, 5))
 
 @dataclass(frozen=True)
 class Contender:
-    """Who trains, how (compiled means bfloat16 too), with which dropout rate at all three places, or a recipe's two."""
+    """A program in one mode at one dropout rate.
+
+    The mode is a dtype, `compiled` (also in bfloat16) or `recipe`. The rate applies in the embedding, in the residuals
+    and, except for the recipe, in attention.
+    """
 
     program: str
     mode: str
@@ -105,95 +99,89 @@ class Contender:
 def main() -> None:
     """Measure every workload and print a table or one JSON object."""
     arguments = parse_arguments()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    use_threads(arguments.threads)
     nanogpt = load_nanogpt(arguments.nanogpt) if arguments.nanogpt else None
     with_compile = arguments.compile and has_compiler()
     workloads = QUICK if arguments.quick else FULL
-    peak = matrix_rate()
+    peak_flops = measure_peak_flops()
     tables = [measure(workload, rounds, nanogpt, with_compile) for workload, rounds in workloads]
     report = {
-        "benchmark": "train",
+        **start_report("train"),
         "quick": arguments.quick,
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "matrix_gflops": peak / 1e9,
-        "missing": name_missing(nanogpt, arguments.compile),
+        "matrix_gflops": peak_flops / 1e9,
+        "missing": list_missing(nanogpt, arguments.compile),
         "ratio_to_nanogpt": tables[0]["ratio_to_nanogpt"],
         "workloads": tables,
     }
-    if arguments.json:
-        print(json.dumps(report))
-    else:
-        print_report(report)
+    print_report(report, print_tables, as_json=arguments.json)
 
 
 def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Training speed beside nanoGPT, on the CPU.")
+    """Parse the command line, and check that --nanogpt is a checkout."""
+    parser = make_parser(
+        "Training speed compared to nanoGPT, on the CPU.", "fewer rows and rounds: under a minute", with_threads=True
+    )
     parser.add_argument("--nanogpt", type=Path, metavar="DIR", help="a checkout of github.com/karpathy/nanoGPT")
-    parser.add_argument("--quick", action="store_true", help="fewer rows and rounds: under a minute")
     parser.add_argument(
         "--compile",
         action=argparse.BooleanOptionalAction,
-        help="measure compiled nanoGPT too (default: yes, but not with --quick)",
+        help="measure compiled nanoGPT too (default: yes, except with --quick)",
     )
-    parser.add_argument("--threads", type=int, help="threads for torch (default: its own choice)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     if arguments.nanogpt and not (arguments.nanogpt / "model.py").is_file():
-        parser.error(f"no model.py in {arguments.nanogpt}; --nanogpt wants a checkout of github.com/karpathy/nanoGPT")
+        parser.error(f"no model.py in {arguments.nanogpt}; give --nanogpt a checkout of github.com/karpathy/nanoGPT")
     if arguments.compile is None:
         arguments.compile = not arguments.quick
     return arguments
 
 
 def load_nanogpt(folder: Path) -> ModuleType:
-    """nanoGPT's model.py as a module."""
+    """Import nanoGPT's model.py as a module."""
     spec = importlib.util.spec_from_file_location("nanogpt_model", folder / "model.py")
     assert spec is not None and spec.loader is not None, "a path that ends in .py has a loader"
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where torch.compile looks it up
+    sys.modules[spec.name] = module  # torch.compile looks it up there
     spec.loader.exec_module(module)
     return module
 
 
 def has_compiler() -> bool:
-    """Is there a C++ compiler that torch.compile could call?"""
+    """True if torch.compile can find a C++ compiler."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
 
 
-def name_missing(nanogpt: ModuleType | None, wants_compile: bool) -> list[str]:
-    """What could not be measured, and why."""
+def list_missing(nanogpt: ModuleType | None, wants_compile: bool) -> list[str]:
+    """A line for each contender that could not be measured."""
     if nanogpt is None:
         return [NO_PEER]
     return [NO_COMPILER] if wants_compile and not has_compiler() else []
 
 
 def measure(workload: Workload, rounds: int, nanogpt: ModuleType | None, with_compile: bool) -> dict[str, Any]:
-    """All contenders on one workload."""
+    """Measure all contenders on one workload."""
     batch = make_real_batch(workload)
     if nanogpt is not None:
         check_same_loss(workload, batch, nanogpt)
     contenders = list(iter_contenders(nanogpt is not None, with_compile))
-    note(f"{workload.name}: {len(contenders)} contenders, {rounds} rounds after a first that is not counted")
+    note(f"{workload.name}: {len(contenders)} contenders, {rounds} rounds after one warm-up round")
     runs = {contender: make_run(contender, workload, batch, nanogpt) for contender in contenders}
     seconds = time_interleaved(runs, rounds)
-    bests = {dropout: best(seconds, "nanoGPT", dropout) for dropout in DROPOUTS}
+    peers = {dropout: fastest(seconds, "nanoGPT", dropout) for dropout in DROPOUTS}
     flops = training_flops_per_token(workload.config(0.0))
-    ours, theirs = best(seconds, "foretell", workload.dropout), bests[workload.dropout]
+    ours, theirs = fastest(seconds, "foretell", workload.dropout), peers[workload.dropout]
+    rows = [make_row(contender, seconds, peers[contender.dropout], workload.tokens, flops) for contender in contenders]
     return {
         **asdict(workload),
         "parameters": count_parameters(workload.config(0.0)),
         "flops_per_token": flops,
         "rounds": rounds,
         "ratio_to_nanogpt": speed_ratio(seconds[ours], seconds[theirs]).median if ours and theirs else None,
-        "contenders": [make_row(one, seconds, bests[one.dropout], workload.tokens, flops) for one in contenders],
+        "contenders": rows,
     }
 
 
 def make_real_batch(workload: Workload) -> Batch:
-    """Rows cut evenly from the reference text inside Python, in its commonest characters."""
+    """Evenly spaced rows of the Python language reference, restricted to its most common characters."""
     text = "".join(document.text for document in embedded_corpus())
     alphabet = {pair[0]: index for index, pair in enumerate(Counter(text).most_common(workload.vocab_size))}
     ids = np.array([alphabet[character] for character in text if character in alphabet])
@@ -202,7 +190,7 @@ def make_real_batch(workload: Workload) -> Batch:
 
 
 def iter_contenders(with_nanogpt: bool, with_compile: bool) -> Iterator[Contender]:
-    """Everyone who is measured, in the order of the table."""
+    """Yield all contenders in the order of the table."""
     modes = {"foretell": ["float32", "bfloat16"]}
     if with_nanogpt:
         modes["nanoGPT"] = ["float32", "bfloat16", *(["compiled"] if with_compile else [])]
@@ -215,15 +203,15 @@ def iter_contenders(with_nanogpt: bool, with_compile: bool) -> Iterator[Contende
 
 
 def make_run(contender: Contender, workload: Workload, batch: Batch, nanogpt: ModuleType | None) -> Run:
-    """What is timed: `workload.steps` optimizer steps."""
+    """The timed call: `workload.steps` optimizer steps."""
     if contender.program == "foretell":
         return make_foretell_run(contender, workload, batch)
-    assert nanogpt is not None, "nanoGPT is a contender only where it was given"
+    assert nanogpt is not None, "nanoGPT is a contender only if --nanogpt was given"
     return make_nanogpt_run(contender, workload, batch, nanogpt)
 
 
 def make_foretell_run(contender: Contender, workload: Workload, batch: Batch) -> Run:
-    """Steps of foretell's own training loop."""
+    """Steps with foretell's `training_step`."""
     config = TrainingConfig(steps=1, batch_size=workload.batch_size, beta2=0.99)
     dtype = torch.float32 if contender.mode == "float32" else torch.bfloat16
     decoder = make_decoder(workload.config(contender.dropout, contender.mode), SEED)
@@ -238,9 +226,9 @@ def make_foretell_run(contender: Contender, workload: Workload, batch: Batch) ->
 
 
 def make_nanogpt_run(contender: Contender, workload: Workload, batch: Batch, nanogpt: ModuleType) -> Run:
-    """The step of nanoGPT's train.py, with its model, its optimizer and its settings."""
+    """Steps as in nanoGPT's train.py, with its model, optimizer and settings."""
     model = make_nanogpt(workload, contender.dropout, nanogpt).train()
-    with contextlib.redirect_stdout(None):  # it prints counts that are known
+    with contextlib.redirect_stdout(None):  # it prints parameter counts
         optimizer = model.configure_optimizers(1e-1, 1e-3, (0.9, 0.99), "cpu")
     call = torch.compile(model) if contender.mode == "compiled" else model
     ids, targets = batch.ids.contiguous(), batch.targets.contiguous()
@@ -258,7 +246,7 @@ def make_nanogpt_run(contender: Contender, workload: Workload, batch: Batch, nan
 
 
 def make_nanogpt(workload: Workload, dropout: float, nanogpt: ModuleType) -> Any:
-    """nanoGPT's model, with the weights that foretell's starts from."""
+    """nanoGPT's model with the initial weights of foretell's."""
     shape = nanogpt.GPTConfig(
         n_layer=workload.num_layers,
         n_head=workload.num_heads,
@@ -268,7 +256,7 @@ def make_nanogpt(workload: Workload, dropout: float, nanogpt: ModuleType) -> Any
         dropout=dropout,
         bias=False,
     )
-    with contextlib.redirect_stdout(None):  # it prints counts that are known
+    with contextlib.redirect_stdout(None):  # it prints parameter counts
         model = nanogpt.GPT(shape)
     model.load_state_dict(gpt2_weights(make_decoder(workload.config(0.0), SEED), inputs_first=False))
     return model
@@ -276,24 +264,28 @@ def make_nanogpt(workload: Workload, dropout: float, nanogpt: ModuleType) -> Any
 
 @torch.inference_mode()
 def check_same_loss(workload: Workload, batch: Batch, nanogpt: ModuleType) -> None:
-    """Stop where the two are not the same model: their losses on one batch, without dropout, in float32."""
+    """Exit unless both models have the same loss on one batch, without dropout, in float32."""
     ours = Objective(make_decoder(workload.config(0.0), SEED)).eval()(batch).mean
     theirs = float(make_nanogpt(workload, 0.0, nanogpt).eval()(batch.ids, batch.targets.contiguous())[1])
     if abs(ours - theirs) > LOSS_TOLERANCE * theirs:
-        sys.exit(f"bench/train.py: {workload.name}: not the same model, foretell's loss is {ours}, nanoGPT's {theirs}")
-    note(f"{workload.name}: the same weights give the same loss, {ours:.6f} and {theirs:.6f}")
+        sys.exit(f"bench/train.py: {workload.name}: the models differ: foretell's loss is {ours}, nanoGPT's {theirs}")
+    note(f"{workload.name}: the same weights give the same loss: {ours:.6f} and {theirs:.6f}")
 
 
-def best(seconds: dict[Contender, list[float]], program: str, dropout: float) -> Contender | None:
-    """The fastest mode of a program at one dropout rate at all places, by the median; None where there is none."""
-    modes = [one for one in seconds if (one.program, one.dropout) == (program, dropout) and one.mode != RECIPE]
-    return min(modes, key=lambda one: Spread.of(seconds[one]).median, default=None)
+def fastest(seconds: dict[Contender, list[float]], program: str, dropout: float) -> Contender | None:
+    """A program's fastest mode at one dropout rate by the median, without the recipe; None if it has none."""
+
+    def is_candidate(contender: Contender) -> bool:
+        return (contender.program, contender.dropout) == (program, dropout) and contender.mode != RECIPE
+
+    candidates = [contender for contender in seconds if is_candidate(contender)]
+    return min(candidates, key=lambda contender: Spread.of(seconds[contender]).median, default=None)
 
 
 def make_row(
     contender: Contender, seconds: dict[Contender, list[float]], peer: Contender | None, tokens: int, flops: int
 ) -> dict[str, Any]:
-    """One contender's figures, against the peer's best mode at the same dropout rate."""
+    """One contender's row, with its ratio to `peer`, nanoGPT's fastest mode at the same dropout rate."""
     speed = rate(tokens, seconds[contender])
     return {
         **asdict(contender),
@@ -303,16 +295,14 @@ def make_row(
     }
 
 
-def print_report(report: dict[str, Any]) -> None:
-    """The tables, for people: median (smallest-largest) of the rounds."""
-    console = Console(highlight=False, width=80)
-    console.print(heading(report["machine"], report["versions"]))
+def print_tables(console: Console, report: BenchmarkReport) -> None:
+    """A table per workload: median (low-high) of the rounds."""
     for workload in report["workloads"]:
-        console.print(f"\n{title_of(workload)}", style="bold")
-        console.print(make_table(workload, report["matrix_gflops"]))
+        console.print(f"\n{workload_title(workload)}", style="bold")
+        console.print(make_workload_table(workload, report["matrix_gflops"]))
         if workload["ratio_to_nanogpt"]:
             dropout, ratio = workload["dropout"], workload["ratio_to_nanogpt"]
-            console.print(f"at its published dropout, {dropout}: {ratio:.2f} times nanoGPT's best mode")
+            console.print(f"at its published dropout, {dropout}: {ratio:.2f} times the speed of nanoGPT's best mode")
     if report["quick"]:
         rows = report["workloads"][0]["batch_size"]
         console.print(
@@ -323,32 +313,24 @@ def print_report(report: dict[str, Any]) -> None:
         console.print(line)
 
 
-def title_of(workload: dict[str, Any]) -> str:
-    """The shape, and what training it costs."""
+def workload_title(workload: dict[str, Any]) -> str:
+    """The shape of a workload, and its training cost."""
     shape = (
         "{name}: {num_layers} layers, {num_heads} heads, width {width}, context {context_length}, batch {batch_size}"
     )
-    cost = f"{workload['parameters']:,} parameters, {workload['flops_per_token'] / 1e6:.1f} MFLOP a token"
+    cost = f"{workload['parameters']:,} parameters, {workload['flops_per_token'] / 1e6:.1f} MFLOP per token"
     return f"{shape.format_map(workload)}\n{cost}"
 
 
-def make_table(workload: dict[str, Any], matrix_gflops: float) -> Table:
-    """A row for each contender; its share of the machine's fastest product in bfloat16."""
-    table = Table(box=None, pad_edge=False)
-    table.add_column("dropout")
-    table.add_column("program")
-    for column in ("tokens/s", "GFLOP/s", "of peak", "to nanoGPT's best"):
-        table.add_column(column, justify="right")
+def make_workload_table(workload: dict[str, Any], matrix_gflops: float) -> Table:
+    """A row per contender; `of peak` is its share of the machine's fastest bfloat16 matmul."""
+    columns = ("dropout", "program", "tokens/s", "GFLOP/s", "of peak", "to nanoGPT's best")
+    table = make_table(columns, words={"dropout", "program"})
     for row in workload["contenders"]:
-        ratio = row["ratio_to_nanogpt"]
-        table.add_row(
-            str(row["dropout"]),
-            f"{row['program']} {row['mode']}",
-            str(Spread(**row["tokens_per_second"])),
-            f"{row['gflops']:.0f}",
-            f"{row['gflops'] / matrix_gflops:.0%}",
-            str(Spread(**ratio)) if ratio else "-",
-        )
+        speed, ratio = Spread(**row["tokens_per_second"]), row["ratio_to_nanogpt"]
+        share = f"{row['gflops'] / matrix_gflops:.0%}"
+        contender = str(row["dropout"]), f"{row['program']} {row['mode']}"
+        table.add_row(*contender, str(speed), f"{row['gflops']:.0f}", share, str(Spread(**ratio)) if ratio else "-")
     return table
 
 

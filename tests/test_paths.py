@@ -1,4 +1,4 @@
-"""Globs over module paths."""
+"""Globs that match module paths."""
 
 from __future__ import annotations
 
@@ -44,30 +44,30 @@ def test_a_glob_matches_whole_names(glob: str, name: str, expected: bool) -> Non
     assert matches(glob, name) == expected
 
 
-def test_selected_names_keep_their_order_and_come_once() -> None:
+def test_selected_names_are_unique_and_in_order() -> None:
     assert select(["head", "**.attention", "trunk.**", "head"], NAMES) == NAMES[2:]
 
 
-def test_nothing_selects_nothing() -> None:
+def test_an_empty_list_of_globs_selects_nothing() -> None:
     assert select([], NAMES) == []
 
 
 @pytest.mark.parametrize(
-    ("glob", "near"),
+    ("glob", "similar"),
     [("haed", "head"), ("trunk.blocks.*.atention", "trunk.blocks.*.attention"), ("**.querry", "**.query")],
 )
-def test_a_glob_without_a_match_is_refused_with_names_near_it(glob: str, near: str) -> None:
+def test_a_glob_without_a_match_is_refused_with_similar_names(glob: str, similar: str) -> None:
     with pytest.raises(UsageError, match="nothing here is named") as error:
         select(["**", glob], NAMES)
-    assert near in str(error.value).partition("near it: ")[2]
+    assert similar in str(error.value).partition("near it: ")[2]
 
 
-def test_a_glob_like_nothing_is_refused_without_a_guess() -> None:
+def test_a_glob_unlike_any_name_is_refused_without_a_suggestion() -> None:
     with pytest.raises(UsageError, match="nothing here is named 'xyzzy'$"):
         select("xyzzy", NAMES)
 
 
-def test_numbers_are_starred_and_numbered_names_are_not() -> None:
+def test_only_segments_that_are_numbers_become_stars() -> None:
     assert starred("trunk.blocks.10.attention") == "trunk.blocks.*.attention"
     assert starred("trunk.blocks.0") == "trunk.blocks.*"
     assert starred("layer2.up") == "layer2.up"

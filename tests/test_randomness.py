@@ -1,4 +1,4 @@
-"""Counted random numbers: known values, one definition for one and for many, and a uniform distribution."""
+"""Counter-based random numbers: known values, equal scalar and vector forms, and a uniform distribution."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foretell.randomness import permutation, random_word, random_words, signed, 
 KEYS = st.integers(0, 2**64 - 1)
 
 
-def test_the_numbers_are_those_of_splitmix64() -> None:
+def test_the_words_are_those_of_splitmix64() -> None:
     assert [random_word(0, counter) for counter in range(3)] == [
         0xE220A8397B1DCDAF,
         0x6E789E6AA1B965F4,
@@ -23,7 +23,7 @@ def test_the_numbers_are_those_of_splitmix64() -> None:
 
 
 @given(key=KEYS, count=st.integers(1, 9))
-def test_many_numbers_at_once_are_the_same_as_one_by_one(key: int, count: int) -> None:
+def test_random_words_equal_random_word_for_each_counter(key: int, count: int) -> None:
     words = random_words(torch.tensor([signed(key), 0]), count)
     assert words[0].tolist() == [signed(random_word(key, counter)) for counter in range(count)]
     assert words[1].tolist() == [signed(random_word(0, counter)) for counter in range(count)]
@@ -34,12 +34,12 @@ def test_uniform_numbers_are_at_least_0_and_below_1(key: int, counter: int) -> N
     assert 0 <= uniform(key, counter) < 1
 
 
-@pytest.mark.parametrize(("word", "number"), [(0, 0.0), (2**64 - 1, 1 - 2**-53), (2**63, 0.5)])
+@pytest.mark.parametrize(("word", "expected"), [(0, 0.0), (2**64 - 1, 1 - 2**-53), (2**63, 0.5)])
 def test_the_extreme_words_give_the_extreme_uniform_numbers(
-    word: int, number: float, monkeypatch: pytest.MonkeyPatch
+    word: int, expected: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("foretell.randomness.random_word", lambda key, counter: word)
-    assert uniform(0, 0) == number
+    assert uniform(0, 0) == expected
 
 
 def test_uniform_numbers_fill_ten_bins_evenly() -> None:
@@ -50,7 +50,7 @@ def test_uniform_numbers_fill_ten_bins_evenly() -> None:
     assert chi_square < 27.9  # 9 degrees of freedom: exceeded once in a thousand
 
 
-def test_neighbouring_streams_are_unrelated() -> None:
+def test_neighbouring_streams_are_uncorrelated() -> None:
     first, second = (
         torch.tensor([uniform(stream_key("row", row), counter) for counter in range(5000)]) for row in (0, 1)
     )
@@ -58,7 +58,7 @@ def test_neighbouring_streams_are_unrelated() -> None:
 
 
 @given(names=st.lists(st.integers() | st.text(max_size=3), max_size=4))
-def test_a_stream_is_named_by_its_whole_name(names: list[int | str]) -> None:
+def test_a_stream_key_depends_on_every_part_of_its_name(names: list[int | str]) -> None:
     key = stream_key(*names)
     assert 0 <= key < 2**64
     assert key == stream_key(*names)
@@ -66,17 +66,17 @@ def test_a_stream_is_named_by_its_whole_name(names: list[int | str]) -> None:
     assert key != stream_key("0", *names)
 
 
-def test_a_number_and_its_text_name_different_streams() -> None:
+def test_an_integer_and_its_text_name_different_streams() -> None:
     assert stream_key(1, 23) != stream_key(12, 3)
     assert stream_key(1) != stream_key("1")
 
 
-def test_the_key_of_a_stream_is_frozen() -> None:
+def test_stream_keys_are_frozen() -> None:
     assert stream_key("sample", 1, 0) == 0x288DDFBB67A422EF
 
 
 @given(key=KEYS, count=st.integers(1, 300))
-def test_a_permutation_has_every_number_once(key: int, count: int) -> None:
+def test_a_permutation_has_every_index_once(key: int, count: int) -> None:
     assert sorted(permutation(key, count).tolist()) == list(range(count))
 
 

@@ -1,4 +1,4 @@
-"""Saved models with parts of any kind: what comes back, and what is refused."""
+"""Saved models with parts of any kind: round trips, and damage that is refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12}
 
 @dataclass(frozen=True)
 class LabelHead:
-    """A linear layer on the decoder's last vector."""
+    """A linear layer on the decoder's last hidden state."""
 
     kind: ClassVar[str] = "test label head"
     labels: tuple[str, ...]
@@ -53,7 +53,7 @@ class LabelHead:
 
 @dataclass(frozen=True)
 class BinCodec:
-    """Numbers as bins: settings, a file and no weights."""
+    """A codec of numbers as bins: settings and a file, but no weights."""
 
     kind: ClassVar[str] = "test bins"
     edges: tuple[float, ...]
@@ -77,7 +77,7 @@ class BinCodec:
 
 @dataclass(frozen=True)
 class TwoTrunks:
-    """An encoder and a decoder trunk under one name."""
+    """One part with an encoder trunk and a decoder trunk."""
 
     kind: ClassVar[str] = "test two trunks"
     settings: ModelConfig
@@ -98,9 +98,9 @@ class TwoTrunks:
 
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> TwoTrunks:
-        made = cls.make(ModelConfig.model_validate(values))
-        made.trunks.load_state_dict(source.read({path: tuple(weight.shape) for path, weight in made.weights().items()}))
-        return made
+        part = cls.make(ModelConfig.model_validate(values))
+        part.trunks.load_state_dict(source.read({path: tuple(weight.shape) for path, weight in part.weights().items()}))
+        return part
 
 
 @pytest.fixture(autouse=True)
@@ -132,7 +132,7 @@ def test_a_decoder_with_a_tokenizer_is_format_1(plain, tmp_path):
     assert "parts" not in config
 
 
-def test_a_head_comes_back_with_its_weights_and_labels(plain, tmp_path):
+def test_a_head_round_trips_with_its_weights_and_labels(plain, tmp_path):
     head = LabelHead(("no", "yes"), nn.Linear(8, 2))
     save_parts(tmp_path, {**plain, "label": head})
     parts = load_parts(tmp_path)
@@ -142,19 +142,19 @@ def test_a_head_comes_back_with_its_weights_and_labels(plain, tmp_path):
     assert torch.equal(loaded.linear.weight, head.linear.weight)
 
 
-def test_keys_are_module_paths_with_the_part_before_all_but_the_decoders(tuned):
+def test_keys_are_module_paths_prefixed_by_the_part_except_the_decoders(tuned):
     keys = set(load_file(tuned / "model.safetensors"))
     assert {"embed.token.weight", "trunk.blocks.1.attention.query.weight", "label.weight", "label.bias"} <= keys
 
 
-def test_the_decoder_is_without_dropout_unless_it_trains(tuned):
+def test_the_decoder_has_dropout_only_for_training(tuned):
     for for_training in (False, True):
         part = load_parts(tuned, for_training=for_training)["decoder"]
         assert isinstance(part, DecoderPart)
         assert (part.decoder.config.dropout.residual > 0) == for_training == part.decoder.training
 
 
-def test_a_codec_without_weights_and_two_trunks_come_back(tmp_path):
+def test_a_codec_without_weights_and_two_trunks_round_trip(tmp_path):
     settings = ModelConfig.model_validate({**SIZES, "vocab_size": 11})
     trunks, codec = TwoTrunks.make(settings), BinCodec((0.0, 0.5, 1.0))
     save_parts(tmp_path, {"seq2seq": trunks, "codec": codec})
@@ -166,7 +166,7 @@ def test_a_codec_without_weights_and_two_trunks_come_back(tmp_path):
     assert "seq2seq.encoder.blocks.0.attention.key.weight" in load_file(tmp_path / "model.safetensors")
 
 
-def test_saving_what_was_loaded_writes_the_same_bytes(tuned, tmp_path):
+def test_saving_a_loaded_model_writes_the_same_bytes(tuned, tmp_path):
     again = tmp_path / "again"
     again.mkdir()
     save_parts(again, load_parts(tuned, for_training=True))
@@ -199,7 +199,7 @@ def change_weights(directory: Path, change: dict[str, Tensor | None]) -> None:
         (lambda path: change_weights(path, {"head.weight": torch.zeros(2)}), "has a weight 'head.weight'"),
     ],
 )
-def test_damage_is_refused_in_one_line(tuned, damage, message):
+def test_damage_is_a_one_line_error(tuned, damage, message):
     damage(tuned)
     with pytest.raises(CheckpointError, match=message) as error:
         load_parts(tuned)

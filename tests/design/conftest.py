@@ -1,4 +1,4 @@
-"""A GPT-2 directory for the documents: small, random, and written by transformers as the published ones are."""
+"""A small GPT-2 directory with random weights for the commands in the documents, written by transformers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ END = "<|endoftext|>"
 
 @pytest.fixture(scope="session")
 def gpt2_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """config.json, model.safetensors, tokenizer.json and tokenizer_config.json of a GPT-2 that has learned nothing."""
+    """config.json, model.safetensors, tokenizer.json and tokenizer_config.json of an untrained GPT-2."""
     directory = tmp_path_factory.mktemp("models") / "gpt2"
     transformers.logging.disable_progress_bar()
     tokenizer = train_tokenizer("bpe", [TEXT], vocab_size=320)

@@ -1,4 +1,4 @@
-"""The documents tell the truth: their commands run, their trees are the tree, their links lead somewhere."""
+"""The documents are correct: their commands run, their file trees match the repository, and their links resolve."""
 
 from __future__ import annotations
 
@@ -14,38 +14,38 @@ from foretell.cli.main import run
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
-# Training in a document is cut short here: what is tested is that the command is right
+# Trainings in the documents are shortened here; the test is that the command is correct
 SHORT = ["--steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
 
 
 def blocks(document: Path, language: str) -> list[str]:
-    """The fenced blocks of a language."""
+    """The contents of a document's fenced blocks in one language."""
     return [body for name, body in BLOCK.findall(document.read_text(encoding="utf-8")) if name == language]
 
 
 def commands(document: Path) -> list[list[str]]:
-    """What stands after `$ ` in console blocks, in order."""
+    """The commands after `$ ` in console blocks, in order."""
     lines = [line for body in blocks(document, "console") for line in body.splitlines()]
     return [shlex.split(line[2:], comments=True) for line in lines if line.startswith("$ ")]
 
 
 def shortened(command: list[str]) -> list[str]:
-    """A training command without what makes it long."""
+    """A training command with few steps and a small model; other commands unchanged."""
     if command[1] != "train" or "auto" in command or "--show-batch" in command:
         return command
     kept = list(command)
     for option in ("--minutes", "--size", "--steps"):
         if option in kept:
-            place = kept.index(option)
-            del kept[place : place + 2]
+            index = kept.index(option)
+            del kept[index : index + 2]
     return kept + SHORT + ([] if "--from" in command else SMALL)
 
 
 @pytest.fixture
-def place(tmp_path, monkeypatch, gpt2_directory) -> Path:
-    """Where a document's reader stands: a folder with a text, my.txt, and a GPT-2, gpt2."""
+def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
+    """The working directory that the documents assume: a text, my.txt, and a GPT-2 directory, gpt2."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
     shutil.copytree(gpt2_directory, tmp_path / "gpt2")
@@ -53,32 +53,32 @@ def place(tmp_path, monkeypatch, gpt2_directory) -> Path:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_command_runs(document, place, capfd):
+def test_every_command_runs(document, working_directory, capfd):
     for command in commands(document):
         assert command[0] == "foretell", command
         assert run(shortened(command)[1:]) == 0, (command, capfd.readouterr().err)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_every_python_example_runs(document, place, capsys):
+def test_every_python_example_runs(document, working_directory, capsys):
     names = {"__name__": "example"}  # shared by the examples of a page, as for its reader
     for body in blocks(document, "python"):
         exec(compile(body, str(document), "exec"), names)
 
 
-def test_the_readme_shows_what_the_primer_really_says(tmp_path, monkeypatch, capfd):
+def test_the_readme_shows_the_real_output_of_the_primer(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    text = settled((ROOT / "README.md").read_text(encoding="utf-8"))
+    text = without_rounding_digits((ROOT / "README.md").read_text(encoding="utf-8"))
     for command in commands(ROOT / "README.md"):
         if "primer" in command:
             capfd.readouterr()
             run(command[1:])
             for line in capfd.readouterr().out.splitlines():
-                assert settled(line.rstrip()) in text, command
+                assert without_rounding_digits(line.rstrip()) in text, command
 
 
-def settled(text: str) -> str:
-    """Without the digits, and the size of rounding errors, that the number of threads decides about."""
+def without_rounding_digits(text: str) -> str:
+    """The text without late digits and rounding errors, which depend on the number of threads."""
     return re.sub(r"(?<=\.\d{3})\d+|\d\.\de-\d\d", "", text)
 
 
@@ -89,7 +89,7 @@ def test_make_targets_named_in_the_documents_exist():
 
 
 def code_of(document: Path) -> str:
-    """Fenced blocks and inline code."""
+    """The fenced blocks and inline code of a document."""
     text = document.read_text(encoding="utf-8")
     return "\n".join([*(body for _, body in BLOCK.findall(text)), *re.findall(r"`[^`\n]+`", text)])
 
@@ -103,7 +103,7 @@ def test_the_readme_tree_names_every_package_and_top_level_file():
     assert listed == packages | files
 
 
-def test_links_lead_to_files():
+def test_relative_links_resolve_to_files():
     for document in DOCUMENTS:
         for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
             assert (document.parent / target).exists(), (document.name, target)

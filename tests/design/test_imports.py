@@ -1,4 +1,4 @@
-"""The import order of the design: each package knows only those before it, and nothing goes in circles."""
+"""The import order of the design: each package imports only those before it, and there are no cycles."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import foretell
 
 SOURCE = Path(foretell.__file__).parent
-# Packages and top files in layers; a layer imports from the layers before it, never from itself or later ones.
+# Packages and top-level files in layers; a layer imports only from the layers before it.
 LAYERS = [
     {"errors", "typesetting"},
     {"files"},
@@ -43,7 +43,7 @@ def package_of(path: Path, source: Path = SOURCE) -> str:
 
 
 def imported_modules(path: Path) -> list[str]:
-    """Every `foretell.x.y` that a file imports, also inside functions."""
+    """Every `foretell.x.y` that a file imports, including imports inside functions."""
     modules = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("foretell"):
@@ -54,13 +54,13 @@ def imported_modules(path: Path) -> list[str]:
 
 
 def with_submodule(module: str, name: str) -> str:
-    """`foretell.text.tokenizer` for `from foretell.text import tokenizer`, where that is a file."""
+    """`foretell.text.tokenizer` for `from foretell.text import tokenizer` if that is a file; else the module."""
     file = SOURCE.parent.joinpath(*module.split("."), f"{name}.py")
     return f"{module}.{name}" if file.exists() else module
 
 
-def breaches(path: Path, source: Path = SOURCE) -> list[str]:
-    """The imports of a file that the order forbids."""
+def forbidden_imports(path: Path, source: Path = SOURCE) -> list[str]:
+    """The imports of a file that break the order."""
     own = package_of(path, source)
     others = {module.split(".")[1] for module in imported_modules(path) if "." in module} - {own}
     return [f"{path.relative_to(source)} imports {other}" for other in sorted(others) if RANK[other] >= RANK[own]]
@@ -69,37 +69,38 @@ def breaches(path: Path, source: Path = SOURCE) -> list[str]:
 FILES = sorted(SOURCE.rglob("*.py"))
 
 
-def test_every_package_has_its_place_in_the_order():
+def test_every_package_is_in_the_order():
     assert {package_of(path) for path in FILES} <= set(RANK)
 
 
 def test_imports_follow_the_order():
-    assert [breach for path in FILES for breach in breaches(path)] == []
+    assert [line for path in FILES for line in forbidden_imports(path)] == []
 
 
-def test_an_import_against_the_order_would_be_found(tmp_path):
-    planted = tmp_path / "model" / "planted.py"
-    planted.parent.mkdir()
-    planted.write_text("def use():\n    from foretell.cli.main import main\n    return main\n", encoding="utf-8")
-    assert breaches(planted, tmp_path) == ["model/planted.py imports cli"]
+def test_an_import_against_the_order_is_detected(tmp_path):
+    path = tmp_path / "model" / "wrong.py"
+    path.parent.mkdir()
+    path.write_text("def use():\n    from foretell.cli.main import main\n    return main\n", encoding="utf-8")
+    assert forbidden_imports(path, tmp_path) == ["model/wrong.py imports cli"]
 
 
-def test_modules_of_a_package_do_not_import_each_other_in_circles():
+def test_modules_have_no_import_cycle():
     graph = {module_name(path): set(imported_modules(path)) for path in FILES}
     assert find_cycle(graph) is None
 
 
-def test_a_circle_would_be_found():
+def test_an_import_cycle_is_detected():
     assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"a"}}) is not None
 
 
 def module_name(path: Path) -> str:
+    """`foretell.model.attention` for src/foretell/model/attention.py."""
     parts = path.relative_to(SOURCE.parent).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def find_cycle(graph: dict[str, set[str]]) -> list[str] | None:
-    """A circular chain of imports, where there is one."""
+    """A chain of imports that leads back to its start, or None."""
     done: set[str] = set()
 
     def visit(node: str, trail: list[str]) -> list[str] | None:
@@ -117,7 +118,7 @@ def find_cycle(graph: dict[str, set[str]]) -> list[str] | None:
 
 
 @pytest.mark.parametrize("heavy", ["torch", "numpy", "transformers", "matplotlib"])
-def test_help_and_the_package_itself_import_nothing_heavy(heavy):
+def test_help_and_the_package_do_not_import_heavy_modules(heavy):
     code = (
         "import sys, contextlib, io, foretell\n"
         "from foretell.cli.main import run\n"

@@ -1,7 +1,7 @@
-"""What the tests of the model share: tiny configurations that have every choice, and decoders with strong weights.
+"""Fixtures of the model tests: tiny configurations that cover every choice, and decoders with large weights.
 
-New weights of standard deviation 0.02 make attention nearly uniform and biases vanish, so that many a mistake would
-stay below a tolerance. The decoders here have weights large enough that every part of them shows in the logits.
+Initial weights with a standard deviation of 0.02 make attention nearly uniform and biases nearly zero, so many mistakes
+would stay below the tolerances. The decoders here have weights so large that every part of them changes the logits.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "no residual": {"attention_residual": False, "attention_output": False, "position": "rotary"},
 }
 
-# the largest difference that two ways to the same number may have, relative to the largest of the numbers
+# largest allowed difference between two ways to compute a tensor, relative to its largest absolute value
 TOLERANCES = {torch.float64: 1e-12, torch.float32: 1e-5}
 
 MakeDecoder = Callable[..., Decoder]
@@ -69,7 +69,7 @@ AssertSame = Callable[[Tensor, Tensor], None]
 
 @pytest.fixture(params=CONFIGURATIONS)
 def config(request: pytest.FixtureRequest) -> ModelConfig:
-    """A test that takes this runs once for every configuration of the list."""
+    """Every configuration of the list in turn."""
     return make_section(ModelConfig, {**TINY, **CONFIGURATIONS[request.param]})
 
 
@@ -80,7 +80,7 @@ def configurations() -> list[ModelConfig]:
 
 @pytest.fixture(scope="session")
 def make_decoder() -> MakeDecoder:
-    """A decoder for use: `make_decoder(config)`, or `make_decoder("gpt2", width=16)`, one of the list with changes."""
+    """A factory of decoders: `make_decoder(config)`, or `make_decoder("gpt2", width=16)` for a changed list entry."""
 
     def make(config: ModelConfig | str, dtype: torch.dtype = torch.float64, seed: int = 0, **changes: Any) -> Decoder:
         base = config.model_dump() if isinstance(config, ModelConfig) else {**TINY, **CONFIGURATIONS[config]}
@@ -110,10 +110,10 @@ def ids() -> Tensor:
 
 @pytest.fixture(scope="session")
 def assert_same() -> AssertSame:
-    """Equal but for the order of additions: the bound depends on the precision."""
+    """A check that two tensors are equal up to rounding in their dtype."""
 
     def check(actual: Tensor, expected: Tensor) -> None:
-        assert expected.abs().max() > 0, "nothing but zeros would equal anything broken"
+        assert expected.abs().max() > 0, "an expected tensor of zeros would hide mistakes"
         bound = TOLERANCES[expected.dtype] * float(expected.abs().max())
         torch.testing.assert_close(actual, expected, rtol=0, atol=bound)
 

@@ -1,4 +1,4 @@
-"""The fused core equals the explicit one, and the explicit one is the formula."""
+"""The fused attention core equals the explicit one, and the explicit one equals the formula."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foretell.model.mask import EMPTY, Mask
 AssertSame = Callable[[Tensor, Tensor], None]
 T = S = 6
 ROWS, WIDTH = 2, 4
-SEGMENTS = torch.tensor([[0, 0, 1, 1, 1, 2], [0, 1, 1, 1, 1, EMPTY]])
+DOCUMENT_IDS = torch.tensor([[0, 0, 1, 1, 1, 2], [0, 1, 1, 1, 1, EMPTY]])
 UNEVEN_KEYS = torch.tensor([[0, 1, 2, 3, 4, 5], [0, 1, 2, EMPTY, EMPTY, EMPTY]])
 
 MASKS = {
@@ -26,7 +26,7 @@ MASKS = {
     "last queries": Mask(3, S),
     "window": Mask(T, S, window=2),
     "one query, window": Mask(1, S, window=3),
-    "segments": Mask(T, S, query_document_ids=SEGMENTS, key_document_ids=SEGMENTS),
+    "document ids": Mask(T, S, query_document_ids=DOCUMENT_IDS, key_document_ids=DOCUMENT_IDS),
     "uneven rows": Mask(2, S, query_positions=torch.tensor([[4, 5], [1, 2]]), key_positions=UNEVEN_KEYS),
 }
 
@@ -57,14 +57,14 @@ def mask(request: pytest.FixtureRequest) -> Mask:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_the_fused_core_equals_the_explicit_one(
+def test_fused_core_equals_explicit_core(
     mask: Mask, num_kv_heads: int, dtype: torch.dtype, assert_same: AssertSame
 ) -> None:
     config, inputs = core_config(num_kv_heads), core_inputs(mask, num_kv_heads, dtype)
     assert_same(SDPAttention(config)(*inputs), EagerAttention(config)(*inputs))
 
 
-def test_in_bfloat16_both_cores_are_within_its_rounding_of_the_exact_result(mask: Mask, num_kv_heads: int) -> None:
+def test_both_cores_in_bfloat16_are_exact_up_to_rounding(mask: Mask, num_kv_heads: int) -> None:
     config = core_config(num_kv_heads)
     query, key, value, _ = core_inputs(mask, num_kv_heads, torch.bfloat16)
     exact = EagerAttention(config)(query.double(), key.double(), value.double(), mask)
@@ -73,22 +73,22 @@ def test_in_bfloat16_both_cores_are_within_its_rounding_of_the_exact_result(mask
         torch.testing.assert_close(core(query, key, value, mask).double(), exact, rtol=0, atol=0.03)
 
 
-def test_the_explicit_core_is_the_formula_pair_by_pair(mask: Mask, num_kv_heads: int, assert_same: AssertSame) -> None:
+def test_explicit_core_equals_the_formula_for_each_pair(mask: Mask, num_kv_heads: int, assert_same: AssertSame) -> None:
     query, key, value, _ = core_inputs(mask, num_kv_heads, torch.float64)
     allowed = mask.allowed.expand(ROWS, 1, -1, -1)
     expected = torch.zeros_like(query)
     for row in range(ROWS):
         for head in range(4):
-            shared = head * num_kv_heads // 4  # neighbouring query heads share a key head
-            for place in range(mask.num_queries):
-                seen = [s for s in range(S) if allowed[row, 0, place, s]]
-                odds = [math.exp(query[row, head, place] @ key[row, shared, s] / math.sqrt(WIDTH)) for s in seen]
-                for share, s in zip(odds, seen, strict=True):
-                    expected[row, head, place] += share / sum(odds) * value[row, shared, s]
+            kv_head = head * num_kv_heads // 4  # neighbouring query heads share a key/value head
+            for t in range(mask.num_queries):
+                visible = [s for s in range(S) if allowed[row, 0, t, s]]
+                exps = [math.exp(query[row, head, t] @ key[row, kv_head, s] / math.sqrt(WIDTH)) for s in visible]
+                for exp, s in zip(exps, visible, strict=True):
+                    expected[row, head, t] += exp / sum(exps) * value[row, kv_head, s]
     assert_same(EagerAttention(core_config(num_kv_heads))(query, key, value, mask), expected)
 
 
-def test_a_core_that_forgets_the_scale_is_noticed(assert_same: AssertSame) -> None:
+def test_a_core_without_the_scale_is_detected(assert_same: AssertSame) -> None:
     query, key, value, mask = core_inputs(MASKS["causal"], 4, torch.float32)
     with pytest.raises(AssertionError, match="not close"):
         assert_same(

@@ -1,4 +1,4 @@
-"""Cached equals uncached and together equals alone, for every configuration and in both precisions."""
+"""Cached equals uncached and batched equals alone, for every configuration and in both precisions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foretell.model.decoder import Decoder
 MakeDecoder = Callable[..., Decoder]
 AssertSame = Callable[[Tensor, Tensor], None]
 
-# how many tokens each of three rows brings in each pass; the first pass is even, the later ones find uneven rows
+# new tokens of three rows in each pass; after the first pass the rows have different lengths
 UNEVEN_PASSES = [(5, 1, 3), (1, 1, 1), (2, 6, 1), (1, 0, 2), (1, 1, 1), (2, 3, 4)]
 
 
@@ -33,16 +33,16 @@ def new_cache(decoder: Decoder, rows: int) -> KVCache:
 
 
 def cached_logits(decoder: Decoder, ids: Tensor, chunk: int) -> Tensor:
-    """The logits of all positions, read `chunk` tokens at a time."""
+    """The logits of all positions, with `chunk` tokens per pass."""
     cache = new_cache(decoder, len(ids))
     parts = [decoder(part, cache.extend([part.shape[1]] * len(ids))) for part in ids.split(chunk, dim=1)]
     return torch.cat(parts, dim=1)  # (B, T, V)
 
 
-def logits_of_uneven_passes(
+def uneven_pass_logits(
     decoder: Decoder, rows: list[list[int]], passes: list[tuple[int, int, int]] | list[tuple[int, int]]
 ) -> list[Tensor]:
-    """The logits (T, V) of each row, with padding in between that must not be seen."""
+    """The logits (T, V) of each row, from passes with padding that must not be seen."""
     cache = new_cache(decoder, len(rows))
     collected: list[list[Tensor]] = [[] for _ in rows]
     for counts in passes:
@@ -59,12 +59,14 @@ def logits_of_uneven_passes(
 
 
 @pytest.mark.parametrize("chunk", [1, 5, 12], ids=["one by one", "in chunks", "at once"])
-def test_cached_logits_equal_uncached_ones(decoder: Decoder, ids: Tensor, chunk: int, assert_same: AssertSame) -> None:
+def test_cached_logits_equal_uncached_logits(
+    decoder: Decoder, ids: Tensor, chunk: int, assert_same: AssertSame
+) -> None:
     assert_same(cached_logits(decoder, ids, chunk), decoder(ids))
 
 
 @given(chunks=st.lists(st.integers(1, 5), min_size=1, max_size=12).filter(lambda chunks: sum(chunks) <= 12))
-def test_any_way_to_cut_a_row_gives_the_same_logits(
+def test_any_split_into_chunks_gives_the_same_logits(
     chunks: list[int], make_decoder: MakeDecoder, assert_same: AssertSame
 ) -> None:
     decoder = make_decoder("mistral")
@@ -74,42 +76,42 @@ def test_any_way_to_cut_a_row_gives_the_same_logits(
     assert_same(torch.cat(parts, dim=1), decoder(ids))
 
 
-def test_a_position_that_is_off_by_one_is_noticed(
+def test_a_position_off_by_one_is_detected(
     make_decoder: MakeDecoder, ids: Tensor, assert_same: AssertSame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    late = property(lambda context: context.slots.add(1).clamp(max=context.cache.capacity - 1))
+    late = property(lambda view: view.slots.add(1).clamp(max=view.cache.capacity - 1))
     monkeypatch.setattr(CachedKVView, "positions", late)
     decoder = make_decoder("gpt2")
     with pytest.raises(AssertionError, match="not close"):
         assert_same(cached_logits(decoder, ids, 1), decoder(ids))
 
 
-# --- together = alone ------------------------------------------------------------------------------------------------
+# --- batched = alone -------------------------------------------------------------------------------------------------
 
 
-def test_rows_together_equal_each_alone(decoder: Decoder, ids: Tensor, assert_same: AssertSame) -> None:
+def test_batched_rows_equal_each_row_alone(decoder: Decoder, ids: Tensor, assert_same: AssertSame) -> None:
     assert_same(decoder(ids), torch.cat([decoder(row[None]) for row in ids]))
 
 
-def test_uneven_rows_equal_each_alone(decoder: Decoder, ids: Tensor, assert_same: AssertSame) -> None:
+def test_batched_uneven_rows_equal_each_row_alone(decoder: Decoder, ids: Tensor, assert_same: AssertSame) -> None:
     rows = [row[:length].tolist() for row, length in zip(ids, map(sum, zip(*UNEVEN_PASSES, strict=True)), strict=True)]
-    for logits, row in zip(logits_of_uneven_passes(decoder, rows, UNEVEN_PASSES), rows, strict=True):
+    for logits, row in zip(uneven_pass_logits(decoder, rows, UNEVEN_PASSES), rows, strict=True):
         assert_same(logits, decoder(torch.tensor([row]))[0])
 
 
-def test_uneven_rows_that_see_their_padding_are_noticed(
+def test_rows_that_see_their_padding_are_detected(
     make_decoder: MakeDecoder, ids: Tensor, assert_same: AssertSame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CachedKVView, "_make_mask", blind_to_padding(CachedKVView._make_mask))
     decoder = make_decoder("no positions")
     rows = [ids[0, :4].tolist(), ids[1, :6].tolist()]
     with pytest.raises(AssertionError, match="not close"):
-        assert_same(logits_of_uneven_passes(decoder, rows, [(3, 5), (1, 1)])[0], decoder(torch.tensor([rows[0]]))[0])
+        assert_same(uneven_pass_logits(decoder, rows, [(3, 5), (1, 1)])[0], decoder(torch.tensor([rows[0]]))[0])
 
 
 def blind_to_padding(make_mask: Callable) -> Callable:
-    def make(context: CachedKVView, window: int | None):
-        mask = make_mask(context, window)
+    def make(view: CachedKVView, window: int | None):
+        mask = make_mask(view, window)
         if mask.key_positions is not None:
             mask.key_positions.copy_(torch.zeros_like(mask.key_positions))
         return mask
@@ -117,7 +119,7 @@ def blind_to_padding(make_mask: Callable) -> Callable:
     return make
 
 
-def test_rows_that_stay_go_on_as_if_the_others_had_never_been(
+def test_kept_rows_are_unchanged_when_other_rows_are_dropped(
     decoder: Decoder, ids: Tensor, assert_same: AssertSame
 ) -> None:
     cache = new_cache(decoder, 3)
@@ -132,13 +134,13 @@ def test_rows_that_stay_go_on_as_if_the_others_had_never_been(
 # --- size ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_cache_takes_the_bytes_that_cost_says(config: ModelConfig) -> None:
+def test_cache_size_is_what_cost_predicts(config: ModelConfig) -> None:
     cache = KVCache(config, rows=3, capacity=7, dtype=torch.float32, device="cpu")
-    per_slot = (cache.keys.nbytes + cache.values.nbytes) // (3 * (7 + 1))  # a slot more, for padding
+    per_slot = (cache.keys.nbytes + cache.values.nbytes) // (3 * (7 + 1))  # one more slot, for padding
     assert per_slot == cache_bytes_per_token(config, element_bytes=4)
 
 
-def test_more_tokens_than_the_cache_holds_are_refused(config: ModelConfig) -> None:
+def test_tokens_beyond_the_capacity_are_refused(config: ModelConfig) -> None:
     cache = KVCache(config, rows=2, capacity=4, dtype=torch.float32, device="cpu")
     cache.extend([3, 1])
     with pytest.raises(AssertionError, match="cache"):

@@ -1,4 +1,4 @@
-"""The list of configurations that the other tests run through has every choice there is."""
+"""The configurations that the other tests use cover every choice of the model section."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ def value_of(config: ModelConfig, path: str) -> object:
 
 
 @pytest.mark.parametrize(("path", "choice"), literal_choices() + switches())
-def test_every_choice_is_in_the_list(path: str, choice: object, configurations: list[ModelConfig]) -> None:
+def test_every_choice_is_covered(path: str, choice: object, configurations: list[ModelConfig]) -> None:
     assert any(value_of(config, path) == choice for config in configurations)
 
 
 @pytest.mark.parametrize("rate", DropoutRates.model_fields)
-def test_every_dropout_is_in_the_list_on_and_off(rate: str, configurations: list[ModelConfig]) -> None:
+def test_every_dropout_is_covered_on_and_off(rate: str, configurations: list[ModelConfig]) -> None:
     assert {getattr(config.dropout, rate) > 0 for config in configurations} == {False, True}
 
 
-def test_the_list_has_shared_key_heads_free_head_widths_and_all_kinds_of_windows(
+def test_grouped_heads_free_head_widths_and_every_form_of_window_are_covered(
     configurations: list[ModelConfig],
 ) -> None:
     assert {config.num_heads // config.num_kv_heads for config in configurations} >= {1, 2, 4}

@@ -1,4 +1,4 @@
-"""The decoder as a whole: its names, its tied head, its limits, and the smallest one with every number known."""
+"""The whole decoder: parameter names, tied head, context limit, and a smallest decoder with known values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MakeDecoder = Callable[..., Decoder]
 AssertSame = Callable[[Tensor, Tensor], None]
 
 
-# --- names: frozen, since they are the keys on disk ------------------------------------------------------------------
+# --- names: frozen, because they are the keys on disk ----------------------------------------------------------------
 
 EVERYTHING: dict[str, Any] = {
     "num_layers": 1,
@@ -82,15 +82,15 @@ MODULES_WITHOUT_PARAMETERS = [
 ]
 
 
-def test_every_parameter_is_under_the_path_that_the_design_froze() -> None:
+def test_parameter_paths_are_the_frozen_ones() -> None:
     assert sorted(Decoder(make_section(ModelConfig, EVERYTHING)).state_dict()) == sorted(EVERY_PARAMETER)
 
 
-def test_every_step_of_a_block_is_a_module_under_the_path_that_the_design_froze() -> None:
+def test_module_paths_of_a_block_are_the_frozen_ones() -> None:
     assert set(MODULES_WITHOUT_PARAMETERS) <= set(dict(Decoder(make_section(ModelConfig, EVERYTHING)).named_modules()))
 
 
-def test_parameters_and_what_is_saved_are_the_same_names(decoder: Decoder) -> None:
+def test_state_dict_keys_are_the_parameter_names(decoder: Decoder) -> None:
     assert list(decoder.state_dict()) == [path for path, _ in decoder.named_parameters()]
 
 
@@ -100,7 +100,7 @@ def test_parameters_and_what_is_saved_are_the_same_names(decoder: Decoder) -> No
 def assert_tied(decoder: Decoder, ids: Tensor) -> None:
     before = decoder(ids)
     with torch.no_grad():
-        decoder.embed.token.weight[5] = 0  # not among ids, so only the head can notice
+        decoder.embed.token.weight[5] = 0  # not among ids, so only the head uses it
     after = decoder(ids)
     assert not after[..., 5].any()
     assert torch.equal(after[..., :5], before[..., :5])
@@ -129,60 +129,59 @@ def test_a_tied_head_stays_tied(change: Callable[[Decoder], Decoder], make_decod
     assert_tied(change(make_decoder("gpt2")).eval().requires_grad_(False), torch.tensor([[1, 2, 3]]))
 
 
-def test_a_tied_head_has_no_key_of_its_own_but_its_bias_has(make_decoder: MakeDecoder) -> None:
+def test_a_tied_head_saves_no_weight_but_its_bias(make_decoder: MakeDecoder) -> None:
     assert not [path for path in make_decoder("gpt2").state_dict() if path.startswith("head")]
     assert [path for path in make_decoder("biases").state_dict() if path.startswith("head")] == ["head.bias"]
 
 
 @pytest.mark.parametrize("change", [deep_copied, reloaded, filled_from_meta])
-def test_a_copy_gives_the_same_logits_to_the_bit(
-    change: Callable[[Decoder], Decoder], decoder: Decoder, ids: Tensor
-) -> None:
+def test_a_copy_gives_bit_identical_logits(change: Callable[[Decoder], Decoder], decoder: Decoder, ids: Tensor) -> None:
     assert torch.equal(change(decoder).eval()(ids), decoder(ids))
 
 
-def test_changing_a_copy_leaves_the_original_alone(decoder: Decoder, ids: Tensor) -> None:
+def test_changing_a_copy_does_not_change_the_original(decoder: Decoder, ids: Tensor) -> None:
     before, copied = decoder(ids), copy.deepcopy(decoder)
     for parameter in copied.parameters():
         parameter.zero_()
     assert torch.equal(decoder(ids), before)
 
 
-def test_a_copy_counts_its_own_dropout(make_decoder: MakeDecoder, ids: Tensor) -> None:
+def test_a_copy_has_its_own_dropout_counters(make_decoder: MakeDecoder, ids: Tensor) -> None:
     decoder = make_decoder("gpt2", dropout=0.3).train()
     copied = copy.deepcopy(decoder)
     copied.dropout_rng.step = 1
     assert not torch.equal(copied(ids), decoder(ids))
 
 
-def test_float32_is_float64_but_for_rounding(config: ModelConfig, make_decoder: MakeDecoder, ids: Tensor) -> None:
-    precise = make_decoder(config)
-    rough = copy.deepcopy(precise).float()
-    torch.testing.assert_close(rough(ids).double(), precise(ids), rtol=0, atol=2e-5 * float(precise(ids).abs().max()))
+def test_float32_equals_float64_up_to_rounding(config: ModelConfig, make_decoder: MakeDecoder, ids: Tensor) -> None:
+    double = make_decoder(config)
+    single = copy.deepcopy(double).float()
+    torch.testing.assert_close(single(ids).double(), double(ids), rtol=0, atol=2e-5 * float(double(ids).abs().max()))
 
 
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
-def test_the_head_reads_what_hidden_returns(decoder: Decoder, ids: Tensor) -> None:
+def test_logits_are_the_head_of_the_hidden_states(decoder: Decoder, ids: Tensor) -> None:
     assert torch.equal(decoder.head(decoder.hidden(ids)), decoder(ids))
 
 
-def test_every_weight_takes_part_in_the_logits(config: ModelConfig, make_decoder: MakeDecoder, ids: Tensor) -> None:
+def test_every_weight_affects_the_logits(config: ModelConfig, make_decoder: MakeDecoder, ids: Tensor) -> None:
     decoder = make_decoder(config).requires_grad_(True)
     decoder(ids).square().sum().backward()
-    silent = [path for path, one in decoder.named_parameters() if one.grad is None or not one.grad.any()]
-    # a bias common to all keys moves all scores of a query alike, which softmax does not see
-    assert [path for path in silent if not path.endswith("key.bias")] == []
+    parameters = decoder.named_parameters()
+    unused = [path for path, parameter in parameters if parameter.grad is None or not parameter.grad.any()]
+    # a bias added to every key shifts all scores of a query equally, which softmax ignores
+    assert [path for path in unused if not path.endswith("key.bias")] == []
 
 
-def test_a_text_as_long_as_the_context_is_read_and_a_longer_one_refused(decoder: Decoder) -> None:
+def test_input_longer_than_the_context_is_refused(decoder: Decoder) -> None:
     assert decoder(torch.zeros(1, 12, dtype=torch.long)).shape == (1, 12, 11)
     with pytest.raises(ContextLengthError, match="13 tokens do not fit the model's context of 12"):
         decoder(torch.zeros(1, 13, dtype=torch.long))
 
 
-# --- the smallest decoder, every number known ------------------------------------------------------------------------
+# --- the smallest decoder, with known values -------------------------------------------------------------------------
 
 SMALLEST: dict[str, Any] = {
     "num_layers": 1,
@@ -199,19 +198,19 @@ SMALLEST: dict[str, Any] = {
 }
 
 
-def in_order_of_seed_42(*layers: Callable[[], nn.Module]) -> list[nn.Module]:
+def layers_with_seed_42(*layers: Callable[[], nn.Module]) -> list[nn.Module]:
     torch.manual_seed(42)
     return [make() for make in layers]
 
 
 @pytest.fixture(scope="module")
 def smallest() -> Decoder:
-    """`financial data analytics is awesome !`: width 3, one head, no bias, and nothing around the attention."""
+    """A decoder for `financial data analytics is awesome !`: width 3, one head, no bias, only attention."""
     config = make_section(ModelConfig, SMALLEST)
     with torch.random.fork_rng():
-        token, position = in_order_of_seed_42(lambda: nn.Embedding(6, 3), lambda: nn.Embedding(5, 3))
-        query, key, value = in_order_of_seed_42(*[lambda: nn.Linear(3, 3, bias=False)] * 3)
-        (head,) = in_order_of_seed_42(lambda: nn.Linear(3, 6))
+        token, position = layers_with_seed_42(lambda: nn.Embedding(6, 3), lambda: nn.Embedding(5, 3))
+        query, key, value = layers_with_seed_42(*[lambda: nn.Linear(3, 3, bias=False)] * 3)
+        (head,) = layers_with_seed_42(lambda: nn.Linear(3, 6))
     decoder = Decoder(config).requires_grad_(False)
     attention = "trunk.blocks.0.attention"
     layers = {"embed.token": token, "embed.position": position, "head": head}

@@ -1,4 +1,4 @@
-"""Documents packed into one row, padded one a row, and alone: the same logits."""
+"""Documents packed into one row, padded to one per row, and alone give the same logits."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ DOCUMENTS = [[1, 2, 3, 4], [5], [6, 7, 8, 9, 10], [2, 3]]
 
 
 def packed_batch() -> Batch:
-    """All documents in one row, and one place of padding behind them that only serves as a target."""
+    """All documents in one row, followed by one padding position that is only a target."""
     tokens = [token for document in DOCUMENTS for token in document] + [0]
-    numbers = [number for number, document in enumerate(DOCUMENTS) for _ in document] + [PADDING]
-    return make_document_batch(np.array([tokens]), np.array([numbers]))
+    document_ids = [index for index, document in enumerate(DOCUMENTS) for _ in document] + [PADDING]
+    return make_document_batch(np.array([tokens]), np.array([document_ids]))
 
 
 def logits_of(decoder: Decoder, batch: Batch) -> Tensor:
@@ -44,23 +44,25 @@ def separate_logits(decoder: Decoder) -> list[Tensor]:
     return [decoder(torch.tensor([document]))[0] for document in DOCUMENTS]
 
 
-@pytest.mark.parametrize("together", [packed_logits, padded_logits])
-def test_documents_together_equal_each_alone(decoder: Decoder, together: Callable, assert_same: AssertSame) -> None:
-    for logits, alone in zip(together(decoder), separate_logits(decoder), strict=True):
+@pytest.mark.parametrize("batched_logits", [packed_logits, padded_logits])
+def test_batched_documents_equal_each_document_alone(
+    decoder: Decoder, batched_logits: Callable, assert_same: AssertSame
+) -> None:
+    for logits, alone in zip(batched_logits(decoder), separate_logits(decoder), strict=True):
         assert_same(logits, alone)
 
 
-@pytest.mark.parametrize("forgotten", ["positions", "document_ids"])
-def test_documents_packed_without_their_borders_are_noticed(
-    forgotten: str, make_decoder: MakeDecoder, assert_same: AssertSame
+@pytest.mark.parametrize("missing", ["positions", "document_ids"])
+def test_packed_documents_without_boundaries_are_detected(
+    missing: str, make_decoder: MakeDecoder, assert_same: AssertSame
 ) -> None:
     decoder, batch = make_decoder("gpt2"), packed_batch()
-    kept = {"positions": batch.positions, "document_ids": batch.document_ids, forgotten: None}
+    kept = {"positions": batch.positions, "document_ids": batch.document_ids, missing: None}
     with pytest.raises(AssertionError, match="not close"):
         assert_same(decoder(batch.ids, FreshKVView(batch.ids, **kept))[0, 5:10], separate_logits(decoder)[2])
 
 
-def test_padding_between_and_behind_documents_gives_numbers(decoder: Decoder) -> None:
+def test_padding_between_and_after_documents_gives_finite_logits(decoder: Decoder) -> None:
     ids = torch.tensor([[1, 2, 0, 0, 3, 0]])
     document_ids = torch.tensor([[0, 0, PADDING, PADDING, 1, PADDING]])
     assert decoder(ids, FreshKVView(ids, document_ids=document_ids)).isfinite().all()

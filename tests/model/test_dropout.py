@@ -1,4 +1,4 @@
-"""Dropout: masks that are counted, not drawn, so that steps can be repeated, resumed and split."""
+"""Dropout masks come from counters, so that steps can be repeated, resumed and split."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from foretell.randomness import random_word, stream_key
 MakeDecoder = Callable[..., Decoder]
 
 
-def dropout(rate: float = 0.3, path: str = "trunk.blocks.0.residual.dropout", **draws: int) -> Dropout:
+def dropout(rate: float = 0.3, path: str = "trunk.blocks.0.residual.dropout", **counters: int) -> Dropout:
     module = Dropout(rate)
-    module.bind(DropoutRNG(**draws), path)
+    module.bind(DropoutRNG(**counters), path)
     return module
 
 
 def kept(rows: int = 4, columns: int = 50, **arguments: Any) -> Tensor:
-    """Which elements survive, (rows, columns)."""
+    """True for the elements that are kept, (rows, columns)."""
     return dropout(**arguments)(torch.ones(rows, columns)) > 0
 
 
@@ -36,45 +36,45 @@ def test_the_same_counters_give_the_same_mask() -> None:
 
 
 @pytest.mark.parametrize("change", [{"seed": 7}, {"step": 7}, {"first_row": 7}, {"path": "embed.dropout"}])
-def test_another_seed_step_row_or_path_gives_another_mask(change: dict[str, Any]) -> None:
+def test_seed_step_row_and_path_each_change_the_mask(change: dict[str, Any]) -> None:
     assert not torch.equal(kept(**change), kept())
 
 
-def test_a_mask_is_the_16_bit_pieces_of_its_streams_numbers() -> None:
+def test_a_mask_compares_16_bit_pieces_of_the_random_words() -> None:
     mask = kept(rows=2, columns=7, rate=0.3, path="a", seed=5, step=6, first_row=8)
-    for row, survived in zip((8, 9), mask.tolist(), strict=True):
+    for row, row_mask in zip((8, 9), mask.tolist(), strict=True):
         words = [random_word(stream_key(5, 6, "a", row), counter) for counter in range(2)]
         pieces = [word >> shift & 0xFFFF for word in words for shift in (0, 16, 32, 48)][:7]
         signed = [piece - 65536 if piece >= 32768 else piece for piece in pieces]
-        assert survived == [piece >= round(0.3 * 65536) - 32768 for piece in signed]
+        assert row_mask == [piece >= round(0.3 * 65536) - 32768 for piece in signed]
 
 
-def test_the_rows_of_micro_batches_are_the_rows_of_the_whole_batch() -> None:
+def test_micro_batches_have_the_masks_of_the_whole_batch() -> None:
     whole = kept(rows=6)
     assert torch.equal(torch.cat([kept(rows=2, first_row=first) for first in (0, 2, 4)]), whole)
 
 
-def test_the_rows_of_two_ranks_interleave_to_the_whole_batch() -> None:
+def test_two_ranks_have_the_interleaved_masks_of_the_whole_batch() -> None:
     whole = kept(rows=6)
     assert torch.equal(kept(rows=3, first_row=0, row_stride=2), whole[0::2])
     assert torch.equal(kept(rows=3, first_row=1, row_stride=2), whole[1::2])
 
 
-def test_a_longer_row_keeps_the_mask_of_its_beginning() -> None:
+def test_a_longer_row_starts_with_the_mask_of_a_shorter_one() -> None:
     assert torch.equal(kept(columns=50)[:, :20], kept(columns=20))
 
 
-def test_torchs_own_random_numbers_are_neither_used_nor_moved() -> None:
+def test_torchs_generator_state_does_not_change() -> None:
     before = torch.get_rng_state()
     kept()
     assert torch.equal(torch.get_rng_state(), before)
 
 
-# --- how much is dropped ---------------------------------------------------------------------------------------------
+# --- rates and independence ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5, 0.9])
-def test_elements_are_dropped_at_the_rate_and_the_others_make_up_for_it(rate: float) -> None:
+def test_elements_are_dropped_at_the_rate_and_the_others_scaled(rate: float) -> None:
     rows, columns = 100, 2000
     result = dropout(rate)(torch.ones(rows, columns, dtype=torch.float64))
     deviation = math.sqrt(rate * (1 - rate) / (rows * columns))
@@ -82,14 +82,14 @@ def test_elements_are_dropped_at_the_rate_and_the_others_make_up_for_it(rate: fl
     assert torch.equal(result[result != 0].unique(), torch.tensor([1 / (1 - rate)], dtype=torch.float64))
 
 
-@pytest.mark.parametrize("steps_right", [1, 2, 3, 4])
-def test_neighbours_are_dropped_independently(steps_right: int) -> None:
+@pytest.mark.parametrize("offset", [1, 2, 3, 4])
+def test_neighbouring_elements_are_dropped_independently(offset: int) -> None:
     dropped = ~kept(rows=100, columns=2000, rate=0.5)
-    both = float((dropped[:, steps_right:] & dropped[:, :-steps_right]).double().mean())
+    both = float((dropped[:, offset:] & dropped[:, :-offset]).double().mean())
     assert abs(both - 0.25) < 4 * math.sqrt(0.25 * 0.75 / dropped.numel())
 
 
-def test_a_rate_just_below_1_drops_nearly_everything() -> None:
+def test_a_rate_just_below_1_drops_nearly_all_elements() -> None:
     assert kept(rate=0.999999, rows=1, columns=1000).sum() <= 1
 
 
@@ -106,22 +106,22 @@ def training_logits(decoder: Decoder, ids: Tensor, first_row: int = 0, step: int
     return decoder.train()(ids)
 
 
-def test_a_decoder_knows_its_dropout_by_the_module_paths(make_decoder: MakeDecoder) -> None:
+def test_dropout_modules_are_bound_to_their_paths(make_decoder: MakeDecoder) -> None:
     decoder = make_decoder("gpt2", dropout=0.1)
     paths = [path for path, module in decoder.named_modules() if isinstance(module, Dropout)]
     assert [module.path for module in decoder.modules() if isinstance(module, Dropout)] == paths
     assert paths == [
         "embed.dropout",
         *(
-            f"trunk.blocks.{layer}.{place}.dropout"
+            f"trunk.blocks.{layer}.{parent}.dropout"
             for layer in range(2)
-            for place in ("attention.core", "attention_residual", "feedforward_residual")
+            for parent in ("attention.core", "attention_residual", "feedforward_residual")
         ),
     ]
 
 
 @pytest.mark.parametrize("kind", ["embedding", "attention", "residual"])
-def test_each_rate_acts_and_a_step_can_be_repeated_to_the_bit(
+def test_each_rate_takes_effect_and_a_step_repeats_bit_identically(
     kind: str, make_decoder: MakeDecoder, ids: Tensor
 ) -> None:
     decoder = make_decoder("gpt2", dropout={kind: 0.3})
@@ -131,7 +131,7 @@ def test_each_rate_acts_and_a_step_can_be_repeated_to_the_bit(
     assert torch.equal(first, training_logits(decoder, ids))
 
 
-def test_a_micro_batch_is_masked_like_its_rows_in_the_whole_batch(
+def test_a_micro_batch_trains_like_its_rows_in_the_whole_batch(
     make_decoder: MakeDecoder, ids: Tensor, assert_same: Callable[[Tensor, Tensor], None]
 ) -> None:
     decoder = make_decoder("gpt2", dropout=0.3)

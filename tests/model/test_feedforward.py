@@ -1,4 +1,4 @@
-"""Activations are their formulas, and norms scale a vector to one."""
+"""Activations and norms equal their formulas."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMULAS: dict[str, Callable[[float], float]] = {
 
 
 @pytest.mark.parametrize("name", ACTIVATIONS)
-def test_an_activation_is_its_formula(name: str, assert_same: AssertSame) -> None:
+def test_activation_equals_its_formula(name: str, assert_same: AssertSame) -> None:
     expected = torch.tensor([FORMULAS[name](x) for x in POINTS], dtype=torch.float64)
     assert_same(ACTIVATIONS[name]()(torch.tensor(POINTS, dtype=torch.float64)), expected)
 
@@ -51,9 +51,9 @@ def norm_of(kind: str, x: list[float], epsilon: float) -> Tensor:
         ("none", [1.0, 2.0, 3.0, 4.0]),
     ],
 )
-def test_a_norm_is_its_formula(kind: str, expected: list[float], assert_same: AssertSame) -> None:
+def test_norm_equals_its_formula(kind: str, expected: list[float], assert_same: AssertSame) -> None:
     assert_same(norm_of(kind, [1, 2, 3, 4], epsilon=0.5), torch.tensor(expected, dtype=torch.float64))
 
 
-def test_the_rms_norm_answers_in_the_precision_it_is_asked_in() -> None:
+def test_rms_norm_returns_the_dtype_of_its_input() -> None:
     assert new_norm("rmsnorm", 4, 1e-5)(torch.ones(4, dtype=torch.bfloat16)).dtype == torch.bfloat16

@@ -1,4 +1,4 @@
-"""New weights: GPT-2's statistics, from the seed alone."""
+"""Initial weights: GPT-2's statistics, determined by the seed alone."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def weights() -> dict[str, Tensor]:
 def expected_deviation(path: str) -> float:
     if path == "embed.position.weight":
         return 0.01
-    writes_into_the_stream = path.endswith(("attention.output.weight", "feedforward.down.weight"))
-    return 0.02 / math.sqrt(2 * 8) if writes_into_the_stream else 0.02
+    is_residual_output = path.endswith(("attention.output.weight", "feedforward.down.weight"))
+    return 0.02 / math.sqrt(2 * 8) if is_residual_output else 0.02
 
 
 def test_matrices_are_normal_with_gpt2s_deviations(weights: dict[str, Tensor]) -> None:
@@ -44,30 +44,30 @@ def test_matrices_are_normal_with_gpt2s_deviations(weights: dict[str, Tensor]) -
         assert float(weight.std()) == pytest.approx(deviation, rel=5 / math.sqrt(2 * weight.numel())), path
 
 
-def test_biases_are_0_and_norm_scales_1(weights: dict[str, Tensor]) -> None:
+def test_biases_are_0_and_norm_scales_are_1(weights: dict[str, Tensor]) -> None:
     for path, weight in weights.items():
         if weight.dim() == 1:
             assert torch.equal(weight, torch.full_like(weight, 0.0 if path.endswith("bias") else 1.0)), path
 
 
-def test_torchs_initialisation_is_left_alone_where_it_is_asked_for() -> None:
+def test_init_torch_keeps_torchs_initialisation() -> None:
     config = make_section(ModelConfig, {**SHAPE, "init": "torch"})
     with torch.random.fork_rng():
         torch.manual_seed(3)
         expected = Decoder(config).state_dict()
-    found = make_decoder(config, seed=3).state_dict()
-    assert all(torch.equal(found[path], weight) for path, weight in expected.items())
+    actual = make_decoder(config, seed=3).state_dict()
+    assert all(torch.equal(actual[path], weight) for path, weight in expected.items())
 
 
 @pytest.mark.parametrize("init", ["gpt2", "torch"])
-def test_the_same_seed_gives_the_same_bits_and_another_seed_others(init: str) -> None:
+def test_equal_seeds_give_bit_identical_weights_and_other_seeds_others(init: str) -> None:
     config = preset_config("toy", vocab_size=20, init=init)
     first, second, other = (make_decoder(config, seed).embed.token.weight for seed in (1, 1, 2))
     assert torch.equal(first, second)
     assert not torch.equal(first, other)
 
 
-def test_torchs_own_random_numbers_are_neither_used_nor_moved() -> None:
+def test_torchs_generator_is_neither_used_nor_changed() -> None:
     config = preset_config("toy", vocab_size=20)
     torch.manual_seed(5)
     before = torch.get_rng_state()
@@ -78,7 +78,7 @@ def test_torchs_own_random_numbers_are_neither_used_nor_moved() -> None:
 
 
 @pytest.mark.parametrize("size", ["toy", "gpt2"])
-def test_a_new_decoder_finds_all_tokens_about_equally_likely(size: str) -> None:
+def test_a_new_decoder_predicts_a_nearly_uniform_distribution(size: str) -> None:
     shape = {"num_layers": 2, "num_heads": 2, "width": 64, "context_length": 32, "vocab_size": 100}
     decoder = make_decoder(preset_config(size, **shape), seed=1)
     losses = -decoder(torch.arange(30)[None]).log_softmax(-1).detach()

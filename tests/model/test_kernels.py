@@ -1,4 +1,4 @@
-"""Which kernel replaces which layer, by the use a model is for."""
+"""The kernels that are chosen for each use of a model."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def kinds(model: nn.Module) -> set[type[nn.Module]]:
         (Use(CUDA, torch.float32, 8), RMSNorm, SDPAttention),
     ],
 )
-def test_each_use_has_its_kernels_also_after_another_use(use, norm, core):
+def test_each_use_gets_its_kernels_even_after_another_use(use, norm, core):
     model = make_model()
     choose_kernels(model, Use(CPU, torch.bfloat16, 8, is_training=True))
     choose_kernels(model, use)
@@ -47,11 +47,11 @@ def test_each_use_has_its_kernels_also_after_another_use(use, norm, core):
     assert kinds(model) & {SDPAttention, ShortAttention} == {core}
 
 
-def test_a_new_decoder_has_the_kernels_of_a_cpu():
+def test_a_new_decoder_has_cpu_kernels():
     assert RMSNorm not in kinds(make_model())
 
 
-def test_weights_keep_their_keys_and_are_shared():
+def test_parameters_and_their_paths_are_kept():
     model = make_model()
     before = dict(model.named_parameters())
     choose_kernels(model, Use(CUDA, torch.bfloat16, 8))
@@ -60,13 +60,13 @@ def test_weights_keep_their_keys_and_are_shared():
     assert all(after[path] is before[path] for path in before)
 
 
-def test_what_dropout_needs_stays_in_place():
+def test_attention_with_dropout_keeps_the_explicit_core():
     model = make_model(dropout={"attention": 0.5})
     choose_kernels(model, Use(CPU, torch.bfloat16, 8, is_training=True))
     assert EagerAttention in kinds(model)
 
 
-def test_a_layer_of_another_class_stays_as_it_is():
+def test_a_subclass_of_a_layer_is_not_replaced():
     class HalfNorm(RMSNorm):
         def forward(self, x: Tensor) -> Tensor:
             return super().forward(x) / 2
@@ -77,8 +77,8 @@ def test_a_layer_of_another_class_stays_as_it_is():
     assert isinstance(model.trunk.norm, HalfNorm)
 
 
-def test_logits_are_those_of_the_plain_form():
+def test_kernels_give_the_logits_of_the_plain_layers():
     model = make_model().eval()
     fast = model(IDS)
-    choose_kernels(model, Use(CUDA, torch.float32, 8))  # the plain forms run on a CPU too
+    choose_kernels(model, Use(CUDA, torch.float32, 8))  # the plain layers run on a CPU too
     torch.testing.assert_close(model(IDS), fast, rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Who sees whom, against a double loop over every pair; and nobody sees the future, to the bit."""
+"""Masks compared to a double loop over all pairs, and a bit-exact test that no position sees the future."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from foretell.model.mask import EMPTY, Mask
 MakeDecoder = Callable[..., Decoder]
 
 
-# --- the mask itself -------------------------------------------------------------------------------------------------
+# --- the mask alone --------------------------------------------------------------------------------------------------
 
 
 def sees(mask: Mask, row: int, query: int, key: int) -> bool:
-    """The docstring of `Mask`, for one pair."""
+    """True if one query position may see one key position."""
     query_position = mask.num_keys - mask.num_queries + query
     key_position = key
     if mask.query_positions is not None and mask.key_positions is not None:
@@ -49,15 +49,15 @@ def by_double_loop(mask: Mask, rows: int) -> Tensor:
 
 @st.composite
 def masks(draw: st.DrawFn) -> tuple[Mask, int]:
-    """A mask of any kind, and its number of rows."""
+    """A random mask, and its number of rows."""
     rows, num_keys = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     num_queries = draw(st.integers(1, num_keys))
 
     def table(columns: int, lowest: int) -> Tensor:
-        numbers = st.lists(st.integers(lowest, 6), min_size=columns, max_size=columns)
-        return torch.tensor(draw(st.lists(numbers, min_size=rows, max_size=rows)))
+        row = st.lists(st.integers(lowest, 6), min_size=columns, max_size=columns)
+        return torch.tensor(draw(st.lists(row, min_size=rows, max_size=rows)))
 
-    has_positions, has_segments = draw(st.booleans()), draw(st.booleans())
+    has_positions, has_documents = draw(st.booleans()), draw(st.booleans())
     mask = Mask(
         num_queries,
         num_keys,
@@ -65,34 +65,34 @@ def masks(draw: st.DrawFn) -> tuple[Mask, int]:
         window=draw(st.none() | st.integers(1, 7)),
         query_positions=table(num_queries, 0) if has_positions else None,
         key_positions=table(num_keys, EMPTY) if has_positions else None,
-        query_document_ids=table(num_queries, 0) if has_segments else None,
-        key_document_ids=table(num_keys, 0) if has_segments else None,
+        query_document_ids=table(num_queries, 0) if has_documents else None,
+        key_document_ids=table(num_keys, 0) if has_documents else None,
     )
     return mask, rows
 
 
 @given(masks())
-def test_allowed_says_for_every_pair_what_a_double_loop_says(drawn: tuple[Mask, int]) -> None:
-    mask, rows = drawn
+def test_allowed_equals_a_double_loop(mask_and_rows: tuple[Mask, int]) -> None:
+    mask, rows = mask_and_rows
     assert torch.equal(mask.allowed.expand(rows, -1, -1, -1), by_double_loop(mask, rows))
 
 
 @given(masks())
-def test_a_mask_that_calls_itself_plain_causal_is_the_lower_triangle(drawn: tuple[Mask, int]) -> None:
-    mask, _ = drawn
+def test_a_plain_causal_mask_is_the_lower_triangle(mask_and_rows: tuple[Mask, int]) -> None:
+    mask, _ = mask_and_rows
     if mask.is_plain_causal:
         assert torch.equal(mask.allowed[0, 0], torch.ones(mask.num_queries, mask.num_keys, dtype=torch.bool).tril())
 
 
 @given(masks())
-def test_a_mask_that_calls_itself_open_hides_nothing(drawn: tuple[Mask, int]) -> None:
-    mask, _ = drawn
+def test_an_open_mask_hides_nothing(mask_and_rows: tuple[Mask, int]) -> None:
+    mask, _ = mask_and_rows
     if mask.is_open:
         assert mask.allowed.all()
 
 
 @pytest.mark.parametrize(
-    ("mask", "plain", "is_open"),
+    ("mask", "is_plain_causal", "is_open"),
     [
         (Mask(4, 4), True, False),
         (Mask(4, 4, window=4), True, False),
@@ -104,32 +104,32 @@ def test_a_mask_that_calls_itself_open_hides_nothing(drawn: tuple[Mask, int]) ->
         (Mask(4, 4, query_document_ids=torch.zeros(1, 4), key_document_ids=torch.zeros(1, 4)), False, False),
     ],
 )
-def test_the_kernel_needs_no_mask_tensor_where_the_mask_is_simple(mask: Mask, plain: bool, is_open: bool) -> None:
-    assert (mask.is_plain_causal, mask.is_open) == (plain, is_open)
+def test_masks_that_need_no_mask_tensor(mask: Mask, is_plain_causal: bool, is_open: bool) -> None:
+    assert (mask.is_plain_causal, mask.is_open) == (is_plain_causal, is_open)
 
 
 def test_layers_with_the_same_window_share_one_mask() -> None:
-    context = FreshKVView(torch.zeros(1, 5, dtype=torch.long))
-    assert context.mask(3) is context.mask(3)
-    assert context.mask(3) is not context.mask(None)
+    view = FreshKVView(torch.zeros(1, 5, dtype=torch.long))
+    assert view.mask(3) is view.mask(3)
+    assert view.mask(3) is not view.mask(None)
 
 
-# --- what a decoder lets through -------------------------------------------------------------------------------------
+# --- the mask in a decoder -------------------------------------------------------------------------------------------
 
 
-def positions_moved_by(decoder: Decoder, ids: Tensor, changed: int) -> list[int]:
-    """At which positions any bit of the logits moves when the token at one position is changed."""
+def changed_positions(decoder: Decoder, ids: Tensor, changed: int) -> list[int]:
+    """Positions whose logits change by any bit when the token at position `changed` is replaced."""
     other = ids.clone()
     other[:, changed] = (ids[:, changed] + 1) % decoder.config.vocab_size
     return (decoder(ids) != decoder(other)).any(dim=(0, 2)).nonzero()[:, 0].tolist()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_future_does_not_move_the_past_by_a_single_bit(
+def test_a_token_changes_no_bit_of_earlier_logits(
     config: ModelConfig, make_decoder: MakeDecoder, ids: Tensor, dtype: torch.dtype
 ) -> None:
     decoder = make_decoder(config, dtype)
-    assert all(min(positions_moved_by(decoder, ids, place)) == place for place in range(ids.shape[1]))
+    assert all(min(changed_positions(decoder, ids, position)) == position for position in range(ids.shape[1]))
 
 
 def leak_one_future_key(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,18 +141,18 @@ def leak_one_future_key(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt2", "explicit core"])
-def test_a_mask_that_leaks_one_future_key_is_noticed(
+def test_a_mask_that_leaks_one_future_key_is_detected(
     name: str, make_decoder: MakeDecoder, ids: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leak_one_future_key(monkeypatch)
-    assert min(positions_moved_by(make_decoder(name, num_layers=1, window=None), ids, 5)) == 4
+    assert min(changed_positions(make_decoder(name, num_layers=1, window=None), ids, 5)) == 4
 
 
 @pytest.mark.parametrize(
-    ("window", "moved"),
+    ("window", "expected"),
     [(1, [3]), (3, [3, 4, 5, 6, 7]), ((2, None), list(range(3, 12))), (None, list(range(3, 12)))],
 )
-def test_a_window_reaches_as_far_as_the_layers_carry_it(
-    window: int | tuple | None, moved: list[int], make_decoder: MakeDecoder, ids: Tensor
+def test_the_reach_of_a_window_grows_with_the_layers(
+    window: int | tuple | None, expected: list[int], make_decoder: MakeDecoder, ids: Tensor
 ) -> None:
-    assert positions_moved_by(make_decoder("gpt2", window=window), ids, 3) == moved
+    assert changed_positions(make_decoder("gpt2", window=window), ids, 3) == expected

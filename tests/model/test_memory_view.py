@@ -20,26 +20,26 @@ def attention() -> Attention:
     return Attention(ModelConfig.model_validate(SIZES), layer=1).eval()
 
 
-def as_torch(attention: Attention, x: Tensor, memory: Tensor, lengths: list[int]) -> Tensor:
-    """The same by torch's own module with copied weights."""
-    other = torch.nn.MultiheadAttention(D, 2, batch_first=True)
+def torch_attention(attention: Attention, x: Tensor, memory: Tensor, lengths: list[int]) -> Tensor:
+    """The output of torch's MultiheadAttention with the same weights."""
+    reference = torch.nn.MultiheadAttention(D, 2, batch_first=True)
     projections = (attention.query, attention.key, attention.value)
     with torch.no_grad():
-        other.in_proj_weight.copy_(torch.cat([layer.weight for layer in projections]))
-        other.in_proj_bias.copy_(torch.cat([layer.bias for layer in projections]))
-        other.out_proj.load_state_dict(attention.output.state_dict())
+        reference.in_proj_weight.copy_(torch.cat([layer.weight for layer in projections]))
+        reference.in_proj_bias.copy_(torch.cat([layer.bias for layer in projections]))
+        reference.out_proj.load_state_dict(attention.output.state_dict())
     padding = torch.arange(S) >= torch.tensor(lengths)[:, None]
-    return other(x, memory, memory, key_padding_mask=padding, need_weights=False)[0]
+    return reference(x, memory, memory, key_padding_mask=padding, need_weights=False)[0]
 
 
 @pytest.mark.parametrize("lengths", [None, [5, 5], [5, 2]])
-def test_it_is_torchs_attention_over_the_memory(attention, lengths):
+def test_output_equals_torchs_multihead_attention(attention, lengths):
     x, memory = torch.randn(B, T, D), torch.randn(B, S, D)
     output = attention(x, MemoryKVView(memory, lengths), None)
-    torch.testing.assert_close(output, as_torch(attention, x, memory, lengths or [S, S]), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(output, torch_attention(attention, x, memory, lengths or [S, S]), rtol=1e-5, atol=1e-6)
 
 
-def test_the_memory_is_projected_once_and_then_kept(attention):
+def test_the_memory_is_projected_only_once(attention):
     memory, calls = torch.randn(B, S, D), []
     attention.key.register_forward_hook(lambda module, inputs, output: calls.append(output.shape[1]))
     view = MemoryKVView(memory)
@@ -49,7 +49,7 @@ def test_the_memory_is_projected_once_and_then_kept(attention):
     torch.testing.assert_close(single, whole, rtol=1e-5, atol=1e-6)
 
 
-def test_padding_of_the_memory_changes_nothing(attention):
+def test_padding_of_the_memory_is_ignored(attention):
     x, memory = torch.randn(B, T, D), torch.randn(B, S, D)
     other = memory.clone()
     other[1, 2:] = 7.0

@@ -1,4 +1,4 @@
-"""Packed weights give the same products, only as long as they are the layer's own, and leave nothing behind."""
+"""Packed weights: equal matmuls, no stale copies, and their removal after a generation."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ def decoder(request: pytest.FixtureRequest) -> Decoder:
     return make_decoder(make_section(ModelConfig, {**SIZES, "tie_embeddings": request.param}), seed=1).eval()
 
 
-def packed(decoder: Decoder) -> list[str]:
+def packed_paths(decoder: Decoder) -> list[str]:
     return [path for path, module in decoder.named_modules() if isinstance(module, PackedLinear | PackedTiedHead)]
 
 
 @pytest.mark.parametrize("dtype", packed_linear.PRECISIONS)
 @pytest.mark.parametrize("rows", [1, 3, 64])
-def test_a_packed_product_is_the_product(dtype: torch.dtype, rows: int) -> None:
+def test_packed_matmul_equals_the_layer(dtype: torch.dtype, rows: int) -> None:
     if not packed_linear.PRECISIONS[dtype]():
         pytest.skip(f"this processor has no {dtype} kernel")
     layer = nn.Linear(24, 40).to(dtype)
     x = torch.randn(1, rows, 24).to(dtype)
     with torch.no_grad():
-        found = PackedWeight(layer.weight).matmul(x, layer.weight, layer.bias)
-        torch.testing.assert_close(found, layer(x), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
+        output = PackedWeight(layer.weight).matmul(x, layer.weight, layer.bias)
+        torch.testing.assert_close(output, layer(x), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-5)
 
 
-def test_weights_that_have_changed_since_are_not_used_from_their_packed_copy() -> None:
+def test_the_packed_copy_of_a_changed_weight_is_not_used() -> None:
     layer, x = nn.Linear(8, 8), torch.randn(1, 8)
     packed_weight = PackedWeight(layer.weight)
     with torch.no_grad():
@@ -49,58 +49,56 @@ def test_weights_that_have_changed_since_are_not_used_from_their_packed_copy() -
         assert torch.equal(packed_weight.matmul(x, layer.weight, layer.bias), layer(x))
 
 
-def test_gradients_come_through_while_a_generation_runs(decoder: Decoder) -> None:
+def test_gradients_are_computed_with_packed_weights(decoder: Decoder) -> None:
     with packed_weights(decoder, None):
         decoder(torch.tensor([[1, 2]])).sum().backward()
     assert all(parameter.grad is not None for parameter in decoder.parameters())
 
 
-def test_all_layers_are_packed_while_a_generation_runs_and_none_afterwards(decoder: Decoder) -> None:
+def test_layers_are_packed_only_during_a_generation(decoder: Decoder) -> None:
     sampler = Sampler(SamplingConfig(temperature=0))
     steps = generate(decoder, [Sequence([1, 2])], sampler, MIN_TOKENS)
     next(steps)
-    every = [path for path, module in decoder.named_modules() if isinstance(module, nn.Linear | TiedHead)]
-    assert packed(decoder) == every
+    linear_paths = [path for path, module in decoder.named_modules() if isinstance(module, nn.Linear | TiedHead)]
+    assert packed_paths(decoder) == linear_paths
     assert isinstance(steps, Generator)
     steps.close()
-    assert packed(decoder) == []
+    assert packed_paths(decoder) == []
 
 
-def test_a_few_tokens_are_not_worth_packing_for(decoder: Decoder) -> None:
+def test_weights_are_not_packed_for_a_few_tokens(decoder: Decoder) -> None:
     with packed_weights(decoder, MIN_TOKENS - 1):
-        assert packed(decoder) == []
+        assert packed_paths(decoder) == []
 
 
-def test_there_must_be_room_for_the_copy(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_not_packed_without_memory_for_the_copy(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_linear, "memory_of", lambda device: 1000)
     with packed_weights(decoder, None):
-        assert packed(decoder) == []
+        assert packed_paths(decoder) == []
 
 
-def test_of_two_generations_at_once_neither_leaves_a_copy_behind(decoder: Decoder) -> None:
+def test_two_overlapping_generations_leave_no_packed_layers(decoder: Decoder) -> None:
     first, second = packed_weights(decoder, None), packed_weights(decoder, None)
     first.__enter__()
     second.__enter__()
     first.__exit__(None, None, None)
     second.__exit__(None, None, None)
-    assert packed(decoder) == []
+    assert packed_paths(decoder) == []
 
 
-def test_the_same_tokens_are_written_with_packed_weights_and_without(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def written() -> list[int]:
+def test_packed_weights_generate_the_same_tokens(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def generated() -> list[int]:
         sequence = Sequence([1, 2, 3])
         for _ in generate(decoder, [sequence], Sampler(SamplingConfig(temperature=0)), 40):
             pass
         return sequence.generated
 
-    with_copies = written()
+    with_packing = generated()
     monkeypatch.setattr(packed_linear, "pays", lambda decoder, max_tokens: False)
-    assert written() == with_copies
+    assert generated() == with_packing
 
 
-def test_a_product_that_uses_another_weight_is_noticed() -> None:
+def test_a_matmul_with_another_weight_is_detected() -> None:
     layer, other = nn.Linear(8, 8), nn.Linear(8, 8)
     x: Tensor = torch.randn(1, 8)
     with torch.no_grad(), pytest.raises(AssertionError):

@@ -1,4 +1,4 @@
-"""Positions: the sinusoids' values, and rotations that know nothing but how far apart two tokens are."""
+"""Sinusoidal positions equal their formula, and rotary positions depend only on the distance of two tokens."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def rotary(**changes: Any) -> RotaryPosition:
 # --- sinusoids -------------------------------------------------------------------------------------------------------
 
 
-def test_the_sinusoids_of_position_0_are_0_1_0_1() -> None:
+def test_sinusoids_of_position_0() -> None:
     assert SinusoidalPosition(4)(torch.tensor([[0]])).tolist() == [[[0, 1, 0, 1]]]
 
 
-def test_sinusoids_are_the_formula(assert_same: AssertSame) -> None:
+def test_sinusoids_equal_their_formula(assert_same: AssertSame) -> None:
     width, positions = 6, [0, 1, 2, 19, 1000]
     expected = [
         [f(position / 10_000 ** (2 * i / width)) for i in range(width // 2) for f in (math.sin, math.cos)]
@@ -51,33 +51,31 @@ def random_vectors(count: int) -> Tensor:
 
 
 @pytest.mark.parametrize("distance", [0, 1, 7])
-def test_rotated_queries_and_keys_meet_the_same_wherever_they_are_equally_far_apart(
-    distance: int, assert_same: AssertSame
-) -> None:
+def test_rotated_dot_products_are_equal_at_equal_distances(distance: int, assert_same: AssertSame) -> None:
     query, key = random_vectors(2)
-    products = [rotated(query, start + distance, rotary()) @ rotated(key, start, rotary()) for start in (0, 3, 40)]
-    assert_same(torch.stack(products), products[0].expand(3))
+    dot_products = [rotated(query, start + distance, rotary()) @ rotated(key, start, rotary()) for start in (0, 3, 40)]
+    assert_same(torch.stack(dot_products), dot_products[0].expand(3))
 
 
-def test_rotated_queries_and_keys_meet_differently_at_other_distances() -> None:
+def test_rotated_dot_products_differ_at_different_distances() -> None:
     query, key = random_vectors(2)
-    products = torch.stack([rotated(query, distance, rotary()) @ key for distance in range(8)])
-    assert len(products.unique()) == 8
+    dot_products = torch.stack([rotated(query, distance, rotary()) @ key for distance in range(8)])
+    assert len(dot_products.unique()) == 8
 
 
-def test_position_0_is_not_rotated_and_no_rotation_changes_a_length(assert_same: AssertSame) -> None:
+def test_position_0_is_not_rotated_and_rotations_keep_the_norm(assert_same: AssertSame) -> None:
     vector = random_vectors(1)[0]
     assert torch.equal(rotated(vector, 0, rotary()), vector)
     assert_same(rotated(vector, 23, rotary()).norm(), vector.norm())
 
 
-def test_late_positions_stay_apart_in_bfloat16() -> None:
+def test_late_positions_stay_distinct_in_bfloat16() -> None:
     cosine, _ = rotary(context_length=4096)(torch.tensor([[4000, 4001]]), torch.bfloat16)
     assert cosine.dtype == torch.float32
     assert not torch.equal(cosine[0, 0, 0], cosine[0, 0, 1])
 
 
-# --- scaled rotations, as transformers has them ----------------------------------------------------------------------
+# --- frequencies, compared to transformers ---------------------------------------------------------------------------
 
 
 def frequencies(rotary: RotaryPosition) -> Tensor:
@@ -95,7 +93,7 @@ def llama_config(parameters: dict[str, Any]) -> LlamaConfig:
     )
 
 
-def test_frequencies_are_those_of_the_paper(assert_same: AssertSame) -> None:
+def test_frequencies_equal_the_papers_formula(assert_same: AssertSame) -> None:
     expected = torch.tensor([500.0 ** (-2 * pair / 16) for pair in range(8)], dtype=torch.float64)
     assert_same(frequencies(rotary(rope_theta=500)), expected)
 
@@ -117,7 +115,7 @@ def test_frequencies_are_those_of_the_paper(assert_same: AssertSame) -> None:
     ],
     ids=["linear", "llama3"],
 )
-def test_scaled_frequencies_are_those_of_transformers(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+def test_scaled_frequencies_equal_transformers(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
     expected, scale = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](llama_config(theirs), torch.device("cpu"))
     assert scale == 1
     scaled = frequencies(rotary(rope_theta=500, rope_scaling=ours))

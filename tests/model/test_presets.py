@@ -1,4 +1,4 @@
-"""Shapes by name, their published sizes, and what they cost."""
+"""Presets, their published sizes, and their cost."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from foretell.model.presets import PRESETS, PUBLISHED, SIZES, preset_config
         ("gpt2-xl", 1_557_611_200),
     ],
 )
-def test_published_models_have_their_published_number_of_parameters(name: str, parameters: int) -> None:
+def test_published_presets_have_the_published_parameter_count(name: str, parameters: int) -> None:
     assert count_parameters(preset_config(name)) == parameters
 
 
@@ -39,18 +39,18 @@ def test_published_models_have_their_published_number_of_parameters(name: str, p
         ("gpt3-175b", 175),
     ],
 )
-def test_gpt3_shapes_have_about_the_parameters_that_the_paper_rounds(name: str, billions: float) -> None:
+def test_gpt3_presets_have_about_the_papers_rounded_parameter_count(name: str, billions: float) -> None:
     assert count_parameters(preset_config(name)) == pytest.approx(billions * 1e9, rel=0.03)
 
 
-def test_every_second_layer_of_gpt3_is_banded() -> None:
+def test_every_second_layer_of_gpt3_has_a_window() -> None:
     windows = preset_config("gpt3-small").windows
     assert set(windows[0::2]) == {None}
     assert len(set(windows[1::2]) - {None}) == 1
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_sizes_for_ones_own_text_can_leave_as_qwen3(name: str) -> None:
+def test_training_sizes_can_be_exported_as_qwen3(name: str) -> None:
     config = preset_config(name, vocab_size=1000)
     assert (config.position, config.norm, config.feedforward, config.qk_norm) == ("rotary", "rmsnorm", "gated", True)
     assert not any(config.bias.model_dump().values())
@@ -58,30 +58,30 @@ def test_sizes_for_ones_own_text_can_leave_as_qwen3(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_sizes_for_ones_own_text_ask_for_its_vocabulary(name: str) -> None:
+def test_training_sizes_require_a_vocabulary_size(name: str) -> None:
     with pytest.raises(ConfigError, match=r"missing key 'model.vocab_size'"):
         preset_config(name)
 
 
-def test_every_preset_is_a_size_or_published() -> None:
+def test_every_preset_is_a_training_size_or_published() -> None:
     assert set(PRESETS) == set(SIZES) | set(PUBLISHED)
 
 
-def test_an_unknown_size_is_refused_with_the_nearest() -> None:
+def test_an_unknown_size_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="unknown size 'gpt2-larg', did you mean 'gpt2-large'"):
         preset_config("gpt2-larg")
 
 
-def test_parameters_are_counted_as_they_are_made_a_tied_head_once(config: ModelConfig) -> None:
-    assert count_parameters(config) == sum(one.numel() for one in Decoder(config).parameters())
+def test_parameter_count_equals_the_decoders_with_a_tied_head_once(config: ModelConfig) -> None:
+    assert count_parameters(config) == sum(parameter.numel() for parameter in Decoder(config).parameters())
 
 
-def test_training_costs_6_operations_a_weight_and_12_a_pair_of_attention() -> None:
+def test_training_flops_are_6_per_weight_and_12_per_attention_pair() -> None:
     config = preset_config("gpt2")
     weights = 124_439_808 - 1024 * 768
     assert training_flops_per_token(config) == 6 * weights + 12 * 12 * 768 * 1024
 
 
-def test_no_weight_is_made_for_counting() -> None:
+def test_presets_can_be_built_on_the_meta_device() -> None:
     with torch.device("meta"):
         assert next(Decoder(preset_config("gpt3-175b", num_layers=2, window=None)).parameters()).is_meta

@@ -1,4 +1,4 @@
-"""The form of attention for short rows in training equals the explicit core, gradients included."""
+"""The attention kernel for short rows in training equals the explicit core, including its gradients."""
 
 from __future__ import annotations
 
@@ -26,46 +26,47 @@ def config(num_kv_heads: int) -> ModelConfig:
     return make_section(ModelConfig, {**sizes, "num_kv_heads": num_kv_heads})
 
 
-def outcome(core, heads: list[Tensor]) -> list[Tensor]:
-    """The output and the gradient of each input, for a loss that weighs every element differently."""
-    mixed = core(*heads)
-    weights = torch.linspace(-1, 1, mixed.numel(), dtype=mixed.dtype).view(mixed.shape)
-    return [mixed.detach(), *torch.autograd.grad((mixed * weights).sum(), heads)]
+def output_and_gradients(core, heads: list[Tensor]) -> list[Tensor]:
+    """The output and the gradient of each input, for a loss that weights every element differently."""
+    output = core(*heads)
+    loss_weights = torch.linspace(-1, 1, output.numel(), dtype=output.dtype).view(output.shape)
+    return [output.detach(), *torch.autograd.grad((output * loss_weights).sum(), heads)]
 
 
 @pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("rows_at_once", [1, 2, 3])
-def test_it_equals_the_explicit_core_with_its_gradients(
+def test_output_and_gradients_equal_the_explicit_core(
     num_kv_heads: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(short_attention, "WEIGHTS_AT_ONCE", rows_at_once * H * T * T)
     explicit = EagerAttention(config(num_kv_heads))
-    expected = outcome(lambda *heads: explicit(*heads, Mask(T, T)), inputs(num_kv_heads))
-    for found, wanted in zip(outcome(short_causal_attention, inputs(num_kv_heads)), expected, strict=True):
-        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    expected = output_and_gradients(lambda *heads: explicit(*heads, Mask(T, T)), inputs(num_kv_heads))
+    actual = output_and_gradients(short_causal_attention, inputs(num_kv_heads))
+    for ours, reference in zip(actual, expected, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-12)
 
 
-def test_in_bfloat16_it_is_within_its_rounding_of_the_exact_result() -> None:
-    exact = outcome(short_causal_attention, inputs())
-    rounded = outcome(short_causal_attention, inputs(dtype=torch.bfloat16))
-    for found, wanted in zip(rounded, exact, strict=True):
-        torch.testing.assert_close(found.double(), wanted, rtol=0, atol=0.03 * float(wanted.abs().max()))
+def test_bfloat16_is_exact_up_to_rounding() -> None:
+    exact = output_and_gradients(short_causal_attention, inputs())
+    rounded = output_and_gradients(short_causal_attention, inputs(dtype=torch.bfloat16))
+    for ours, reference in zip(rounded, exact, strict=True):
+        torch.testing.assert_close(ours.double(), reference, rtol=0, atol=0.03 * float(reference.abs().max()))
 
 
-def test_its_output_joins_heads_without_a_copy() -> None:
+def test_heads_of_the_output_join_without_a_copy() -> None:
     assert short_causal_attention(*inputs()).transpose(1, 2).is_contiguous()
 
 
-def test_the_core_uses_it_where_gradients_are_needed_and_the_mask_is_causal(monkeypatch: pytest.MonkeyPatch) -> None:
-    used: list[torch.dtype] = []
+def test_the_core_uses_the_kernel_only_for_causal_masks_with_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    used_dtypes: list[torch.dtype] = []
 
-    def noticed(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        used.append(query.dtype)
+    def recording_kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        used_dtypes.append(query.dtype)
         return short_causal_attention(query, key, value)
 
-    monkeypatch.setattr(short_attention, "short_causal_attention", noticed)
+    monkeypatch.setattr(short_attention, "short_causal_attention", recording_kernel)
     core = ShortAttention(config(H))
     core(*inputs(dtype=torch.bfloat16), Mask(T, T))
     core(*inputs(dtype=torch.bfloat16), Mask(T, T, window=2))
     core(*[heads.detach() for heads in inputs(dtype=torch.bfloat16)], Mask(T, T))
-    assert used == [torch.bfloat16]
+    assert used_dtypes == [torch.bfloat16]

@@ -1,4 +1,4 @@
-"""The description of a model is true: shapes, inputs and memory are those of a real pass."""
+"""The description of a model agrees with a real pass in shapes, inputs and memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ B, T = 3, 6
 
 
 def recorded(decoder: Decoder, structure: Structure) -> dict[str, Any]:
-    """Every value of one pass that a module is given or returns."""
+    """The inputs and outputs of modules in one pass, by value name."""
     values: dict[str, Any] = {}
 
     def hook(path: str):
@@ -53,14 +53,14 @@ def test_every_value_has_the_declared_shape(decoder):
     assert set(values) == {name for name, value in structure.values.items() if not value.is_derived}
 
 
-def test_every_module_but_containers_has_a_value(decoder):
+def test_every_module_except_containers_has_a_value(decoder):
     structure = model_structure(decoder)
     for path, module in decoder.named_modules():
         description = describe(module)
         assert not path or path in structure.values or description.is_container or description.parts
 
 
-def test_reads_name_values_and_a_returned_child_is_the_same_tensor(decoder):
+def test_reads_are_values_and_a_value_without_a_formula_is_its_source(decoder):
     structure = model_structure(decoder)
     values = recorded(decoder, structure)
     for name, value in structure.values.items():
@@ -69,7 +69,7 @@ def test_reads_name_values_and_a_returned_child_is_the_same_tensor(decoder):
             assert torch.equal(values[name], values[value.reads[0]]), name
 
 
-def test_residuals_and_norms_read_what_is_declared(decoder):
+def test_residuals_and_norms_recompute_from_their_declared_reads(decoder):
     structure = model_structure(decoder)
     values = recorded(decoder, structure)
     modules = dict(decoder.named_modules())
@@ -87,32 +87,32 @@ def test_the_structure_needs_no_weights(decoder):
 
 
 def saved_bytes(decoder: Decoder, rows: int, length: int, dtype: torch.dtype) -> int:
-    """Bytes that a forward pass really keeps for its backward pass."""
-    kept: dict[int, Tensor] = {}  # by address; the tensors stay alive, so that no address is used twice
+    """Bytes that a forward pass saves for the backward pass."""
+    saved: dict[int, Tensor] = {}  # by address; holding the tensors prevents an address from being used twice
 
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor
+    def save(tensor: Tensor) -> Tensor:
+        saved[tensor.untyped_storage().data_ptr()] = tensor
         return tensor
 
     batch = make_batch(torch.randint(11, (rows, length + 1)).numpy())
     objective = make_objective(decoder, torch.device("cpu"), dtype)
     autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor), autocast:
+    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor), autocast:
         objective(batch)
-    return sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_saved_bytes_are_nearly_those_of_a_real_pass_and_never_more(config, dtype):
+def test_declared_saved_bytes_are_close_to_a_real_pass_and_never_more(config, dtype):
     sizes = {"width": 64, "num_heads": 2, "num_kv_heads": min(2, config.num_kv_heads), "head_width": 32}
     decoder = init.make_decoder(config.replaced(**sizes, feedforward_width=256, context_length=64), seed=1)
-    real = (saved_bytes(decoder, 9, 64, dtype) - saved_bytes(decoder, 1, 64, dtype)) / 8 / 64
+    measured = (saved_bytes(decoder, 9, 64, dtype) - saved_bytes(decoder, 1, 64, dtype)) / 8 / 64
     declared = model_structure(decoder).saved_bytes_per_token(64, dtype.itemsize)
-    assert 0.4 * real < declared <= real
+    assert 0.4 * measured < declared <= measured
 
 
 class Undeclared(nn.Module):
-    """A feed-forward layer whose class describes nothing."""
+    """A feed-forward layer without a description."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,10 +153,10 @@ def test_a_subclass_inherits_its_description():
         pass
 
     assert describe(Halved(8)).formula == "layer_norm"
-    assert describe(Named(8)).formula == ""  # torch's own LayerNorm describes nothing
+    assert describe(Named(8)).formula == ""  # torch's own LayerNorm has no description
 
 
-def test_a_declared_module_inside_another_is_followed():
+def test_the_declared_parts_of_a_module_are_described():
     class Scaled(nn.Module):
         description = Description(
             values={"inner": Declared("B T F"), "outer": Declared("B T D", ("inner",))}, returns="outer"

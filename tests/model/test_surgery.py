@@ -1,4 +1,4 @@
-"""Replacing modules by path: what changes, what stays, and how it is undone."""
+"""Replacing modules by path, and undoing it."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ def eager(decoder):
     return lambda module: EagerAttention(decoder.config)
 
 
-def test_every_match_is_replaced_and_named(decoder):
+def test_every_match_is_replaced_and_listed(decoder):
     surgery = replace(decoder, "**.core", eager(decoder))
     assert surgery.paths == ["trunk.blocks.0.attention.core", "trunk.blocks.1.attention.core"]
     assert all(isinstance(decoder.get_submodule(path), EagerAttention) for path in surgery.paths)
 
 
-def test_a_block_puts_the_old_modules_back(decoder):
+def test_a_with_block_restores_the_old_modules(decoder):
     before = dict(decoder.named_modules())
     with replace(decoder, "**.core", eager(decoder)):
         assert dict(decoder.named_modules()) != before
     assert dict(decoder.named_modules()) == before
 
 
-def test_the_old_modules_come_back_after_an_error(decoder):
+def test_an_error_in_a_with_block_restores_the_old_modules(decoder):
     before = dict(decoder.named_modules())
     with pytest.raises(RuntimeError, match="inside"), replace(decoder, "**.core", eager(decoder)):
         raise RuntimeError("inside")
     assert dict(decoder.named_modules()) == before
 
 
-def test_undo_leaves_what_was_replaced_again(decoder):
+def test_undo_keeps_a_later_replacement(decoder):
     first = replace(decoder, "trunk.norm", lambda module: nn.Identity())
     replace(decoder, "trunk.norm", lambda module: nn.Tanh())
     first.undo()
@@ -58,18 +58,18 @@ def test_a_glob_without_a_match_is_refused_with_a_suggestion(decoder):
         replace(decoder, "trunk.nrm", lambda module: module)
 
 
-def test_returning_the_same_module_changes_nothing(decoder):
+def test_returning_the_same_module_replaces_nothing(decoder):
     assert replace(decoder, "**", lambda module: module).paths == []
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_new_module_is_in_the_mode_of_the_old_one(decoder, training):
+def test_a_new_module_takes_the_training_mode_of_the_old_one(decoder, training):
     decoder.train(training)
     replace(decoder, "**.core", eager(decoder))
     assert decoder.trunk.blocks[0].attention.core.training is training
 
 
-def test_new_dropout_draws_from_the_counters_of_its_model(decoder):
+def test_new_dropout_uses_the_counters_of_its_model(decoder):
     replace(decoder, "**.attention_residual.dropout", lambda module: Dropout(0.5))
     module = decoder.get_submodule("trunk.blocks.1.attention_residual.dropout")
     assert module.dropout_rng is decoder.dropout_rng

@@ -58,7 +58,7 @@ class Task(ABC):
         """What run.json says: `config` (sections as JSON, `training` among them), `data` (names), `size` and more."""
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have none
-        """Choose the kernels for training on a device, to which the model was moved, with matrix products in `dtype`."""
+        """Choose the kernels for training on a device, with matrix products in `dtype`."""
 
     def fingerprints(self) -> dict[str, str]:
         """What must be the same when a run resumes, by name; kept in every checkpoint."""
