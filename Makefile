@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint constraints.txt $(PIP_ARGS)
+INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
+HAS_TORCH = -c "import torch" 2>/dev/null
 
 .PHONY: demo test test-oracles lint primer chaos clean
 
@@ -15,23 +16,27 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 	$(BIN)/pyrefly check --summary=none
 	$(BIN)/pytest
 
-test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## what llama.cpp, built from source, makes of our files
+test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares our files with llama.cpp, built from source
 	$(BIN)/pytest -m oracles -rs
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format
 	$(BIN)/ruff check --fix
 
-primer: $(VENV)/.installed-plot  ## make the shipped model again, from its recipe
+primer: $(VENV)/.installed-plot  ## train the included model again, from its recipe
 	$(BIN)/python -m foretell.primer.make
 
 chaos: $(VENV)/.installed-dev  ## 100 real kills and 10,000 damages, in a few minutes
 	$(BIN)/python bench/chaos.py
 
-# A stamp a set of extras, so that what is installed is not installed again
+# One stamp per set of extras, so that nothing is installed twice. A torch that is already installed is kept, whatever
+# its version: on Linux, pip's default torch would bring gigabytes of CUDA libraries
 $(VENV)/.installed-%: pyproject.toml constraints.txt
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "installing foretell[$*] into $(VENV) (torch is the large part)"
+	@test -x $(BIN)/python || \
+	  $(PYTHON) -m venv $$($(PYTHON) $(HAS_TORCH) && echo --system-site-packages) $(VENV)
+	@if $(BIN)/python $(HAS_TORCH); then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi \
+	  > $(VENV)/constraints.txt
+	@echo "installing foretell[$*] into $(VENV)"
 	@$(INSTALL) --editable '.[$*]'
 	@touch $@
 
