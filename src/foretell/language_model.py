@@ -1,33 +1,37 @@
-"""A decoder with its tokenizer, and its form on disk.
-
-A saved model is a directory with `model.safetensors` (keys are module paths), `config.json` and `tokenizer.json`.
-"""
+"""`LanguageModel`: a decoder with its tokenizer. Its form on disk is in `saved_model.py`."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from foretell.config import ModelConfig, make_section
+from foretell.config import ModelConfig
 from foretell.device import DeviceName, choose_device
-from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError, did_you_mean
-from foretell.files import new_directory, read_json, write_json
+from foretell.errors import CheckpointError, OutputError, UsageError, did_you_mean
+from foretell.files import new_directory, read_json
 from foretell.model.decoder import Decoder
-from foretell.model.init import decoder_with_weights, empty_decoder
-from foretell.text import Tokenizer, load_tokenizer
+from foretell.saved_model import (
+    CONFIG,
+    DECODER,
+    MODEL_TYPE,
+    TOKENIZER,
+    TOKENIZER_FILE,
+    WEIGHTS,
+    DecoderPart,
+    Part,
+    TokenizerPart,
+    load_parts,
+    save_parts,
+)
+from foretell.text import Tokenizer
 from foretell.text.tokenizer import CHAT_TEMPLATE
-
-WEIGHTS, CONFIG, TOKENIZER = "model.safetensors", "config.json", "tokenizer.json"
-MODEL_TYPE, FORMAT = "foretell", 1
 
 TokenIds = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor
 ID_FORMS = "ids must be a list of token ids, lists of equal length, or an integer tensor (T,) or (B, T)"
@@ -44,6 +48,7 @@ class LanguageModel:
     tokenizer: Tokenizer
     name: str = "model"
     notes: tuple[str, ...] = ()  # what was left out or added when it was read
+    parts: Mapping[str, Part] = field(default_factory=dict)  # further parts of the saved model, such as a head
 
     def __call__(self, ids: TokenIds) -> Tensor:
         """Logits (B, T, V) of the token after each id, on the model's device and with gradients unless torch is told.
@@ -132,7 +137,8 @@ class LanguageModel:
         target = Path(directory).resolve()
         check_replaceable(target)
         with new_directory(target) as temporary:
-            save_model(temporary, self.decoder, self.tokenizer, None if dtype is None else find_dtype(dtype))
+            parts = {DECODER: DecoderPart(self.decoder), TOKENIZER: TokenizerPart(self.tokenizer), **self.parts}
+            save_parts(temporary, parts, None if dtype is None else find_dtype(dtype))
 
 
 @dataclass(frozen=True)
@@ -195,7 +201,7 @@ def check_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(f"{directory} is a file; give the name of a directory")
     names = {path.name for path in directory.iterdir()}
-    if other := sorted(names - {WEIGHTS, CONFIG, TOKENIZER, CHAT_TEMPLATE}):
+    if other := sorted(names - {WEIGHTS, CONFIG, TOKENIZER_FILE, CHAT_TEMPLATE}):
         raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")
     if names and not is_saved_model(directory):
         raise OutputError(f"{directory} exists and is not a saved model; give another name")
@@ -210,12 +216,8 @@ def is_saved_model(directory: Path) -> bool:
 
 
 def save_model(directory: Path, decoder: Decoder, tokenizer: Tokenizer, dtype: torch.dtype | None = None) -> None:
-    """Write a model's files into an existing directory, weights in `dtype` where one is given."""
-    weights = {path: weight.detach().to("cpu", dtype).contiguous() for path, weight in decoder.named_parameters()}
-    save_tensors(directory / WEIGHTS, weights)
-    config = {"model_type": MODEL_TYPE, "format": FORMAT, **decoder.config.model_dump(mode="json")}
-    write_json(directory / CONFIG, config)
-    tokenizer.save(directory / TOKENIZER)
+    """Write a model's files into an existing directory, weights in `dtype` if one is given."""
+    save_parts(directory, {DECODER: DecoderPart(decoder), TOKENIZER: TokenizerPart(tokenizer)}, dtype)
 
 
 def load_model(
@@ -226,89 +228,12 @@ def load_model(
     name: str = "model",
     for_training: bool = False,
 ) -> LanguageModel:
-    """Read a saved model; without `for_training` it has no dropout and is in evaluation mode."""
-    config = load_config(directory)
-    tokenizer = load_tokenizer(directory / TOKENIZER)
-    check_vocabulary(tokenizer, config, directory)
-    check_depth(config, directory / WEIGHTS)
-    config = config if for_training else config.replaced(dropout=0.0)
-    decoder = decoder_with_weights(config, load_weights(config, directory / WEIGHTS, device, dtype))
-    return LanguageModel(decoder.train(for_training), tokenizer, name)
+    """Read a saved model; without `for_training` it has no dropout and is in evaluation mode.
 
-
-def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
-    """Refuse a tokenizer with tokens that the model has no row for."""
-    if tokenizer.vocab_size > config.vocab_size:
-        raise CheckpointError(
-            f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
-            "they do not belong together"
-        )
-
-
-def load_config(directory: Path) -> ModelConfig:
-    """The model's configuration; a file of another program or another format is refused."""
-    values = read_json(directory / CONFIG)
-    found, version = values.pop("model_type", None), values.pop("format", None)
-    if found != MODEL_TYPE or version != FORMAT:
-        raise CheckpointError(
-            f"{directory / CONFIG} says model_type {found!r}, format {version!r}; this version reads "
-            f"{MODEL_TYPE!r}, format {FORMAT}"
-        )
-    try:
-        return make_section(ModelConfig, values)
-    except ConfigError as error:
-        raise CheckpointError(f"{directory / CONFIG}: {error}") from None
-
-
-def check_depth(config: ModelConfig, path: Path) -> None:
-    """Refuse many more layers than a file has weights for, before time goes into making them."""
-    with open_tensors(path) as file:
-        weights = len(file.keys())
-    if config.num_layers > weights:
-        raise CheckpointError(
-            f"{path} has {weights} weights, too few for the configuration's {config.num_layers} layers"
-        )
-
-
-def load_weights(
-    config: ModelConfig, path: Path, device: torch.device | str, dtype: torch.dtype
-) -> dict[str, torch.Tensor]:
-    """The weights of a decoder from a safetensors file, by path; names and shapes are checked first."""
-    expected = {name: tuple(weight.shape) for name, weight in empty_decoder(config).named_parameters()}
-    with open_tensors(path) as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        check_weights(expected, shapes, path)
-        return {name: file.get_tensor(name).to(device, dtype) for name in shapes}
-
-
-def check_weights(expected: Mapping[str, tuple], found: Mapping[str, tuple], path: Path) -> None:
-    """Refuse a file whose tensors are not just those that a model has."""
-    for name, shape in expected.items():
-        if name not in found:
-            raise CheckpointError(f"{path} has no weight '{name}'")
-        if found[name] != shape:
-            raise CheckpointError(f"{path}: '{name}' has shape {found[name]}, the configuration asks for {shape}")
-    for name in found:
-        if name not in expected:
-            raise CheckpointError(f"{path} has a weight '{name}' that the model does not{did_you_mean(name, expected)}")
-
-
-def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Write tensors as safetensors; a full disk or a missing right is an `OutputError`."""
-    try:
-        path.touch()
-        mode = path.stat().st_mode
-        save_file(tensors, path, metadata=metadata)
-        path.chmod(mode)  # which the library takes from all but the owner
-    except (OSError, SafetensorError) as error:
-        raise OutputError(f"could not write {path}: {error}") from error
-
-
-def open_tensors(path: Path):
-    """Open a safetensors file, memory-mapped; anything else under that name is a `CheckpointError`."""
-    try:
-        return safe_open(path, framework="pt")
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is damaged or no safetensors file: {error}") from None
+    A model without a decoder or a tokenizer of text is a `CheckpointError`: `saved_model.load_parts` reads any.
+    """
+    parts = load_parts(directory, device, dtype, for_training=for_training)
+    decoder, tokenizer = parts.pop(DECODER, None), parts.pop(TOKENIZER, None)
+    if not isinstance(decoder, DecoderPart) or not isinstance(tokenizer, TokenizerPart):
+        raise CheckpointError(f"{directory} is not a language model: its parts are {', '.join(parts) or 'missing'}")
+    return LanguageModel(decoder.decoder, tokenizer.tokenizer, name, parts=parts)

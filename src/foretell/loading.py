@@ -11,9 +11,10 @@ from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
 from foretell.convert.huggingface import load_huggingface, read_small_json
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
-from foretell.language_model import CONFIG, MODEL_TYPE, TOKENIZER, WEIGHTS, LanguageModel, load_model
+from foretell.language_model import LanguageModel, load_model
 from foretell.runs.checkpoint import MANIFEST, Checkpoint
 from foretell.runs.run import Run, is_run
+from foretell.saved_model import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS
 from foretell.text import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
@@ -33,7 +34,7 @@ def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "
     chosen_device = choose_device(device)
     directory = find_model(str(argument))
     if _exists(directory / MANIFEST):
-        Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER))
+        Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER_FILE))
     read = load_model if is_own(directory) else load_huggingface
     return read(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=str(argument))
 

@@ -26,7 +26,7 @@ from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_mean
 from foretell.files import read_json, write_json
 from foretell.model.decoder import Decoder
-from foretell.model.init import decoder_with_weights, empty_decoder
+from foretell.model.init import decoder_with_weights, weight_shapes
 from foretell.text import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
@@ -135,9 +135,12 @@ class DecoderPart:
     def load(cls, values: Mapping[str, Any], source: PartSource) -> DecoderPart:
         config = make_section(ModelConfig, values)
         check_depth(config, source.stored)
+        tokenizer = source.parts.get(TOKENIZER)
+        if isinstance(tokenizer, TokenizerPart):
+            check_vocabulary(tokenizer.tokenizer, config, source.directory)
         config = config if source.for_training else config.replaced(dropout=0.0)
-        expected = {path: tuple(weight.shape) for path, weight in empty_decoder(config).named_parameters()}
-        return cls(decoder_with_weights(config, source.read(expected)).train(source.for_training))
+        decoder = decoder_with_weights(config, source.read(weight_shapes(config)))
+        return cls(decoder.train(source.for_training))
 
 
 @register_part
@@ -235,6 +238,15 @@ def part_class(kind: Any, directory: Path) -> type[Part]:
 def weight_key(part: str, path: str) -> str:
     """The key of a weight on disk."""
     return path if part == DECODER else f"{part}.{path}"
+
+
+def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
+    """Refuse a tokenizer with tokens that the model has no row for."""
+    if tokenizer.vocab_size > config.vocab_size:
+        raise CheckpointError(
+            f"{directory}: the tokenizer has {tokenizer.vocab_size} tokens and the model {config.vocab_size}; "
+            "they do not belong together"
+        )
 
 
 def check_depth(config: ModelConfig, stored: StoredWeights) -> None:

@@ -1,4 +1,4 @@
-"""`foretell explain`: the walk, one number, the textbook beside the model; and what it says to bad input."""
+"""`foretell explain`: the walk, one number, the comparison with the textbook, and errors for bad input."""
 
 from __future__ import annotations
 

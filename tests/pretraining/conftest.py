@@ -19,7 +19,7 @@ from typing import Any, ClassVar, NoReturn, Self
 
 import pytest
 
-from foretell import language_model
+from foretell import saved_model
 from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
 from foretell.pretraining.pretrain import pretrain
@@ -162,7 +162,7 @@ class Faults:
 WRITES = ("save_file", "write_text")
 OPERATIONS: list[tuple[Any, str]] = [
     *((os, name) for name in ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir")),
-    *((io, "open"), (language_model, "save_file"), (Path, "write_text")),
+    *((io, "open"), (saved_model, "save_file"), (Path, "write_text")),
 ]
 
 

@@ -28,7 +28,7 @@ from foretell.errors import (
     OutputError,
     TrainingError,
 )
-from foretell.model.cost import count_parameters
+from foretell.model.cost import count_parameters, saved_bytes_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import MODERN, PRESETS, preset_config
@@ -208,7 +208,7 @@ def test_the_memory_estimate_of_a_batch_is_a_lower_bound(shape: dict[str, Any]) 
     config = make_section(ModelConfig, {**SHAPE, **shape})
     objective = Objective(make_decoder(config, seed=1)).train()
     kept = (bytes_kept(objective, rows=3) - bytes_kept(objective, rows=1)) / (2 * config.context_length)
-    assert 0.4 * kept < resources.kept_per_token(config) < kept
+    assert 0.4 * kept < saved_bytes_per_token(config) < kept
 
 
 def bytes_kept(objective: Objective, rows: int) -> int:
@@ -285,7 +285,7 @@ def test_a_full_disk_names_the_good_checkpoint_and_how_to_resume(
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr("foretell.language_model.save_file", refuse)
+        patch.setattr("foretell.saved_model.save_file", refuse)
         error = failure(lambda: tiny.train(run))
     assert "No space left on device" in str(error)
     assert "the checkpoint of step 2 is good; resume with: foretell train --out" in str(error)

@@ -10,7 +10,7 @@ import torch
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.errors import ConfigError, DataError
-from foretell.model.cost import training_flops_per_token
+from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.pretraining.recipe import choose_dropout
@@ -26,7 +26,7 @@ from foretell.pretraining.resolve import (
     weight_shapes,
 )
 from foretell.pretraining.tokens import vocabulary_for
-from foretell.session.resources import DeviceMemory, kept_per_token, state_bytes
+from foretell.session.resources import DeviceMemory, state_bytes
 from foretell.training.optimizer import optimizer_flops_per_step
 
 
@@ -124,7 +124,7 @@ def test_the_counted_memory_is_that_of_the_optimizer_in_use() -> None:
     overrides = {"training": {"steps": 1, "batch_size": 1}}
     config = resolve(request(size="tiny", overrides=overrides), facts()).config
     shapes = weight_shapes(config.model)
-    limit = DeviceMemory("cpu", state_bytes(shapes, config.training) + 128 * kept_per_token(config.model))
+    limit = DeviceMemory("cpu", state_bytes(shapes, config.training) + 128 * saved_bytes_per_token(config.model))
     resolve(request(size="tiny", overrides=overrides), facts(memory=limit))
     with pytest.raises(ConfigError, match="cpu memory is"):
         adamw = {"training": {**overrides["training"], "optimizer": "adamw"}}

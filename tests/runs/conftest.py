@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from foretell import language_model
+from foretell import saved_model
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.language_model import save_model
@@ -111,7 +111,7 @@ class Faults:
 
 WRITES = [(os, name) for name in ("mkdir", "fsync", "rename", "replace")] + [
     (io, "open"),
-    (language_model, "save_file"),
+    (saved_model, "save_file"),
 ]
 REMOVALS = [(os, name) for name in ("unlink", "rmdir")]
 

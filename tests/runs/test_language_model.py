@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from foretell import language_model
+from foretell import saved_model
 from foretell.errors import ForetellError, OutputError
 from foretell.language_model import load_model, save_model
 from foretell.model.decoder import Decoder
@@ -74,7 +74,7 @@ def test_a_full_disk_is_one_line(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(language_model, "save_file", fail)
+    monkeypatch.setattr(saved_model, "save_file", fail)
     with pytest.raises(OutputError, match=r"could not write .*model.safetensors: .*No space left on device"):
         save_model(tmp_path, decoder, tokenizer)
 
@@ -121,7 +121,7 @@ HEADER_BOMB = (2**60).to_bytes(8, "little") + b"{}"
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "another program's": (config_with(model_type="gpt2"), "config.json says model_type 'gpt2', format 1"),
     "no model type": (config_with(model_type=...), "config.json says model_type None"),
-    "another format": (config_with(format=2), "format 2; this version reads 'foretell', format 1"),
+    "another format": (config_with(format=3), "format 3; this version reads 'foretell', formats 1 and 2"),
     "unknown key": (config_with(num_layerz=3), "config.json: unknown key 'num_layerz', did you mean 'num_layers'"),
     "missing key": (config_with(width=...), "config.json: missing key 'width'"),
     "contradiction": (config_with(num_kv_heads=3), "config.json: num_heads 2 is not a multiple of num_kv_heads 3"),
@@ -135,11 +135,11 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (file_with("config.json", None), "config.json is missing"),
     "broken config": (file_with("config.json", b"{"), "config.json is not readable JSON"),
     "no weights": (file_with("model.safetensors", None), "model.safetensors is missing"),
-    "empty weights": (file_with("model.safetensors", b""), "model.safetensors is damaged or no safetensors file"),
-    "text as weights": (file_with("model.safetensors", b"hello" * 9), "is damaged or no safetensors file"),
-    "header bomb": (file_with("model.safetensors", HEADER_BOMB), "is damaged or no safetensors file"),
-    "pickle": (file_with("model.safetensors", b"\x80\x02}q\x00."), "is damaged or no safetensors file"),
-    "cut weights": (cut_weights, "is damaged or no safetensors file"),
+    "empty weights": (file_with("model.safetensors", b""), "model.safetensors is damaged or not a safetensors file"),
+    "text as weights": (file_with("model.safetensors", b"hello" * 9), "is damaged or not a safetensors file"),
+    "header bomb": (file_with("model.safetensors", HEADER_BOMB), "is damaged or not a safetensors file"),
+    "pickle": (file_with("model.safetensors", b"\x80\x02}q\x00."), "is damaged or not a safetensors file"),
+    "cut weights": (cut_weights, "is damaged or not a safetensors file"),
     "missing weight": (weights_with(trunk__norm__bias=None), "has no weight 'trunk.norm.bias'"),
     "misshaped weight": (
         weights_with(trunk__norm__bias=torch.zeros(3)),

@@ -24,9 +24,10 @@ from foretell.convert.parity import FORMAT, REPORT, ReadBack, check_parity, chec
 from foretell.convert.weights import check_weights, iter_ours, iter_theirs
 from foretell.errors import OutputError, UsageError
 from foretell.files import new_directory, write_json
-from foretell.language_model import LanguageModel, save_tensors
+from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
+from foretell.saved_model import save_tensors
 from foretell.text import Tokenizer
 from foretell.textbook.family_weights import load_weights
 from foretell.textbook.vectors import Matrix

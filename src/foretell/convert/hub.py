@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import Any
 
 from foretell.errors import CheckpointError, ForetellError, UsageError
-from foretell.files import read_json
+from foretell.files import format_bytes, read_json
 
 logger = logging.getLogger(__name__)
 
@@ -205,15 +205,6 @@ def progress_class(name: str) -> type:
                 logger.info("%s: %s%s", name, format_bytes(self.n), whole)
 
     return LoggedProgress
-
-
-def format_bytes(size: float) -> str:
-    """A size in bytes for people: 1.5 kB, 548 MB."""
-    for unit in ("bytes", "kB", "MB"):
-        if size < 1000:
-            return f"{size:.0f} {unit}" if unit == "bytes" or size >= 10 else f"{size:.1f} {unit}"
-        size /= 1000
-    return f"{size:.1f} GB"
 
 
 class OneLineHandler(logging.Handler):

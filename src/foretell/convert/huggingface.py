@@ -19,9 +19,10 @@ from foretell.convert.safetensors_reader import FLOATS, StoredTensor, read_heade
 from foretell.convert.weights import iter_ours, pairings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
 from foretell.files import read_json
-from foretell.language_model import LanguageModel, check_vocabulary
+from foretell.language_model import LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
+from foretell.saved_model import check_vocabulary
 from foretell.text import load_tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"

@@ -10,7 +10,7 @@ from torch import Tensor
 from foretell.config import ModelConfig
 from foretell.convert.family import Family, Row, Shape
 from foretell.errors import ConfigError
-from foretell.model.init import empty_decoder
+from foretell.model.init import weight_shapes
 
 KINDS = ("weight", "bias")
 
@@ -28,24 +28,10 @@ class Pairing:
 
 def pairings(family: Family, config: ModelConfig) -> Iterator[Pairing]:
     """Every tensor that a file of this family holds for this configuration."""
-    shapes = shallow_shapes(config)
+    shapes = weight_shapes(config.replaced(num_layers=1, window=None))  # all layers have the same
     for row in family.rows:
         for kind in KINDS:
             yield from _row_pairings(row, kind, shapes, config.num_layers)
-
-
-def shallow_shapes(config: ModelConfig) -> dict[str, Shape]:
-    """The shape of each weight of a decoder with this configuration's first layer only; no memory is allocated.
-
-    All layers have the same shapes, and an absurd number of them must be refused fast.
-    """
-    try:
-        decoder = empty_decoder(config.replaced(num_layers=1, window=None))
-    except RuntimeError:  # torch counts elements in 64 bits
-        raise ConfigError(
-            f"width {config.width}, head_width {config.head_width}: weights this large exceed torch's limits"
-        ) from None
-    return {path: tuple(weight.shape) for path, weight in decoder.named_parameters()}
 
 
 def _row_pairings(row: Row, kind: str, shapes: Mapping[str, Shape], num_layers: int) -> Iterator[Pairing]:

@@ -17,8 +17,8 @@ from foretell.errors import UsageError
 from foretell.files import TEMPORARY, check_target
 from foretell.insight.derive import ATTENTION
 from foretell.insight.points import Point
-from foretell.language_model import save_tensors
 from foretell.paths import starred
+from foretell.saved_model import save_tensors
 
 DEFAULT_BYTES = 2 << 30
 LARGEST_SHOWN = 3

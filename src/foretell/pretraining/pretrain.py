@@ -13,9 +13,9 @@ from foretell.config import Config, make_section
 from foretell.device import choose_device, choose_training_dtype
 from foretell.files import sync
 from foretell.language_model import load_model
-from foretell.model.init import make_decoder
+from foretell.model.init import make_decoder, weight_shapes
 from foretell.pretraining.request import Request, Start, find_start
-from foretell.pretraining.resolve import Facts, check_size_fits, measure_speed, resolve, weight_shapes
+from foretell.pretraining.resolve import Facts, check_size_fits, measure_speed, resolve
 from foretell.pretraining.task import ContinuedTextTask, TextTask, describe_training
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.runs.checkpoint import list_checkpoints

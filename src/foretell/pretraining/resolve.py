@@ -15,14 +15,13 @@ from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.data.loader import check_enough_tokens
 from foretell.model.cost import count_parameters, training_flops_per_token
-from foretell.model.decoder import Decoder
-from foretell.model.init import make_decoder
+from foretell.model.init import make_decoder, weight_shapes
 from foretell.model.presets import SIZES, preset_config
 from foretell.pretraining.recipe import choose_dropout, continued_defaults, training_defaults
 from foretell.pretraining.request import Request
 from foretell.session.resources import DeviceMemory, check_batch_fits, check_model_fits
 from foretell.training.objective import make_objective
-from foretell.training.optimizer import Shapes, make_optimizer, optimizer_flops_per_step
+from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
 from foretell.training.step import training_step
 
 DEFAULT_MINUTES = 10.0
@@ -129,18 +128,6 @@ def check_size_fits(request: Request, size: str, memory: DeviceMemory) -> None:
     """Refuse a size that is too large even without a vocabulary, before any text is read."""
     model = request.model_config(size, vocab_size=1)
     check_model_fits(weight_shapes(model), training_config(request, size, model, steps=1), memory)
-
-
-def weight_shapes(config: ModelConfig) -> Shapes:
-    """The shape of every weight of a decoder by its path; only one layer is made, on the meta device."""
-    with torch.device("meta"):
-        shallow = Decoder(config.replaced(num_layers=1, window=None))
-    shapes: dict[str, tuple[int, ...]] = {}
-    for path, weight in shallow.named_parameters():
-        layers = config.num_layers if path.startswith("trunk.blocks.0.") else 1
-        for layer in range(layers):
-            shapes[path.replace("blocks.0.", f"blocks.{layer}.", 1)] = tuple(weight.shape)
-    return shapes
 
 
 # --- choices ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from foretell.files import (
     to_json,
     write_json,
 )
-from foretell.language_model import open_tensors, save_tensors
+from foretell.saved_model import open_tensors, save_tensors
 
 OPTIMIZER, TRAINING, MANIFEST = "optimizer.safetensors", "training.json", "manifest.json"
 FORMAT = 1

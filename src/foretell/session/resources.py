@@ -15,14 +15,11 @@ import torch
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import memory_of
 from foretell.errors import ConfigError
+from foretell.files import format_bytes
+from foretell.model.cost import saved_bytes_per_token
 from foretell.training.optimizer import Shapes, is_frozen, moments_per_element
 
 FLOAT_BYTES = 4  # weights, gradients and moments are float32
-# Bytes that a block keeps per token for its gradient in bfloat16, at the very least; bench/memory.py measures all of it
-INPUT_KEEPS = 2  # times the width: the input of a sublayer
-NORM_KEEPS = 4  # times the width: the stream in float32
-HEAD_KEEPS = 4  # times the width of all heads of queries, and of all heads of keys (with values)
-HIDDEN_KEEPS = {"none": 0, "mlp": 2, "gated": 8}  # times the hidden width
 
 MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for a figure that it does not need
 MEASURING = 0.2  # seconds
@@ -79,22 +76,13 @@ def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMem
 def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
     """Refuse a micro-batch for which the memory is surely too small, apart from anything else it has to hold."""
     rows = training.batch_size // training.gradient_accumulation_steps
-    needed = state_bytes(shapes, training) + rows * config.context_length * kept_per_token(config)
+    needed = state_bytes(shapes, training) + rows * config.context_length * saved_bytes_per_token(config)
     if needed > memory.size:
         raise ConfigError(
             f"{rows:,} rows of {config.context_length:,} tokens at once need more than {format_bytes(needed)}, and "
             f"{memory.device} memory is {format_bytes(memory.size)}; lower --training.batch-size or raise "
             "--training.gradient-accumulation-steps"
         )
-
-
-def kept_per_token(config: ModelConfig) -> int:
-    """Bytes per token that the forward pass of a decoder keeps for the backward pass, at least."""
-    norm = NORM_KEEPS if config.norm != "none" else 0
-    sublayers = 1 if config.feedforward == "none" else 2
-    heads = HEAD_KEEPS * config.head_width * (config.num_heads + config.num_kv_heads)
-    hidden = HIDDEN_KEEPS[config.feedforward] * config.feedforward_width
-    return config.num_layers * (sublayers * (INPUT_KEEPS + norm) * config.width + heads + hidden)
 
 
 def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -> None:
@@ -106,15 +94,6 @@ def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -
             f"{directory}: {count} checkpoints need {format_bytes(needed)}, and {format_bytes(free)} are free there; "
             "lower --training.keep-checkpoints, take a smaller --size, or give --out on another disk"
         )
-
-
-def format_bytes(count: int) -> str:
-    """A number of bytes for people: 1.5 GB."""
-    value, units = float(count), ["bytes", "kB", "MB", "GB", "TB", "PB", "EB", "ZB"]
-    while value >= 1000 and len(units) > 1:
-        value /= 1000
-        units.pop(0)
-    return f"{value:,.0f} {units[0]}" if value >= 100 or units[0] == "bytes" else f"{value:.1f} {units[0]}"
 
 
 # --- what training uses ----------------------------------------------------------------------------------------------

@@ -25,10 +25,10 @@ from foretell.data.batch import PADDING, Batch
 from foretell.device import autocast
 from foretell.errors import TrainingError
 from foretell.model.decoder import Decoder
+from foretell.model.structure import Source, Value, model_structure
 from foretell.training.objective import Objective
 
 ROWS, TOKENS = 4, 2048  # at most; each row has another border between past and future
-POSITION_AXIS = -2  # of every checked output: (B, T, D), (B, H, T, E), (B, H, T, S)
 
 Digests = list[tuple[str, bytes]]  # a module's path and a digest of its output, in the order of the calls
 
@@ -151,30 +151,41 @@ def digest_outputs(objective: Objective, batch: Batch, probes: list[Probe], dtyp
     """For each probe, the digests of what it protects in one pass over a batch, from the embedding to the losses."""
     collected: list[Digests] = [[] for _ in probes]
 
-    def collect(path: str, value: Any) -> None:
+    def collect(path: str, value: Tensor, position_axis: int) -> None:
         for probe, digests in zip(probes, collected, strict=True):
-            digests.append((path, digest_protected(value, probe.protected(path))))
+            digests.append((path, digest_protected(value, position_axis, probe.protected(path))))
 
-    def hook(path: str, _: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-        for value in output if isinstance(output, tuple) else (output,):
-            # A leak in a value without an axis of positions shows in what is computed from it
-            if isinstance(value, Tensor) and value.dim() >= 3 and value.shape[POSITION_AXIS] == batch.ids.shape[1]:
-                collect(path, value)
+    def hook(values: list[Value], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        for value in values:
+            collect(value.module, value.read(inputs, output), value.dims.index("T"))
 
     with ExitStack() as stack:
-        for path, module in objective.decoder.named_modules():
-            if path.partition(".")[0] in ("embed", "trunk"):  # the head gets the rows of a chunk; the losses cover it
-                stack.enter_context(module.register_forward_hook(partial(hook, path)))
+        for path, values in checked_values(objective.decoder).items():
+            module = objective.decoder.get_submodule(path)
+            stack.enter_context(module.register_forward_hook(partial(hook, values)))
         with autocast(batch.ids.device, dtype):
             losses = objective.token_losses(batch)
-    collect("head", losses[..., None])  # (B, T, 1)
+    collect("head", losses[..., None], 1)  # (B, T, 1)
     return collected
 
 
-def digest_protected(value: Tensor, protected: Tensor) -> bytes:
+def checked_values(decoder: Decoder) -> dict[str, list[Value]]:
+    """Outputs with an axis of positions, by the path of their module; the head's are checked by the losses.
+
+    A leak in a value without such an axis shows in what is computed from it.
+    """
+    by_module: dict[str, list[Value]] = {}
+    for name, value in model_structure(decoder).values.items():
+        is_in_head = name.partition(".")[0] == "head"
+        if value.source in (Source.OUTPUT, Source.PART) and "T" in value.dims and not is_in_head:
+            by_module.setdefault(value.module, []).append(value)
+    return by_module
+
+
+def digest_protected(value: Tensor, position_axis: int, protected: Tensor) -> bytes:
     """A hash of the bits of a value at the protected positions (B, T); -0 counts as 0."""
     B, T = protected.shape
-    by_position = value.movedim(POSITION_AXIS, 1)  # (B or 1, T, ...)
+    by_position = value.movedim(position_axis, 1)  # (B or 1, T, ...)
     kept = by_position.expand(B, T, *by_position.shape[2:])[protected] + 0.0
     exact = kept.to(torch.promote_types(kept.dtype, torch.float32))  # numpy has no bfloat16
     return hashlib.blake2b(exact.cpu().numpy().tobytes(), digest_size=16).digest()
