@@ -20,9 +20,9 @@ from foretell.model.decoder import Decoder
 from foretell.saved_model import (
     CONFIG,
     DECODER,
+    KINDS,
     MODEL_TYPE,
     TOKENIZER,
-    TOKENIZER_FILE,
     WEIGHTS,
     DecoderPart,
     Part,
@@ -137,7 +137,7 @@ class LanguageModel:
         target = Path(directory).resolve()
         check_replaceable(target)
         with new_directory(target) as temporary:
-            parts = {DECODER: DecoderPart(self.decoder), TOKENIZER: TokenizerPart(self.tokenizer), **self.parts}
+            parts = {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
             save_parts(temporary, parts, None if dtype is None else find_dtype(dtype))
 
 
@@ -201,7 +201,8 @@ def check_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(f"{directory} is a file; give the name of a directory")
     names = {path.name for path in directory.iterdir()}
-    if other := sorted(names - {WEIGHTS, CONFIG, TOKENIZER_FILE, CHAT_TEMPLATE}):
+    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, *(name for part in KINDS.values() for name in part.file_names)}
+    if other := sorted(names - known):
         raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")
     if names and not is_saved_model(directory):
         raise OutputError(f"{directory} exists and is not a saved model; give another name")

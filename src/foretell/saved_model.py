@@ -6,11 +6,13 @@ holds the decoder's configuration directly; anything else is format 2:
 
     {"model_type": "foretell", "format": 2, "parts": {"decoder": {"kind": "decoder", ...}, "label": {"kind": ...}}}
 
-In model.safetensors the weights of the decoder have their module paths as keys, those of another part its name before.
+In model.safetensors the keys of the decoder's weights are their module paths. Keys of other parts begin with the part's
+name, except those of parts inside the decoder, such as adapters, which are module paths too.
 """
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -38,9 +40,16 @@ Shape = tuple[int, ...]
 
 
 class Part(Protocol):
-    """A piece of a saved model. `register_part` makes its kind known to `load_parts`."""
+    """A piece of a saved model. `register_part` makes its kind known to `load_parts`.
+
+    is_inside_decoder: its weights are in the decoder's module tree, put there by `surgery.replace`; `weights` then
+    returns them under their module paths, and `load` repeats the surgery on the decoder in `source.parts`.
+    file_names: the files that `save_files` writes.
+    """
 
     kind: ClassVar[str]
+    is_inside_decoder: ClassVar[bool]
+    file_names: ClassVar[tuple[str, ...]]
 
     def config(self) -> dict[str, Any]:
         """What config.json says about it, as JSON values."""
@@ -61,6 +70,7 @@ class Part(Protocol):
 
 
 KINDS: dict[str, type[Part]] = {}
+KIND_MODULES: dict[str, str] = {}  # kinds of packages that are imported when a model has such a part: kind -> module
 
 
 def register_part(part: type[Part]) -> type[Part]:
@@ -92,6 +102,7 @@ class PartSource:
 
     directory: Path
     name: str
+    part: type[Part]
     stored: StoredWeights
     parts: Mapping[str, Part]
     device: torch.device | str = "cpu"
@@ -100,8 +111,9 @@ class PartSource:
 
     def read(self, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
         """The part's weights by path; a missing one, or one of another shape, is a `CheckpointError`."""
+        keys = {path: weight_key(self.part, self.name, path) for path in expected}
         for path, shape in expected.items():
-            key = weight_key(self.name, path)
+            key = keys[path]
             if key not in self.stored.shapes:
                 raise CheckpointError(f"{self.stored.path} has no weight '{key}'")
             if self.stored.shapes[key] != shape:
@@ -109,7 +121,6 @@ class PartSource:
                 raise CheckpointError(
                     f"{self.stored.path}: '{key}' has shape {actual}, the configuration asks for {shape}"
                 )
-        keys = {path: weight_key(self.name, path) for path in expected}
         self.stored.taken.update(keys.values())
         return {path: self.stored.file.get_tensor(key).to(self.device, self.dtype) for path, key in keys.items()}
 
@@ -120,6 +131,8 @@ class DecoderPart:
     """A decoder. Unless it is loaded for training, it comes without dropout and in evaluation mode."""
 
     kind: ClassVar[str] = DECODER
+    is_inside_decoder: ClassVar[bool] = True
+    file_names: ClassVar[tuple[str, ...]] = ()
     decoder: Decoder
 
     def config(self) -> dict[str, Any]:
@@ -149,6 +162,8 @@ class TokenizerPart:
     """A text tokenizer, in the file tokenizer.json."""
 
     kind: ClassVar[str] = TOKENIZER
+    is_inside_decoder: ClassVar[bool] = False
+    file_names: ClassVar[tuple[str, ...]] = (TOKENIZER_FILE,)
     tokenizer: Tokenizer
 
     def config(self) -> dict[str, Any]:
@@ -167,15 +182,30 @@ class TokenizerPart:
 
 def save_parts(directory: Path, parts: Mapping[str, Part], dtype: torch.dtype | None = None) -> None:
     """Write a saved model into an existing directory, weights in `dtype` if one is given."""
-    weights = {
-        weight_key(name, path): weight.detach().to("cpu", dtype).contiguous()
-        for name, part in parts.items()
-        for path, weight in part.weights().items()
-    }
+    weights = {key: weight.detach().to("cpu", dtype).contiguous() for key, weight in keyed_weights(parts).items()}
     save_tensors(directory / WEIGHTS, weights)
     write_json(directory / CONFIG, {"model_type": MODEL_TYPE, **describe_parts(parts)})
     for part in parts.values():
         part.save_files(directory)
+
+
+def keyed_weights(parts: Mapping[str, Part]) -> dict[str, Tensor]:
+    """The weights of all parts by their keys on disk; each weight belongs to one part.
+
+    Adapters are in the decoder's module tree: their weights are theirs, all others there the decoder's.
+    """
+    keyed: dict[str, Tensor] = {}
+    inside = {
+        key for part in parts.values() if part.is_inside_decoder and part.kind != DECODER for key in part.weights()
+    }
+    for name, part in parts.items():
+        for path, weight in part.weights().items():
+            if part.kind == DECODER and path in inside:
+                continue
+            key = weight_key(type(part), name, path)
+            assert key not in keyed, f"two parts have a weight '{key}'; give the part '{name}' another name"
+            keyed[key] = weight
+    return keyed
 
 
 def describe_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -197,16 +227,18 @@ def load_parts(
 ) -> dict[str, Part]:
     """Read a saved model, its parts by name in the order in which they were saved."""
     entries = read_entries(directory)
+    kinds = {name: part_class(values.pop("kind", None), directory) for name, values in entries.items()}
     parts: dict[str, Part] = {}
     with stored_weights(directory / WEIGHTS) as stored:
-        for name, values in entries.items():
-            source = PartSource(directory, name, stored, parts, device, dtype, for_training)
+        # Tokenizers first: a decoder is checked against the vocabulary before its weights are read
+        for name in sorted(entries, key=lambda name: kinds[name].kind != TOKENIZER):
+            source = PartSource(directory, name, kinds[name], stored, parts, device, dtype, for_training)
             try:
-                parts[name] = part_class(values.pop("kind", None), directory).load(values, source)
+                parts[name] = kinds[name].load(entries[name], source)
             except ConfigError as error:
                 raise CheckpointError(f"{directory / CONFIG}: {error}") from None
         stored.check_all_taken()
-    return parts
+    return {name: parts[name] for name in entries}
 
 
 def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
@@ -229,15 +261,17 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
 
 def part_class(kind: Any, directory: Path) -> type[Part]:
     """The class of a kind of part; an unknown kind is a `CheckpointError`."""
+    if isinstance(kind, str) and kind not in KINDS and kind in KIND_MODULES:
+        importlib.import_module(KIND_MODULES[kind])
     if not isinstance(kind, str) or kind not in KINDS:
         hint = did_you_mean(str(kind), KINDS) or f"; known kinds: {', '.join(sorted(KINDS))}"
         raise CheckpointError(f"{directory / CONFIG} has a part of the unknown kind {kind!r}{hint}")
     return KINDS[kind]
 
 
-def weight_key(part: str, path: str) -> str:
-    """The key of a weight on disk."""
-    return path if part == DECODER else f"{part}.{path}"
+def weight_key(part: type[Part], name: str, path: str) -> str:
+    """The key on disk of a weight of the part called `name`."""
+    return path if part.is_inside_decoder else f"{name}.{path}"
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:

@@ -93,7 +93,7 @@ def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None)
     ids = torch.zeros(len(rows), max(counts), dtype=torch.long)
     for row, target in zip(rows, ids, strict=True):
         target[: len(row)] = torch.tensor(row)
-    hidden = decoder.hidden(ids.to(weight.device), cache.extend(counts))  # (B, T, D)
+    hidden = decoder.hidden(ids.to(weight.device), cache.make_room(counts))  # (B, T, D)
     last = torch.tensor(counts, device=weight.device) - 1
     return cache, decoder.head(hidden[torch.arange(len(rows), device=weight.device), last])  # (B, V)
 
@@ -102,7 +102,7 @@ def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None)
 def decode_one(decoder: Decoder, sequences: list[Sequence], cache: KVCache) -> Tensor:
     """Read the newest token of each sequence; returns the logits (B, V) of the next token."""
     ids = torch.tensor([[sequence.generated[-1]] for sequence in sequences], device=cache.keys.device)  # (B, 1)
-    return decoder.head(decoder.hidden(ids, cache.extend([1] * len(sequences)))[:, -1])
+    return decoder.head(decoder.hidden(ids, cache.make_room([1] * len(sequences)))[:, -1])
 
 
 def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, context_shift: bool) -> None:
