@@ -14,14 +14,13 @@ from foretell.errors import UsageError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.insight.points import Point, make_catalog
-from foretell.insight.recorded_values import Budget, element_bytes, format_bytes, least_widths, width_name
+from foretell.insight.recorded_values import Budget, element_bytes, format_bytes, least_elements
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
+from foretell.model.structure import model_structure
 from foretell.training.objective import Objective
 
 MakeDecoder = Callable[..., Decoder]
-NOT_ESTIMATED = ("embed.position", "trunk.rotation.cosine", "trunk.rotation.sine", "head")  # see least_widths
 
 
 def refuse(*_: object) -> None:
@@ -29,13 +28,13 @@ def refuse(*_: object) -> None:
 
 
 def test_the_estimate_of_every_name_equals_what_a_pass_records(decoder: Decoder, ids: Tensor) -> None:
-    catalog = make_catalog(decoder)
+    structure = model_structure(decoder)
     with Trace(decoder, "**") as trace:
         decoder(ids)
-    widths = least_widths(decoder.config, ids.shape[1])
-    for name, entry in catalog.entries.items():
-        if isinstance(entry, Point) and name not in NOT_ESTIMATED:
-            assert ids.numel() * widths[width_name(entry)] == trace[name].numel(), name
+    for name, value in structure.values.items():
+        if not value.is_derived and name != "head":  # logits may be asked for of a few positions only
+            assert least_elements(value, structure, ids) == trace[name].numel(), name
+    assert least_elements(structure["head"], structure, ids) == 0
 
 
 def test_a_pass_that_would_exceed_the_budget_does_not_start(gpt2: Decoder, ids: Tensor) -> None:
