@@ -41,8 +41,7 @@ if TYPE_CHECKING:
     from foretell.insight.attribution.logit_lens import logit_lens
     from foretell.insight.explain.explanation import explain
     from foretell.insight.page.write_page import write_page
-    from foretell.insight.points import trace_names
-    from foretell.insight.trace import Trace
+    from foretell.insight.trace import Trace, trace_names
     from foretell.language_model import LanguageModel
     from foretell.loading import load
     from foretell.model.cache import KVCache
@@ -74,8 +73,7 @@ _PUBLIC = {
     "insight.attribution.logit_lens": "logit_lens",
     "insight.explain.explanation": "explain",
     "insight.page.write_page": "write_page",
-    "insight.points": "trace_names",
-    "insight.trace": "Trace",
+    "insight.trace": "Trace trace_names",
     "language_model": "LanguageModel",
     "loading": "load",
     "model.cache": "KVCache",
