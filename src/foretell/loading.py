@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
-from foretell.convert.huggingface import load_huggingface, read_small_json
+from foretell.convert.huggingface import load_huggingface
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
+from foretell.files import read_json
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.checkpoint import MANIFEST, Checkpoint
 from foretell.runs.run import Run, is_run
@@ -41,7 +43,7 @@ def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "
 
 def is_own(directory: Path) -> bool:
     """True for a directory in foretell's own layout, not in Hugging Face's."""
-    return read_small_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
+    return read_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
 
 
 def find_model(argument: str) -> Path:
@@ -76,7 +78,7 @@ def find_tokenizer(argument: str) -> Tokenizer:
     """The tokenizer of a model, or one that is alone: a tokenizer.json, or a folder with vocab.json and merges.txt."""
     path = Path(argument)
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
-        return load_tokenizer(path)
+        return load_tokenizer(os.path.realpath(path))  # a link that the user names leads where they want
     if argument.startswith(PREFIX):
         return load_tokenizer(fetch_tokenizer(argument))
     return load_tokenizer(find_model(argument))
@@ -84,7 +86,9 @@ def find_tokenizer(argument: str) -> Tokenizer:
 
 def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:
     """runs/NAME, named after the first of the data; unless `resume`, a number is added to a name that is taken."""
-    first = "reference" if not data else "stdin" if str(data[0]) == "-" else Path(data[0]).resolve().stem or "run"
+    first = (
+        "reference" if not data else "stdin" if str(data[0]) == "-" else Path(os.path.realpath(data[0])).stem or "run"
+    )
     path, number = RUNS / first, 2
     while not resume and path.exists():
         path, number = RUNS / f"{first}-{number}", number + 1

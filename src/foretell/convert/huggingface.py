@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,19 +13,18 @@ from foretell.config import ModelConfig
 from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import Family
-from foretell.convert.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
 from foretell.convert.weights import iter_ours, pairings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
-from foretell.files import read_json
+from foretell.files import check_regular, read_json
 from foretell.language_model import LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
+from foretell.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
 from foretell.saved_model import check_vocabulary
 from foretell.text import load_tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-READ = (".json", ".txt", ".safetensors", ".model")
-MOST_JSON_BYTES = 2**23
+READ = (".json", ".txt", ".safetensors", ".model", ".jinja")
 PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 HEAD = "lm_head"
 
@@ -65,27 +62,10 @@ def stored_dtype(directory: Path) -> torch.dtype:
 
 
 def check_files(directory: Path) -> None:
-    """Refuse links that lead out of the directory, and entries that are not regular files.
-
-    In a download cache, where files are links from snapshots/REVISION to blobs, a link may lead there.
-    """
-    home = directory.resolve()
-    homes = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+    """Refuse links that lead out of the directory and entries that are not regular files, before any is read."""
     for path in sorted(directory.iterdir()):
-        if path.suffix not in READ:
-            continue
-        target = path.resolve()
-        if path.is_symlink() and not any(target.is_relative_to(allowed) for allowed in homes):
-            raise CheckpointError(f"{path} is a link out of its directory, to {target}; copy the file there instead")
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            raise CheckpointError(f"{path} is not a regular file")
-
-
-def read_small_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, refused if the file is unreasonably large."""
-    if path.exists() and path.stat().st_size > MOST_JSON_BYTES:
-        raise CheckpointError(f"{path} has {path.stat().st_size:,} bytes, far more than such a file needs")
-    return read_json(path)
+        if path.suffix in READ:
+            check_regular(path)
 
 
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:
@@ -106,7 +86,7 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
 def read_shards(directory: Path) -> dict[str, StoredTensor]:
     """The tensors that the index lists; index and files must agree exactly."""
     path = directory / INDEX
-    weight_map = read_small_json(path).get("weight_map")
+    weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise CheckpointError(f"{path} has no weight_map from names to files")
     files = sorted(set(weight_map.values()))
@@ -127,7 +107,7 @@ def read_shards(directory: Path) -> dict[str, StoredTensor]:
 def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
     """The family, the configuration, and notes on fields of the config.json that were not used."""
     path = directory / CONFIG
-    values = read_small_json(path)
+    values = read_json(path)
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
         near = did_you_mean(str(kind)[:80], FAMILIES) or f"; known: {', '.join(FAMILIES)}"
