@@ -16,7 +16,8 @@ import tokenizers
 
 from foretell.errors import ForetellError, TokenizerError, did_you_mean
 from foretell.text.byte_level import CHARACTER_TO_BYTE
-from foretell.text.tokenizer_json import TokenizerJson
+from foretell.text.tokenizer_bounds import refuse_costly
+from foretell.text.tokenizer_json import TokenizerJson, templates
 
 _CHARACTERS_BEFORE = 20  # how much text before an unknown character its error shows
 
@@ -47,6 +48,7 @@ def _one_line(error: BaseException) -> str:
 def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
     """The `tokenizers` object of a tokenizer.json. TokenizerError: it is broken; the message begins with `origin`."""
     refuse_broken_shape(content, origin)
+    refuse_costly(content, origin)
     with rust_failures(f"{origin} is not a tokenizer that can be read"):
         backend = tokenizers.Tokenizer.from_str(json.dumps(without_text_changes(content)))
     _refuse_shared_ids(backend.get_vocab(), origin)
@@ -111,16 +113,27 @@ def refuse_broken_shape(content: TokenizerJson, origin: str) -> None:
 
 def _refuse_broken_merges(model: dict[str, Any], origin: str) -> None:
     vocabulary = model["vocab"]
-    prefix_length = len(model.get("continuing_subword_prefix") or "")
+    prefix = model.get("continuing_subword_prefix") or ""
+    if not isinstance(prefix, str):
+        raise TokenizerError(f"{origin}: its continuing_subword_prefix is {str(prefix)[:60]}, not a text")
     for merge_number, merge in enumerate(model["merges"], start=1):
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
             raise TokenizerError(f"{origin}: merge {merge_number} is not a pair of tokens: {str(merge)[:60]!r}")
-        for token in (*parts, parts[0] + parts[1][prefix_length:]):
+        for token in (*parts, parts[0] + parts[1][len(prefix) :]):
             if token not in vocabulary:
                 raise TokenizerError(
                     f"{origin}: merge {merge_number} needs the token {token[:60]!r}, which the vocabulary lacks"
                 )
+
+
+def refuse_broken_templates(content: TokenizerJson, origin: str) -> None:
+    """Raise TokenizerError for a template that uses a special token without an entry, which the library accepts."""
+    for template in templates(content):
+        for step in (*template["single"], *template["pair"]):
+            name = step.get("SpecialToken", {}).get("id")
+            if name is not None and name not in template["special_tokens"]:
+                raise TokenizerError(f"{origin}: its template uses the token {name[:60]!r}, for which it has no entry")
 
 
 # --- text that the vocabulary cannot write ---------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from foretell.errors import OutputError, TokenizerError
 from foretell.text import tokenizer_json
 from foretell.text.backend import (
     make_backend,
+    refuse_broken_templates,
     refuse_dropped_characters,
     refuse_surrogates,
     refuse_unknown_characters,
@@ -57,6 +58,7 @@ class Tokenizer:
         self._plain = make_backend(content, origin)
         self._plain.encode_special_tokens = True
         content = self.to_json()
+        refuse_broken_templates(content, origin)
         vocabulary = self._plain.get_vocab()
         self.kind: str = tokenizer_json.kind_of(content)
         self.special_tokens: dict[str, int] = tokenizer_json.special_tokens(content)

@@ -136,8 +136,9 @@ def read_chat_template(directory: Path) -> tuple[str | None, list[str]]:
     content = read_object_if_present(directory / "tokenizer_config.json").get("chat_template")
     if not isinstance(content, list):
         return _text(content), []
-    templates = {entry.get("name"): _text(entry.get("template")) for entry in content if isinstance(entry, dict)}
-    others = [str(name) for name in templates if name != "default"]
+    entries = [entry for entry in content if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+    templates = {entry["name"]: _text(entry.get("template")) for entry in entries}
+    others = [name for name in templates if name != "default"]
     notes = [f"of the chat templates only 'default' is kept, not {', '.join(others)}"] if others else []
     return templates.get("default"), notes
 

@@ -173,7 +173,7 @@ def closing_ids(content: TokenizerJson) -> tuple[int, ...]:
 
 
 def _around(content: TokenizerJson) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    for template in _templates(content):
+    for template in templates(content):
         steps = template["single"]
         text_index = next((index for index, step in enumerate(steps) if "Sequence" in step), len(steps))
         before, after = (_ids_of(part, template) for part in (steps[:text_index], steps[text_index + 1 :]))
@@ -193,7 +193,7 @@ def end_ids(content: TokenizerJson) -> tuple[int, ...]:
     They are those that the template declares (see `with_ends`), else the first of END_NAMES.
     """
     starts = start_ids(content)
-    for template in _templates(content):
+    for template in templates(content):
         used = _used_in(template)
         entries = template["special_tokens"]
         unused = [token_id for name, entry in entries.items() if name not in used for token_id in entry["ids"]]
@@ -214,7 +214,7 @@ def with_ends(content: TokenizerJson, tokens: Sequence[str]) -> TokenizerJson:
     them is valid everywhere and changes no ids.
     """
     special = special_tokens(content)
-    template = next(_templates(content), _plain_template())
+    template = next(templates(content), _plain_template())
     used = {name: entry for name, entry in template["special_tokens"].items() if name in _used_in(template)}
     # An entry may have any name. The first token's own would replace the entry of a start token that is the same token.
     name = f"end: {tokens[0]}" if tokens[0] in used else tokens[0]
@@ -253,5 +253,6 @@ def _post_processors(content: TokenizerJson) -> list[dict[str, Any]]:
     return processor["processors"] if processor["type"] == "Sequence" else [processor]
 
 
-def _templates(content: TokenizerJson) -> Iterator[dict[str, Any]]:
+def templates(content: TokenizerJson) -> Iterator[dict[str, Any]]:
+    """The steps after encoding that put special tokens around a text."""
     return (step for step in _post_processors(content) if step["type"] == "TemplateProcessing")
