@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 RUNS = Path("runs")
 SHIPPED = ("primer",)
+PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 
 def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
@@ -62,8 +63,28 @@ def find_model(argument: str) -> Path:
     if argument.startswith(PREFIX):
         return fetch_model(argument)
     if _exists(Path(argument)):
+        check_not_a_file(Path(argument))
         raise CheckpointError(f"{argument} is neither a run (run.json) nor a saved model (config.json)")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
+
+
+def check_not_a_file(path: Path) -> None:
+    """Say what a single file is and what to name instead of it; a model is a folder."""
+    if path.is_dir():
+        return
+    folder = path.parent if path.parent != Path() else "."
+    has_config = _exists(path.parent / CONFIG)
+    if path.suffix == ".gguf":
+        advice = "a GGUF file, which foretell writes and does not read; name the model that it was made from"
+    elif path.suffix in PICKLED:
+        advice = f"a pickle, which can run any code when it is opened; name a folder with {WEIGHTS} of the same model"
+    elif path.suffix in (".safetensors", ".json") and (has_config or is_run(path.parent)):
+        advice = f"one file of a model; name its folder, {folder}"
+    elif path.suffix == ".safetensors":
+        advice = f"weights alone; name a folder that has {CONFIG} and {TOKENIZER_FILE} next to them"
+    else:
+        advice = "a file; a model is a folder, the name of a run, or hub:owner/name"
+    raise CheckpointError(f"{path} is {advice}")
 
 
 def find_run(argument: str) -> Run:

@@ -131,7 +131,21 @@ BEYOND_TORCH = {
     **dict.fromkeys(HUGE, 2**24),
 }
 REFUSED: dict[str, tuple[Spoil, str]] = {
-    "unknown architecture": (config_with(model_type="gpt3"), "model_type 'gpt3', which foretell cannot read, did you "),
+    "unknown architecture": (
+        config_with(model_type="gpt3"),
+        "model_type 'gpt3', which foretell cannot read; known: gpt2, openai-gpt",
+    ),
+    "mamba is not llama": (
+        config_with(model_type="mamba"),
+        "'mamba', which foretell cannot read; known: gpt2, .*qwen3$",
+    ),
+    "mixtral is not mistral": (config_with(model_type="mixtral"), "cannot read; known: gpt2, .*qwen3$"),
+    "gptj is not gpt2": (config_with(model_type="gptj"), "cannot read; known: gpt2, .*qwen3$"),
+    "a classifier": (
+        weights_with(score__weight=torch.zeros(2, 72)),
+        "has the weight 'score.weight', the head of a classifier or another task",
+    ),
+    "an extra weight of the trunk": (weights_with(extra=SQUARE), "has a weight 'extra' that a gpt2 does not"),
     "far from any architecture": (config_with(model_type="zzz"), "model_type 'zzz'.*known: gpt2, openai-gpt, llama"),
     "architecture that is a list": (config_with(model_type=["gpt2"]), "model_type"),
     "another architecture": (

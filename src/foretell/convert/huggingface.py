@@ -27,6 +27,7 @@ CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.
 READ = (".json", ".txt", ".safetensors", ".model", ".jinja")
 PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 HEAD = "lm_head"
+OTHER_HEADS = ("score", "classifier", "qa_outputs", "multiple_choice_head", "v_head")  # transformers' and trl's names
 
 
 def load_huggingface(
@@ -110,8 +111,10 @@ def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
     values = read_json(path)
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        near = did_you_mean(str(kind)[:80], FAMILIES) or f"; known: {', '.join(FAMILIES)}"
-        raise CheckpointError(f"{path} has model_type {str(kind)[:80]!r}, which foretell cannot read{near}")
+        # No "did you mean": mamba is not llama, though the words are near
+        raise CheckpointError(
+            f"{path} has model_type {str(kind)[:80]!r}, which foretell cannot read; known: {', '.join(FAMILIES)}"
+        )
     try:
         config, notes = read_settings(FAMILIES[kind], values)
     except ConfigError as error:
@@ -122,6 +125,7 @@ def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
 def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[str, StoredTensor]:
     """The tensors that the configuration asks for, with names and shapes checked; no data is read yet."""
     stored = {full_name(family, name): tensor for name, tensor in _without_buffers(directory, family).items()}
+    check_task(directory, stored)
     if config.num_layers > len(stored):  # before listing the names of an absurd number of layers
         raise CheckpointError(
             f"{directory} has {len(stored)} weights, too few for the configuration's {config.num_layers} layers"
@@ -142,8 +146,19 @@ def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[s
     for name in stored:
         if name not in expected:
             near = did_you_mean(starred(name[:200]), {starred(known) for known in expected})
-            raise CheckpointError(f"{directory} has a weight '{name[:80]}' that a {family.name} does not{near}")
+            theirs = stored[name].name[:80]
+            raise CheckpointError(f"{directory} has a weight '{theirs}' that a {family.name} does not{near}")
     return stored
+
+
+def check_task(directory: Path, stored: Mapping[str, StoredTensor]) -> None:
+    """Refuse a model with a head for another task than language modelling."""
+    for tensor in stored.values():
+        if tensor.name.split(".")[0] in OTHER_HEADS:
+            raise CheckpointError(
+                f"{directory} has the weight '{tensor.name[:80]}', the head of a classifier or another task; foretell "
+                "reads language models"
+            )
 
 
 def _without_buffers(directory: Path, family: Family) -> dict[str, StoredTensor]:

@@ -68,6 +68,7 @@ class Tokenizer:
         self.chat_template: str | None = None
         self.notes: tuple[str, ...] = ()
         self.vocab_size: int = max(vocabulary.values()) + 1
+        self._spells_bytes = tokenizer_json.spells_bytes(content)
         self._byte_level = tokenizer_json.is_byte_level(content)
         self._word_end: str = content["model"].get("end_of_word_suffix") or ""
         self._decoder = content["decoder"]
@@ -149,7 +150,7 @@ class Tokenizer:
     def _refuse_unwritable(self, text: str, backend: tokenizers.Tokenizer) -> None:
         refuse_surrogates(text)
         if self._writable is not None:
-            refuse_dropped_characters(backend, self._writable, text)
+            refuse_dropped_characters(backend, self._writable, text, byte_level=self._spells_bytes)
 
     @contextmanager
     def _named_failures(self, texts: list[str], backend: tokenizers.Tokenizer) -> Generator[None]:

@@ -134,6 +134,13 @@ def is_byte_level(content: TokenizerJson) -> bool:
     return decoder is not None and decoder["type"] == "ByteLevel"
 
 
+def spells_bytes(content: TokenizerJson) -> bool:
+    """Whether words reach the model as bytes in GPT-2's table."""
+    split = content["pre_tokenizer"] or {}
+    steps = split["pretokenizers"] if split.get("type") == "Sequence" else [split]
+    return any(step.get("type") == "ByteLevel" for step in (*steps, content["normalizer"] or {}))
+
+
 def special_tokens(content: TokenizerJson) -> dict[str, int]:
     """Name to id of every special token, in order of their ids."""
     special = [token for token in content["added_tokens"] if token["special"]]
