@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
 from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
-from foretell.convert.huggingface import load_huggingface, read_small_json
+from foretell.convert.huggingface import load_huggingface
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
+from foretell.files import read_json
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.checkpoint import MANIFEST, Checkpoint
 from foretell.runs.run import Run, is_run
@@ -21,6 +23,7 @@ logger = logging.getLogger(__name__)
 
 RUNS = Path("runs")
 SHIPPED = ("primer",)
+PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 
 
 def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
@@ -41,7 +44,7 @@ def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "
 
 def is_own(directory: Path) -> bool:
     """True for a directory in foretell's own layout, not in Hugging Face's."""
-    return read_small_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
+    return read_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
 
 
 def find_model(argument: str) -> Path:
@@ -60,8 +63,28 @@ def find_model(argument: str) -> Path:
     if argument.startswith(PREFIX):
         return fetch_model(argument)
     if _exists(Path(argument)):
+        check_not_a_file(Path(argument))
         raise CheckpointError(f"{argument} is neither a run (run.json) nor a saved model (config.json)")
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
+
+
+def check_not_a_file(path: Path) -> None:
+    """Say what a single file is and what to name instead of it; a model is a folder."""
+    if path.is_dir():
+        return
+    folder = path.parent if path.parent != Path() else "."
+    has_config = _exists(path.parent / CONFIG)
+    if path.suffix == ".gguf":
+        advice = "a GGUF file, which foretell writes and does not read; name the model that it was made from"
+    elif path.suffix in PICKLED:
+        advice = f"a pickle, which can run any code when it is opened; name a folder with {WEIGHTS} of the same model"
+    elif path.suffix in (".safetensors", ".json") and (has_config or is_run(path.parent)):
+        advice = f"one file of a model; name its folder, {folder}"
+    elif path.suffix == ".safetensors":
+        advice = f"weights alone; name a folder that has {CONFIG} and {TOKENIZER_FILE} next to them"
+    else:
+        advice = "a file; a model is a folder, the name of a run, or hub:owner/name"
+    raise CheckpointError(f"{path} is {advice}")
 
 
 def find_run(argument: str) -> Run:
@@ -76,7 +99,7 @@ def find_tokenizer(argument: str) -> Tokenizer:
     """The tokenizer of a model, or one that is alone: a tokenizer.json, or a folder with vocab.json and merges.txt."""
     path = Path(argument)
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
-        return load_tokenizer(path)
+        return load_tokenizer(os.path.realpath(path))  # a link that the user names leads where they want
     if argument.startswith(PREFIX):
         return load_tokenizer(fetch_tokenizer(argument))
     return load_tokenizer(find_model(argument))
@@ -84,7 +107,9 @@ def find_tokenizer(argument: str) -> Tokenizer:
 
 def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:
     """runs/NAME, named after the first of the data; unless `resume`, a number is added to a name that is taken."""
-    first = "reference" if not data else "stdin" if str(data[0]) == "-" else Path(data[0]).resolve().stem or "run"
+    first = (
+        "reference" if not data else "stdin" if str(data[0]) == "-" else Path(os.path.realpath(data[0])).stem or "run"
+    )
     path, number = RUNS / first, 2
     while not resume and path.exists():
         path, number = RUNS / f"{first}-{number}", number + 1

@@ -13,8 +13,7 @@ name, except those of parts inside the decoder, such as adapters, which are modu
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -29,9 +28,11 @@ from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_m
 from foretell.files import read_json, write_json
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights, weight_shapes
+from foretell.safetensors_reader import StoredTensor, check_header, read_header, read_tensor
 from foretell.text import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
+HEADER_LIMIT = 2**23  # bytes; the optimizer's file of a model with 1,000 layers has about 5 million
 MODEL_TYPE = "foretell"
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 DECODER, TOKENIZER = "decoder", "tokenizer"  # the parts of format 1
@@ -81,16 +82,15 @@ def register_part(part: type[Part]) -> type[Part]:
 
 @dataclass
 class StoredWeights:
-    """The tensors of an open safetensors file, each of which has to belong to a part."""
+    """The tensors of a safetensors file, each of which has to belong to a part."""
 
     path: Path
-    file: Any
-    shapes: Mapping[str, Shape]
+    tensors: Mapping[str, StoredTensor]
     taken: set[str] = field(default_factory=set)
 
     def check_all_taken(self) -> None:
         """Raise a `CheckpointError` for a tensor that no part has asked for."""
-        for name in self.shapes:
+        for name in self.tensors:
             if name not in self.taken:
                 hint = did_you_mean(name, self.taken)
                 raise CheckpointError(f"{self.path} has a weight '{name}' that the model does not{hint}")
@@ -114,15 +114,16 @@ class PartSource:
         keys = {path: weight_key(self.part, self.name, path) for path in expected}
         for path, shape in expected.items():
             key = keys[path]
-            if key not in self.stored.shapes:
+            if key not in self.stored.tensors:
                 raise CheckpointError(f"{self.stored.path} has no weight '{key}'")
-            if self.stored.shapes[key] != shape:
-                actual = self.stored.shapes[key]
+            actual = self.stored.tensors[key].shape
+            if actual != shape:
                 raise CheckpointError(
                     f"{self.stored.path}: '{key}' has shape {actual}, the configuration asks for {shape}"
                 )
         self.stored.taken.update(keys.values())
-        return {path: self.stored.file.get_tensor(key).to(self.device, self.dtype) for path, key in keys.items()}
+        tensors = self.stored.tensors
+        return {path: read_tensor(tensors[key], self.dtype).to(self.device) for path, key in keys.items()}
 
 
 @register_part
@@ -229,15 +230,15 @@ def load_parts(
     entries = read_entries(directory)
     kinds = {name: part_class(values.pop("kind", None), directory) for name, values in entries.items()}
     parts: dict[str, Part] = {}
-    with stored_weights(directory / WEIGHTS) as stored:
-        # Tokenizers first: a decoder is checked against the vocabulary before its weights are read
-        for name in sorted(entries, key=lambda name: kinds[name].kind != TOKENIZER):
-            source = PartSource(directory, name, kinds[name], stored, parts, device, dtype, for_training)
-            try:
-                parts[name] = kinds[name].load(entries[name], source)
-            except ConfigError as error:
-                raise CheckpointError(f"{directory / CONFIG}: {error}") from None
-        stored.check_all_taken()
+    stored = StoredWeights(directory / WEIGHTS, read_header(directory / WEIGHTS, HEADER_LIMIT))
+    # Tokenizers first: a decoder is checked against the vocabulary before its weights are read
+    for name in sorted(entries, key=lambda name: kinds[name].kind != TOKENIZER):
+        source = PartSource(directory, name, kinds[name], stored, parts, device, dtype, for_training)
+        try:
+            parts[name] = kinds[name].load(entries[name], source)
+        except ConfigError as error:
+            raise CheckpointError(f"{directory / CONFIG}: {error}") from None
+    stored.check_all_taken()
     return {name: parts[name] for name in entries}
 
 
@@ -285,19 +286,11 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path)
 
 def check_depth(config: ModelConfig, stored: StoredWeights) -> None:
     """Refuse many more layers than the file has weights for, before time is spent on making them."""
-    count = len(stored.shapes)
+    count = len(stored.tensors)
     if config.num_layers > count:
         raise CheckpointError(
             f"{stored.path} has {count} weights, too few for the configuration's {config.num_layers} layers"
         )
-
-
-@contextmanager
-def stored_weights(path: Path) -> Iterator[StoredWeights]:
-    """An open safetensors file with the shapes of all its tensors."""
-    with open_tensors(path) as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        yield StoredWeights(path, file, shapes)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -313,9 +306,10 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 
 def open_tensors(path: Path):
     """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
+    check_header(path, HEADER_LIMIT)
     try:
         return safe_open(path, framework="pt")
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from None
+        raise CheckpointError(f"{path} is damaged, cut short or not a safetensors file: {error}") from None

@@ -46,7 +46,7 @@ def test_a_file_without_a_json_object_is_one_line(content: bytes, message: str, 
 def test_a_missing_file_and_a_folder_in_its_place_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is missing"):
         read_json(tmp_path / "x.json")
-    with pytest.raises(CheckpointError, match="is not readable JSON"):
+    with pytest.raises(CheckpointError, match="is not a regular file"):
         read_json(tmp_path)
 
 

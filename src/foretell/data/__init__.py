@@ -6,7 +6,7 @@
     corpora        the embedded corpus: the reference topics inside Python
     questions      multiple-choice questions and text endings for evaluation
     split          the split into training and validation text
-    shards         read token stores: ids on disk, memory-mapped, checked before they are used
+    shards         read token stores: ids on disk, checked before they are used
     shard_writer   write token stores
     loader         the batch of a step, as a function of (seed, step)
     batch          Batch: ids, targets, loss weights, positions, document ids
