@@ -12,8 +12,9 @@ import torch
 
 from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, Interrupted, TrainingError
-from foretell.runs.checkpoint import Checkpoint, prune, save_checkpoint
-from foretell.runs.run import RUN, Run
+from foretell.runs.checkpoint import Checkpoint, prune
+from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
+from foretell.runs.training_state import load_optimizer, save_checkpoint
 from foretell.session.environment import describe_environment
 from foretell.session.failures import explain_failures, resume_command
 from foretell.session.plots import draw_curve
@@ -57,6 +58,7 @@ class Session(Generic[AnyTask]):
         self._figures: Mapping[str, float] = {}  # of the last evaluation
         self._evaluated_step: int | None = None
         self._saved_step: int | None = None
+        self._metrics_digest = MetricsDigest()
         self._logged = (0, 0.0)  # tokens and seconds at the last line of metrics
 
     @cached_property
@@ -85,11 +87,16 @@ class Session(Generic[AnyTask]):
                 f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
                 "was changed or damaged: restore it, or start again with another --out"
             )
-        checkpoint.load_optimizer(self.optimizer, self.task.model)
+        load_optimizer(checkpoint, self.optimizer, self.task.model)
         self.progress = Progress(**state["progress"])
         self._logged = (self.progress.tokens, self.progress.seconds)
         self._saved_step = self.progress.step
         self.run.forget_metrics_after(self.progress.step)
+        self._metrics_digest = MetricsDigest(self.run.metrics())
+        if state.get("metrics", self._metrics_digest.value) != self._metrics_digest.value:  # the first version has none
+            logger.warning(
+                f"{self.run.directory / METRICS} is not as it was written: its curves may be wrong; training goes on"
+            )
         self.check()
 
     def check(self) -> None:
@@ -182,6 +189,7 @@ class Session(Generic[AnyTask]):
         metrics = self.metrics(progress)
         self._logged = (progress.tokens, progress.seconds)
         self.run.append_metrics(metrics)
+        self._metrics_digest.add(metrics)
         self.reporter.metrics(metrics, self.training.steps)
 
     def metrics(self, progress: Progress) -> dict[str, Any]:
@@ -243,6 +251,7 @@ class Session(Generic[AnyTask]):
             **self.task.fingerprints(),
             "configuration": self.configuration,
             "evaluation": dict(self._figures),
+            "metrics": self._metrics_digest.value,
             "progress": vars(progress),
         }
 
