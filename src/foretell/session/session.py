@@ -18,7 +18,7 @@ from foretell.runs.training_state import load_optimizer, save_checkpoint
 from foretell.session.environment import describe_environment
 from foretell.session.failures import explain_failures, resume_command
 from foretell.session.plots import draw_curve
-from foretell.session.reporter import Reporter
+from foretell.session.reporter import Reporter, Reporters
 from foretell.session.resources import Meter
 from foretell.session.signals import StopSignal
 from foretell.session.task import Task
@@ -47,7 +47,7 @@ class Session(Generic[AnyTask]):
         dtype: torch.dtype,
         reporter: Reporter,
     ):
-        self.run, self.task, self.training, self.reporter = run, task, training, reporter
+        self.run, self.task, self.training, self.reporter = run, task, training, Reporters([reporter])
         self.device, self.dtype = device, dtype
         task.objective.to(device)
         task.choose_kernels(device, dtype)
@@ -104,7 +104,7 @@ class Session(Generic[AnyTask]):
         self.task.check(self.task.batch(self.progress.step).to(self.device), self.dtype)
 
     def go(self) -> None:
-        """Train to the last step, or until patience ends or the first Ctrl-C or SIGTERM; then a checkpoint is saved."""
+        """Train to the last step, until patience ends, or until Ctrl-C, SIGTERM or SIGHUP; then a checkpoint is saved."""
         with StopSignal() as stop, explain_failures(self.run, self.training, self.progress):
             self.reporter.ready(self.task)
             if self.progress.step == 0:
