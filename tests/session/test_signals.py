@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP: the first is recorded and logged, the second stops at once, and the handlers are restored."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first is recorded, the second stops at once; handlers are restored."""
 
 from __future__ import annotations
 

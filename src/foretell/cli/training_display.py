@@ -54,7 +54,10 @@ class LiveReporter(PlainReporter):
 
     def __init__(self, console: Console):
         super().__init__(console)
-        self.live = Live(console=console, refresh_per_second=8, transient=True)
+        # Not redirected: the console writes to sys.stderr itself, and rich would send that back to the console
+        self.live = Live(
+            console=console, refresh_per_second=8, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:

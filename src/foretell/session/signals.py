@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class StopSignal:
-    """While open, records the first SIGINT, SIGTERM or SIGHUP instead of ending the process; `number` is None before it.
+    """While open, records the first signal instead of ending the process; `number` is None before it.
 
     SIGHUP says that the terminal was closed. Where it is ignored, as under nohup, it stays ignored.
     """
