@@ -103,7 +103,7 @@ def test_a_picture_that_cannot_be_written_does_not_fail_a_finished_run(foretell,
 
 
 def test_the_progress_of_tokenizing_is_shown(foretell, corpus, monkeypatch):
-    monkeypatch.setattr("foretell.cli.training_display.PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr("foretell.session.display.PLAIN_SECONDS", -1.0)
     assert "tokenizing  " in foretell("train", corpus, *QUICK, "--out", "x").err
 
 
