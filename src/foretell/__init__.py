@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from foretell.model.presets import PRESETS
     from foretell.model.presets import preset_config as preset
     from foretell.pretraining.train import train
+    from foretell.session.display import LiveReporter, PlainReporter
+    from foretell.session.notebook import NotebookReporter
+    from foretell.session.reporter import Reporter
+    from foretell.session.tensorboard import TensorBoardReporter
     from foretell.text import Tokenizer
     from foretell.training.objective import Objective
     from foretell.training.optimizer import make_optimizer
@@ -81,6 +85,10 @@ _PUBLIC = {
     "model.init": "make_decoder",
     "model.presets": "PRESETS preset=preset_config",
     "pretraining.train": "train",
+    "session.display": "LiveReporter PlainReporter",
+    "session.notebook": "NotebookReporter",
+    "session.reporter": "Reporter",
+    "session.tensorboard": "TensorBoardReporter",
     "text": "Tokenizer",
     "training.objective": "Objective",
     "training.optimizer": "make_optimizer",
@@ -107,11 +115,16 @@ __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "KVCache",
     "LanguageModel",
     "LessonError",
+    "LiveReporter",
     "ModelConfig",
+    "NotebookReporter",
     "Objective",
     "OutputError",
     "PRESETS",
+    "PlainReporter",
+    "Reporter",
     "SamplingConfig",
+    "TensorBoardReporter",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerError",

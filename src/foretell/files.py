@@ -182,7 +182,8 @@ def remove_leftovers(folder: Path) -> None:
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
-            leftover.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # EBUSY: it is in nobody's way
+                leftover.unlink(missing_ok=True)
 
 
 def check_target(path: Path) -> Path:

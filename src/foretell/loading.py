@@ -14,8 +14,8 @@ from foretell.device import DeviceName, DtypeName, choose_device, choose_inferen
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import read_json
 from foretell.language_model import LanguageModel, load_model
-from foretell.runs.checkpoint import MANIFEST, Checkpoint
-from foretell.runs.run import Run, is_run
+from foretell.runs.checkpoint import Checkpoint, is_checkpoint
+from foretell.runs.run import Run, and_advice, is_run
 from foretell.saved_model import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS
 from foretell.text import Tokenizer, load_tokenizer
 
@@ -36,7 +36,7 @@ def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "
     """
     chosen_device = choose_device(device)
     directory = find_model(str(argument))
-    if _exists(directory / MANIFEST):
+    if is_checkpoint(directory):
         Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER_FILE))
     read = load_model if is_own(directory) else load_huggingface
     return read(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=str(argument))
@@ -64,7 +64,9 @@ def find_model(argument: str) -> Path:
         return fetch_model(argument)
     if _exists(Path(argument)):
         check_not_a_file(Path(argument))
-        raise CheckpointError(f"{argument} is neither a run (run.json) nor a saved model (config.json)")
+        raise CheckpointError(
+            f"{argument} is neither a run (run.json) nor a saved model (config.json){and_advice(Path(argument))}"
+        )
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
 
 

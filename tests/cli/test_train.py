@@ -103,7 +103,7 @@ def test_a_picture_that_cannot_be_written_does_not_fail_a_finished_run(foretell,
 
 
 def test_the_progress_of_tokenizing_is_shown(foretell, corpus, monkeypatch):
-    monkeypatch.setattr("foretell.cli.training_display.PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr("foretell.session.display.PLAIN_SECONDS", -1.0)
     assert "tokenizing  " in foretell("train", corpus, *QUICK, "--out", "x").err
 
 
@@ -312,7 +312,7 @@ def test_a_non_finite_loss_stops_training_before_a_weight_is_changed(foretell, c
     assert "learning-rate" in outcome.last_line
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_resume(corpus, tmp_path, number, code):
     command = [sys.executable, "-m", "foretell", "train", corpus, *TOY, "--kind", "bytes", "--steps", "100000"]
     process = subprocess.Popen([*command, "--out", "x"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -338,6 +338,30 @@ def test_a_killed_training_resumes_to_the_same_end(foretell, corpus, tmp_path):
         whole, killed = (Path(run, "checkpoints/step-000060", name).read_bytes() for run in ("whole", "x"))
         assert whole == killed
     assert losses_of("whole") == losses_of("x")
+
+
+LONGER = [*TOY, "--kind", "bytes", "--steps", "60", "--checkpoint-every", "60", "--training.log-every", "1"]
+
+
+def test_training_goes_on_when_its_terminal_is_closed(corpus, tmp_path):
+    master, terminal = os.openpty()
+    command = [sys.executable, "-m", "foretell", "train", corpus, *LONGER, "--out", "x"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=terminal, stdout=subprocess.DEVNULL)
+    os.close(terminal)
+    wait_for(tmp_path / "x" / "metrics.jsonl", process)
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    assert (tmp_path / "x" / "checkpoints" / "step-000060").exists()
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">/dev/null 2>&-"])
+def test_training_needs_no_standard_error(corpus, tmp_path, redirection):
+    options = " ".join(["--out x", *QUICK])
+    command = f"COLUMNS=0 {sys.executable} -m foretell train {corpus} {options} {redirection}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert "/dev/null" in redirection or "validation loss" in done.stdout
+    assert (tmp_path / "x" / "checkpoints" / "step-000003").exists()
 
 
 def wait_for(path: Path, process: subprocess.Popen[str]) -> None:

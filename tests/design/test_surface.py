@@ -48,10 +48,11 @@ OPTIONS = {
 
 NAMES = """
     Batch CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder DivergedError
-    ForetellError Interrupted KVCache LanguageModel LessonError ModelConfig Objective OutputError PRESETS SamplingConfig
-    Tokenizer TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError
-    ablate direct_logit_attribution embed explain generate head_patterns load logit_lens make_batch make_decoder
-    make_optimizer next_tokens preset score stream trace_names train training_step write_page
+    ForetellError Interrupted KVCache LanguageModel LessonError LiveReporter ModelConfig NotebookReporter Objective
+    OutputError PRESETS PlainReporter Reporter SamplingConfig TensorBoardReporter Tokenizer TokenizerConfig
+    TokenizerError Trace TrainingConfig TrainingError UsageError ablate direct_logit_attribution embed explain
+    generate head_patterns load logit_lens make_batch make_decoder make_optimizer next_tokens preset score stream
+    trace_names train training_step write_page
 """
 PUBLIC = NAMES.split()
 

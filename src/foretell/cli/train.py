@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -19,7 +18,7 @@ from foretell.cli.arguments import (
     parse_settings,
     text_source,
 )
-from foretell.cli.terminal import note, results
+from foretell.cli.terminal import messages, note, results
 from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -85,10 +84,10 @@ def train(
     out = out or default_out(data, resume == "auto")
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
-    from foretell.cli.training_display import make_reporter
     from foretell.loading import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.request import Request, load_start
+    from foretell.session.display import make_reporter
     from foretell.session.reporter import Reporters
     from foretell.session.tensorboard import TensorBoardReporter
 
@@ -111,9 +110,7 @@ def train(
         device=device,
         dtype=dtype,
     )
-    with ExitStack() as stack:
-        chosen = [make_reporter(), *([TensorBoardReporter(out)] if report else [])]
-        reporter = Reporters([stack.enter_context(each) for each in chosen])
+    with Reporters([make_reporter(messages()), *([TensorBoardReporter(out)] if report else [])]) as reporter:
         session = pretrain(request, reporter, resume=resume == "auto")
     finish(session)
     return None

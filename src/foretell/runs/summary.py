@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,9 +12,11 @@ from foretell.config import Config, Section, make_section
 from foretell.errors import CheckpointError
 from foretell.model.cost import count_parameters
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
-from foretell.runs.run import METRICS, RUN, Run, is_run
+from foretell.runs.run import METRICS, RUN, MetricsDigest, Run, is_run
 
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,7 @@ def summarize(run: Run) -> Summary:
     """Read a run's record, metrics and the training state of its checkpoints; damage is a `CheckpointError`."""
     record, metrics, checkpoints = run.record(), run.metrics(), list_checkpoints(run.checkpoints)
     config = make_section(Config, record["config"], str(run.directory / RUN))
+    warn_of_changed_metrics(run, metrics, checkpoints)
     step = max(
         [line["step"] for line in metrics[-1:]] + [checkpoint.step for checkpoint in checkpoints[-1:]], default=0
     )
@@ -64,6 +68,17 @@ def summarize(run: Run) -> Summary:
         state=state_of(checkpoints, config),
         changed=last_change(run),
     )
+
+
+def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints: list[Checkpoint]) -> None:
+    """Log a warning where the lines up to the last checkpoint are not those that training wrote."""
+    if not checkpoints:
+        return
+    last = checkpoints[-1]
+    written = last.training().get("metrics")  # the first version has none
+    lines = [line for line in metrics if line["step"] <= last.step]
+    if written is not None and MetricsDigest(lines).value != written:
+        logger.warning(f"{run.directory / METRICS} is not as it was written: its curves may be wrong")
 
 
 def state_of(checkpoints: list[Checkpoint], config: Config) -> str:
