@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,7 @@ from foretell.cli.arguments import (
     ModelArgument,
     read_text,
 )
-from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.cli.terminal import note, open_model, print_json, write
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completion
@@ -96,20 +95,19 @@ def generate(
         for _ in pieces:
             pass
         for completion in completer.completions():
-            print_json(completion.to_json()) if json else results().print(completion.prompt + completion.text + "\n")
+            print_json(completion.to_json()) if json else write(completion.prompt + completion.text + "\n")
     else:
-        write(texts[0], pieces)
+        write_pieces(texts[0], pieces)
     if receipt and not json:
         show_receipts(completer.completions())
 
 
-def write(prompt: str, pieces: Iterator[tuple[int, str]]) -> None:
-    """Print a prompt, then its continuation piece by piece."""
-    print(prompt, end="", flush=True)
+def write_pieces(prompt: str, pieces: Iterator[tuple[int, str]]) -> None:
+    """Write a prompt, then its continuation piece by piece."""
+    write(prompt, end="")
     for _, piece in pieces:
-        print(piece, end="", flush=True)
-    print()
-    sys.stdout.flush()
+        write(piece, end="")
+    write("")
 
 
 def show_receipts(completions: list[Completion]) -> None:
@@ -122,7 +120,7 @@ def show_receipts(completions: list[Completion]) -> None:
         receipts = completion.receipts or []
         for receipt in receipts:
             receipt.check()
-        print()
+        write("")
         count = f"{len(receipts)} token" + ("" if len(receipts) == 1 else "s")
         title = f"{count} after {ending(completion.prompt, 30)}, each replayed from its receipt"
-        print(document_text(DocumentSection(title, [receipt.document() for receipt in receipts])))
+        write(document_text(DocumentSection(title, [receipt.document() for receipt in receipts])))

@@ -75,6 +75,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
     signal.signal(signal.SIGTERM, _terminate)
+    open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks must not stop the command
             stream.reconfigure(errors="replace")
@@ -84,14 +85,26 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
+def open_missing_streams() -> None:
+    """Replace standard streams that the shell closed; a file opened later would take their descriptors."""
+    for descriptor in (0, 1, 2):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free descriptor, which is this one
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", closefd=False, encoding="utf-8")  # noqa: SIM115 - open until the process ends
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", closefd=False, encoding="utf-8")  # noqa: SIM115
+
+
 def run(arguments: list[str]) -> int:
     """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM."""
     try:
         app = make_app(arguments)
         with library_notes_on_stderr():
             app(rewrite(arguments), exit_on_error=False, print_error=False, result_action="return_value")
-        if sys.stdout is not None:  # None if the shell closed it
-            sys.stdout.flush()
+        sys.stdout.flush()
     except ForetellError as error:
         return fail(str(error), error.exit_code)
     except CycloptsError as error:
@@ -100,8 +113,7 @@ def run(arguments: list[str]) -> int:
         return fail("stopped by Ctrl-C", 130)
     except BrokenPipeError:
         # The reader of the output has closed it; with stdout redirected, Python does not complain when it exits
-        if sys.stdout is not None:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except MemoryError:
         return fail("out of memory; give less text at once, or a smaller model", 1)
     except OSError as error:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Dtype, Flag, Json, ModelArgument, TextArgument, read_text
-from foretell.cli.terminal import open_model, print_json, results
+from foretell.cli.terminal import open_model, print_json, results, visible
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,11 +57,18 @@ def show(answer: NextTokens, console: Console) -> None:
     largest = answer.tokens[0].probability
     for token in answer.tokens:
         bar = "█" * max(1, round(BAR_WIDTH * token.probability / largest))
-        line = Text(f"  {token.probability:7.2%}  ").append(f"{token.text!r:<22}", style="bold cyan")
+        line = Text(f"  {percent(token.probability):>7}  ").append(f"{token.text!r:<22}", style="bold cyan")
         console.print(line.append(bar, style="cyan"))
+
+
+def percent(probability: float) -> str:
+    """A probability in percent with two digits after the point, or with two that are not 0 where it is smaller."""
+    if probability >= 0.0001 or probability == 0:
+        return f"{probability:.2%}"
+    return f"{100 * probability:.1e}%"
 
 
 def tail(context: str, width: int = 76) -> str:
     """The end of a context on one line."""
-    line = context.replace("\n", "⏎")
+    line = visible(context.replace("\n", "⏎"))
     return line if len(line) <= width else "…" + line[-width + 1 :]

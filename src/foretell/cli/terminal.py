@@ -5,48 +5,111 @@ from __future__ import annotations
 import json
 import logging
 import os
+import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, cast
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
 
 # Seconds between two lines of progress, on a terminal and in a log
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
 WIDTH = 78
+# All but line feed and tab; then those that reorder or hide text (Unicode Standard Annex 9)
+CONTROLS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]")
 
 
-@cache
-def results() -> Console:
-    """Standard output, without wrapping or highlighting. Rich honours NO_COLOR and FORCE_COLOR."""
-    from rich.console import Console
+class OutputConsole(Console):
+    """A console that shows control characters visibly on a terminal. Rich honours NO_COLOR and FORCE_COLOR.
 
-    class Results(Console):
-        def on_broken_pipe(self) -> None:
-            raise BrokenPipeError  # as print does; rich would leave with exit code 1
+    It neither wraps nor highlights. Rich takes COLUMNS=0, which means an unknown width, for a width of 0.
+    """
 
-    return Results(highlight=False, soft_wrap=True, emoji=False, markup=False)
+    def __init__(self, **options: Any):
+        columns = os.environ.get("COLUMNS", "")
+        width = WIDTH if columns.isdigit() and int(columns) == 0 else None
+        super().__init__(width=width, highlight=False, soft_wrap=True, emoji=False, markup=False, **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text == "\r" or not self.is_terminal:
+                yield segment
+            else:
+                yield Segment(visible(segment.text), segment.style)
 
 
-@cache
-def messages() -> Console:
-    """Standard error, for everything that is not a result. When its reader closes it, the work continues quietly."""
-    from rich.console import Console
+class Results(OutputConsole):
+    """Standard output."""
 
-    class Messages(Console):
-        def on_broken_pipe(self) -> None:
-            self.quiet = True
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError  # as print does; rich would leave with exit code 1
+
+
+class QuietStream:
+    """Standard error, or nothing once a write to it has failed: a command must not depend on its messages."""
+
+    def __init__(self) -> None:
+        self.failed = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+    def write(self, text: str) -> int:
+        if not self.failed:
+            self._attempt(lambda: sys.stderr.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        if not self.failed:
+            self._attempt(lambda: sys.stderr.flush())
+
+    def _attempt(self, action: Callable[[], Any]) -> None:
+        try:
+            action()
+        except (OSError, ValueError):  # ValueError: the stream was closed
+            self.failed = True
             # Discard what is still buffered; Python would fail on it when it exits
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
-    return Messages(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+@cache
+def results() -> Results:
+    """The console for standard output."""
+    return Results()
+
+
+@cache
+def messages() -> OutputConsole:
+    """The console for standard error: everything that is not a result."""
+    return OutputConsole(file=cast("IO[str]", QuietStream()), stderr=True)
+
+
+def visible(text: str) -> str:
+    """Text in which control characters, except line feed and tab, are visible and have no effect on a terminal.
+
+    Includes the controls of U+0080 to U+009F and those that reorder text. ESC becomes its picture, U+241B.
+    """
+    return CONTROLS.sub(_picture, text)
+
+
+def _picture(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if code < 0x20:
+        return chr(0x2400 + code)
+    return "\u2421" if code == 0x7F else f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+def write(text: str, end: str = "\n") -> None:
+    """Write text to stdout: exactly as it is, or with visible control characters on a terminal."""
+    print(visible(text) if results().is_terminal else text, end=end, flush=True)
 
 
 def note(text: str) -> None:
@@ -79,15 +142,15 @@ def library_notes_on_stderr() -> Iterator[None]:
 
 def fail(message: str, exit_code: int) -> int:
     """Print an error as one line on stderr and return the exit code."""
-    one_line = " ".join(str(message).split())
-    if sys.stderr is not None:  # print would take stdout instead
-        print(f"foretell: {one_line}", file=sys.stderr)
+    one_line = " ".join(message.split())
+    messages().print(f"foretell: {one_line}", style=None)
     return exit_code
 
 
 def print_json(value: Any) -> None:
-    """Print a value as one line of JSON on stdout."""
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """Print a value as one line of JSON on stdout. The control characters that JSON allows are escaped."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    print(CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text))
 
 
 class ProgressLine:
@@ -122,7 +185,6 @@ def open_model(argument: str, device: DeviceName, dtype: DtypeName) -> LanguageM
     """Load a model; one line on stderr before it, and one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
-    sys.stderr.flush()
     from foretell.loading import load
 
     model = load(argument, device, dtype)

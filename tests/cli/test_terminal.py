@@ -1,0 +1,113 @@
+"""What reaches a terminal and what reaches a pipe: control characters, closed streams, unknown widths."""
+
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from foretell.cli.terminal import QuietStream, fail, messages, note, print_json, results, visible, write
+
+HOSTILE = "a\x1b]0;title\x07b\x9b31mc\rd\x7f\u202ee"
+FORBIDDEN = {"\x1b", "\x07", "\x9b", "\r", "\x7f", "\u202e"}
+
+
+@pytest.fixture
+def terminal(monkeypatch) -> Iterator[None]:
+    """Consoles that believe that they write to a terminal without colours."""
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TERM", "dumb")
+    for console in (results, messages):
+        console.cache_clear()
+    yield
+    for console in (results, messages):
+        console.cache_clear()
+
+
+def test_control_characters_become_visible_and_line_feeds_stay():
+    assert visible("one\n\ttwo\x1b[31m\x00\x7f\x9b\u202e") == "one\n\ttwo\u241b[31m\u2400\u2421\\x9b\\u202e"
+    assert visible("Grüße, 世界 🙂") == "Grüße, 世界 🙂"
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        write,
+        note,
+        lambda text: fail(text, 1),
+        lambda text: results().print(text),
+        lambda text: print_json({"text": text}),
+    ],
+)
+def test_no_control_character_reaches_a_terminal(show, terminal, capfd):
+    show(HOSTILE)
+    out, err = capfd.readouterr()
+    assert out + err
+    assert not FORBIDDEN & set(out + err)
+
+
+def test_piped_output_is_exact(capfd):
+    results.cache_clear()
+    write(HOSTILE)
+    assert capfd.readouterr().out.encode() == (HOSTILE + "\n").encode()
+
+
+def test_every_verb_shows_control_characters_of_its_argument_visibly(foretell, trained, terminal):
+    for verb in (["next"], ["score"], ["generate", "--max-tokens", "2"], ["tokenize"], ["info"], ["evaluate"]):
+        outcome = foretell(verb[0], trained, HOSTILE, *verb[1:])
+        assert not FORBIDDEN & set(outcome.out + outcome.err.replace("\r", "")), verb
+
+
+def test_a_message_that_cannot_be_written_is_dropped(monkeypatch):
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(sys, "stderr", Gone())
+    replaced = []
+    monkeypatch.setattr(os, "dup2", lambda source, target: replaced.append(target))
+    stream = QuietStream()
+    assert stream.write("a line") == 6
+    stream.flush()
+    assert (stream.failed, replaced) == (True, [2])
+
+
+def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """The outcome of a shell command in which $FORETELL is the command line."""
+    variables = {**os.environ, **environment, "FORETELL": f"{sys.executable} -m foretell"}
+    return subprocess.run(["sh", "-c", command], env=variables, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("closing", ["2>&-", "2>/dev/full", "0<&- 2>&-"])
+def test_verbs_work_without_standard_error(closing):
+    outcome = shell(f'$FORETELL next primer "The" --top 1 {closing}')
+    assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "The")
+
+
+def test_generate_works_with_a_closed_standard_output():
+    outcome = shell('$FORETELL generate primer "The" --max-tokens 2 >&-')
+    assert outcome.returncode == 0
+    assert "Traceback" not in outcome.stderr
+
+
+def test_a_width_of_zero_is_an_unknown_width(foretell, trained, monkeypatch):
+    expected = foretell("next", trained, "The").out
+    monkeypatch.setenv("COLUMNS", "0")
+    results.cache_clear()
+    assert foretell("next", trained, "The").out == expected
+    results.cache_clear()
+
+
+def test_a_model_cannot_write_escape_sequences_to_a_real_terminal():
+    leader, follower = pty.openpty()
+    command = [sys.executable, "-m", "foretell", "generate", "primer", "a\x1b]0;title\x07", "--max-tokens", "1"]
+    process = subprocess.Popen(command, stdout=follower, stderr=subprocess.DEVNULL)
+    assert process.wait() == 0
+    os.close(follower)
+    assert "a\u241b]0;title\u2407".encode() in os.read(leader, 1000)
+    os.close(leader)
