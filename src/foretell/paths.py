@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from foretell.errors import UsageError
+from foretell.foreign_names import translate
 
 SUGGESTIONS = 3
 
@@ -31,7 +32,14 @@ def matches(glob: str, name: str) -> bool:
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """`; near it: a, b` with the most similar names, or globs of names; empty if none is similar."""
+    """`; near it: a, b` with the most similar names, or globs of names; empty if none is similar.
+
+    A name of Hugging Face or TransformerLens is answered with the name that it has here.
+    """
+    names = list(names)
+    translated = translate(name)
+    if translated and any(matches(translated.partition(",")[0], known) for known in names):
+        return f"; here it is called {translated}"
     known = list(dict.fromkeys(form for known in names for form in _forms(known)))
     near = difflib.get_close_matches(name, known, n=SUGGESTIONS, cutoff=0.6)
     return f"; near it: {', '.join(near)}" if near else ""

@@ -107,8 +107,17 @@ def test_embed_gives_a_vector_of_the_models_width(foretell, trained):
 
 def test_embed_reads_a_file_line_by_line(foretell, trained, tmp_path):
     (tmp_path / "lines.txt").write_text("The cat\n\nThe dog\n")
-    lines = foretell("embed", trained, "lines.txt", "--json").out.splitlines()
+    lines = foretell("embed", trained, "--file", "lines.txt", "--json").out.splitlines()
     assert [json.loads(line)["text"] for line in lines] == ["The cat", "The dog"]
+
+
+@pytest.mark.parametrize("verb", ["generate", "next", "score", "embed", "explain", "tokenize"])
+def test_an_argument_is_text_also_where_it_names_a_file(foretell, trained, tmp_path, verb):
+    (tmp_path / "prompt.txt").write_text("The dog")
+    literal, read = foretell(verb, trained, "prompt.txt"), foretell(verb, trained, "--file", "prompt.txt")
+    assert "'prompt.txt' is read as text; it is also a file, which --file prompt.txt reads" in literal.err
+    assert read.out == foretell(verb, trained, "The dog").out != literal.out
+    assert "read as text" not in read.err
 
 
 def test_tokenize_gives_ids_and_pieces(foretell, trained):

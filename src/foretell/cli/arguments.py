@@ -6,10 +6,12 @@ import re
 import sys
 import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
+from foretell.cli.terminal import note
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +21,10 @@ STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an opt
 SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
-TextArgument = Annotated[str, Parameter(help="The text; - reads standard input.")]
+TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard input.", show_default=False)]
+FileOption = Annotated[
+    Path | None, Parameter(name="--file", help="Read the text from this UTF-8 file instead.", show_default=False)
+]
 DataArgument = Annotated[
     str,
     Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
@@ -53,18 +58,44 @@ def rewrite(arguments: list[str]) -> list[str]:
     return rewritten
 
 
-def read_text(argument: str) -> str:
-    """The text of an argument; STANDARD_INPUT is read whole."""
+def read_text(argument: str | None, file: Path | None = None) -> str:
+    """The text of an argument, of standard input for STANDARD_INPUT, or of the file of `--file`, whole and exact."""
+    if (argument is None) == (file is None):
+        raise UsageError("give a TEXT or --file FILE" if file is None else "TEXT and --file exclude each other")
+    if file is not None:
+        return decode_text(read_bytes(file), str(file))
+    assert argument is not None
     if argument != STANDARD_INPUT:
+        if is_file(Path(argument)):
+            note(f"'{argument}' is read as text; it is also a file, which --file {argument} reads")
         return argument
     if sys.stdin is None:
         raise DataError("standard input is closed; pipe a text into it, or give the text as an argument")
+    return decode_text(sys.stdin.buffer.read(), "standard input")
+
+
+def read_bytes(file: Path) -> bytes:
+    """The content of a file; a DataError where it cannot be read."""
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"--file {file}: {error.strerror}") from None
+
+
+def decode_text(content: bytes, source: str) -> str:
+    """UTF-8 as text; a DataError with the first byte that is not UTF-8."""
+    try:
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"standard input is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
-        ) from None
+        raise DataError(f"{source} is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
+
+
+def is_file(path: Path) -> bool:
+    """True for an existing file; a text that cannot be a file name is not one."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def text_source(data: Sequence[str], text_field: str | None) -> Source:

@@ -11,12 +11,14 @@ from foretell.cli.arguments import (
     STANDARD_INPUT,
     Device,
     Dtype,
+    FileOption,
     Flag,
     Json,
     ModelArgument,
     read_text,
 )
 from foretell.cli.terminal import note, open_model, print_json, write
+from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completion
@@ -29,6 +31,7 @@ def generate(
     ] = None,
     /,
     *,
+    file: FileOption = None,
     max_tokens: Annotated[
         int | None, Parameter(help="How many tokens at most; default: 200, or what still fits.", show_default=False)
     ] = None,
@@ -82,7 +85,9 @@ def generate(
         "seed": seed,
     }
     sampling = SamplingConfig(**{name: value for name, value in options.items() if value is not None})
-    texts = [read_text(prompt) for prompt in (prompts or [""])]
+    if prompts and file:
+        raise UsageError("PROMPT and --file exclude each other")
+    texts = [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
     loaded = open_model(model, device, dtype)
     from foretell.inference.completion import make_completer
 

@@ -79,9 +79,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks must not stop the command
             stream.reconfigure(errors="replace")
-    # OpenMP threads sleep while they wait, instead of spinning: next to another busy program on two cores, spinning
-    # made training of the tiny size more than ten times slower. Read when torch is imported
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Json, ModelArgument, TextArgument, read_text
 from foretell.cli.terminal import open_model, print_json, results
 
 if TYPE_CHECKING:
@@ -19,9 +19,10 @@ SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"),
 
 def score(
     model: ModelArgument,
-    text: TextArgument,
+    text: TextArgument = None,
     /,
     *,
+    file: FileOption = None,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -30,7 +31,7 @@ def score(
 
     Colours show the surprise of each token in bits: below 1 green, below 4 cyan, below 8 yellow, above red.
     """
-    text = read_text(text)
+    text = read_text(text, file)
     loaded = open_model(model, device, dtype)
     from foretell.inference.query import score as score_text
 
