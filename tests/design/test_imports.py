@@ -14,7 +14,7 @@ import foretell
 SOURCE = Path(foretell.__file__).parent
 # Packages and top-level files in layers; a layer imports only from the layers before it.
 LAYERS = [
-    {"errors", "foreign_names", "openmp", "typesetting"},
+    {"errors", "openmp", "typesetting"},
     {"files"},
     {"config", "paths", "randomness", "device"},
     {"text", "model", "textbook"},

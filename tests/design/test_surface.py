@@ -23,7 +23,7 @@ OPTIONS = {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         "--from",
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
-        *("--report", "--show-batch", "--json"),
+        *("--report", "--show-batch", "--help-config", "--json"),
     },
     "runs": {"--png", "--json"},
     "generate": {

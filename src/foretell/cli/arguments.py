@@ -9,8 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
+from foretell.cli.hints import taken
 from foretell.cli.terminal import note
 from foretell.errors import DataError, UsageError
 
@@ -38,24 +39,38 @@ Dtype = Annotated[
 ]
 Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")]
 Flag = Parameter(negative="", show_default=False)
+Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # of every option that is an integer
 
 
 def rewrite(arguments: list[str]) -> list[str]:
-    """Arguments with `-` replaced by STANDARD_INPUT, and `--model.width 256` by `--set model.width=256`."""
+    """Arguments with `-` replaced by STANDARD_INPUT, `--model.width 256` of train by `--set model.width=256`.
+
+    Options of other programs that mean the same as one of ours are replaced by it.
+    """
+    verb = arguments[0] if arguments else ""
     rewritten: list[str] = []
     rest = iter(arguments)
-    for argument in rest:
-        section = SECTION_OPTION.fullmatch(argument)
-        if argument == "--":
-            return [*rewritten, argument, *rest]
+    for given in rest:
+        if given == "--":
+            return [*rewritten, given, *rest]
+        argument = taken(verb, given)
+        section = SECTION_OPTION.fullmatch(argument) if verb == "train" else None
         if section:
             value = section[2] if section[2] is not None else next(rest, None)
             if value is None:
-                raise UsageError(f"--{section[1]} needs a value")
+                raise UsageError(f"{given} needs a value")
             rewritten += ["--set", f"{section[1]}={value}"]
         else:
             rewritten.append(STANDARD_INPUT if argument == "-" else argument)
     return rewritten
+
+
+def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
+    """An integer; cyclopts alone would round 1.5."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"'{tokens[0].value}' is not an integer") from None
 
 
 def read_text(argument: str | None, file: Path | None = None) -> str:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Json, ModelArgument, TextArgument, Whole, read_text
 from foretell.cli.terminal import open_model, print_json, results, visible
 from foretell.errors import UsageError
 
@@ -24,8 +24,8 @@ def next_verb(
     /,
     *,
     file: FileOption = None,
-    top: Annotated[int, Parameter(help="How many tokens to show.")] = 5,
-    at: Annotated[int | None, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
+    top: Annotated[int, Whole, Parameter(help="How many tokens to show.")] = 5,
+    at: Annotated[int | None, Whole, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
     every: Annotated[bool, Flag, Parameter(help="After each token of the text.")] = False,
     json: Json = False,
     device: Device = "auto",
