@@ -11,13 +11,9 @@ from foretell.cli.terminal import open_model, print_json, results
 if TYPE_CHECKING:
     from foretell.inference.query import Score, ScoredToken
 
-# upper bound of a token's surprise in bits, its label, and its style
-SURPRISE = (
-    (1, "below 1", "black on green"),
-    (4, "below 4", "black on cyan"),
-    (8, "below 8", "black on yellow"),
-    (math.inf, "more", "white on red"),
-)
+# upper bound of a token's surprise in bits, and its style
+SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))
+LABELS = ("below 1", "below 4", "below 8", "more")
 
 
 def score(
@@ -57,7 +53,8 @@ def show(result: Score, start: str = "") -> None:
         console.print("a single token has no probability: the model needs a token before it")
         return
     if console.color_system and not console.no_color:  # NO_COLOR leaves a terminal its colour system
-        console.print(Text.assemble("colours, in bits:", *((f" {label} ", style) for _, label, style in SURPRISE)))
+        pairs = zip(LABELS, SURPRISE, strict=True)
+        console.print(Text.assemble("colours, in bits:", *((f" {label} ", style) for label, (_, style) in pairs)))
     predicted = sum(token.logprob is not None for token in result.tokens)
     total = in_bits(result.logprob)
     given = f"the start token {start!r}" if start else f"the first token {result.tokens[0].text!r}"
@@ -76,4 +73,4 @@ def style_of(token: ScoredToken) -> str:
     if token.logprob is None:
         return "dim"
     bits = in_bits(token.logprob)
-    return next(style for limit, _, style in SURPRISE if bits < limit or limit == math.inf)
+    return next(style for limit, style in SURPRISE if bits < limit or limit == math.inf)
