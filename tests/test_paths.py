@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretell.errors import UsageError
-from foretell.paths import matches, select, starred
+from foretell.paths import matches, select, starred, suggest
 
 NAMES = [
     "embed",
@@ -71,3 +71,28 @@ def test_only_segments_that_are_numbers_become_stars() -> None:
     assert starred("trunk.blocks.10.attention") == "trunk.blocks.*.attention"
     assert starred("trunk.blocks.0") == "trunk.blocks.*"
     assert starred("layer2.up") == "layer2.up"
+
+
+@pytest.mark.parametrize(
+    ("foreign", "ours"),
+    [
+        ("transformer.h.0.attn", "trunk.blocks.0.attention"),
+        ("transformer.h.10.attn.c_attn.weight", "trunk.blocks.10.attention.query, .key and .value"),
+        ("h.*.attn", "trunk.blocks.*.attention"),
+        ("model.layers.0.self_attn.q_proj", "trunk.blocks.0.attention.query"),
+        ("blocks.0.attn.hook_pattern", "trunk.blocks.0.attention.core.weights"),
+        ("blocks.0.hook_resid_post", "trunk.blocks.0"),
+        ("transformer.wte.weight", "embed.token"),
+        ("lm_head", "head"),
+    ],
+)
+def test_a_name_of_another_library_is_answered_with_ours(foreign: str, ours: str) -> None:
+    names = [*NAMES, "trunk.blocks.0.attention.query", "trunk.blocks.0.attention.core.weights"]
+    assert suggest(foreign, names) == f"; here it is called {ours}"
+    with pytest.raises(UsageError, match="here it is called"):
+        select(foreign, names)
+
+
+def test_a_foreign_name_of_a_part_that_the_model_lacks_is_not_suggested() -> None:
+    assert "called" not in suggest("transformer.wpe", NAMES)
+    assert "called" not in suggest("blocks.0.attn.nonsense", NAMES)

@@ -8,13 +8,15 @@
     logits = model(model.encode("Once upon a time"))     # (1, T, V)
 
 The public names are those in `__all__`; docs/python.md shows each of them. They are imported when they are first used,
-so that `import foretell` takes no time.
+so that `import foretell` takes no time. The import prepares that of torch (`openmp.py`).
 """
 
 from __future__ import annotations
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+from foretell import openmp
 
 if TYPE_CHECKING:
     from foretell.config import Config, DataConfig, ModelConfig, SamplingConfig, TokenizerConfig, TrainingConfig
@@ -152,9 +154,11 @@ __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "training_step",
     "write_page",
 ]
+_waits_passively = openmp.install()
 
 
 def __getattr__(name: str) -> Any:
+    global _waits_passively
     if name == "__version__":
         from importlib.metadata import version
 
@@ -162,6 +166,9 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'foretell' has no attribute '{name}'")
     module, attribute = _HOMES[name]
+    if name in ("load", "train") and not _waits_passively:
+        openmp.logger.warning(openmp.TOO_LATE)
+        _waits_passively = True
     return getattr(importlib.import_module(f"foretell.{module}"), attribute)
 
 

@@ -319,7 +319,7 @@ class SamplingConfig(Section):
     These defaults are those of `foretell.generate` and of the command line.
     """
 
-    repetition_penalty: float = Field(1.0, gt=0)  # 1: none (Keskar et al. 2019, section 4.1)
+    repetition_penalty: float = Field(1.0, ge=0.01, le=100)  # 1: none (Keskar et al. 2019, section 4.1)
     temperature: float = Field(0.8, ge=0)  # 0: always the most likely token; 1: as the model has it
     top_k: int | None = Field(None, gt=0)  # keep the k most likely; None: all
     top_p: float = Field(0.95, gt=0, le=1)  # keep the smallest set with this much probability (Holtzman et al. 2020)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 RUNS = Path("runs")
 SHIPPED = ("primer",)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
@@ -119,6 +121,8 @@ def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> P
 
 
 def _suggest(name: str, shipped: tuple[str, ...] = SHIPPED) -> str:
+    if HUB_NAME.fullmatch(name) and not name.startswith("runs/") and shipped:
+        return f"; if it is on the Hub, write {PREFIX}{name}"
     runs = [path.name for path in RUNS.iterdir() if is_run(path)] if _exists(RUNS) else []
     near = did_you_mean(name.removeprefix("runs/"), [*runs, *shipped])
     return near or f"; there is {', '.join([*sorted(runs), *shipped]) or 'none in ./runs'}"

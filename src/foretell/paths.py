@@ -14,6 +14,61 @@ from functools import lru_cache
 from foretell.errors import UsageError
 
 SUGGESTIONS = 3
+# The names that Hugging Face and TransformerLens give to modules and values, as names of foretell
+FOREIGN_BLOCK = re.compile(r"(?:[a-z_]+\.)*?(?:h|layers|blocks)\.(\d+|\*+)(?:\.(.+))?")
+OUTSIDE_BLOCKS = {
+    "wte": "embed.token",
+    "tokens_embed": "embed.token",
+    "embed_tokens": "embed.token",
+    "hook_embed": "embed.token",
+    "wpe": "embed.position",
+    "positions_embed": "embed.position",
+    "hook_pos_embed": "embed.position",
+    "ln_f": "trunk.norm",
+    "norm": "trunk.norm",
+    "ln_final": "trunk.norm",
+    "lm_head": "head",
+    "unembed": "head",
+}
+# Within a block; an empty name is the block itself
+IN_BLOCK = {
+    "attn": "attention",
+    "attn.c_attn": "attention.query, .key and .value",
+    "attn.c_proj": "attention.output",
+    "attn.q_proj": "attention.query",
+    "attn.k_proj": "attention.key",
+    "attn.v_proj": "attention.value",
+    "attn.o_proj": "attention.output",
+    "attn.q_norm": "attention.query_norm",
+    "attn.k_norm": "attention.key_norm",
+    "attn.hook_q": "attention.query",
+    "attn.hook_k": "attention.key",
+    "attn.hook_v": "attention.value",
+    "attn.hook_rot_q": "attention.core.query",
+    "attn.hook_rot_k": "attention.core.key",
+    "attn.hook_attn_scores": "attention.core.masked",
+    "attn.hook_pattern": "attention.core.weights",
+    "attn.hook_z": "attention.core",
+    "hook_attn_out": "attention",
+    "mlp": "feedforward",
+    "mlp.c_fc": "feedforward.up",
+    "mlp.c_proj": "feedforward.down",
+    "mlp.gate_proj": "feedforward.gate",
+    "mlp.up_proj": "feedforward.up",
+    "mlp.down_proj": "feedforward.down",
+    "mlp.act": "feedforward.activation",
+    "mlp.act_fn": "feedforward.activation",
+    "mlp.hook_post": "feedforward.activation",
+    "hook_mlp_out": "feedforward",
+    "ln_1": "attention_norm",
+    "ln1": "attention_norm",
+    "input_layernorm": "attention_norm",
+    "ln_2": "feedforward_norm",
+    "ln2": "feedforward_norm",
+    "post_attention_layernorm": "feedforward_norm",
+    "hook_resid_mid": "attention_residual",
+    "hook_resid_post": "",
+}
 
 
 def select(globs: str | Iterable[str], names: Sequence[str]) -> list[str]:
@@ -31,10 +86,32 @@ def matches(glob: str, name: str) -> bool:
 
 
 def suggest(name: str, names: Iterable[str]) -> str:
-    """`; near it: a, b` with the most similar names, or globs of names; empty if none is similar."""
+    """`; near it: a, b` with the most similar names, or globs of names; empty if none is similar.
+
+    A name of Hugging Face or TransformerLens is answered with the name that it has here.
+    """
+    names = list(names)
+    translated = translate(name)
+    if translated and any(matches(translated.partition(",")[0], known) for known in names):
+        return f"; here it is called {translated}"
     known = list(dict.fromkeys(form for known in names for form in _forms(known)))
     near = difflib.get_close_matches(name, known, n=SUGGESTIONS, cutoff=0.6)
     return f"; near it: {', '.join(near)}" if near else ""
+
+
+def translate(name: str) -> str | None:
+    """foretell's name for a name of Hugging Face or TransformerLens; None if it is neither.
+
+    `transformer.h.0.attn` is trunk.blocks.0.attention, `blocks.0.attn.hook_pattern` its core.weights.
+    """
+    plain = re.sub(r"\.(weight|bias|hook_normalized)$", "", name)
+    block = FOREIGN_BLOCK.fullmatch(plain)
+    if block is None:
+        return OUTSIDE_BLOCKS.get(re.sub(r"^(transformer|model|base_model)\.", "", plain))
+    rest = (block[2] or "").replace("self_attn", "attn")
+    if rest and rest not in IN_BLOCK:
+        return None
+    return f"trunk.blocks.{block[1]}.{IN_BLOCK.get(rest, '')}".rstrip(".")
 
 
 def starred(name: str) -> str:

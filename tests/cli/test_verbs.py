@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 import sys
 
@@ -94,8 +95,28 @@ def test_score_colours_each_token_when_colours_are_wanted(foretell, trained, mon
     monkeypatch.delenv("FORCE_COLOR")
     results.cache_clear()
     assert "\x1b[" in coloured
-    assert "surprise in bits" in coloured
+    assert "colours, in bits" in coloured
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line for line in plain.splitlines() if not line.startswith("colours")] == (
+        foretell("score", trained, "The cat").out.splitlines()
+    )
     assert "\x1b[" not in foretell("score", trained, "The cat").out
+
+
+def test_score_prints_one_unit_only(foretell, trained):
+    lines = foretell("score", trained, "The cat").out.splitlines()
+    total = -foretell("score", trained, "The cat", "--json").json["logprob"] / math.log(2)
+    assert lines[0].split() == ["bits", "token"]
+    assert sum(float(line.split()[0]) for line in lines[2:-1]) == pytest.approx(total, abs=0.05)
+    assert lines[-1].startswith(f"{total:.2f} bits, {total / 6:.3f} bits per token")
+    assert "nats" not in "".join(lines)
+
+
+@pytest.mark.parametrize("probability", [1.0, 0.5, 1e-4, 9e-5, 1e-12])
+def test_a_probability_has_digits_that_are_not_zero(probability):
+    from foretell.cli.next import percent
+
+    assert float(percent(probability).rstrip("%")) / 100 == pytest.approx(probability, rel=0.05)
 
 
 def test_embed_gives_a_vector_of_the_models_width(foretell, trained):
@@ -107,8 +128,17 @@ def test_embed_gives_a_vector_of_the_models_width(foretell, trained):
 
 def test_embed_reads_a_file_line_by_line(foretell, trained, tmp_path):
     (tmp_path / "lines.txt").write_text("The cat\n\nThe dog\n")
-    lines = foretell("embed", trained, "lines.txt", "--json").out.splitlines()
+    lines = foretell("embed", trained, "--file", "lines.txt", "--json").out.splitlines()
     assert [json.loads(line)["text"] for line in lines] == ["The cat", "The dog"]
+
+
+@pytest.mark.parametrize("verb", ["generate", "next", "score", "embed", "explain", "tokenize"])
+def test_an_argument_is_text_also_where_it_names_a_file(foretell, trained, tmp_path, verb):
+    (tmp_path / "prompt.txt").write_text("The dog")
+    literal, read = foretell(verb, trained, "prompt.txt"), foretell(verb, trained, "--file", "prompt.txt")
+    assert "'prompt.txt' is read as text; it is also a file, which --file prompt.txt reads" in literal.err
+    assert read.out == foretell(verb, trained, "The dog").out != literal.out
+    assert "read as text" not in read.err
 
 
 def test_tokenize_gives_ids_and_pieces(foretell, trained):

@@ -14,7 +14,7 @@ import foretell
 SOURCE = Path(foretell.__file__).parent
 # Packages and top-level files in layers; a layer imports only from the layers before it.
 LAYERS = [
-    {"errors", "typesetting"},
+    {"errors", "openmp", "typesetting"},
     {"files"},
     {"config", "paths", "randomness", "device", "safetensors_reader"},
     {"text", "model", "textbook"},

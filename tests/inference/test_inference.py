@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
 from foretell.inference.completion import Completer, generate
 from foretell.inference.query import embed, next_tokens, score
+from foretell.insight.page.write_page import write_page
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
@@ -127,3 +129,28 @@ def test_tokens_removed_by_a_stop_string_have_receipts(model):
     completion = generate(model, "words", 40, stop=letters, receipts=True, seed=2)
     assert completion.finish_reason == "stop"
     assert len(completion.receipts or []) > len(completion.token_ids)
+
+
+def test_results_show_themselves_as_text_and_as_html(model, tmp_path):
+    completions = generate(model, ["some", "words"], 4, receipts=True)
+    answers, scored = next_tokens(model, "some", top=2, at=[0, -1]), score(model, "some <b>")
+    page = write_page(model, "some", tmp_path / "a page.html")
+    receipts = completions[0].receipts
+    assert receipts is not None
+    for result in (answers, answers[0], scored, page, completions, receipts):
+        for shown in (repr(result), str(result), result._repr_html_()):
+            assert not re.search(r"\b[A-Z]\w+\([a-z]+=", shown), shown  # a raw dataclass
+    assert "after 's'" in repr(answers)
+    assert "after 'some'" in repr(answers)
+    assert "█" in answers[0]._repr_html_()
+    assert "&lt;" in scored._repr_html_()
+    assert f"{scored.logprob:.4f} nats" in repr(scored)
+    assert str(completions[0]) in repr(completions)
+    assert "draw" in repr(receipts)
+    assert 'a%20page.html"' in page._repr_html_()
+
+
+def test_a_long_score_shows_its_beginning_and_its_end(model):
+    text = repr(score(model, "abcdefgh" * 7))
+    assert "16 more" in text
+    assert len(text.splitlines()) < 50

@@ -6,10 +6,13 @@ import re
 import sys
 import tomllib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Parameter, Token
 
+from foretell.cli.hints import taken
+from foretell.cli.terminal import note
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -19,7 +22,10 @@ STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an opt
 SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
-TextArgument = Annotated[str, Parameter(help="The text; - reads standard input.")]
+TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard input.", show_default=False)]
+FileOption = Annotated[
+    Path | None, Parameter(name="--file", help="Read the text from this UTF-8 file instead.", show_default=False)
+]
 DataArgument = Annotated[
     str,
     Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
@@ -33,38 +39,78 @@ Dtype = Annotated[
 ]
 Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")]
 Flag = Parameter(negative="", show_default=False)
+Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # of every option that is an integer
 
 
 def rewrite(arguments: list[str]) -> list[str]:
-    """Arguments with `-` replaced by STANDARD_INPUT, and `--model.width 256` by `--set model.width=256`."""
+    """Arguments with `-` replaced by STANDARD_INPUT, `--model.width 256` of train by `--set model.width=256`.
+
+    Options of other programs that mean the same as one of ours are replaced by it.
+    """
+    verb = arguments[0] if arguments else ""
     rewritten: list[str] = []
     rest = iter(arguments)
-    for argument in rest:
-        section = SECTION_OPTION.fullmatch(argument)
-        if argument == "--":
-            return [*rewritten, argument, *rest]
+    for given in rest:
+        if given == "--":
+            return [*rewritten, given, *rest]
+        argument = taken(verb, given)
+        section = SECTION_OPTION.fullmatch(argument) if verb == "train" else None
         if section:
             value = section[2] if section[2] is not None else next(rest, None)
             if value is None:
-                raise UsageError(f"--{section[1]} needs a value")
+                raise UsageError(f"{given} needs a value")
             rewritten += ["--set", f"{section[1]}={value}"]
         else:
             rewritten.append(STANDARD_INPUT if argument == "-" else argument)
     return rewritten
 
 
-def read_text(argument: str) -> str:
-    """The text of an argument; STANDARD_INPUT is read whole."""
+def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
+    """An integer; cyclopts alone would round 1.5."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"'{tokens[0].value}' is not an integer") from None
+
+
+def read_text(argument: str | None, file: Path | None = None) -> str:
+    """The text of an argument, of standard input for STANDARD_INPUT, or of the file of `--file`, whole and exact."""
+    if (argument is None) == (file is None):
+        raise UsageError("give a TEXT or --file FILE" if file is None else "TEXT and --file exclude each other")
+    if file is not None:
+        return decode_text(read_bytes(file), str(file))
+    assert argument is not None
     if argument != STANDARD_INPUT:
+        if is_file(Path(argument)):
+            note(f"'{argument}' is read as text; it is also a file, which --file {argument} reads")
         return argument
     if sys.stdin is None:
         raise DataError("standard input is closed; pipe a text into it, or give the text as an argument")
+    return decode_text(sys.stdin.buffer.read(), "standard input")
+
+
+def read_bytes(file: Path) -> bytes:
+    """The content of a file; a DataError where it cannot be read."""
     try:
-        return sys.stdin.buffer.read().decode("utf-8")
+        return file.read_bytes()
+    except OSError as error:
+        raise DataError(f"--file {file}: {error.strerror}") from None
+
+
+def decode_text(content: bytes, source: str) -> str:
+    """UTF-8 as text; a DataError with the first byte that is not UTF-8."""
+    try:
+        return content.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise DataError(
-            f"standard input is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
-        ) from None
+        raise DataError(f"{source} is not UTF-8: byte {error.start} is {content[error.start]:#04x}") from None
+
+
+def is_file(path: Path) -> bool:
+    """True for an existing file; a text that cannot be a file name is not one."""
+    try:
+        return path.is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def text_source(data: Sequence[str], text_field: str | None) -> Source:

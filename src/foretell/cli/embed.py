@@ -1,4 +1,4 @@
-"""`foretell embed MODEL TEXT|FILE`: the embedding of a text, or of each line of a file."""
+"""`foretell embed MODEL TEXT`: the embedding of a text, or of each line of a file."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, read_text
-from foretell.cli.terminal import note, open_model, print_json
+from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, ModelArgument, read_text
+from foretell.cli.terminal import open_model, print_json
 from foretell.errors import DataError
 
 
 def embed(
     model: ModelArgument,
-    text: Annotated[str, Parameter(help="A text, a file with one text per line, or -.")],
+    text: Annotated[
+        str | None, Parameter(help="A text; - reads one per line of standard input.", show_default=False)
+    ] = None,
     /,
     *,
+    file: Annotated[Path | None, Parameter(help="Read a text per line of this UTF-8 file.", show_default=False)] = None,
     pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
     json: Json = False,
     device: Device = "auto",
@@ -24,9 +27,9 @@ def embed(
 ) -> None:
     """The embedding vector of a text.
 
-    It is the stream after the last norm. A file or standard input gives one vector per line.
+    It is the stream after the last norm. --file and standard input give one vector per line.
     """
-    texts = read_texts(text)
+    texts = read_texts(text, file)
     loaded = open_model(model, device, dtype)
     from foretell.inference.query import embed as embed_text
 
@@ -38,29 +41,11 @@ def embed(
             print(" ".join(f"{value:.6g}" for value in vector))
 
 
-def read_texts(argument: str) -> list[str]:
+def read_texts(argument: str | None, file: Path | None = None) -> list[str]:
     """The text itself, or the non-empty lines of a file or of standard input."""
-    path = Path(argument)
-    if is_file(path):
-        note(f"one vector per line of {argument}")
-        try:
-            lines = path.read_text(encoding="utf-8").splitlines()
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{argument} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}"
-            ) from None
-    else:
-        text = read_text(argument)
-        lines = [argument] if text == argument else text.splitlines()
-    lines = [line for line in lines if line.strip()]
+    text = read_text(argument, file)
+    in_lines = file is not None or argument == STANDARD_INPUT
+    lines = [line for line in (text.splitlines() if in_lines else [text]) if line.strip()]
     if not lines:
         raise DataError("there is no text to embed; give at least one line that is not empty")
     return lines
-
-
-def is_file(path: Path) -> bool:
-    """True for an existing file; a text too long for a file name is not one."""
-    try:
-        return path.is_file()
-    except OSError:
-        return False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, ModelArgument
+from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, ModelArgument, Whole
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, results
 from foretell.errors import UsageError
 
@@ -28,7 +28,7 @@ def evaluate(
         Task | None, Parameter(help="text, choice or ending; default: by the file's fields.", show_choices=False)
     ] = None,
     stride: Annotated[
-        int | None, Parameter(help="Tokens from one window to the next; default: half the context.")
+        int | None, Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
     ] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
     json: Json = False,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from foretell.cli.arguments import Device, Dtype, Flag, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Json, ModelArgument, TextArgument, Whole, read_text
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.errors import ForetellError, UsageError
 
@@ -24,9 +24,10 @@ MORE = Group("Details", sort_key=2)
 
 def explain(
     model: ModelArgument,
-    text: TextArgument,
+    text: TextArgument = None,
     /,
     *,
+    file: FileOption = None,
     value: Annotated[
         str | None,
         Parameter(
@@ -82,6 +83,7 @@ def explain(
     ] = None,
     at: Annotated[
         int | None,
+        Whole,
         Parameter(
             help="After this token, 0 being the first (default: the last).",
             allow_leading_hyphen=True,
@@ -91,6 +93,7 @@ def explain(
     ] = None,
     layer: Annotated[
         int | None,
+        Whole,
         Parameter(help="With --heads: the pattern of each head of this layer.", group=MORE, show_default=False),
     ] = None,
     json: Json = False,
@@ -123,7 +126,7 @@ def explain(
         "layer": layer,
     }
     mode, given = choose_mode(asked, options)
-    text = read_text(text)
+    text = read_text(text, file)
     if html is not None:
         from foretell.files import check_target
 

@@ -11,12 +11,15 @@ from foretell.cli.arguments import (
     STANDARD_INPUT,
     Device,
     Dtype,
+    FileOption,
     Flag,
     Json,
     ModelArgument,
+    Whole,
     read_text,
 )
 from foretell.cli.terminal import note, open_model, print_json, write
+from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completion
@@ -29,13 +32,16 @@ def generate(
     ] = None,
     /,
     *,
+    file: FileOption = None,
     max_tokens: Annotated[
-        int | None, Parameter(help="How many tokens at most; default: 200, or what still fits.", show_default=False)
+        int | None,
+        Whole,
+        Parameter(help="How many tokens at most; default: 200, or what still fits.", show_default=False),
     ] = None,
     temperature: Annotated[
         float | None, Parameter(help="0 always takes the most likely token; default: 0.8.", show_default=False)
     ] = None,
-    top_k: Annotated[int | None, Parameter(help="Keep the k most likely tokens.", show_default=False)] = None,
+    top_k: Annotated[int | None, Whole, Parameter(help="Keep the k most likely tokens.", show_default=False)] = None,
     top_p: Annotated[
         float | None, Parameter(help="Keep this much probability; default: 0.95.", show_default=False)
     ] = None,
@@ -57,7 +63,7 @@ def generate(
         ),
     ] = None,
     seed: Annotated[
-        int | None, Parameter(help="The same seed writes the same text; default: 1.", show_default=False)
+        int | None, Whole, Parameter(help="The same seed writes the same text; default: 1.", show_default=False)
     ] = None,
     context_shift: Annotated[
         bool, Flag, Parameter(name="--slide", help="When the context is full, continue from its last half.")
@@ -82,7 +88,9 @@ def generate(
         "seed": seed,
     }
     sampling = SamplingConfig(**{name: value for name, value in options.items() if value is not None})
-    texts = [read_text(prompt) for prompt in (prompts or [""])]
+    if prompts and file:
+        raise UsageError("PROMPT and --file exclude each other")
+    texts = [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
     loaded = open_model(model, device, dtype)
     from foretell.inference.completion import make_completer
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Flag, Json
+from foretell.cli.arguments import Flag, Json, Whole
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import LessonError, UsageError
 from foretell.files import check_target, write_text
@@ -25,8 +25,8 @@ def lesson(
     check: Annotated[bool, Flag, Parameter(help="Check the figures of one lesson or of all.")] = False,
     html: Annotated[Path | None, Parameter(help="Write the lesson as a page.", show_default=False)] = None,
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.", show_default=False)] = None,
-    at: Annotated[int | None, Parameter(help="gpt2: one more position to show.", show_default=False)] = None,
-    seed: Annotated[int | None, Parameter(help="toy: the seed of its weights.", show_default=False)] = None,
+    at: Annotated[int | None, Whole, Parameter(help="gpt2: one more position to show.", show_default=False)] = None,
+    seed: Annotated[int | None, Whole, Parameter(help="toy: the seed of its weights.", show_default=False)] = None,
     break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
     json: Json = False,
 ) -> None:

@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError
 
 from foretell.cli.arguments import rewrite
+from foretell.cli.hints import hint
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.errors import ForetellError, Interrupted
 
@@ -79,9 +80,6 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a character that the encoding lacks must not stop the command
             stream.reconfigure(errors="replace")
-    # OpenMP threads sleep while they wait, instead of spinning: next to another busy program on two cores, spinning
-    # made training of the tiny size more than ten times slower. Read when torch is imported
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
@@ -126,7 +124,9 @@ def _usage(error: CycloptsError) -> str:
     verb = " ".join(error.command_chain or ())
     message = " ".join(str(error).split())
     if isinstance(error, UnknownOptionError):
-        message += " Text that begins with a hyphen goes after --." if "Did you mean" not in message else ""
+        option = (error.token.keyword or error.token.value).partition("=")[0]
+        suggestion = hint(verb, option, [name for each in error.argument_collection for name in each.names])
+        message = f"unknown option {option}{suggestion or '. Text that begins with a hyphen goes after --.'}"
     if isinstance(error, UnknownCommandError | MissingArgumentError | UnknownOptionError):
         message += f" (foretell {verb + ' ' if verb else ''}--help lists all)"
     return message

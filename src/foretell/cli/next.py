@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Flag, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Json, ModelArgument, TextArgument, Whole, read_text
 from foretell.cli.terminal import open_model, print_json, results, visible
 from foretell.errors import UsageError
 
@@ -20,11 +20,12 @@ BAR_WIDTH = 30
 
 def next_verb(
     model: ModelArgument,
-    text: TextArgument,
+    text: TextArgument = None,
     /,
     *,
-    top: Annotated[int, Parameter(help="How many tokens to show.")] = 5,
-    at: Annotated[int | None, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
+    file: FileOption = None,
+    top: Annotated[int, Whole, Parameter(help="How many tokens to show.")] = 5,
+    at: Annotated[int | None, Whole, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
     every: Annotated[bool, Flag, Parameter(help="After each token of the text.")] = False,
     json: Json = False,
     device: Device = "auto",
@@ -36,7 +37,7 @@ def next_verb(
     """
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
-    text = read_text(text)
+    text = read_text(text, file)
     loaded = open_model(model, device, dtype)
     from foretell.inference.query import next_tokens
 

@@ -5,32 +5,33 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Json, ModelArgument, TextArgument, read_text
 from foretell.cli.terminal import open_model, print_json, results
 
 if TYPE_CHECKING:
-    from rich.text import Text
-
     from foretell.inference.query import Score, ScoredToken
 
 # upper bound of a token's surprise in bits, and its style
 SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))
+LABELS = ("below 1", "below 4", "below 8", "more")
 
 
 def score(
     model: ModelArgument,
-    text: TextArgument,
+    text: TextArgument = None,
     /,
     *,
+    file: FileOption = None,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
     """The log-probability of a text, token by token.
 
-    Colours show the surprise of each token in bits: below 1 green, below 4 cyan, below 8 yellow, above red.
+    Shown is the surprise of each token in bits, -log2 of its probability; with --json `logprob`, in nats.
+    Colours: below 1 bit green, below 4 cyan, below 8 yellow, above red.
     """
-    text = read_text(text)
+    text = read_text(text, file)
     loaded = open_model(model, device, dtype)
     from foretell.inference.query import score as score_text
 
@@ -40,34 +41,36 @@ def score(
 
 
 def show(result: Score, start: str = "") -> None:
-    """Print the text coloured by surprise (without colours: a table), then its total."""
+    """Print the surprise of each token, on its colour where there are colours, then the total; all in bits."""
     from rich.text import Text
 
     console = results()
-    if console.color_system and not console.no_color:  # NO_COLOR leaves a terminal its colour system
-        console.print(Text.assemble(*(coloured(token) for token in result.tokens)))
-        console.print(Text.assemble("surprise in bits: ", *legend()))
-    else:
-        for token in result.tokens:
-            bits = "      " if token.logprob is None else f"{-token.logprob / math.log(2):6.2f}"
-            console.print(f"{bits}  {token.text!r}")
+    console.print("  bits  token")
+    for token in result.tokens:
+        bits = "" if token.logprob is None else f"{in_bits(token.logprob):.2f}"
+        console.print(Text(f"{bits:>6}  ").append(repr(token.text), style=style_of(token)))
     if result.perplexity is None:
         console.print("a single token has no probability: the model needs a token before it")
         return
+    if console.color_system and not console.no_color:  # NO_COLOR leaves a terminal its colour system
+        pairs = zip(LABELS, SURPRISE, strict=True)
+        console.print(Text.assemble("colours, in bits:", *((f" {label} ", style) for label, (_, style) in pairs)))
+    predicted = sum(token.logprob is not None for token in result.tokens)
+    total = in_bits(result.logprob)
     given = f"the start token {start!r}" if start else f"the first token {result.tokens[0].text!r}"
-    console.print(f"log-probability {result.logprob:.3f} nats, perplexity {result.perplexity:.2f}, given {given}")
+    console.print(
+        f"{total:.2f} bits, {total / predicted:.3f} bits per token, perplexity {result.perplexity:.2f}, given {given}"
+    )
 
 
-def coloured(token: ScoredToken) -> tuple[str, str]:
-    """A token's text and its style."""
+def in_bits(logprob: float) -> float:
+    """The surprise in bits, from a log-probability in nats."""
+    return abs(logprob / math.log(2))  # not -0.0
+
+
+def style_of(token: ScoredToken) -> str:
+    """The style of a token's surprise."""
     if token.logprob is None:
-        return token.text, "dim"
-    bits = -token.logprob / math.log(2)
-    return token.text, next(style for limit, style in SURPRISE if bits < limit or limit == math.inf)
-
-
-def legend() -> list[tuple[str, str] | str | Text]:
-    """The colours and their bounds."""
-    labels = ("below 1", "below 4", "below 8", "more")
-    pairs = [(f" {label} ", style) for label, (_, style) in zip(labels, SURPRISE, strict=True)]
-    return [part for pair in pairs for part in (pair, " ")]
+        return "dim"
+    bits = in_bits(token.logprob)
+    return next(style for limit, style in SURPRISE if bits < limit or limit == math.inf)

@@ -6,15 +6,16 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Flag, Json, TextArgument, read_text
+from foretell.cli.arguments import FileOption, Flag, Json, TextArgument, read_text
 from foretell.cli.terminal import note, print_json, results
 
 
 def tokenize(
     model: Annotated[str, Parameter(help="A model, or a tokenizer's file or folder.")],
-    text: TextArgument,
+    text: TextArgument = None,
     /,
     *,
+    file: FileOption = None,
     allow_special: Annotated[bool, Flag, Parameter(help="Read names like <|endoftext|> as special tokens.")] = False,
     json: Json = False,
 ) -> None:
@@ -23,7 +24,7 @@ def tokenize(
     The first is the tokenizer's start token, such as Llama's <s>, if it has one. Without --allow-special, text never
     becomes a special token.
     """
-    text = read_text(text)
+    text = read_text(text, file)
     from foretell.loading import find_tokenizer
 
     tokenizer = find_tokenizer(model)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import DataArgument, Json, describe_data, text_source
+from foretell.cli.arguments import DataArgument, Json, Whole, describe_data, text_source
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import OutputError
 
@@ -16,7 +16,7 @@ def train(
     *data: DataArgument,
     kind: Annotated[Literal["characters", "words", "bytes", "bpe"], Parameter(help="What a token is.")] = "bpe",
     vocab_size: Annotated[
-        int | None, Parameter(help="Number of entries, for bpe and words.", show_default=False)
+        int | None, Whole, Parameter(help="Number of entries, for bpe and words.", show_default=False)
     ] = None,
     split: Annotated[
         Literal["gpt2", "qwen2"] | None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Flag, Json, ModelArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Json, ModelArgument, TextArgument, read_text
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.errors import UsageError
 
@@ -21,9 +21,10 @@ NAME_WIDTH = 50
 
 def trace(
     model: ModelArgument,
-    text: Annotated[str | None, Parameter(help="The text; - reads standard input.", show_default=False)] = None,
+    text: TextArgument = None,
     /,
     *,
+    file: FileOption = None,
     select: Annotated[
         list[str] | None,
         Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
@@ -38,9 +39,9 @@ def trace(
 
     Values marked `derived` are recomputed from recorded ones: attention's scores and weights, a norm's statistics.
     """
-    if not list_ and (text is None or out is None):
+    if not list_ and ((text is None and file is None) or out is None):
         raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
-    text = read_text(text or "")
+    text = "" if list_ else read_text(text, file)
     loaded = open_model(model, device, dtype)
     if list_:
         show_names(loaded, select or ["**"], json)

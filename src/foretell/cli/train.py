@@ -13,7 +13,9 @@ from foretell.cli.arguments import (
     DataArgument,
     Device,
     Dtype,
+    Flag,
     Json,
+    Whole,
     describe_data,
     parse_settings,
     text_source,
@@ -33,7 +35,7 @@ def train(
     *data: DataArgument,
     size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ...; default: chosen.")] = None,
     minutes: Annotated[float | None, Parameter(help="How long to train; default: at most 10.")] = None,
-    steps: Annotated[int | None, Parameter(help="How many optimizer steps instead.")] = None,
+    steps: Annotated[int | None, Whole, Parameter(help="How many optimizer steps instead.")] = None,
     out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None,
     resume: Annotated[Literal["auto", "never"], Parameter(help="auto resumes a run that exists.")] = "never",
     config: Annotated[Path | None, Parameter(help="A TOML file with the sections below.")] = None,
@@ -42,8 +44,8 @@ def train(
     ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
     kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
-    seed: Annotated[int | None, Parameter(help="The seed of everything random.")] = None,
-    checkpoint_every: Annotated[int | None, Parameter(help="Steps between checkpoints.")] = None,
+    seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.")] = None,
+    checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.")] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
     sample_prompt: Annotated[
         list[str] | None, Parameter(negative="", help="A text to continue as it learns; can be given again.")
@@ -52,7 +54,9 @@ def train(
         list[Literal["tensorboard"]] | None,
         Parameter(negative="", help="Write OUT/tensorboard too."),
     ] = None,
-    show_batch: Annotated[int | None, Parameter(help="Train nothing: the batch of this step of run OUT.")] = None,
+    show_batch: Annotated[
+        int | None, Whole, Parameter(help="Train nothing: the batch of this step of run OUT.")
+    ] = None,
     json: Json = False,
     settings: Annotated[
         list[str] | None,
@@ -63,14 +67,26 @@ def train(
     exportable: Annotated[
         str | None, Parameter(help="Refuse a shape that gpt2, llama, qwen3, ... cannot express.", show_default=False)
     ] = None,
+    help_config: Annotated[bool, Flag, Parameter(help="Show all fields of the configuration.")] = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
     """Train a decoder on text.
 
     Size, steps and vocabulary are chosen from the data and the machine if you leave them out; the log says why.
-    Sections of the configuration: model, tokenizer, data, training.
+
+    Of the configuration, most used (--help-config shows all):
+
+    --batch-size (also --training.batch-size), --lr (--training.learning-rate),
+
+    --training.patience, --training.optimizer, --tokenizer.vocab-size,
+
+    --model.context-length, --model.num-layers, --model.width, --model.dropout.
     """
+    if help_config:
+        from foretell.cli.config_help import show_config
+
+        return show_config()
     if show_batch is not None:
         others = (data, size, minutes, steps, config, start, tokenizer, kind, seed, checkpoint_every, text_field)
         check_alone(*others, sample_prompt, report, settings, resume == "auto" or None)

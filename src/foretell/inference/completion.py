@@ -15,6 +15,7 @@ from foretell.generation.sequence import FinishReason, Sequence
 from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel
 from foretell.text import StopStrings
+from foretell.typesetting.notebook import ShownList
 
 DEFAULT_TOKENS = 200
 REPR_CHARACTERS = 40  # of the prompt and of the text in a completion's repr
@@ -32,7 +33,7 @@ class Completion:
     text: str
     token_ids: list[int]
     finish_reason: FinishReason
-    receipts: list[Receipt] | None = None
+    receipts: ShownList[Receipt] | None = None
 
     def __str__(self) -> str:
         return self.prompt + self.text
@@ -89,7 +90,7 @@ def generate(
     context_shift: bool = False,
     receipts: bool = False,
     **sampling: Unpack[SamplingOptions],
-) -> list[Completion]: ...
+) -> ShownList[Completion]: ...
 
 
 def generate(
@@ -101,7 +102,7 @@ def generate(
     context_shift: bool = False,
     receipts: bool = False,
     **sampling: Unpack[SamplingOptions],
-) -> Completion | list[Completion]:
+) -> Completion | ShownList[Completion]:
     """Continue a prompt, or a list of prompts together; a list is returned for a list.
 
     max_tokens: None is 200, or what fits the context after the longest prompt. stop: end before any of these strings.
@@ -162,12 +163,12 @@ class Completer:
             generate_ids(self.model.decoder, self.sequences, self.sampler, limit, context_shift=context_shift)
         )
 
-    def completions(self) -> list[Completion]:
+    def completions(self) -> ShownList[Completion]:
         """The results, once the stream has ended."""
-        return [
+        return ShownList(
             Completion(prompt, text, self._kept_ids(sequence, text), sequence.finish_reason or "length")
             for prompt, text, sequence in zip(self.prompts, self.texts, self.sequences, strict=True)
-        ]
+        )
 
     def _make_sampler(self, sampling: SamplingConfig) -> Sampler:
         return Sampler(sampling, self.model.tokenizer.vocab_size)
@@ -238,9 +239,12 @@ class Completer:
 class RecordingCompleter(Completer):
     """A completer that keeps a receipt of every sampled token."""
 
-    def completions(self) -> list[Completion]:
+    def completions(self) -> ShownList[Completion]:
         pairs = zip(super().completions(), self.sequences, strict=True)
-        return [replace(completion, receipts=self.recorder.receipts_of(sequence)) for completion, sequence in pairs]
+        return ShownList(
+            replace(completion, receipts=ShownList(self.recorder.receipts_of(sequence)))
+            for completion, sequence in pairs
+        )
 
     def _make_sampler(self, sampling: SamplingConfig) -> RecordingSampler:
         self.recorder = RecordingSampler(sampling, self.model.tokenizer)

@@ -11,8 +11,13 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
+from foretell.insight.wording import ending, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability, resolve_position
+from foretell.typesetting.document import DocumentSection, Table
+from foretell.typesetting.notebook import Shown, ShownList
 
+BAR_WIDTH = 24
+MOST_ROWS = 40  # of a score's display
 Pooling = Literal["last", "mean"]
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "last": lambda hidden: hidden[-1],  # the only position that has seen the whole text
@@ -20,12 +25,24 @@ POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-@dataclass(frozen=True)
-class NextTokens:
+@dataclass(frozen=True, repr=False)
+class NextTokens(Shown):
     """The most likely tokens after a context. `context` is the text that the distribution really follows."""
 
     context: str
     tokens: list[TokenProbability]
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def document(self) -> DocumentSection:
+        """A line per token, with its probability and a bar."""
+        largest = max((token.probability for token in self.tokens), default=1.0)
+        rows = [
+            (f"{token.id}", quoted(token.text), percent(token.probability), bar(token.probability / largest))
+            for token in self.tokens
+        ]
+        return DocumentSection(f"after {ending(self.context)}", [Table(("id", "token", "probability", ""), rows)])
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -40,8 +57,8 @@ class ScoredToken:
     logprob: float | None
 
 
-@dataclass(frozen=True)
-class Score:
+@dataclass(frozen=True, repr=False)
+class Score(Shown):
     """The log-probability of a text in nats, per token and in total.
 
     Without a start token the first token has no probability, and the total leaves it out. perplexity is None where no
@@ -52,12 +69,37 @@ class Score:
     logprob: float
     perplexity: float | None
 
+    def __repr__(self) -> str:
+        return str(self)
+
+    def document(self) -> DocumentSection:
+        """A line per token with its log-probability in nats and its probability, without the middle of a long text."""
+        rows = [score_row(token) for token in self.tokens]
+        if len(rows) > MOST_ROWS:
+            left_out = f"{len(rows) - MOST_ROWS:,} more"
+            rows = [*rows[: MOST_ROWS // 2], ("", left_out, "", ""), *rows[-MOST_ROWS // 2 :]]
+        total = f"log-probability {self.logprob:.4f} nats"
+        perplexity = "" if self.perplexity is None else f", perplexity {self.perplexity:.2f}"
+        return DocumentSection(total + perplexity, [Table(("id", "token", "nats", "probability"), rows)])
+
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
+def score_row(token: ScoredToken) -> tuple[str, str, str, str]:
+    """A token of a score as cells."""
+    if token.logprob is None:
+        return f"{token.id}", quoted(token.text), "", ""
+    return f"{token.id}", quoted(token.text), f"{token.logprob:.4f}", percent(math.exp(token.logprob))
+
+
+def bar(share: float) -> str:
+    """A bar for a share of the largest."""
+    return "█" * max(1, round(BAR_WIDTH * share))
+
+
 @torch.inference_mode()
-def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | None = None) -> list[NextTokens]:
+def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | None = None) -> ShownList[NextTokens]:
     """The `top` most likely tokens after the text, or after each of the token positions `at` (0 is the first token).
 
     The first token is the start token where the tokenizer has one. Negative positions count from the end. Raises
@@ -70,7 +112,8 @@ def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | N
     hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0, positions]  # (P, D)
     logprobs = model.log_probabilities(model.decoder.head(hidden))  # (P, V)
     contexts = [model.tokenizer.decode(ids[: position + 1]) for position in positions]
-    return [NextTokens(context, model.top_tokens(row, top)) for context, row in zip(contexts, logprobs, strict=True)]
+    pairs = zip(contexts, logprobs, strict=True)
+    return ShownList(NextTokens(context, model.top_tokens(row, top)) for context, row in pairs)
 
 
 @torch.inference_mode()

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Protocol, TypeVar
 
 from foretell.typesetting.document import DocumentSection
 from foretell.typesetting.html import fragment
 from foretell.typesetting.latex import document_latex
 from foretell.typesetting.text import document_text
+
+
+class ShowsHtml(Protocol):
+    """What a notebook can display."""
+
+    def _repr_html_(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=ShowsHtml)
 
 
 class Shown(ABC):
@@ -26,3 +36,13 @@ class Shown(ABC):
     def _repr_latex_(self) -> str | None:
         """The formulas alone; None without formulas, so that a notebook uses another format."""
         return document_latex(self.document()) or None
+
+
+class ShownList(list[Item]):
+    """A list of results that displays them below each other. It equals any list of the same items."""
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(str, self)) or "[]"
+
+    def _repr_html_(self) -> str:
+        return "\n".join(item._repr_html_() for item in self) or "[]"

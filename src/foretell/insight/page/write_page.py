@@ -78,7 +78,7 @@ def read(name: str) -> str:
 FORMAT = "foretell.page/1"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PageReport:
     """What was written: size in bytes, counts of tokens, layers and heads, and a sentence about each thing left out."""
 
@@ -92,6 +92,13 @@ class PageReport:
     def __str__(self) -> str:
         shape = f"{self.tokens} tokens, {self.layers} layers, {self.heads} heads per layer"
         return f"{self.path}: {shape}, {in_megabytes(self.bytes)}"
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def _repr_html_(self) -> str:
+        link = f'<a href="{escape(quote(self.path))}" target="_blank">{escape(self.path)}</a>'
+        return f"<p>{link}{escape(str(self).removeprefix(self.path))}</p>"
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
