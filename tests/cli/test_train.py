@@ -364,7 +364,7 @@ def test_training_needs_no_standard_error(corpus, tmp_path, redirection):
     assert (tmp_path / "x" / "checkpoints" / "step-000003").exists()
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+def wait_for(path: Path, process: subprocess.Popen) -> None:
     """Until a process has written something into a file."""
     deadline = time.monotonic() + 60
     while not (path.exists() and path.stat().st_size):
