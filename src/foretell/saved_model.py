@@ -33,6 +33,7 @@ WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer
 MODEL_TYPE = "foretell"
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 DECODER, TOKENIZER = "decoder", "tokenizer"  # the parts of format 1
+ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 
 Shape = tuple[int, ...]
 
@@ -99,7 +100,10 @@ class PartSource:
     for_training: bool = False
 
     def read(self, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
-        """The part's weights by path; a missing one, or one of another shape, is a `CheckpointError`."""
+        """The part's weights by path.
+
+        A missing one, one of another shape, of integers, or with a value that is not finite is a `CheckpointError`.
+        """
         for path, shape in expected.items():
             key = weight_key(self.name, path)
             if key not in self.stored.shapes:
@@ -111,7 +115,17 @@ class PartSource:
                 )
         keys = {path: weight_key(self.name, path) for path in expected}
         self.stored.taken.update(keys.values())
-        return {path: self.stored.file.get_tensor(key).to(self.device, self.dtype) for path, key in keys.items()}
+        weights = {path: self._read_tensor(key) for path, key in keys.items()}
+        rows = None if self.for_training else ROWS_CHECKED
+        check_finite({keys[path]: weight for path, weight in weights.items()}, self.stored.path, rows=rows)
+        return weights
+
+    def _read_tensor(self, key: str) -> Tensor:
+        tensor = self.stored.file.get_tensor(key)
+        if not tensor.is_floating_point():
+            kind = str(tensor.dtype).removeprefix("torch.")
+            raise CheckpointError(f"{self.stored.path}: '{key}' holds {kind}, which is not a floating-point type")
+        return tensor.to(self.device, self.dtype)
 
 
 @register_part
@@ -238,6 +252,20 @@ def part_class(kind: Any, directory: Path) -> type[Part]:
 def weight_key(part: str, path: str) -> str:
     """The key of a weight on disk."""
     return path if part == DECODER else f"{part}.{path}"
+
+
+def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:
+    """Refuse weights with NaN or infinity: vectors as a whole, of matrices `rows` rows spread evenly (None: all).
+
+    A few rows show a model that diverged and leave the others unread on the disk; whatever else is not finite appears
+    in the logits, which are checked before each use.
+    """
+    for name, weight in weights.items():
+        part = weight if rows is None or weight.dim() < 2 else weight[:: max(1, len(weight) // rows)]
+        if not bool(part.sum().isfinite()) and not bool(part.isfinite().all()):  # finite values may overflow a sum
+            raise CheckpointError(
+                f"{path}: '{name}' has values that are not finite (NaN or infinity); the model is damaged"
+            )
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
