@@ -257,8 +257,8 @@ def weight_key(part: str, path: str) -> str:
 def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:
     """Refuse weights with NaN or infinity: vectors as a whole, of matrices `rows` rows spread evenly (None: all).
 
-    A few rows show a model that diverged and leave the others unread on the disk; whatever else is not finite appears
-    in the logits, which are checked before each use.
+    A few rows show a model that diverged and leave the others unread on the disk. Other values that are not finite
+    reach the logits, which are checked before each use.
     """
     for name, weight in weights.items():
         part = weight if rows is None or weight.dim() < 2 else weight[:: max(1, len(weight) // rows)]
