@@ -17,6 +17,7 @@ from foretell.device import DeviceName, choose_device
 from foretell.errors import CheckpointError, OutputError, UsageError, did_you_mean
 from foretell.files import new_directory, read_json
 from foretell.model.decoder import Decoder
+from foretell.model.logits import check_logits
 from foretell.saved_model import (
     CONFIG,
     DECODER,
@@ -104,9 +105,10 @@ class LanguageModel:
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """Logits (..., V) as log-probabilities in nats, in float64, over the tokenizer's ids alone.
 
-        A model may have more rows than its tokenizer has tokens; those are left out of the sum.
+        A model may have more rows than its tokenizer has tokens; those are left out of the sum. Raises CheckpointError
+        for logits that are not finite.
         """
-        return logits[..., : self.tokenizer.vocab_size].double().log_softmax(-1)
+        return check_logits(logits[..., : self.tokenizer.vocab_size]).double().log_softmax(-1)
 
     def top_tokens(self, logprobs: Tensor, count: int) -> list[TokenProbability]:
         """The `count` most likely tokens of one distribution (V,), most likely first."""

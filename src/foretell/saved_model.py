@@ -36,6 +36,7 @@ HEADER_LIMIT = 2**23  # bytes; the optimizer's file of a model with 1,000 layers
 MODEL_TYPE = "foretell"
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 DECODER, TOKENIZER = "decoder", "tokenizer"  # the parts of format 1
+ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 
 Shape = tuple[int, ...]
 
@@ -110,7 +111,10 @@ class PartSource:
     for_training: bool = False
 
     def read(self, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
-        """The part's weights by path; a missing one, or one of another shape, is a `CheckpointError`."""
+        """The part's weights by path.
+
+        A missing one, one of another shape, of integers, or with a value that is not finite is a `CheckpointError`.
+        """
         keys = {path: weight_key(self.part, self.name, path) for path in expected}
         for path, shape in expected.items():
             key = keys[path]
@@ -123,7 +127,10 @@ class PartSource:
                 )
         self.stored.taken.update(keys.values())
         tensors = self.stored.tensors
-        return {path: read_tensor(tensors[key], self.dtype).to(self.device) for path, key in keys.items()}
+        weights = {path: read_tensor(tensors[key], self.dtype).to(self.device) for path, key in keys.items()}
+        rows = None if self.for_training else ROWS_CHECKED
+        check_finite({keys[path]: weight for path, weight in weights.items()}, self.stored.path, rows=rows)
+        return weights
 
 
 @register_part
@@ -273,6 +280,20 @@ def part_class(kind: Any, directory: Path) -> type[Part]:
 def weight_key(part: type[Part], name: str, path: str) -> str:
     """The key on disk of a weight of the part called `name`."""
     return path if part.is_inside_decoder else f"{name}.{path}"
+
+
+def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:
+    """Refuse weights with NaN or infinity: vectors as a whole, of matrices `rows` rows spread evenly (None: all).
+
+    A few rows show a model that diverged and leave the others unread on the disk. Other values that are not finite
+    reach the logits, which are checked before each use.
+    """
+    for name, weight in weights.items():
+        part = weight if rows is None or weight.dim() < 2 else weight[:: max(1, len(weight) // rows)]
+        if not bool(part.sum().isfinite()) and not bool(part.isfinite().all()):  # finite values may overflow a sum
+            raise CheckpointError(
+                f"{path}: '{name}' has values that are not finite (NaN or infinity); the model is damaged"
+            )
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:

@@ -20,7 +20,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
 from foretell.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
-from foretell.saved_model import check_vocabulary
+from foretell.saved_model import check_finite, check_vocabulary
 from foretell.text import load_tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
@@ -45,6 +45,7 @@ def load_huggingface(
     config = config.replaced(dropout=0.0)
     read = partial(_read, tensors, dtype)
     weights = {path: tensor.to(device) for path, tensor in iter_ours(family, config, read)}
+    check_finite(weights, directory)
     decoder = decoder_with_weights(config, weights)
     return LanguageModel(decoder.eval(), tokenizer, name, tuple(f"{directory}: {note}" for note in notes))
 

@@ -18,8 +18,10 @@ from torch import Tensor
 from foretell.data.batch import pad
 from foretell.data.questions import Ending, Question
 from foretell.errors import DataError
+from foretell.evaluation.perplexity import json_number, perplexity
 from foretell.evaluation.texts import TOKENS_AT_ONCE, Progress, silent
 from foretell.language_model import LanguageModel
+from foretell.model.logits import logit_chunks
 from foretell.text import Tokenizer
 
 ROWS_AT_ONCE = 64
@@ -62,7 +64,8 @@ class EndingResult:
 
     def to_json(self) -> dict[str, Any]:
         names = ("questions", "accuracy", "accuracy_stderr", "perplexity")
-        return {"task": "ending", **{name: getattr(self, name) for name in names}}
+        values = {name: getattr(self, name) for name in names}
+        return {"task": "ending", **values, "perplexity": json_number(self.perplexity)}
 
 
 def evaluate_choices(model: LanguageModel, questions: list[Question], progress: Progress = silent) -> ChoiceResult:
@@ -89,8 +92,7 @@ def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Prog
     scored = score_rows(model, rows, progress)
     accuracy, stderr = share([likelihood.is_greedy for likelihood in scored])
     loss = -sum(likelihood.logprob for likelihood in scored) / sum(likelihood.tokens for likelihood in scored)
-    perplexity = math.exp(min(loss, 700))
-    return EndingResult(len(rows), accuracy, stderr, perplexity, sum(row.cut > 0 for row in rows))
+    return EndingResult(len(rows), accuracy, stderr, perplexity(loss), sum(row.cut > 0 for row in rows))
 
 
 @dataclass(frozen=True)
@@ -175,10 +177,14 @@ def _score_together(rows: list[ContinuationRow], model: LanguageModel) -> list[L
 
 def _likelihood(row: ContinuationRow, hidden: Tensor, model: LanguageModel) -> Likelihood:
     """From the hidden vectors of a row, (T, D)."""
-    targets = torch.tensor(row.ids[row.first :], device=model.device)
-    logprobs = model.log_probabilities(model.decoder.head(hidden[row.first - 1 : len(row.ids) - 1]))  # (N, V)
-    total = float(logprobs.gather(1, targets[:, None]).sum())
-    return Likelihood(total, len(targets), bool((logprobs.argmax(-1) == targets).all()))
+    targets = torch.tensor(row.ids[row.first :], device=model.device)  # (N,)
+    chosen, best = list[Tensor](), list[Tensor]()
+    for logits in logit_chunks(model.decoder, hidden[row.first - 1 : len(row.ids) - 1]):
+        logprobs = model.log_probabilities(logits)  # (n, V)
+        done = sum(map(len, best))
+        chosen.append(logprobs.gather(1, targets[done : done + len(logits), None])[:, 0])
+        best.append(logprobs.argmax(-1))
+    return Likelihood(float(torch.cat(chosen).sum()), len(targets), bool((torch.cat(best) == targets).all()))
 
 
 def share(hits: Sequence[bool]) -> tuple[float, float]:

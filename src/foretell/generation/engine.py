@@ -12,7 +12,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.cache import KVCache
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.packed_linear import packed_weights
+from foretell.model.kernels.packed_linear import with_packed_weights
 
 
 def generate(
@@ -32,19 +32,7 @@ def generate(
     which is read again. Raises ContextLengthError or UsageError before anything is generated.
     """
     check_lengths(decoder, sequences, max_tokens, context_shift)
-    return _generate(decoder, sequences, sampler, max_tokens, end_id, context_shift)
-
-
-def _generate(
-    decoder: Decoder,
-    sequences: list[Sequence],
-    sampler: Sampler,
-    max_tokens: int | None,
-    end_id: int | None,
-    context_shift: bool,
-) -> Iterator[tuple[Sequence, int]]:
-    with packed_weights(decoder, max_tokens):
-        yield from _continue(decoder, sequences, sampler, max_tokens, end_id, context_shift)
+    return _continue(decoder, sequences, sampler, max_tokens, end_id, context_shift)
 
 
 def _continue(
@@ -55,6 +43,7 @@ def _continue(
     end_id: int | None,
     context_shift: bool,
 ) -> Iterator[tuple[Sequence, int]]:
+    decoder = with_packed_weights(decoder, max_tokens)
     active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]
     for sequence in sequences:
         sequence.finish_reason = None if sequence in active else "length"
