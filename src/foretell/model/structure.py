@@ -86,7 +86,7 @@ class Value:
         return (inputs if self.source is Source.INPUT else output)[self.index]
 
     def compute(self, operands: tuple[Any, ...]) -> Tensor:
-        """A derived value from its operands, in the precision they have, whatever autocast is active."""
+        """A derived value from its operands, in the precision they have, unaffected by autocast."""
         assert self.derivation is not None, f"{self.name} is not derived"
         with torch.no_grad(), torch.autocast(operands[0].device.type, enabled=False):
             return self.derivation.compute(*operands)
