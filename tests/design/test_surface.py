@@ -22,7 +22,16 @@ OPTIONS = {
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         "--from",
-        *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
+        *(
+            "--checkpoint-every",
+            "--text-field",
+            "--strict",
+            "--sample-prompt",
+            "--set",
+            "--exportable",
+            "--device",
+            "--dtype",
+        ),
         *("--report", "--show-batch", "--json"),
     },
     "runs": {"--png", "--json"},
@@ -32,7 +41,7 @@ OPTIONS = {
     },
     "next": {"--top", "--at", "--every", "--json", "--device", "--dtype"},
     "score": {"--json", "--device", "--dtype"},
-    "evaluate": {"--task", "--stride", "--text-field", "--json", "--device", "--dtype"},
+    "evaluate": {"--task", "--stride", "--text-field", "--limit", "--json", "--device", "--dtype"},
     "embed": {"--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
     "explain": {
