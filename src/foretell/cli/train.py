@@ -47,6 +47,9 @@ def train(
     seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.")] = None,
     checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.")] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    strict: Annotated[
+        bool, Parameter(negative="", help="Refuse a folder with a file that cannot be read; default: leave it out.")
+    ] = False,
     sample_prompt: Annotated[
         list[str] | None, Parameter(negative="", help="A text to continue as it learns; can be given again.")
     ] = None,
@@ -89,7 +92,7 @@ def train(
         return show_config()
     if show_batch is not None:
         others = (data, size, minutes, steps, config, start, tokenizer, kind, seed, checkpoint_every, text_field)
-        check_alone(*others, sample_prompt, report, settings, resume == "auto" or None)
+        check_alone(*others, strict or None, sample_prompt, report, settings, resume == "auto" or None)
         from foretell.cli.batch_display import show_step
 
         return show_step(show_batch, out, device, dtype, json)
@@ -113,7 +116,7 @@ def train(
     overrides = merge(config, settings or [], options)
     store = token_store(data)
     request = Request(
-        text_source(data, overrides.get("data", {}).get("text_field")),
+        text_source(data, overrides.get("data", {}).get("text_field"), strict),
         described=[describe_data(data)] if data or not is_resumed else [],
         out=out,
         size=size,
