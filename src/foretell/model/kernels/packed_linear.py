@@ -7,7 +7,9 @@ two Zen 4 cores. The packed weights exist next to the others until the generatio
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 
 from foretell.device import memory_of
 from foretell.model.decoder import Decoder, TiedHead
-from foretell.model.surgery import Surgery, recast, replace
+from foretell.model.surgery import AnyModule, Surgery, recast, replace
 
 MAX_ROWS = 64  # with more rows the arithmetic takes the time, not the reading
 MIN_TOKENS = 32  # packing takes about as long as ten steps
@@ -45,6 +47,9 @@ class PackedLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         return self.packed.matmul(input, self.weight, self.bias)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
+        return unpacked_copy(self, nn.Linear, memo)
+
 
 class PackedTiedHead(TiedHead):
     """`TiedHead` with a packed copy of the weight it shares."""
@@ -53,6 +58,16 @@ class PackedTiedHead(TiedHead):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.packed.matmul(x, self.weight, self.bias)  # (..., V)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TiedHead:
+        return unpacked_copy(self, TiedHead, memo)
+
+
+def unpacked_copy(layer: nn.Module, kind: type[AnyModule], memo: dict[int, Any]) -> AnyModule:
+    """A deep copy as the plain layer: packed weights have no storage that could be copied, and are the generation's."""
+    plain = recast(layer, kind)
+    del plain.packed
+    return copy.deepcopy(plain, memo)
 
 
 PACKED: dict[type[nn.Module], type[PackedLinear] | type[PackedTiedHead]] = {
