@@ -36,7 +36,8 @@ BLUE_OF_BARS = rb"\.184\d* \.333\d* \.643\d* rg"
 @pytest.fixture
 def screen(browser, primer, tmp_path):
     """The primer's page on a wide dark screen, whose scripts can be kept from following the width."""
-    write_page(*primer, tmp_path / "page.html")
+    model, text = primer
+    write_page(model, text, tmp_path / "page.html")
     context = browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme="dark", offline=True)
     context.add_init_script(FREEZE)
     page = context.new_page()
