@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -216,8 +217,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """A value as indented JSON text."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """A value as indented JSON text.
+
+    Bytes of a file name that are not UTF-8, which Python keeps as lone surrogates, are escaped; `read_json` restores
+    them.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def sync(path: Path) -> None:
@@ -233,6 +239,11 @@ def sha256(path: Path) -> str:
     """The hash of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def printable_name(path: str | Path) -> str:
+    """A file's name for people and pictures; bytes that are not UTF-8 become U+FFFD."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def format_bytes(count: float) -> str:

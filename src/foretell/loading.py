@@ -13,7 +13,7 @@ from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
 from foretell.convert.huggingface import load_huggingface
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, did_you_mean
-from foretell.files import read_json
+from foretell.files import printable_name, read_json
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.checkpoint import Checkpoint, is_checkpoint
 from foretell.runs.run import Run, and_advice, is_run
@@ -41,7 +41,7 @@ def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "
     if is_checkpoint(directory):
         Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER_FILE))
     read = load_model if is_own(directory) else load_huggingface
-    return read(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=str(argument))
+    return read(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=printable_name(argument))
 
 
 def is_own(directory: Path) -> bool:

@@ -52,7 +52,7 @@ class StoredTensor:
 def read_header(path: Path, limit: int = MOST_HEADER_BYTES) -> dict[str, StoredTensor]:
     """Every tensor of a file, by name. A header that does not match the file exactly is a `CheckpointError`."""
     header, data_start, stamp = check_header(path, limit)
-    with one_line_errors(path), safe_open(path, framework="pt") as file:
+    with one_line_errors(path), open_by_library(path) as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - not a dict
         shapes = {name: (each.get_dtype(), tuple(each.get_shape())) for name, each in slices.items()}
     tensors = {
@@ -86,6 +86,12 @@ def check_header(path: Path, limit: int = MOST_HEADER_BYTES) -> tuple[dict[str, 
     except (ValueError, RecursionError) as error:
         refuse(path, f"its header is not JSON: {error}")
     return values, LENGTH_BYTES + length, stamp
+
+
+def open_by_library(path: Path):
+    """The library's object of a file; under the name of its descriptor, since the library takes only names in UTF-8."""
+    with open_regular(path) as file:
+        return safe_open(f"/dev/fd/{file.fileno()}", framework="pt")
 
 
 def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -28,7 +28,7 @@ from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_m
 from foretell.files import read_json, write_json
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights, weight_shapes
-from foretell.safetensors_reader import StoredTensor, check_header, read_header, read_tensor
+from foretell.safetensors_reader import StoredTensor, check_header, open_by_library, read_header, read_tensor
 from foretell.text import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
@@ -329,7 +329,7 @@ def open_tensors(path: Path):
     """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
     check_header(path, HEADER_LIMIT)
     try:
-        return safe_open(path, framework="pt")
+        return open_by_library(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except (OSError, SafetensorError) as error:
