@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -31,10 +31,11 @@ from foretell.saved_model import (
     load_parts,
     save_parts,
 )
-from foretell.text import Tokenizer
+from foretell.text import Tokenizer, id_tokenizer
 from foretell.text.tokenizer import CHAT_TEMPLATE
 
 TokenIds = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor
+NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 ID_FORMS = "ids must be a list of token ids, lists of equal length, or an integer tensor (T,) or (B, T)"
 ID_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8)
 DEVICES: dict[str, DeviceName] = {"auto": "auto", "cpu": "cpu", "cuda": "cuda", "mps": "mps"}
@@ -101,6 +102,10 @@ class LanguageModel:
     def decode(self, ids: Sequence[int] | Tensor, skip_special: bool = False) -> str:
         """The text of ids (T,); incomplete UTF-8 becomes U+FFFD. Raises TokenizerError for an unknown id."""
         return self.tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids, skip_special)
+
+    def on_ids(self) -> Self:
+        """The same model, whose texts are token ids: `encode("464 3290")` is [464, 3290], without a start token."""
+        return replace(self, tokenizer=id_tokenizer(self.config.vocab_size))
 
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """Logits (..., V) as log-probabilities in nats, in float64, over the tokenizer's ids alone.
@@ -233,10 +238,14 @@ def load_model(
 ) -> LanguageModel:
     """Read a saved model; without `for_training` it has no dropout and is in evaluation mode.
 
-    A model without a decoder or a tokenizer of text is a `CheckpointError`: `saved_model.load_parts` reads any.
+    Without a tokenizer its texts are token ids. A model without a decoder, or with a tokenizer of another kind, is a
+    `CheckpointError`: `saved_model.load_parts` reads any.
     """
     parts = load_parts(directory, device, dtype, for_training=for_training)
     decoder, tokenizer = parts.pop(DECODER, None), parts.pop(TOKENIZER, None)
-    if not isinstance(decoder, DecoderPart) or not isinstance(tokenizer, TokenizerPart):
+    if not isinstance(decoder, DecoderPart) or not isinstance(tokenizer, TokenizerPart | None):
         raise CheckpointError(f"{directory} is not a language model: its parts are {', '.join(parts) or 'missing'}")
+    if tokenizer is None:
+        ids_alone = id_tokenizer(decoder.decoder.config.vocab_size)
+        return LanguageModel(decoder.decoder, ids_alone, name, (f"{directory}: {NO_TOKENIZER}",), parts)
     return LanguageModel(decoder.decoder, tokenizer.tokenizer, name, parts=parts)

@@ -229,7 +229,6 @@ REFUSED: dict[str, tuple[Spoil, str]] = {
     "weights elsewhere": (link_out(WEIGHTS), f"{WEIGHTS} is a link out of its directory"),
     "config elsewhere": (link_out("config.json"), "config.json is a link out of its directory"),
     "tokenizer elsewhere": (link_out("tokenizer.json"), "tokenizer.json is a link out of its directory"),
-    "no tokenizer": (file_with("tokenizer.json", None), "holds no tokenizer"),
     "broken tokenizer": (file_with("tokenizer.json", b"{}"), "tokenizer.json"),
     "tokenizer of another vocabulary": (
         lambda folder: (
@@ -385,3 +384,21 @@ def test_a_mutated_file_is_read_completely_or_refused_in_one_line(small_file: Pa
     for tensor in tensors.values():
         if tensor.dtype in FLOATS:
             assert read_tensor(tensor, torch.float32).shape == tensor.shape
+
+
+def test_a_directory_without_a_tokenizer_is_read_and_takes_ids(copy_of) -> None:
+    folder = copy_of("gpt2")
+    logits = load(folder, "cpu")([[1, 2, 3]])
+    (folder / "tokenizer.json").unlink()
+    model = load(folder, "cpu")
+    assert any("no tokenizer; a text is token ids" in note for note in model.notes)
+    assert model.encode("1 2 3") == [1, 2, 3]
+    assert torch.equal(model(model.encode("1 2 3")), logits)
+
+
+@pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json"])
+def test_a_tokenizer_that_cannot_be_read_is_not_left_out(copy_of, name: str) -> None:
+    folder = copy_of("gpt2")
+    (folder / "tokenizer.json").rename(folder / name)
+    with pytest.raises(ForetellError, match="holds no tokenizer"):
+        load(folder, "cpu")

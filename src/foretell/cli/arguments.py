@@ -26,6 +26,10 @@ TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard 
 FileOption = Annotated[
     Path | None, Parameter(name="--file", help="Read the text from this UTF-8 file instead.", show_default=False)
 ]
+Ids = Annotated[
+    bool,
+    Parameter(name="--ids", negative="", show_default=False, help="The text is token ids, such as '464 3290'."),
+]
 DataArgument = Annotated[
     str,
     Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),

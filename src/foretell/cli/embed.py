@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, ModelArgument, read_text
+from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Ids, Json, ModelArgument, read_text
 from foretell.cli.terminal import open_model, print_json
 from foretell.errors import DataError
 
@@ -21,6 +21,7 @@ def embed(
     *,
     file: Annotated[Path | None, Parameter(help="Read a text per line of this UTF-8 file.", show_default=False)] = None,
     pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
+    ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -30,7 +31,7 @@ def embed(
     It is the stream after the last norm. --file and standard input give one vector per line.
     """
     texts = read_texts(text, file)
-    loaded = open_model(model, device, dtype)
+    loaded = open_model(model, device, dtype, ids)
     from foretell.inference.query import embed as embed_text
 
     for line in texts:

@@ -9,7 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
-from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Json, ModelArgument, TextArgument, Whole, read_text
+from foretell.cli.arguments import (
+    Device,
+    Dtype,
+    FileOption,
+    Flag,
+    Ids,
+    Json,
+    ModelArgument,
+    TextArgument,
+    Whole,
+    read_text,
+)
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.errors import ForetellError, UsageError
 
@@ -96,6 +107,7 @@ def explain(
         Whole,
         Parameter(help="With --heads: the pattern of each head of this layer.", group=MORE, show_default=False),
     ] = None,
+    ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -131,7 +143,7 @@ def explain(
         from foretell.files import check_target
 
         check_target(html)
-    answer = mode.answer(open_model(model, device, dtype), text, given)
+    answer = mode.answer(open_model(model, device, dtype, ids), text, given)
     print_json(answer.to_json()) if json else results().print(str(answer))
     if fault := mode.fault(answer):
         raise ForetellError(fault)

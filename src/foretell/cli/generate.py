@@ -13,6 +13,7 @@ from foretell.cli.arguments import (
     Dtype,
     FileOption,
     Flag,
+    Ids,
     Json,
     ModelArgument,
     Whole,
@@ -71,6 +72,7 @@ def generate(
         bool, Flag, Parameter(name="--slide", help="When the context is full, continue from its last half.")
     ] = False,
     receipt: Annotated[bool, Flag, Parameter(help="Then show how each token was sampled.")] = False,
+    ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -93,7 +95,7 @@ def generate(
     if prompts and file:
         raise UsageError("PROMPT and --file exclude each other")
     texts = [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
-    loaded = open_model(model, device, dtype)
+    loaded = open_model(model, device, dtype, ids)
     from foretell.inference.completion import make_completer
 
     stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]

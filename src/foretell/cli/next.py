@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Json, ModelArgument, TextArgument, Whole, read_text
+from foretell.cli.arguments import (
+    Device,
+    Dtype,
+    FileOption,
+    Flag,
+    Ids,
+    Json,
+    ModelArgument,
+    TextArgument,
+    Whole,
+    read_text,
+)
 from foretell.cli.terminal import open_model, print_json, results, visible
 from foretell.errors import UsageError
 
@@ -27,6 +38,7 @@ def next_verb(
     top: Annotated[int, Whole, Parameter(help="How many tokens to show.")] = 5,
     at: Annotated[int | None, Whole, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
     every: Annotated[bool, Flag, Parameter(help="After each token of the text.")] = False,
+    ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -38,7 +50,7 @@ def next_verb(
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text, file)
-    loaded = open_model(model, device, dtype)
+    loaded = open_model(model, device, dtype, ids)
     from foretell.inference.query import next_tokens
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from foretell.cli.arguments import Device, Dtype, FileOption, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Ids, Json, ModelArgument, TextArgument, read_text
 from foretell.cli.terminal import open_model, print_json, results
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def score(
     /,
     *,
     file: FileOption = None,
+    ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -32,7 +33,7 @@ def score(
     Colours: below 1 bit green, below 4 cyan, below 8 yellow, above red.
     """
     text = read_text(text, file)
-    loaded = open_model(model, device, dtype)
+    loaded = open_model(model, device, dtype, ids)
     from foretell.inference.query import score as score_text
 
     result = score_text(loaded, text)

@@ -181,8 +181,8 @@ class ProgressLine:
         self.console.print(line.ljust(WIDTH) if end == "\r" else line, style="dim", end=end)
 
 
-def open_model(argument: str, device: DeviceName, dtype: DtypeName) -> LanguageModel:
-    """Load a model; one line on stderr before it, and one with what was chosen after it."""
+def open_model(argument: str, device: DeviceName, dtype: DtypeName, ids: bool = False) -> LanguageModel:
+    """Load a model; one line on stderr before it, one with what was chosen after it. ids: its texts are token ids."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     from foretell.loading import load
@@ -195,4 +195,4 @@ def open_model(argument: str, device: DeviceName, dtype: DtypeName) -> LanguageM
     console.print(f"{argument}: {parameters:,} parameters on {model.device.type} in {precision}", style="dim")
     for line in model.tokenizer.notes:
         note(line)
-    return model
+    return model.on_ids() if ids else model

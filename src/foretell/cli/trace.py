@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Ids, Json, ModelArgument, TextArgument, read_text
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.errors import UsageError
 
@@ -31,6 +31,7 @@ def trace(
     ] = None,
     out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None,
     list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")] = False,
+    ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -42,7 +43,7 @@ def trace(
     if not list_ and ((text is None and file is None) or out is None):
         raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
     text = "" if list_ else read_text(text, file)
-    loaded = open_model(model, device, dtype)
+    loaded = open_model(model, device, dtype, ids)
     if list_:
         show_names(loaded, select or ["**"], json)
     else:

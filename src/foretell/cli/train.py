@@ -81,7 +81,7 @@ def train(
 
     Size, steps and vocabulary are chosen from the data and the machine if you leave them out; the log says why.
 
-    Of the configuration, most used (--help-config shows all):
+    Sections of the configuration: model, tokenizer, data, training. --help-config shows all fields. The most used:
 
     --batch-size (also --training.batch-size), --lr (--training.learning-rate),
 

@@ -16,12 +16,12 @@ from foretell.convert.family import Family
 from foretell.convert.weights import iter_ours, pairings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
 from foretell.files import check_regular, read_json
-from foretell.language_model import LanguageModel
+from foretell.language_model import NO_TOKENIZER, LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
 from foretell.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
 from foretell.saved_model import check_finite, check_vocabulary
-from foretell.text import load_tokenizer
+from foretell.text import has_tokenizer, id_tokenizer, load_tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 READ = (".json", ".txt", ".safetensors", ".model", ".jinja")
@@ -37,7 +37,11 @@ def load_huggingface(
     check_files(directory)
     family, config, notes = read_config(directory)
     tensors = find_weights(directory, family, config)
-    tokenizer = load_tokenizer(directory)
+    if has_tokenizer(directory):
+        tokenizer = load_tokenizer(directory)
+    else:
+        tokenizer = id_tokenizer(config.vocab_size)
+        notes.append(NO_TOKENIZER)
     check_vocabulary(tokenizer, config, directory)
     if config.vocab_size > tokenizer.vocab_size:
         rows = config.vocab_size - tokenizer.vocab_size

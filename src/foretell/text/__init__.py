@@ -14,14 +14,16 @@ byte_level.py           GPT-2's table between bytes and printable characters
 
 from foretell.text.streaming import StopStrings, StreamDecoder
 from foretell.text.tokenizer import Tokenizer
-from foretell.text.tokenizer_loading import gpt2_tokenizer, load_tokenizer
-from foretell.text.tokenizer_training import train_tokenizer, vocabulary_tokenizer
+from foretell.text.tokenizer_loading import gpt2_tokenizer, has_tokenizer, load_tokenizer
+from foretell.text.tokenizer_training import id_tokenizer, train_tokenizer, vocabulary_tokenizer
 
 __all__ = [
     "StopStrings",
     "StreamDecoder",
     "Tokenizer",
     "gpt2_tokenizer",
+    "has_tokenizer",
+    "id_tokenizer",
     "load_tokenizer",
     "train_tokenizer",
     "vocabulary_tokenizer",

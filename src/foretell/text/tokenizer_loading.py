@@ -58,6 +58,12 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     raise TokenizerError(f"{path} holds no tokenizer; {needed}{advice if unreadable else ''}")
 
 
+def has_tokenizer(directory: Path) -> bool:
+    """True where a directory has a file of a tokenizer, readable or not."""
+    names = ("tokenizer.json", "vocab.json", "merges.txt", *UNREADABLE)
+    return any((directory / name).exists() for name in names)
+
+
 def gpt2_tokenizer(vocab_file: str | Path, merges_file: str | Path) -> Tokenizer:
     """GPT-2's tokenizer from its two files (vocab.json and merges.txt; OpenAI calls them encoder.json and vocab.bpe).
 

@@ -160,3 +160,8 @@ def _pieces(texts: Iterator[str]) -> Iterator[str]:
 
 def _split_words(text: str) -> list[str]:
     return [word for word, _ in _WORDS.pre_tokenize_str(text)]
+
+
+def id_tokenizer(vocab_size: int) -> Tokenizer:
+    """A tokenizer whose texts are ids: "464 3290" is [464, 3290]. For a model that came without a tokenizer."""
+    return Tokenizer(word_level_json([str(token_id) for token_id in range(vocab_size)], ()))
