@@ -13,13 +13,13 @@ from foretell.device import DeviceName, DtypeName, choose_device, choose_inferen
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.checkpoint import Checkpoint, is_checkpoint
+from foretell.runs.find import RUNS
 from foretell.runs.run import Run, and_advice, is_run
 from foretell.saved_model import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS
 from foretell.text import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-RUNS = Path("runs")
 SHIPPED = ("primer",)
 
 
@@ -64,14 +64,6 @@ def find_model(argument: str) -> Path:
             f"{argument} is neither a run (run.json) nor a saved model (config.json){and_advice(Path(argument))}"
         )
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
-
-
-def find_run(argument: str) -> Run:
-    """The run with this path, or with this name in ./runs."""
-    for path in (Path(argument), RUNS / argument):
-        if is_run(path):
-            return Run(path)
-    raise CheckpointError(f"no run '{argument}': no such path, no run of that name{_suggest(argument, shipped=())}")
 
 
 def find_tokenizer(argument: str) -> Tokenizer:
