@@ -16,13 +16,13 @@ from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import printable_name, read_json
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.checkpoint import Checkpoint, is_checkpoint
+from foretell.runs.find import RUNS
 from foretell.runs.run import Run, and_advice, is_run
 from foretell.saved_model import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS
 from foretell.text import Tokenizer, load_tokenizer
 
 logger = logging.getLogger(__name__)
 
-RUNS = Path("runs")
 SHIPPED = ("primer",)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
 HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -89,14 +89,6 @@ def check_not_a_file(path: Path) -> None:
     else:
         advice = "a file; a model is a folder, the name of a run, or hub:owner/name"
     raise CheckpointError(f"{path} is {advice}")
-
-
-def find_run(argument: str) -> Run:
-    """The run with this path, or with this name in ./runs."""
-    for path in (Path(argument), RUNS / argument):
-        if is_run(path):
-            return Run(path)
-    raise CheckpointError(f"no run '{argument}': no such path, no run of that name{_suggest(argument, shipped=())}")
 
 
 def find_tokenizer(argument: str) -> Tokenizer:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 import json
+import math
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from foretell.runs.lock import held
 from foretell.runs.run import Run
 
 QUICK = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
@@ -45,7 +50,7 @@ def test_all_runs_here_are_listed_in_eighty_columns(foretell, here):
     outcome = foretell("runs")
     assert outcome.code == 0
     header, first, second = outcome.out.splitlines()
-    assert header.split() == ["run", "size", "weights", "steps", "tokens", "loss", "state", "changed"]
+    assert header.split() == ["run", "size", "weights", "steps", "tokens", "loss", "bits", "state", "changed"]
     assert first.split()[:2] == ["first", "toy"]
     assert second.split()[0] == "second"
     assert "done" in first
@@ -155,5 +160,66 @@ def test_without_runs_the_list_is_empty(foretell):
 def test_a_long_name_keeps_its_end(foretell, here):
     (here / "first").rename(here / "a-very-long-name-that-ends-in-seed-1")
     outcome = foretell("runs", "a-very-long-name-that-ends-in-seed-1", "second")
-    assert "…nds-in-seed-1 " in outcome.out
+    assert "…-in-seed-1 " in outcome.out
     assert all(len(line) <= 80 for line in outcome.out.splitlines())
+
+
+def answer(monkeypatch, text: str) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+
+@pytest.mark.parametrize("text", ["", "\n", "n\n", "yess\n"])
+def test_a_run_is_kept_without_a_yes(foretell, here, monkeypatch, text):
+    answer(monkeypatch, text)
+    outcome = foretell("runs", "--delete", "first")
+    assert outcome.code == 0
+    assert "delete runs/first with all its checkpoints" in outcome.err
+    assert "kept        runs/first" in outcome.err
+    assert (here / "first" / "run.json").exists()
+
+
+def test_runs_are_deleted_after_a_yes_to_each(foretell, here, monkeypatch):
+    answer(monkeypatch, "y\nno\n")
+    outcome = foretell("runs", "--delete", "first", "second")
+    assert outcome.code == 0
+    assert "deleted     runs/first" in outcome.err
+    assert [path.name for path in here.iterdir()] == ["second"]
+
+
+def test_a_run_that_is_training_is_not_deleted(foretell, here, monkeypatch):
+    answer(monkeypatch, "y\n")
+    with held(here / "first"):
+        outcome = foretell("runs", "--delete", "first")
+    assert outcome.code == 1
+    assert "another process is training" in outcome.last_line
+    assert (here / "first" / "run.json").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--delete"], ["--delete", "first", "--json"]])
+def test_delete_needs_names_and_nothing_else(foretell, here, arguments):
+    assert foretell("runs", *arguments).code == 2
+    assert (here / "first").exists()
+
+
+def test_losses_that_do_not_compare_are_marked_in_the_list(foretell, here, corpus):
+    assert "do not compare" not in foretell("runs").out
+    other = ["characters" if option == "bytes" else option for option in QUICK]
+    assert foretell("train", corpus, *other, "--out", "runs/third").code == 0
+    outcome = foretell("runs")
+    assert [line.split()[5][-1] for line in outcome.out.splitlines()[1:4]] == ["a", "a", "b"]
+    assert "losses with different letters do not compare" in outcome.out
+    assert all(len(line) <= 80 for line in outcome.out.splitlines())
+
+
+def test_bits_per_byte_are_those_of_the_loss_on_bytes(foretell, here):
+    first = foretell("runs", "--json").json["runs"][0]
+    index = json.loads((here / "first" / "tokens" / "index.json").read_text())["splits"]["validation"]
+    expected = first["best_validation_loss"] / math.log(2) * index["tokens"] / index["bytes"]
+    assert first["bits_per_byte"] == pytest.approx(expected)
+
+
+def test_listing_runs_does_not_import_torch(here):
+    code = "import sys; from foretell.cli.main import run; run(['runs']); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    code = code.replace("'runs'", "'runs', 'first', 'second'")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

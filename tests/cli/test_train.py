@@ -449,3 +449,23 @@ def test_the_suggested_prompt_is_in_the_text(foretell, tmp_path, text):
     assert outcome.code == 0, outcome.err
     prompt = outcome.out.rstrip().rpartition('generate x "')[2].rstrip('"')
     assert prompt in text or text.startswith("1")
+
+
+def test_resume_alone_means_auto_and_a_finished_run_says_so(foretell, corpus):
+    assert foretell("train", corpus, *QUICK, "--resume", "--out", "x").code == 0
+    metrics = Path("x/metrics.jsonl").read_bytes()
+    for arguments in (["--out", "x", "--resume"], ["--resume", "--out", "x"], ["--out", "x", "--resume", "auto"]):
+        outcome = foretell("train", *arguments)
+        assert outcome.code == 0, outcome.err
+        assert "finished    x has all its 3 steps; to train it further: " in outcome.err
+        assert "resuming" not in outcome.err
+    assert Path("x/metrics.jsonl").read_bytes() == metrics
+
+
+def test_a_finished_run_that_gets_more_steps_says_how(foretell, corpus):
+    foretell("train", corpus, *QUICK, "--out", "x")
+    outcome = foretell("train", "--out", "x", "--resume", "auto", "--steps", "9")
+    assert outcome.code == 2
+    assert "x is finished after 3 steps, where its schedule ends" in outcome.last_line
+    assert outcome.last_line.endswith("train DATA --from x --steps 6")
+    assert foretell("train", corpus, "--from", "x", "--steps", "6", "--out", "y").code == 0

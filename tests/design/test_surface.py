@@ -25,7 +25,7 @@ OPTIONS = {
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
         *("--report", "--show-batch", "--help-config", "--strict", "--json"),
     },
-    "runs": {"--png", "--json"},
+    "runs": {"--png", "--delete", "--json"},
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
         *("--seed", "--slide", "--receipt", "--file", "--ids", "--json", "--device", "--dtype"),

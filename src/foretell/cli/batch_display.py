@@ -14,8 +14,8 @@ from foretell.cli.score import SURPRISE
 from foretell.cli.terminal import open_model, print_json, results
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import UsageError
-from foretell.loading import find_run
 from foretell.pretraining.replay import Replay, ReplayedRow, ReplayedToken, replay
+from foretell.runs.find import find_run
 from foretell.runs.run import is_run
 
 WIDTH = 80

@@ -101,7 +101,12 @@ def run(arguments: list[str]) -> int:
     try:
         app = make_app(arguments)
         with library_notes_on_stderr():
-            app(rewrite(arguments), exit_on_error=False, print_error=False, result_action="return_value")
+            app(
+                rewrite(with_resume_value(arguments)),
+                exit_on_error=False,
+                print_error=False,
+                result_action="return_value",
+            )
         sys.stdout.flush()
     except ForetellError as error:
         return fail(str(error), error.exit_code)
@@ -117,6 +122,15 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
     return 0
+
+
+def with_resume_value(arguments: list[str]) -> list[str]:
+    """`--resume` alone means `--resume auto`."""
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for index in reversed(range(len(options))):
+        if options[index] == "--resume" and options[index + 1 : index + 2] not in (["auto"], ["never"]):
+            arguments = [*arguments[: index + 1], "auto", *arguments[index + 1 :]]
+    return arguments
 
 
 def _usage(error: CycloptsError) -> str:

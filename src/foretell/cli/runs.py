@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Json
-from foretell.cli.terminal import note, print_json
+from foretell.cli.terminal import messages, note, print_json
+from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.runs.run import Run
@@ -18,12 +20,20 @@ if TYPE_CHECKING:
 def runs(
     *names: Annotated[str, Parameter(help="Runs, or one folder of them (none: ./runs).")],
     png: Annotated[Path | None, Parameter(help="Draw the loss curves of these runs into a file.")] = None,
+    delete: Annotated[
+        bool, Parameter(negative="", show_default=False, help="Delete these runs, after a question.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """What was trained here, and how runs compare.
 
     One folder: a line for each run in it. One run, or several: their curves too, and the settings in which they differ.
+    Losses compare where the letters after them are equal; bits per byte compare for the same held-out text.
     """
+    if delete:
+        if png is not None or json:
+            raise UsageError("--delete goes with the names of runs alone")
+        return delete_runs(names)
     from foretell.runs.summary import differing_settings, warning_about
     from foretell.session.plots import check_can_draw, write_png
 
@@ -43,14 +53,40 @@ def runs(
         show_list([summary for summary, _ in summarized], labels, marked=not folder)
         if not folder:
             show_comparison([run.metrics() for _, run in summarized], labels, differences)
+    return None
+
+
+def delete_runs(names: tuple[str, ...]) -> None:
+    """Delete runs, each after a yes to a question on stderr; a run that is training is refused."""
+    from foretell.files import format_bytes, remove_directory
+    from foretell.runs.find import find_run
+    from foretell.runs.lock import held
+
+    if not names:
+        raise UsageError("--delete needs the names of the runs to delete")
+    for run in [find_run(name) for name in names]:
+        with held(run.directory):
+            if run.directory.is_symlink():
+                raise UsageError(f"{run.directory} is a link; delete the run that it leads to")
+            size = format_bytes(sum(path.stat().st_size for path in run.directory.rglob("*") if path.is_file()))
+            if not confirmed(f"delete {run.directory} with all its checkpoints and metrics, {size}? [y/N] "):
+                note(f"kept        {run.directory}")
+                continue
+            remove_directory(run.directory)
+        note(f"deleted     {run.directory}")
+
+
+def confirmed(question: str) -> bool:
+    """The answer from standard input; no answer is a no."""
+    messages().print(question, end="")
+    answer = sys.stdin.readline() if sys.stdin is not None else ""
+    return answer.strip().lower() in ("y", "yes")
 
 
 def choose(names: tuple[str, ...]) -> tuple[Path | None, list[Run]]:
     """The folder to list and the runs in it, or no folder and the named runs."""
-    from foretell.errors import UsageError
-    from foretell.loading import RUNS, find_run
+    from foretell.runs.find import RUNS, find_run, find_runs
     from foretell.runs.run import is_run
-    from foretell.runs.summary import find_runs
     from foretell.session.plots import MARKS
 
     folder = RUNS if not names else Path(names[0])

@@ -16,22 +16,38 @@ from foretell.session.plots import MARKS, METRICS, Metrics, plot, points_of, sha
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
 WIDTH = 80
-NAME, SETTING = 17, 36  # columns
-HEADER = ("size", "weights", "steps", "tokens", "loss", "state", "changed")
-WIDTHS = (6, 7, 11, 6, 6, 10, 10)
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+NAME, SETTING = 14, 36  # columns
+HEADER = ("size", "weights", "steps", "tokens", "loss", "bits", "state", "changed")
+WIDTHS = (6, 7, 9, 6, 7, 5, 10, 8)
 
 
 def show_list(summaries: Sequence[Summary], labels: Sequence[str], *, marked: bool) -> None:
-    """A line for each run, with its mark if curves follow. The loss is the best validation loss."""
+    """A line for each run, with its mark if curves follow. The loss is the best validation loss, bits those per byte.
+
+    Where the losses of all do not compare, those that do have the same letter.
+    """
     console = results()
     if not summaries:
         return
     console.print(f"{'run':<{NAME}}" + columns(HEADER), style="dim")
+    letters = letters_of(summaries)
     for index, (summary, label) in enumerate(zip(summaries, labels, strict=True)):
         name = Text(f"{MARKS[index]} ", style=COLOURS[index]) if marked else Text()
         name.append(fitted(label, NAME - 1 - name.cell_len), style="not dim")
-        name.append(" " * (NAME - name.cell_len) + columns(cells(summary)), style="default")
+        name.append(" " * (NAME - name.cell_len) + columns(cells(summary, letters[index])), style="default")
         console.print(name)
+    if any(letters):
+        console.print("losses with different letters do not compare: their held-out tokens differ", style="dim")
+
+
+def letters_of(summaries: Sequence[Summary]) -> list[str]:
+    """A letter for each run, the same for runs with the same held-out tokens; empty where all losses compare."""
+    digests = [summary.held_out for summary in summaries if summary.best_validation_loss is not None]
+    groups = {digest: LETTERS[index % len(LETTERS)] for index, digest in enumerate(dict.fromkeys(digests))}
+    if len(groups) < 2:
+        return [""] * len(summaries)
+    return [groups[summary.held_out] if summary.best_validation_loss is not None else "" for summary in summaries]
 
 
 def columns(values: Sequence[str]) -> str:
@@ -39,17 +55,19 @@ def columns(values: Sequence[str]) -> str:
     return "".join(f" {value:>{width}}" for value, width in zip(values, WIDTHS, strict=True)).rstrip()
 
 
-def cells(summary: Summary) -> tuple[str, ...]:
+def cells(summary: Summary, letter: str = "") -> tuple[str, ...]:
     """The cells of a run's line after its name."""
     steps = f"{summary.steps}" if summary.state == DONE else f"{summary.step}/{summary.steps}"
-    loss = "-" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}"
+    loss = "-" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}{letter}"
+    bits = "-" if summary.bits_per_byte is None else f"{summary.bits_per_byte:.3f}"
     state = {"stopped early": "early stop"}.get(summary.state, summary.state)
     return (
         fitted(summary.size, WIDTHS[0]),
-        short_number(summary.parameters),
+        "-" if summary.parameters is None else short_number(summary.parameters),
         steps,
         short_number(summary.tokens),
         loss,
+        bits,
         state,
         format_time(summary.changed),
     )
@@ -67,7 +85,7 @@ def short_number(number: float) -> str:
 def format_time(seconds: float) -> str:
     """The time of day, for today; else the date."""
     then, now = time.localtime(seconds), time.localtime()
-    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%Y-%m-%d", then)
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%y-%m-%d", then)
 
 
 def fitted(text: str, width: int) -> str:

@@ -40,7 +40,9 @@ def train(
     minutes: Annotated[float | None, Parameter(help="How long to train; default: at most 10.")] = None,
     steps: Annotated[int | None, Whole, Parameter(help="How many optimizer steps instead.")] = None,
     out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None,
-    resume: Annotated[Literal["auto", "never"], Parameter(help="auto resumes a run that exists.")] = "never",
+    resume: Annotated[
+        Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")
+    ] = "never",
     config: Annotated[Path | None, Parameter(help="A TOML file with the sections below.")] = None,
     start: Annotated[
         str | None, Parameter(name="--from", help="Continue from this MODEL: its weights, shape and tokenizer.")

@@ -14,7 +14,7 @@ from foretell.device import choose_device, choose_training_dtype
 from foretell.files import sync
 from foretell.language_model import load_model
 from foretell.model.init import make_decoder, weight_shapes
-from foretell.pretraining.request import Request, Start, find_start
+from foretell.pretraining.request import Request, Start, find_start, how_to_extend
 from foretell.pretraining.resolve import Facts, check_size_fits, measure_speed, resolve
 from foretell.pretraining.task import ContinuedTextTask, TextTask, describe_training
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
@@ -110,6 +110,8 @@ def resume_session(request: Request, reporter: Reporter) -> Session[TextTask]:
     config = make_section(Config, record["config"], str(run.directory))
     text = open_tokens(run.tokens)
     text.store.verify()  # training would not notice a changed id
+    checkpoints = list_checkpoints(run.checkpoints)
+    request.check_not_extended(config.training.steps, checkpoints[-1].step if checkpoints else 0)
     request.check_same_run(config, record, text.tokenizer)
     device, dtype = resumed_precision(record, request.device, request.dtype)
     parts = request.section("training").get("gradient_accumulation_steps")
@@ -119,7 +121,7 @@ def resume_session(request: Request, reporter: Reporter) -> Session[TextTask]:
     run.clear_leftovers()
     if request.minutes is not None:
         logger.info(f"steps       {training.steps:,}, as fixed when the run was started")
-    if not list_checkpoints(run.checkpoints):
+    if not checkpoints:
         logger.info(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
         run.forget_metrics_after(0)
         task = first_task(config, text, find_start(record.get("from"), run.directory), recorded(record))
@@ -129,7 +131,10 @@ def resume_session(request: Request, reporter: Reporter) -> Session[TextTask]:
     task = TextTask(config, text, decoder, recorded(record))
     session = Session(run, task, training, device, dtype, reporter)
     session.restore(checkpoint)
-    logger.info(f"resuming    {run.directory} after step {checkpoint.step:,} of {training.steps:,}")
+    if checkpoint.step >= training.steps:
+        logger.info(f"finished    {run.directory} has all its {training.steps:,} steps; {how_to_extend(run.directory)}")
+    else:
+        logger.info(f"resuming    {run.directory} after step {checkpoint.step:,} of {training.steps:,}")
     return session
 
 

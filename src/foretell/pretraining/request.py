@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import shlex
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from foretell.model.init import empty_decoder
 from foretell.model.presets import preset
 from foretell.pretraining.tokens import Source
 from foretell.runs.run import RESUMABLE
+from foretell.session.failures import command_name
 from foretell.text import Tokenizer
 
 MOST_MINUTES = 10 * 525_600
@@ -95,6 +97,11 @@ def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:
             f"{run} was started from {start.argument}, which has other weights now; start again with another --out"
         )
     return start
+
+
+def how_to_extend(run: Path) -> str:
+    """How a run is trained beyond its last step."""
+    return f"to train it further: {command_name()} train DATA --from {shlex.quote(str(run))}"
 
 
 @dataclass(frozen=True)
@@ -216,6 +223,15 @@ class Request:
             check_expressible(model, find_family(self.exportable))
 
     # --- resuming ----------------------------------------------------------------------------------------------------
+
+    def check_not_extended(self, steps: int, done: int) -> None:
+        """Refuse more steps than the run was started with: the learning rate has followed its schedule to the end."""
+        if self.steps is not None and self.steps > steps:
+            state, more = "finished" if done >= steps else "to end", self.steps - steps
+            raise ConfigError(
+                f"{self.out} is {state} after {steps:,} steps, where its schedule ends; "
+                f"{how_to_extend(self.out)} --steps {more}"
+            )
 
     def check_same_run(self, config: Config, record: dict[str, Any], tokenizer: Tokenizer) -> None:
         """Refuse settings, data or models other than those the run was started with; left out, they stay the same."""

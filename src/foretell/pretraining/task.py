@@ -83,7 +83,12 @@ class TextTask(Task):
         return {"tokenizer": self.text.tokenizer.fingerprint}
 
     def record(self) -> dict[str, Any]:
-        return {"config": self.config.model_dump(mode="json"), **self.about, "split": self.text.split_rule}
+        return {
+            "config": self.config.model_dump(mode="json"),
+            **self.about,
+            "parameters": count_parameters(self.config.model),
+            "split": self.text.split_rule,
+        }
 
     def check(self, batch: Batch, dtype: torch.dtype) -> None:
         """Refuse a model that sees the future."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from foretell.config import Config, Section, make_section
 from foretell.errors import CheckpointError
-from foretell.model.cost import count_parameters
+from foretell.files import read_json
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
-from foretell.runs.run import METRICS, RUN, MetricsDigest, Run, is_run
+from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
 
 # If these differ, the tokens of the runs are not the same
 MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
 INCOMPARABLE = "these losses cannot be compared: the runs differ in their data or their tokens"
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
+
+LARGEST_HEADER = 100_000_000  # bytes, as the format says
 
 logger = logging.getLogger(__name__)
 
@@ -26,20 +30,24 @@ logger = logging.getLogger(__name__)
 class Summary:
     """One run. Losses are in nats per token; `changed` is the time of its last write, in seconds since 1970.
 
-    `best_validation_loss` is that of the best checkpoint, which the run's name stands for. A run that is training now
-    is unfinished like one that was interrupted: `changed` tells them apart.
+    `best_validation_loss` is that of the best checkpoint, which the run's name stands for, and `bits_per_byte` the same
+    loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same
+    held-out tokens, and their losses compare. `parameters` is None if neither run.json nor a checkpoint has it. A run
+    that is training now is unfinished like one that was interrupted: `changed` tells them apart.
     """
 
     name: str
     directory: str
     size: str
-    parameters: int
+    parameters: int | None
     data: list[str]
     step: int
     steps: int
     tokens: int
     best_step: int | None
     best_validation_loss: float | None
+    bits_per_byte: float | None
+    held_out: str | None
     state: str
     changed: float
 
@@ -57,20 +65,61 @@ def summarize(run: Run) -> Summary:
     )
     best = min(checkpoints, key=validation_loss, default=None)
     loss = float("inf") if best is None else validation_loss(best)
+    held_out = read_held_out(run)
     return Summary(
         name=run.name,
         directory=str(run.directory),
         size=str(record["size"]),
-        parameters=count_parameters(config.model),
+        parameters=count_parameters(record, checkpoints),
         data=list(record["data"]),
         step=step,
         steps=config.training.steps,
         tokens=int(metrics[-1].get("tokens", 0)) if metrics else 0,
         best_step=best.step if best and loss != float("inf") else None,
         best_validation_loss=None if loss == float("inf") else loss,
+        bits_per_byte=None
+        if loss == float("inf") or held_out is None
+        else loss / math.log(2) * held_out.tokens_per_byte,
+        held_out=None if held_out is None else held_out.digest,
         state=state_of(checkpoints, config),
         changed=last_change(run),
     )
+
+
+def count_parameters(record: dict[str, Any], checkpoints: list[Checkpoint]) -> int | None:
+    """The number of parameters from run.json; the first version's lacks it, so from the header of saved weights."""
+    if type(record.get("parameters")) is int:
+        return record["parameters"]
+    try:
+        with (checkpoints[-1].directory / "model.safetensors").open("rb") as file:
+            header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
+        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
+    except (IndexError, OSError, ValueError, TypeError, KeyError, AttributeError):
+        return None  # no checkpoint, or one whose damage is reported when it is loaded
+
+
+class HeldOut(NamedTuple):
+    """The held-out tokens of a run: how many there are per byte of text, and a hash of them and of the tokenizer."""
+
+    tokens_per_byte: float
+    digest: str
+
+
+def read_held_out(run: Run) -> HeldOut | None:
+    """What tokens/index.json says about the validation text; None without one. `foretell train` checks it in full."""
+    path = run.tokens / "index.json"
+    if not path.is_file():
+        return None
+    index = read_json(path)
+    try:
+        split = index["splits"]["validation"]
+        if not split["bytes"] or not split["tokens"]:
+            return None
+        content = [index["tokenizer"], *(shard["sha256"] for shard in split["shards"])]
+        digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+        return HeldOut(split["tokens"] / split["bytes"], digest)
+    except (KeyError, TypeError):
+        raise CheckpointError(f"{path} is damaged: it does not describe the held-out text") from None
 
 
 def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints: list[Checkpoint]) -> None:
@@ -100,14 +149,6 @@ def last_change(run: Run) -> float:
     """The time of the last metric or checkpoint, or of the record if there is neither."""
     paths = [run.directory / METRICS, run.checkpoints, run.directory / RUN]
     return max(path.stat().st_mtime for path in paths if path.exists())
-
-
-def find_runs(folder: Path) -> list[Run]:
-    """The runs in a folder, by name."""
-    try:
-        return [Run(path) for path in sorted(folder.iterdir()) if is_run(path)]
-    except OSError as error:
-        raise CheckpointError(f"cannot list {folder}: {error.strerror}") from None
 
 
 # --- settings -------------------------------------------------------------------------------------------------------
