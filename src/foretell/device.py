@@ -8,7 +8,7 @@ from typing import Literal
 
 import torch
 
-from foretell.errors import UsageError
+from foretell.errors import UsageError, did_you_mean
 
 DeviceName = Literal["auto", "cpu", "cuda", "mps"]
 DtypeName = Literal["auto", "float32", "bfloat16"]
@@ -20,6 +20,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def choose_device(name: DeviceName = "auto") -> torch.device:
     """The named device, or the best available one; raises `UsageError` for a device that is missing."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    check_name("device", name, ("auto", *available))
     if name == "auto":
         return torch.device(next(kind for kind, is_available in available.items() if is_available))
     if not available[name]:
@@ -30,6 +31,7 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
 
 def choose_inference_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
     """The named dtype; `auto` is float32 on a CPU, where bfloat16 is not faster for one row, and bfloat16 on a GPU."""
+    check_name("dtype", name, ("auto", *DTYPES))
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16
     return DTYPES[name]
@@ -37,9 +39,16 @@ def choose_inference_dtype(name: DtypeName, device: torch.device) -> torch.dtype
 
 def choose_training_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
     """The dtype of matrix products in training; `auto` is bfloat16 where the processor has instructions for it."""
+    check_name("dtype", name, ("auto", *DTYPES))
     if name == "auto":
         return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
     return DTYPES[name]
+
+
+def check_name(what: str, name: str, known: tuple[str, ...]) -> None:
+    """Refuse a name that is not one of these; what the command line refuses itself can come from Python."""
+    if name not in known:
+        raise UsageError(f"unknown {what} {name!r}{did_you_mean(str(name), known)}; known: {', '.join(known)}")
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:

@@ -152,7 +152,7 @@ TABLE = [
     (["score", "acme/tiny", "The"], 1, ["acme/tiny", "hub:acme/tiny"]),
     (["embed", "RUN", "--file", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
     (["generate", "RUN", "x" * 33], 1, ["33", "32", "--slide"]),
-    (["generate", "RUN", "The", "--max-tokens", "30"], 1, ["32", "--max-tokens 29"]),
+    (["generate", "RUN", "The", "--max-tokens", "31"], 1, ["32", "--max-tokens 30"]),
     (["generate", "RUN", "The", "--max-tokens", "-1"], 2, ["max-tokens", "-1"]),
     (["generate", "RUN", "The", "--temperature", "-0.5"], 2, ["temperature", "-0.5"]),
     (["generate", "RUN", "The", "--temperature", "nan"], 2, ["temperature", "nan"]),

@@ -430,3 +430,22 @@ def test_a_folder_with_an_at_sign_is_a_model(foretell, corpus):
     foretell("train", corpus, *QUICK, "--out", "a@b/r1")
     assert foretell("next", "a@b/r1", "The").code == 0
     assert foretell("next", "a@b/r1@last", "The").code == 0
+
+
+@pytest.mark.parametrize("option", [["--steps", "9" * 20], ["--minutes", "1e30"], ["--minutes", "nan"]])
+def test_absurd_lengths_are_refused(foretell, corpus, option):
+    outcome = foretell("train", corpus, *TOY, "--kind", "bytes", *option, "--out", "x")
+    assert outcome.code == 2
+    assert option[0].removeprefix("--") in outcome.last_line
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["Well-being, 2nd: it\u2019s \u201cThe old man\u201d said.\n", "# a_b\nThe end of it\n", "1 2 3 4\n"]
+)
+def test_the_suggested_prompt_is_in_the_text(foretell, tmp_path, text):
+    (tmp_path / "x.txt").write_text(text * 200)
+    outcome = foretell("train", "x.txt", *QUICK, "--out", "x")
+    assert outcome.code == 0, outcome.err
+    prompt = outcome.out.rstrip().rpartition('generate x "')[2].rstrip('"')
+    assert prompt in text or text.startswith("1")

@@ -23,7 +23,7 @@ OPTIONS = {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         "--from",
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
-        *("--report", "--show-batch", "--help-config", "--json"),
+        *("--report", "--show-batch", "--help-config", "--strict", "--json"),
     },
     "runs": {"--png", "--json"},
     "generate": {
@@ -32,7 +32,7 @@ OPTIONS = {
     },
     "next": {"--file", "--top", "--at", "--every", "--json", "--device", "--dtype"},
     "score": {"--file", "--json", "--device", "--dtype"},
-    "evaluate": {"--task", "--stride", "--text-field", "--json", "--device", "--dtype"},
+    "evaluate": {"--task", "--stride", "--text-field", "--limit", "--json", "--device", "--dtype"},
     "embed": {"--file", "--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
     "explain": {

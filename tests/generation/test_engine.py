@@ -174,7 +174,7 @@ def test_without_max_tokens_each_sequence_continues_until_the_context_is_full(de
     ("prompt", "max_tokens", "options", "error", "message"),
     [
         ([1] * 17, None, {}, ContextLengthError, "the prompt has 17 tokens and the model's context is 16"),
-        ([1] * 10, 7, {}, ContextLengthError, "10 tokens and 7 new ones do not fit .* at most --max-tokens 6"),
+        ([1] * 10, 8, {}, ContextLengthError, "10 tokens and 8 new ones do not fit .* at most --max-tokens 7"),
         ([], 5, {}, UsageError, "the prompt is empty"),
         ([], 5, {"context_shift": True}, UsageError, "the prompt is empty"),
         ([1], -1, {}, UsageError, "max-tokens must be 0 or more, not -1"),

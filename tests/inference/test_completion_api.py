@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+import re
+
 import pytest
 
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
 from foretell.inference.completion import Completion, SamplingOptions, generate, stream
+from foretell.inference.query import next_tokens
 from foretell.language_model import LanguageModel
+from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
+from foretell.pretraining.train import train
 from foretell.text import train_tokenizer
 
 
@@ -51,7 +57,7 @@ def test_a_stop_string_may_be_given_alone(model):
 @pytest.mark.parametrize(
     ("arguments", "options", "error", "message"),
     [
-        (("x" * 60, 10), {}, ContextLengthError, "--max-tokens 4"),
+        (("x" * 60, 10), {}, ContextLengthError, "--max-tokens 5"),
         (("x",), {"stop": ""}, UsageError, "a stop string is empty"),
         (("x",), {"temprature": 1}, ConfigError, "unknown key 'temprature', did you mean 'temperature'?"),
         (("x",), {"top_p": 2}, ConfigError, "top_p = 2: input should be less than or equal to 1"),
@@ -69,3 +75,37 @@ def test_a_completion_prints_as_text_and_shows_as_html():
     assert "a &lt;b" in completion._repr_html_()
     assert "c\n&amp; d" in completion._repr_html_()
     assert len(repr(Completion("p" * 500, "t" * 500, list(range(500)), "length"))) < 150
+
+
+def test_a_full_context_predicts_one_token(model):
+    prompt = "x" * model.config.context_length
+    completion = generate(model, prompt, 1, temperature=0)
+    assert completion.token_ids == [next_tokens(model, prompt, top=1)[0].tokens[0].id]
+    assert generate(model, prompt[:-1], 2, temperature=0).finish_reason == "length"
+    with pytest.raises(ContextLengthError, match="at most --max-tokens 1"):
+        generate(model, prompt, 2)
+    with pytest.raises(ContextLengthError, match="--max-tokens 1"):
+        generate(model, prompt)
+
+
+def test_a_model_is_copied_while_it_generates(model):
+    pieces = stream(model, "some", 40, temperature=0)
+    next(pieces)
+    copied = copy.deepcopy(model)
+    assert "".join(pieces) in generate(model, "some", 40, temperature=0).text
+    assert generate(copied, "some", 40, temperature=0) == generate(model, "some", 40, temperature=0)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "x"}, "unknown device 'x'; known: auto, cuda, mps, cpu"),
+        ({"device": "cpuu"}, "unknown device 'cpuu', did you mean 'cpu'"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'"),
+    ],
+)
+def test_an_unknown_device_or_dtype_is_named(options, message):
+    with pytest.raises(UsageError, match=re.escape(message)):
+        load("primer", **options)
+    with pytest.raises(UsageError, match=re.escape(message)):
+        train(None, steps=1, **options)

@@ -106,7 +106,7 @@ class Bottleneck(nn.Module):
 
 
 class Undeclared(nn.Module):
-    """A module that says nothing about itself."""
+    """A module without a description."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class Undeclared(nn.Module):
 
 
 class PlainAttention(nn.Module):
-    """An attention core that says nothing about itself."""
+    """An attention core without a description."""
 
     def __init__(self, core: nn.Module):
         super().__init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import logging
 import random
@@ -79,7 +80,7 @@ def test_a_changed_byte_in_run_json_is_always_noticed(run: Run) -> None:
     for _ in range(200):
         path.write_bytes(damaged(content, rng))
         try:
-            assert run.record() == record  # only white space, which says nothing
+            assert run.record() == record  # only white space
             passed += 1
         except CheckpointError as error:
             assert "run.json" in str(error)
@@ -137,6 +138,22 @@ def test_a_run_whose_record_is_lost_is_never_advised_to_be_removed(run: Run, mon
             action()
         assert "remove" not in str(raised.value)
     assert load("run/checkpoints/step-000004", "cpu").decoder is not None
+
+
+def test_a_marker_that_cannot_be_removed_does_not_block_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """EBUSY, as some network file systems answer."""
+
+    def busy(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "unlink", busy)
+    new = Run.create(tmp_path / "new")
+    new.write_record(Run(FROZEN).record(), {})
+    new.clear_leftovers()
+    assert new.record()["size"] == Run(FROZEN).record()["size"]
+    assert "preparing.json: Device or resource busy; it does no harm" in caplog.text
 
 
 # --- a short fuzzer -------------------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def test_a_reporter_that_cannot_write_goes_quiet_and_training_goes_on(
     session.go()
     assert reporter.events == 1
     assert session.run.at("last").step == session.training.steps
-    assert "ClosedTerminal cannot write ([Errno 5] Input/output error); training goes on without it" in caplog.text
+    assert "ClosedTerminal cannot write ([Errno 5] Input/output error); training continues without it" in caplog.text
 
 
 def test_non_finite_weights_are_never_saved(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:

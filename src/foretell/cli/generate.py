@@ -63,7 +63,9 @@ def generate(
         ),
     ] = None,
     seed: Annotated[
-        int | None, Whole, Parameter(help="The same seed writes the same text; default: 1.", show_default=False)
+        int | None,
+        Whole,
+        Parameter(help="The same seed and prompts give the same text; default: 1.", show_default=False),
     ] = None,
     context_shift: Annotated[
         bool, Flag, Parameter(name="--slide", help="When the context is full, continue from its last half.")

@@ -3,6 +3,7 @@
     documents      Document: a text with its source, in memory or in a file too large to hold
     sources        read files, folders and standard input as documents
     records        the texts in one file: lines, JSON Lines, JSON lists, tables
+    compressed     files compressed with gzip, bzip2, xz or zstd
     corpora        the embedded corpus: the reference topics inside Python
     questions      multiple-choice questions and text endings for evaluation
     split          the split into training and validation text

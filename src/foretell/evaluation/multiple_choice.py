@@ -70,7 +70,7 @@ class EndingResult:
 
 def evaluate_choices(model: LanguageModel, questions: list[Question], progress: Progress = silent) -> ChoiceResult:
     """Answer every question. Raises DataError for a choice that does not fit the context."""
-    groups = [continuation_rows(model, question.query, question.choices, question.where) for question in questions]
+    groups = [question_rows(model, question) for question in questions]
     scored = iter(score_rows(model, [row for group in groups for row in group], progress))
     answers = [_answer(question, [next(scored).logprob for _ in question.choices]) for question in questions]
     pairs = list(zip(answers, questions, strict=True))
@@ -80,8 +80,16 @@ def evaluate_choices(model: LanguageModel, questions: list[Question], progress: 
     return ChoiceResult(answers, *plain, *normalised, cut)
 
 
+def question_rows(model: LanguageModel, question: Question) -> list[ContinuationRow]:
+    """One row for each choice: the choice after the question, or the ending after question and choice."""
+    if question.ending is None:
+        return continuation_rows(model, question.query, question.choices, question.where)
+    contexts = [question.query + choice for choice in question.choices]
+    return [continuation_rows(model, context, [question.ending], question.where)[0] for context in contexts]
+
+
 def _answer(question: Question, logprobs: list[float]) -> Answer:
-    sizes = [len(choice.encode()) for choice in question.choices]
+    sizes = [len((question.ending or choice).encode()) for choice in question.choices]
     per_byte = [logprob / size for logprob, size in zip(logprobs, sizes, strict=True)]
     return Answer(logprobs, logprobs.index(max(logprobs)), per_byte.index(max(per_byte)))
 

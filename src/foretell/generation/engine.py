@@ -110,10 +110,10 @@ def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int |
                 f"the prompt has {length} tokens and the model's context is {limit}; shorten it, or use --slide to "
                 "continue from its tail"
             )
-        elif length + (max_tokens or 0) > limit:
+        elif length + (max_tokens or 0) > limit + 1:  # the last token is predicted, and not read
             raise ContextLengthError(
                 f"a prompt of {length} tokens and {max_tokens} new ones do not fit the model's context of {limit}; ask "
-                f"for at most --max-tokens {limit - length}, or use --slide"
+                f"for at most --max-tokens {limit + 1 - length}, or use --slide"
             )
 
 

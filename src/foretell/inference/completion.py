@@ -191,7 +191,8 @@ class Completer:
         context_length = self.model.config.context_length
         if longest == context_length:
             raise ContextLengthError(
-                f"the prompt fills the model's context of {context_length}; shorten it, or use --slide"
+                f"the prompt fills the model's context of {context_length}; shorten it, use --slide, or ask for one "
+                "token with --max-tokens 1"
             )
         return min(DEFAULT_TOKENS, max(0, context_length - longest))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from foretell.model.cost import count_parameters
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run, is_run
 
+# If these differ, the tokens of the runs are not the same
+MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
+INCOMPARABLE = "these losses cannot be compared: the runs differ in their data or their tokens"
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
 
 logger = logging.getLogger(__name__)
@@ -118,6 +121,11 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     settings = [settings_of(run) for run in runs]
     by_name = {name: [each[name] for each in settings] for name in settings[0]}
     return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
+
+
+def warning_about(differences: Mapping[str, Any]) -> str:
+    """The line for runs whose losses cannot be compared, given the settings in which they differ; empty for others."""
+    return INCOMPARABLE if any(name in differences for name in MEASURES) else ""
 
 
 def settings_of(run: Run) -> dict[str, Any]:

@@ -20,7 +20,7 @@ Show = Callable[[str], None]
 
 
 class NotebookReporter(Reporter):
-    """Shows a training as HTML that is replaced as it goes on; without `show`, by IPython."""
+    """Shows a training as HTML that is replaced as new figures come; without `show`, by IPython."""
 
     def __init__(self, show: Show | None = None):
         self.show = show or ipython_output()

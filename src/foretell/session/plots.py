@@ -108,8 +108,8 @@ def check_can_draw(path: Path | None) -> None:
         raise UsageError("--png needs matplotlib: pip install 'foretell[plot]'")
 
 
-def write_png(path: Path, runs: Sequence[tuple[str, Metrics]]) -> None:
-    """Training and validation loss of named runs as a PNG, each run in one colour."""
+def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "") -> None:
+    """Training and validation loss of named runs as a PNG, each run in one colour, with a warning as its title."""
     figure_class = import_figure(path)
     axis = shared_axis([metrics for _, metrics in runs])
     figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
@@ -122,7 +122,9 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]]) -> None:
         axes.plot(
             *zip(*validation or [(math.nan, math.nan)], strict=True), "o-", color=colour, label=name, ms=3, lw=1.3
         )
-    axes.set(xlabel=axis, ylabel="loss (nats per token); training pale, validation dotted")
+    axes.set(xlabel=axis, ylabel="loss (nats per token); training pale, validation with dots")
+    axes.set_title(warning, color="firebrick", fontsize=9)
+    axes.xaxis.get_major_locator().set_params(integer=True)  # else a curve of five steps has ticks at 1.5 and 2.5
     axes.grid(alpha=0.3)
     axes.legend()
     try:

@@ -56,7 +56,7 @@ class Reporters(Reporter):
                 event(reporter)
             except (OSError, ValueError) as error:  # ValueError: the stream is closed
                 self.reporters.remove(reporter)
-                logger.warning(f"{type(reporter).__name__} cannot write ({error}); training goes on without it")
+                logger.warning(f"{type(reporter).__name__} cannot write ({error}); training continues without it")
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
         self._each(lambda reporter: reporter.tokenizing(done, total, seconds))

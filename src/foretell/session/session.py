@@ -95,7 +95,7 @@ class Session(Generic[AnyTask]):
         self._metrics_digest = MetricsDigest(self.run.metrics())
         if state.get("metrics", self._metrics_digest.value) != self._metrics_digest.value:  # the first version has none
             logger.warning(
-                f"{self.run.directory / METRICS} is not as it was written: its curves may be wrong; training goes on"
+                f"{self.run.directory / METRICS} is not as it was written: its curves may be wrong; training continues"
             )
         self.check()
 
