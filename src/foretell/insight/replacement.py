@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from foretell.errors import UsageError
+from foretell.insight.own_thread import OwnThread
 from foretell.model.structure import Source, Value
 
 Change = Callable[[Tensor], Tensor]
@@ -30,16 +31,20 @@ def without_heads(*heads: int) -> Change:
     return change
 
 
-def replace_value(module: nn.Module, value: Value, replacement: Replacement) -> RemovableHandle:
-    """Replace a value that is found at this module in every call until the handle is removed."""
+def replace_value(module: nn.Module, value: Value, replacement: Replacement, thread: OwnThread) -> RemovableHandle:
+    """Replace a value that is found at this module in every call of a thread until the handle is removed."""
 
     def changed(old: Tensor) -> Tensor:
         return fit(replacement if isinstance(replacement, Tensor) else replacement(old), old, value.name)
 
     def change_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        if not thread.is_current():
+            return inputs
         return put(inputs, value.index, changed(inputs[value.index]))
 
     def change_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
+        if not thread.is_current():
+            return output
         if value.source is Source.PART:
             return put(output, value.index, changed(output[value.index]))
         return changed(output)

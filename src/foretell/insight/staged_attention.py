@@ -20,6 +20,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from foretell.insight.own_thread import OwnThread
 from foretell.model.attention import CORE, attention_scores, hide, per_query_head
 from foretell.model.description import Declared
 from foretell.model.mask import Mask
@@ -41,7 +42,8 @@ def mix(weights: Tensor, value: Tensor) -> Tensor:
 class StagedAttention(nn.Module):
     """An attention core that exposes each step of softmax(Q K' / sqrt(E)) V as the output of a submodule.
 
-    Hooks can then record or replace every step. It keeps the weight dropout of the core it replaces.
+    Hooks can then record or replace every step. It keeps the weight dropout of the core it replaces. Calls of other
+    threads than the one that made it go to that core.
     """
 
     description = CORE.changed(
@@ -52,9 +54,12 @@ class StagedAttention(nn.Module):
     def __init__(self, replaced: nn.Module):
         super().__init__()
         self.scores, self.scaled, self.masked, self.weights = (nn.Identity() for _ in STAGES)
+        self.replaced, self.thread = (replaced,), OwnThread()  # in a tuple: it is not a part of this module
         self.dropout = dict(replaced.named_children()).get("dropout", nn.Identity())
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        if not self.thread.is_current():
+            return self.replaced[0](query, key, value, mask)
         with torch.autocast(query.device.type, enabled=False):
             scores = self.scores(attention_scores(query, key))  # (B, H, T, S)
             scaled = self.scaled(scores / math.sqrt(query.shape[-1]))

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from foretell.errors import UsageError
 from foretell.insight.address import parse_address
 from foretell.insight.compiled import run_eagerly
+from foretell.insight.own_thread import OwnThread
 from foretell.insight.recorded_values import DEFAULT_BYTES, Budget, RecordedValues, element_bytes, save_values
 from foretell.insight.replacement import Replacement, replace_value
 from foretell.insight.staged_attention import STAGES, StagedAttention
@@ -54,6 +55,7 @@ class Trace:
     gradients: also record, under `grad:<name>`, the gradient of each selected value in the last backward. Attention
     scores and weights then come from an explicit core; a norm's mean and variance have no gradient.
     budget_bytes: the limit for recorded values; a pass or call that would exceed it raises `UsageError`.
+    Only calls of the thread that entered the block are recorded and changed; other threads get the model as it is.
     notes: lines about what the trace changed in the pass; they also go to this module's logger.
     """
 
@@ -81,7 +83,7 @@ class Trace:
 
     def __enter__(self) -> Self:
         self.notes, self._values, self._ids = [], RecordedValues(Budget(self.budget_bytes)), []
-        self.structure = model_structure(self.decoder)
+        self.structure, self._thread = model_structure(self.decoder), OwnThread()
         with ExitStack() as stack:
             stack.enter_context(run_eagerly(self.decoder, self.notes))
             if cores := self._cores_to_open():
@@ -172,7 +174,7 @@ class Trace:
         value = self.structure[name]
         if value.is_derived:
             raise UsageError(f"{name} cannot be replaced; replace the output of {name.rpartition('.')[0]} instead")
-        return replace_value(self.decoder.get_submodule(value.module), value, replacement)
+        return replace_value(self.decoder.get_submodule(value.module), value, replacement, self._thread)
 
     def _recorded(self, names: Sequence[str]) -> list[Value]:
         """The values to record for these names, each once: of a derived one, its operands."""
@@ -191,7 +193,7 @@ class Trace:
     def _record(self, values: list[Value], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         # Inside a backward, activation checkpointing repeats calls that were recorded already.
         # torch's own checkpointing tests it this way; there is no public function
-        if torch._C._current_graph_task_id() != -1:
+        if torch._C._current_graph_task_id() != -1 or not self._thread.is_current():
             return
         for value in values:
             tensor = value.read(inputs, output)
@@ -207,6 +209,8 @@ class Trace:
         return [self.tokenizer.text_of(token_id) for token_id in self._ids[0][row].tolist() if token_id < size]
 
     def _foresee(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not self._thread.is_current():
+            return
         self._ids.append(inputs[0])
         size = element_bytes(self.decoder.embed.token.weight)
         values = self._recorded(self.selected)

@@ -17,6 +17,7 @@ from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
+from foretell.model.logits import LOGITS_AT_ONCE
 from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Part, Table
 from foretell.typesetting.notebook import Shown
@@ -110,21 +111,25 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
     with Trace(model, model_structure(model.decoder).stream) as trace:
         prediction.logits()
     *_, last = trace.names()
-    final = _read(model, trace[last][0, positions])  # (P, V)
-    winners = final.argmax(-1).tolist()
+    first: list[TokenProbability] = []
     readings: list[list[LensReading]] = [[] for _ in positions]
-    for name in trace.names():  # one at a time, since all of them are (L + 1, P, V)
-        logprobs = _read(model, trace[name][0, positions])
-        for row, winner, collected in zip(logprobs, winners, readings, strict=True):
-            collected.append(_reading(model, name, row, winner, top))
+    # Some positions of one stream at a time, since the logits of all streams are (L + 1, P, V)
+    for part in torch.arange(len(positions)).split(max(1, LOGITS_AT_ONCE // model.config.vocab_size)):
+        at_part = [positions[index] for index in part.tolist()]
+        final = _read(model, trace[last][0, at_part])  # (n, V)
+        first += [model.top_tokens(row, 1)[0] for row in final]
+        winners = final.argmax(-1).tolist()
+        for name in trace.names():
+            logprobs = _read(model, trace[name][0, at_part])
+            for index, row, winner in zip(part.tolist(), logprobs, winners, strict=True):
+                readings[index].append(_reading(model, name, row, winner, top))
     texts = [model.tokenizer.decode(prediction.ids[: position + 1]) for position in positions]
-    first = [model.top_tokens(row, 1)[0] for row in final]
     return LogitLens([LensPosition(*parts) for parts in zip(positions, texts, first, readings, strict=True)])
 
 
 def _read(model: LanguageModel, stream: Tensor) -> Tensor:
     """Log-probabilities (P, V) of the next token, from the stream (P, D)."""
-    return lens_logits(model.decoder, stream)[:, : model.tokenizer.vocab_size].double().log_softmax(-1)
+    return model.log_probabilities(lens_logits(model.decoder, stream))
 
 
 def _reading(model: LanguageModel, name: str, logprobs: Tensor, winner: int, top: int) -> LensReading:
