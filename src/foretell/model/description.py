@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 OWN_INPUT = "x"  # in `reads`: what the module itself is given
+STATISTIC = "statistic"  # dims of one number per vector
 RETURNED = "returned"  # formula of a value inside a module that is the module's own output
 UNKNOWN_FORMULA = "unknown"  # formula of a value whose class, or whose inputs, nobody has declared
 
@@ -35,7 +36,10 @@ class Declared:
 
 @dataclass(frozen=True)
 class Derivation:
-    """A value that no module returns, computed from the inputs `needs` of one module's call."""
+    """A value that no module returns, computed from the inputs `needs` of one module's call.
+
+    dims: size letters, or STATISTIC: those of the module's output, with 1 for the last. formula: as in `Description`.
+    """
 
     compute: Callable[..., Tensor]
     needs: tuple[str, ...]

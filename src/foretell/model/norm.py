@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.model.description import Derivation, Description
+from foretell.model.description import STATISTIC, Derivation, Description
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class LayerNorm(nn.LayerNorm):
     description = Description(
         formula="layer_norm",
         derived={
-            "mean": Derivation(mean, ("x",), "statistic", "mean"),
-            "variance": Derivation(variance, ("x",), "statistic", "variance"),
+            "mean": Derivation(mean, ("x",), STATISTIC, "mean"),
+            "variance": Derivation(variance, ("x",), STATISTIC, "variance"),
         },
         saved_as_given=("x",),
     )
@@ -80,7 +80,7 @@ class RMSNorm(nn.RMSNorm):
 
     description = Description(
         formula="rms_norm",
-        derived={"mean_square": Derivation(mean_square, ("x",), "statistic", "mean_square")},
+        derived={"mean_square": Derivation(mean_square, ("x",), STATISTIC, "mean_square")},
         saved_as_given=("x",),
     )
 

@@ -8,25 +8,19 @@ needs more than the declaration says refuses it by name.
 
 from __future__ import annotations
 
-import logging
 import math
-from collections import OrderedDict
-from collections.abc import Generator, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from foretell.config import ModelConfig
-from foretell.errors import UsageError
 from foretell.model.decoder import Decoder
-from foretell.model.description import OWN_INPUT, UNKNOWN_FORMULA, Declared, Derivation, Description
-
-logger = logging.getLogger(__name__)
+from foretell.model.description import OWN_INPUT, STATISTIC, UNKNOWN_FORMULA, Declared, Derivation, Description
+from foretell.model.measured_dims import measured_dims
 
 UNDECLARED = Description()
 # Classes of torch's own, which cannot carry a description; looked up along the class hierarchy
@@ -41,7 +35,6 @@ TORCH_CLASSES: dict[type[nn.Module], Description] = {
 }
 PASSED_ON = ("", "identity", "replacement")  # formulas of values that are the last of what they read
 IDS, POSITIONS = "ids", "positions"  # what a pass begins with; not values of a module
-UNKNOWN_SIZE = "N"  # the letter of a dimension that no class has declared and that could not be measured
 
 
 class Source(Enum):
@@ -354,7 +347,7 @@ class Collector:
         for name, derivation in description.derived.items():
             if name in children:  # a module of that name returns it
                 continue
-            letters = (*dims[:-1], "1") if derivation.dims == "statistic" else tuple(derivation.dims.split())
+            letters = (*dims[:-1], "1") if derivation.dims == STATISTIC else tuple(derivation.dims.split())
             operands = tuple(inputs[need] for need in derivation.needs)
             named = tuple(operand.name for operand in operands if operand.name in self.values)
             own, reads = join(path, name), named or self.values[path].reads
@@ -370,72 +363,6 @@ class Collector:
 
 
 # Two texts of unequal lengths, in unequal numbers of rows: the letter of a size that differs between them
-ROWS, LENGTHS = (2, 3), (3, 4)
-VARYING = {ROWS: "B", LENGTHS: "T", (ROWS[0] * LENGTHS[0], ROWS[1] * LENGTHS[1]): "B*T"}
-
-
-def measured_dims(decoder: Decoder) -> dict[str, tuple[str, ...]]:
-    """The dims of every module's output, found by two passes on the meta device; empty if the model cannot run there.
-
-    Sizes that do not depend on the text are numbers.
-    """
-    try:
-        first, second = (output_shapes(decoder, *sizes) for sizes in zip(ROWS, LENGTHS, strict=True))
-    except UsageError:
-        raise
-    except Exception as error:  # a module may do anything; without this, one that reads its data could not be traced
-        logger.info(
-            f"undeclared modules cannot run without data ({type(error).__name__}: {error}); the memory for their "
-            "values is counted when they are recorded, not before"
-        )
-        return {}
-    dims = {
-        path: tuple(letter_of(*pair) for pair in zip(shape, second.get(path, ()), strict=False))
-        for path, shape in first.items()
-    }
-    return {path: () if UNKNOWN_SIZE in letters else letters for path, letters in dims.items()}
-
-
-def letter_of(first: int, second: int) -> str:
-    """The letter of a size that was measured in two passes, or the number if it is the same in both."""
-    return str(first) if first == second else VARYING.get((first, second), UNKNOWN_SIZE)
-
-
-def output_shapes(decoder: Decoder, rows: int, length: int) -> dict[str, tuple[int, ...]]:
-    """The shape of each module's output tensor in a pass over ids (rows, length), without weights or arithmetic."""
-    if length > decoder.config.context_length:
-        raise UsageError(f"a context of {decoder.config.context_length} is too short to examine undeclared modules")
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def remember(path: str):
-        def hook(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
-            if isinstance(output, Tensor):
-                shapes[path] = tuple(output.shape)
-
-        return hook
-
-    state = {path: tensor.to("meta") for path, tensor in (*decoder.named_parameters(), *decoder.named_buffers())}
-    with without_hooks(decoder), torch.no_grad():
-        for path, module in decoder.named_modules():
-            module.register_forward_hook(remember(path))
-        functional_call(decoder, state, (torch.zeros(rows, length, dtype=torch.long, device="meta"),))
-    return shapes
-
-
-@contextmanager
-def without_hooks(model: nn.Module) -> Generator[None]:
-    """Suspend all hooks of a model's forward inside the block, such as those of a trace, and drop those added in it.
-
-    torch has no public way to do this.
-    """
-    hooks = [(module, module._forward_pre_hooks, module._forward_hooks) for module in model.modules()]
-    try:
-        for module, _, _ in hooks:
-            module._forward_pre_hooks, module._forward_hooks = OrderedDict(), OrderedDict()
-        yield
-    finally:
-        for module, before, after in hooks:
-            module._forward_pre_hooks, module._forward_hooks = before, after
 
 
 def join(path: str, name: str) -> str:

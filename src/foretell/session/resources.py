@@ -45,7 +45,7 @@ def device_memory(device: torch.device) -> DeviceMemory:
 
 
 def state_bytes(shapes: Shapes, training: TrainingConfig) -> int:
-    """Bytes of weights, gradients and the moments of the configured optimizer; a frozen weight has neither of both."""
+    """Bytes of weights, gradients and the moments of the optimizer; a frozen weight has no gradient and no moments."""
     return sum(
         math.prod(shape)
         * FLOAT_BYTES

@@ -25,6 +25,9 @@ from foretell.session.task import Task
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
 
+OWN_STATE = {  # entries of training.json
+    *("step", "tokens", "seed", "schedule", "validation_loss", "configuration", "evaluation", "metrics", "progress"),
+}
 SEPARATOR = "\n\n" + "-" * 40 + "\n\n"  # between the samples of one step
 
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -77,10 +80,10 @@ class Session(Generic[AnyTask]):
         """Continue from a checkpoint whose weights the model already has."""
         state = checkpoint.training()
         for name, value in self.task.fingerprints().items():
-            if state[name] != value:
+            if state.get(name) != value:
                 raise CheckpointError(
-                    f"{checkpoint.directory} was trained with {name} {state[name]}, and this run has {value}; start "
-                    "again with another --out"
+                    f"{checkpoint.directory} was trained with {name} {state.get(name)}, and this run has {value}; "
+                    "start again with another --out"
                 )
         if state.get("configuration", self.configuration) != self.configuration:  # the first checkpoints have none
             raise CheckpointError(
@@ -198,7 +201,7 @@ class Session(Generic[AnyTask]):
         elapsed = progress.seconds - seconds
         speed = (progress.tokens - tokens) / elapsed if elapsed > 0 else None
         figures = list(self._figures.items()) if self._evaluated_step == progress.step else []
-        return {
+        own = {
             "step": progress.step,
             "tokens": progress.tokens,
             "loss": progress.loss,
@@ -209,8 +212,10 @@ class Session(Generic[AnyTask]):
             "seconds": round(progress.seconds, 3),
             "mfu": self.meter.mfu(speed, progress.seconds),
             "peak_memory_bytes": self.meter.peak_memory_bytes(),
-            **dict(figures[1:]),
         }
+        others = dict(figures[1:])
+        assert not own.keys() & others.keys(), f"figures of a task cannot be called {own.keys() & others.keys()}"
+        return own | others
 
     def sample(self, progress: Progress) -> None:
         """Keep and report the samples of the task, if it has any."""
@@ -248,12 +253,18 @@ class Session(Generic[AnyTask]):
             "seed": self.training.seed,
             "schedule": self.training.schedule,
             "validation_loss": progress.validation_loss,
-            **self.task.fingerprints(),
+            **self.checked_fingerprints(),
             "configuration": self.configuration,
             "evaluation": dict(self._figures),
             "metrics": self._metrics_digest.value,
             "progress": vars(progress),
         }
+
+    def checked_fingerprints(self) -> dict[str, str]:
+        """The fingerprints of the task, whose names must not be those of the session's own entries."""
+        fingerprints = self.task.fingerprints()
+        assert not OWN_STATE & fingerprints.keys(), f"fingerprints cannot be called {OWN_STATE & fingerprints.keys()}"
+        return fingerprints
 
     def check_finite(self, progress: Progress) -> None:
         """Refuse to save non-finite weights, and weights whose validation loss is not finite."""

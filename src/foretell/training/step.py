@@ -13,7 +13,7 @@ from torch import nn
 from foretell.config import TrainingConfig
 from foretell.device import autocast
 from foretell.errors import DivergedError, TrainingError
-from foretell.model.dropout import Dropout
+from foretell.model.dropout import DropoutHost
 
 
 class TrainingBatch(Protocol):
@@ -90,7 +90,7 @@ def iter_micro_batches(batch: AnyBatch, parts: int) -> Iterator[tuple[int, AnyBa
 def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int) -> None:
     """Set the counters that the dropout masks of the next forward pass depend on."""
     for module in objective.modules():
-        if isinstance(module, Dropout):
+        if isinstance(module, DropoutHost):
             rng = module.dropout_rng
             rng.seed, rng.step, rng.first_row = seed, step, first_row
 

@@ -1,0 +1,86 @@
+"""Dims of modules whose class declares none, measured by running a decoder on the meta device."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from foretell.errors import UsageError
+from foretell.model.decoder import Decoder
+
+logger = logging.getLogger(__name__)
+
+UNKNOWN_SIZE = "N"  # the letter of a dimension that no class has declared and that could not be measured
+ROWS, LENGTHS = (2, 3), (3, 4)
+VARYING = {ROWS: "B", LENGTHS: "T", (ROWS[0] * LENGTHS[0], ROWS[1] * LENGTHS[1]): "B*T"}
+
+
+def measured_dims(decoder: Decoder) -> dict[str, tuple[str, ...]]:
+    """The dims of every module's output, found by two passes on the meta device; empty if the model cannot run there.
+
+    Sizes that do not depend on the text are numbers.
+    """
+    try:
+        first, second = (output_shapes(decoder, *sizes) for sizes in zip(ROWS, LENGTHS, strict=True))
+    except UsageError:
+        raise
+    except Exception as error:  # a module may do anything; without this, one that reads its data could not be traced
+        logger.info(
+            f"undeclared modules cannot run without data ({type(error).__name__}: {error}); the memory for their "
+            "values is counted when they are recorded, not before"
+        )
+        return {}
+    dims = {
+        path: tuple(letter_of(*pair) for pair in zip(shape, second.get(path, ()), strict=False))
+        for path, shape in first.items()
+    }
+    return {path: () if UNKNOWN_SIZE in letters else letters for path, letters in dims.items()}
+
+
+def letter_of(first: int, second: int) -> str:
+    """The letter of a size that was measured in two passes, or the number if it is the same in both."""
+    return str(first) if first == second else VARYING.get((first, second), UNKNOWN_SIZE)
+
+
+def output_shapes(decoder: Decoder, rows: int, length: int) -> dict[str, tuple[int, ...]]:
+    """The shape of each module's output tensor in a pass over ids (rows, length), without weights or arithmetic."""
+    if length > decoder.config.context_length:
+        raise UsageError(f"a context of {decoder.config.context_length} is too short to examine undeclared modules")
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def remember(path: str):
+        def hook(_: nn.Module, __: tuple[Any, ...], output: Any) -> None:
+            if isinstance(output, Tensor):
+                shapes[path] = tuple(output.shape)
+
+        return hook
+
+    state = {path: tensor.to("meta") for path, tensor in (*decoder.named_parameters(), *decoder.named_buffers())}
+    with without_hooks(decoder), torch.no_grad():
+        for path, module in decoder.named_modules():
+            module.register_forward_hook(remember(path))
+        functional_call(decoder, state, (torch.zeros(rows, length, dtype=torch.long, device="meta"),))
+    return shapes
+
+
+@contextmanager
+def without_hooks(model: nn.Module) -> Generator[None]:
+    """Suspend all hooks of a model's forward inside the block, such as those of a trace, and drop those added in it.
+
+    torch has no public way to do this.
+    """
+    hooks = [(module, module._forward_pre_hooks, module._forward_hooks) for module in model.modules()]
+    try:
+        for module, _, _ in hooks:
+            module._forward_pre_hooks, module._forward_hooks = OrderedDict(), OrderedDict()
+        yield
+    finally:
+        for module, before, after in hooks:
+            module._forward_pre_hooks, module._forward_hooks = before, after
