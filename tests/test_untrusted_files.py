@@ -145,3 +145,12 @@ def test_weights_that_change_while_they_are_read_are_an_error(change, models, tm
     change(path)
     with pytest.raises(CheckpointError, match="changed while it was read"):
         read_tensor(tensors["trunk.norm.weight"], torch.float32)
+
+
+def test_a_header_of_a_million_empty_tensors_is_refused_before_it_is_parsed(models, tmp_path: Path) -> None:
+    shutil.copytree(models["own"], tmp_path / "model")
+    entries = (f'"{index}":{{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}' for index in range(10**6))
+    header = ("{" + ",".join(entries) + "}").encode()
+    (tmp_path / "model" / WEIGHTS).write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(CheckpointError, match="its header would have"):
+        load(tmp_path / "model", "cpu")
