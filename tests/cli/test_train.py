@@ -346,7 +346,7 @@ LONGER = [*TOY, "--kind", "bytes", "--steps", "60", "--checkpoint-every", "60", 
 def test_training_goes_on_when_its_terminal_is_closed(corpus, tmp_path):
     master, terminal = os.openpty()
     command = [sys.executable, "-m", "foretell", "train", corpus, *LONGER, "--out", "x"]
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=terminal, stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=terminal, stdout=subprocess.DEVNULL, text=True)
     os.close(terminal)
     wait_for(tmp_path / "x" / "metrics.jsonl", process)
     os.close(master)

@@ -128,7 +128,8 @@ def with_resume_value(arguments: list[str]) -> list[str]:
     """`--resume` alone means `--resume auto`."""
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     for index in reversed(range(len(options))):
-        if options[index] == "--resume" and options[index + 1 : index + 2] not in (["auto"], ["never"]):
+        following = options[index + 1 : index + 2]
+        if options[index] == "--resume" and (not following or following[0].startswith("-")):
             arguments = [*arguments[: index + 1], "auto", *arguments[index + 1 :]]
     return arguments
 

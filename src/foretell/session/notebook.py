@@ -68,7 +68,7 @@ class NotebookReporter(Reporter):
 
 def ipython_output() -> Show:
     """An output of the notebook's cell that later calls replace."""
-    from IPython.display import HTML, display  # only where IPython runs already
+    from IPython.display import HTML, display  # pyrefly: ignore[missing-import] - only where IPython runs already
 
     handles: list[Any] = []
 
