@@ -11,8 +11,6 @@ hover over the map.
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import tempfile
 import time
@@ -21,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from measure import Spread, describe_machine, describe_versions, heading, note
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report
+from measure import Spread, note
 from rich.console import Console
-from rich.table import Table
 
 from foretell.insight.page.write_page import PageReport, write_page
 from foretell.language_model import LanguageModel
@@ -40,27 +38,12 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 def main() -> None:
     """Measure and print a table or one JSON object."""
-    arguments = parse_arguments()
+    arguments = make_parser("Size and load time of a page.", "one kind of weights and two openings").parse_args()
     kinds, openings = (["sharp"], 2) if arguments.quick else (["even", "sharp"], 5)
+    report = start_report("page", "playwright") | {"quick": arguments.quick, "tokens": LENGTH}
     with tempfile.TemporaryDirectory() as folder:
-        rows = [measure(kind, openings, Path(folder) / f"{kind}.html") for kind in kinds]
-    report = {
-        "benchmark": "page",
-        "machine": describe_machine(),
-        "versions": describe_versions("playwright"),
-        "quick": arguments.quick,
-        "tokens": LENGTH,
-        "rows": rows,
-    }
-    print(json.dumps(report)) if arguments.json else print_report(report)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Size and load time of a page.")
-    parser.add_argument("--quick", action="store_true", help="one kind of weights and two openings")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
+        report["rows"] = [measure(kind, openings, Path(folder) / f"{kind}.html") for kind in kinds]
+    print_report(report, print_tables, as_json=arguments.json)
 
 
 def measure(kind: str, openings: int, path: Path) -> dict[str, Any]:
@@ -130,16 +113,12 @@ def make_row(kind: str, report: PageReport, written: float, seconds: list[float]
     }
 
 
-def print_report(report: dict[str, Any]) -> None:
+def print_tables(console: Console, report: BenchmarkReport) -> None:
     """The table, for people."""
-    console = Console(highlight=False, width=80)
-    console.print(heading(report["machine"], report["versions"]))
     console.print()
     title = f"The page of GPT-2's shape, {report['tokens']} tokens"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("weights")
-    for column in ("MB", "limit", "s to write", "s to interactive", "limit"):
-        table.add_column(column, justify="right")
+    columns = ("weights", "MB", "limit", "s to write", "s to interactive", "limit")
+    table = make_table(columns, words=("weights",), title=title)
     for row in report["rows"]:
         limits = (f"{LIMITS['megabytes']:.0f}", f"{LIMITS['interactive']:.0f}{'' if row['met'] else ' missed'}")
         shown = str(Spread(**row["seconds_to_interactive"]))

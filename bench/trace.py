@@ -10,16 +10,14 @@ of all attention weights and then computes them; `everything` records every name
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
 import torch
-from measure import Run, Spread, describe_machine, describe_versions, heading, note, time_interleaved
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
+from measure import Run, Spread, note, time_interleaved
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from foretell.device import DTYPES
@@ -36,29 +34,13 @@ LIMITS = {"untraced": 1.05, "weights": 1.5}  # ratios to meet; times on two core
 
 def main() -> None:
     """Measure and print a table or one JSON object."""
-    arguments = parse_arguments()
-    if arguments.threads:
-        torch.set_num_threads(arguments.threads)
+    quick = "float32 and fewer rounds: under a minute"
+    arguments = make_parser("The cost of tracing, on the CPU.", quick, with_threads=True).parse_args()
+    use_threads(arguments.threads)
     rounds, dtypes = (3, ["float32"]) if arguments.quick else (9, ["float32", "bfloat16"])
-    rows = [row for dtype in dtypes for row in measure(dtype, rounds)]
-    report = {
-        "benchmark": "trace",
-        "machine": describe_machine(),
-        "versions": describe_versions(),
-        "quick": arguments.quick,
-        "tokens": LENGTH,
-        "rows": rows,
-    }
-    print(json.dumps(report)) if arguments.json else print_report(report)
-
-
-def parse_arguments() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="The cost of tracing, on the CPU.")
-    parser.add_argument("--quick", action="store_true", help="float32 and fewer rounds: under a minute")
-    parser.add_argument("--threads", type=int, help="threads for torch (default: its own choice)")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser.parse_args()
+    report = start_report("trace") | {"quick": arguments.quick, "tokens": LENGTH}
+    report["rows"] = [row for dtype in dtypes for row in measure(dtype, rounds)]
+    print_report(report, print_tables, as_json=arguments.json)
 
 
 @torch.inference_mode()
@@ -119,16 +101,11 @@ def make_row(dtype: str, name: str, own: Sequence[float], plain: Sequence[float]
     }
 
 
-def print_report(report: dict[str, Any]) -> None:
+def print_tables(console: Console, report: BenchmarkReport) -> None:
     """The table, for people."""
-    console = Console(highlight=False, width=80)
-    console.print(heading(report["machine"], report["versions"]))
     console.print()
-    table = Table(title=f"GPT-2's shape, {report['tokens']} tokens", title_justify="left", box=None, pad_edge=False)
-    table.add_column("dtype", no_wrap=True)
-    table.add_column("run")
-    for column in ("milliseconds", "to plain", "limit", "MiB"):
-        table.add_column(column, justify="right")
+    columns = ("dtype", "run", "milliseconds", "to plain", "limit", "MiB")
+    table = make_table(columns, words=("dtype", "run"), title=f"GPT-2's shape, {report['tokens']} tokens")
     for row in report["rows"]:
         limit = "-" if row["limit"] is None else f"{row['limit']:.2f}{'' if row['met'] else ' missed'}"
         figures = str(Spread(**row["milliseconds"])), str(Spread(**row["ratio_to_plain"]))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
 import torch
 from hypothesis import settings
 
@@ -11,3 +16,80 @@ torch.set_num_threads(1)
 # No deadline: a shared machine can stop any test for a second. The same examples in every run: red means changed code.
 settings.register_profile("foretell", deadline=None, derandomize=True)
 settings.load_profile("foretell")
+
+CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Any]:
+    """The system's Chromium, started once."""
+    executable = next((path for path in map(shutil.which, CHROMIUM_NAMES) if path), None)
+    if executable is None:
+        pytest.skip("Chromium not found: none of " + ", ".join(CHROMIUM_NAMES))
+    sync_api = pytest.importorskip("playwright.sync_api")
+    with sync_api.sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
+        yield started
+        started.close()
+
+
+# Rules of axe-core: color-contrast, scrollable-region-focusable, empty-table-header, scope, aria names, heading-order,
+# duplicate-id, document-title, html-has-lang, landmark-one-main
+ACCESSIBILITY_PROBLEMS = """() => {
+    const problems = [], all = [...document.querySelectorAll("body *")].filter((element) => element.checkVisibility());
+    const report = (rule, element, detail = "") =>
+        problems.push(`${rule} ${detail}: ${element.outerHTML.slice(0, 90)}`);
+    const parts = (color) => { const [r, g, b, a = 1] = color.match(/[\\d.]+/g).map(Number); return [r, g, b, a]; };
+    const over = ([r, g, b, a], under) => [r, g, b].map((part, i) => a * part + (1 - a) * under[i]);
+    const background = (element) => {
+        if (!element) return [255, 255, 255];
+        const own = parts(getComputedStyle(element).backgroundColor);
+        return own[3] === 1 ? own.slice(0, 3) : over(own, background(element.parentElement));
+    };
+    const light = (color) => {
+        const [r, g, b] = color.map((part) => part / 255)
+            .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+        return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+    };
+    const contrast = (element) => {
+        const under = background(element), text = over(parts(getComputedStyle(element).color), under);
+        const [low, high] = [light(under), light(text)].sort((a, b) => a - b);
+        return (high + 0.05) / (low + 0.05);
+    };
+    for (const element of all) {
+        const style = getComputedStyle(element);
+        const hasText = [...element.childNodes].some((node) => node.nodeType === 3 && node.data.trim());
+        if (hasText && !element.closest("svg, option, noscript")) {
+            const size = parseFloat(style.fontSize);
+            const least = size >= 24 || (size >= 18.66 && Number(style.fontWeight) >= 700) ? 3 : 4.5;
+            if (contrast(element) < least) report("color-contrast", element, contrast(element).toFixed(2));
+        }
+        const scrolls = /auto|scroll/.test(style.overflowX + style.overflowY)
+            && (element.scrollWidth > element.clientWidth + 1 || element.scrollHeight > element.clientHeight + 1);
+        const focusable = [element, ...element.querySelectorAll("*")].some((inner) => inner.tabIndex >= 0);
+        if (scrolls && !focusable) report("scrollable-region-focusable", element);
+        const isControl = element.matches("button, select, input, canvas, [role=img], [tabindex='0']");
+        const name = element.labels?.length || element.ariaLabel || element.ariaLabelledByElements?.length
+            || element.innerText?.trim();
+        if (isControl && !element.closest("[aria-hidden]") && !name) report("aria-name", element);
+        if (element.matches("th") && !element.innerText.trim()) report("empty-table-header", element);
+        if (element.matches("th") && !element.scope) report("scope", element);
+    }
+    const levels = all.filter((element) => /^H[1-6]$/.test(element.tagName))
+        .map((element) => Number(element.tagName[1]));
+    levels.forEach((level, i) => {
+        if (level > (levels[i - 1] ?? 0) + 1) problems.push(`heading-order: h${level} after h${levels[i - 1] ?? 0}`);
+    });
+    const ids = [...document.querySelectorAll("[id]")].map((element) => element.id);
+    if (new Set(ids).size < ids.length) problems.push("duplicate-id");
+    if (!document.title || !document.documentElement.lang) problems.push("document-title or html-has-lang");
+    if (document.querySelectorAll("main").length !== 1) problems.push("landmark-one-main");
+    return problems;
+}"""
+
+
+@pytest.fixture(scope="session")
+def accessibility_problems() -> Callable[[Any], list[str]]:
+    """The places of an open browser page that break one of axe-core's rules above."""
+    return lambda page: page.evaluate(ACCESSIBILITY_PROBLEMS)

@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from foretell import saved_model
 from foretell.config import ModelConfig
 from foretell.errors import CheckpointError
+from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
+from foretell.model.surgery import replace
 from foretell.model.transformer import Transformer
 from foretell.saved_model import DecoderPart, PartSource, TokenizerPart, load_parts, register_part, save_parts
 from foretell.text import train_tokenizer
@@ -29,6 +31,8 @@ class LabelHead:
     """A linear layer on the decoder's last hidden state."""
 
     kind: ClassVar[str] = "test label head"
+    is_inside_decoder: ClassVar[bool] = False
+    file_names: ClassVar[tuple[str, ...]] = ()
     labels: tuple[str, ...]
     linear: nn.Linear
 
@@ -56,6 +60,8 @@ class BinCodec:
     """A codec of numbers as bins: settings and a file, but no weights."""
 
     kind: ClassVar[str] = "test bins"
+    is_inside_decoder: ClassVar[bool] = False
+    file_names: ClassVar[tuple[str, ...]] = ("bins.json",)
     edges: tuple[float, ...]
 
     def config(self) -> dict[str, Any]:
@@ -80,6 +86,8 @@ class TwoTrunks:
     """One part with an encoder trunk and a decoder trunk."""
 
     kind: ClassVar[str] = "test two trunks"
+    is_inside_decoder: ClassVar[bool] = False
+    file_names: ClassVar[tuple[str, ...]] = ()
     settings: ModelConfig
     trunks: nn.ModuleDict
 
@@ -103,10 +111,56 @@ class TwoTrunks:
         return part
 
 
+class ScaledLinear(nn.Linear):
+    """A linear layer whose output is multiplied by a learned scale: a small adapter."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        super().__init__(plain.in_features, plain.out_features, plain.bias is not None)
+        self.weight, self.bias = plain.weight, plain.bias
+        self.scale = nn.Parameter(torch.ones(plain.out_features))
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * self.scale
+
+
+@dataclass(frozen=True)
+class ScaleAdapters:
+    """The scales that `ScaledLinear` layers add inside a decoder."""
+
+    kind: ClassVar[str] = "test scales"
+    is_inside_decoder: ClassVar[bool] = True
+    file_names: ClassVar[tuple[str, ...]] = ()
+    glob: str
+    decoder: Decoder
+
+    def config(self) -> dict[str, Any]:
+        return {"glob": self.glob}
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return {path: weight for path, weight in self.decoder.named_parameters() if path.endswith(".scale")}
+
+    def save_files(self, directory: Path) -> None:
+        pass
+
+    @classmethod
+    def insert(cls, glob: str, decoder: Decoder) -> ScaleAdapters:
+        replace(decoder, glob, lambda layer: ScaledLinear(layer) if isinstance(layer, nn.Linear) else layer)
+        return cls(glob, decoder)
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> ScaleAdapters:
+        decoder = source.parts["decoder"]
+        assert isinstance(decoder, DecoderPart)
+        adapters = cls.insert(values["glob"], decoder.decoder)
+        scales = source.read({path: tuple(weight.shape) for path, weight in adapters.weights().items()})
+        decoder.decoder.load_state_dict(scales, strict=False)
+        return adapters
+
+
 @pytest.fixture(autouse=True)
 def known_kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(saved_model, "KINDS", dict(saved_model.KINDS))
-    for part in (LabelHead, BinCodec, TwoTrunks):
+    for part in (LabelHead, BinCodec, TwoTrunks, ScaleAdapters):
         register_part(part)
     yield
 

@@ -43,8 +43,7 @@ if TYPE_CHECKING:
     from foretell.insight.attribution.logit_lens import logit_lens
     from foretell.insight.explain.explanation import explain
     from foretell.insight.page.write_page import write_page
-    from foretell.insight.points import trace_names
-    from foretell.insight.trace import Trace
+    from foretell.insight.trace import Trace, trace_names
     from foretell.language_model import LanguageModel
     from foretell.loading import load
     from foretell.model.cache import KVCache
@@ -53,6 +52,10 @@ if TYPE_CHECKING:
     from foretell.model.presets import PRESETS
     from foretell.model.presets import preset_config as preset
     from foretell.pretraining.train import train
+    from foretell.session.display import LiveReporter, PlainReporter
+    from foretell.session.notebook import NotebookReporter
+    from foretell.session.reporter import Reporter
+    from foretell.session.tensorboard import TensorBoardReporter
     from foretell.text import Tokenizer
     from foretell.training.objective import Objective
     from foretell.training.optimizer import make_optimizer
@@ -76,8 +79,7 @@ _PUBLIC = {
     "insight.attribution.logit_lens": "logit_lens",
     "insight.explain.explanation": "explain",
     "insight.page.write_page": "write_page",
-    "insight.points": "trace_names",
-    "insight.trace": "Trace",
+    "insight.trace": "Trace trace_names",
     "language_model": "LanguageModel",
     "loading": "load",
     "model.cache": "KVCache",
@@ -85,6 +87,10 @@ _PUBLIC = {
     "model.init": "make_decoder",
     "model.presets": "PRESETS preset=preset_config",
     "pretraining.train": "train",
+    "session.display": "LiveReporter PlainReporter",
+    "session.notebook": "NotebookReporter",
+    "session.reporter": "Reporter",
+    "session.tensorboard": "TensorBoardReporter",
     "text": "Tokenizer",
     "training.objective": "Objective",
     "training.optimizer": "make_optimizer",
@@ -111,11 +117,16 @@ __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "KVCache",
     "LanguageModel",
     "LessonError",
+    "LiveReporter",
     "ModelConfig",
+    "NotebookReporter",
     "Objective",
     "OutputError",
     "PRESETS",
+    "PlainReporter",
+    "Reporter",
     "SamplingConfig",
+    "TensorBoardReporter",
     "Tokenizer",
     "TokenizerConfig",
     "TokenizerError",

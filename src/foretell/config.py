@@ -277,7 +277,7 @@ class DataConfig(Section):
 class TrainingConfig(Section):
     """How a model is trained. Counts of steps are optimizer steps."""
 
-    steps: int = Field(gt=0)
+    steps: int = Field(gt=0, le=10**12)  # more would take longer than anything trained so far
     batch_size: int = Field(32, gt=0)  # rows per step, over all ranks and micro-batches
     gradient_accumulation_steps: int = Field(1, gt=0)  # micro-batches per step
     learning_rate: float = Field(1e-3, gt=0)

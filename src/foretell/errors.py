@@ -11,7 +11,7 @@
     ├── LessonError               1   a figure of a worked example is not reproduced
     ├── UsageError                2   invalid arguments
     │   └── ConfigError           2   an unknown, missing or contradictory configuration value
-    └── Interrupted             130   Ctrl-C (SIGTERM: 143), after saving
+    └── Interrupted             130   Ctrl-C (SIGTERM: 143, SIGHUP: 129), after saving
 
 A message is one line: what is wrong, where, and what to do.
 """
@@ -71,7 +71,7 @@ class ConfigError(UsageError):
 
 
 class Interrupted(ForetellError):  # noqa: N818 - an event, not an error
-    """Ctrl-C or SIGTERM, raised after saving."""
+    """Ctrl-C, SIGTERM or SIGHUP, raised after saving."""
 
     def __init__(self, message: str, exit_code: int = 130):
         super().__init__(message)

@@ -1,4 +1,8 @@
-"""Safe writing: a crash leaves the old file or the new one. Temporary name, fsync, rename, fsync."""
+"""Safe reading and writing.
+
+Reading takes regular files inside their folder, up to a size for their kind: a model may come from anyone. Writing
+leaves the old file or the new one after a crash: temporary name, fsync, rename, fsync.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +10,83 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
+import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from foretell.errors import CheckpointError, OutputError
+from foretell.errors import CheckpointError, ForetellError, OutputError
 
 TEMPORARY = ".tmp-"
 REPLACED = ".replaced"  # after the name of a directory that is being replaced
+
+# The most bytes of a file that is read whole, by kind
+JSON_LIMIT = 2**23  # configurations, settings, indexes
+VOCABULARY_LIMIT = 2**26  # tokenizer.json, vocab.json, merges.txt; Gemma's tokenizer.json has 33 MB
+TEMPLATE_LIMIT = 2**20  # a chat template; the longest published ones have about 20 kB
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def open_regular(path: Path, error: type[ForetellError] = CheckpointError) -> BinaryIO:
+    """Open a regular file inside its folder for reading.
+
+    Raises `error` for a link that leads out of the folder, a device or a pipe; OSError as `open` does. In a download
+    cache, where files are links from snapshots/REVISION to blobs, a link may lead there.
+    """
+    target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError on a loop of links
+    if path.is_symlink() and not any(target.is_relative_to(folder) for folder in allowed_folders(path)):
+        raise error(f"{path} is a link out of its directory, to {target}; copy the file there instead")
+    descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block without O_NONBLOCK
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise error(f"{path} is not a regular file")
+    return os.fdopen(descriptor, "rb")
+
+
+def allowed_folders(path: Path) -> list[Path]:
+    """The folders that a file which is a link may lead to."""
+    home = Path(os.path.realpath(path.parent))
+    return [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+
+
+def check_regular(path: Path, error: type[ForetellError] = CheckpointError) -> None:
+    """Raise `error` for a file that `open_regular` refuses or that cannot be opened."""
+    try:
+        open_regular(path, error).close()
+    except OSError as reason:
+        raise error(f"{path} cannot be read: {reason.strerror or reason}") from None
+
+
+def read_bytes(path: Path, limit: int = JSON_LIMIT, error: type[ForetellError] = CheckpointError) -> bytes:
+    """The content of a file of at most `limit` bytes; raises `error` or OSError as `open_regular` does."""
+    with open_regular(path, error) as file:
+        content = file.read(limit + 1)
+        if len(content) > limit:
+            size = os.fstat(file.fileno()).st_size
+            raise error(f"{path} has {size:,} bytes, far more than such a file needs (at most {limit:,})")
+    return content
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The object in a JSON file; raises `CheckpointError` for anything else."""
+    try:
+        value = json.loads(read_bytes(path).decode("utf-8"))
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} is not readable JSON: {error}") from None
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{path} does not hold a JSON object")
+    return value
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
@@ -111,7 +183,8 @@ def remove_leftovers(folder: Path) -> None:
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
-            leftover.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # EBUSY: it is in nobody's way
+                leftover.unlink(missing_ok=True)
 
 
 def check_target(path: Path) -> Path:
@@ -144,21 +217,13 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def to_json(value: Any) -> str:
-    """A value as indented JSON text."""
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    """A value as indented JSON text.
 
-
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; raises `CheckpointError` for anything else."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not readable JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise CheckpointError(f"{path} does not hold a JSON object")
-    return value
+    Bytes of a file name that are not UTF-8, which Python keeps as lone surrogates, are escaped; `read_json` restores
+    them.
+    """
+    text = json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    return re.sub("[\ud800-\udfff]", lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def sync(path: Path) -> None:
@@ -174,6 +239,11 @@ def sha256(path: Path) -> str:
     """The hash of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def printable_name(path: str | Path) -> str:
+    """A file's name for people and pictures; bytes that are not UTF-8 become U+FFFD."""
+    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def format_bytes(count: float) -> str:

@@ -17,12 +17,13 @@ from foretell.device import DeviceName, choose_device
 from foretell.errors import CheckpointError, OutputError, UsageError, did_you_mean
 from foretell.files import new_directory, read_json
 from foretell.model.decoder import Decoder
+from foretell.model.logits import check_logits
 from foretell.saved_model import (
     CONFIG,
     DECODER,
+    KINDS,
     MODEL_TYPE,
     TOKENIZER,
-    TOKENIZER_FILE,
     WEIGHTS,
     DecoderPart,
     Part,
@@ -109,9 +110,10 @@ class LanguageModel:
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """Logits (..., V) as log-probabilities in nats, in float64, over the tokenizer's ids alone.
 
-        A model may have more rows than its tokenizer has tokens; those are left out of the sum.
+        A model may have more rows than its tokenizer has tokens; those are left out of the sum. Raises CheckpointError
+        for logits that are not finite.
         """
-        return logits[..., : self.tokenizer.vocab_size].double().log_softmax(-1)
+        return check_logits(logits[..., : self.tokenizer.vocab_size]).double().log_softmax(-1)
 
     def top_tokens(self, logprobs: Tensor, count: int) -> list[TokenProbability]:
         """The `count` most likely tokens of one distribution (V,), most likely first."""
@@ -142,7 +144,7 @@ class LanguageModel:
         target = Path(directory).resolve()
         check_replaceable(target)
         with new_directory(target) as temporary:
-            parts = {DECODER: DecoderPart(self.decoder), TOKENIZER: TokenizerPart(self.tokenizer), **self.parts}
+            parts = {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
             save_parts(temporary, parts, None if dtype is None else find_dtype(dtype))
 
 
@@ -206,7 +208,8 @@ def check_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(f"{directory} is a file; give the name of a directory")
     names = {path.name for path in directory.iterdir()}
-    if other := sorted(names - {WEIGHTS, CONFIG, TOKENIZER_FILE, CHAT_TEMPLATE}):
+    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, *(name for part in KINDS.values() for name in part.file_names)}
+    if other := sorted(names - known):
         raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")
     if names and not is_saved_model(directory):
         raise OutputError(f"{directory} exists and is not a saved model; give another name")

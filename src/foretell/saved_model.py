@@ -6,19 +6,20 @@ holds the decoder's configuration directly; anything else is format 2:
 
     {"model_type": "foretell", "format": 2, "parts": {"decoder": {"kind": "decoder", ...}, "label": {"kind": ...}}}
 
-In model.safetensors the weights of the decoder have their module paths as keys, those of another part its name before.
+In model.safetensors the keys of the decoder's weights are their module paths. Keys of other parts begin with the part's
+name, except those of parts inside the decoder, such as adapters, which are module paths too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import importlib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -27,20 +28,30 @@ from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_m
 from foretell.files import read_json, write_json
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights, weight_shapes
+from foretell.safetensors_reader import StoredTensor, check_header, open_by_library, read_header, read_tensor
 from foretell.text import Tokenizer, load_tokenizer
 
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
+HEADER_LIMIT = 2**23  # bytes; the optimizer's file of a model with 1,000 layers has about 5 million
 MODEL_TYPE = "foretell"
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 DECODER, TOKENIZER = "decoder", "tokenizer"  # the parts of format 1
+ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 
 Shape = tuple[int, ...]
 
 
 class Part(Protocol):
-    """A piece of a saved model. `register_part` makes its kind known to `load_parts`."""
+    """A piece of a saved model. `register_part` makes its kind known to `load_parts`.
+
+    is_inside_decoder: its weights are in the decoder's module tree, put there by `surgery.replace`; `weights` then
+    returns them under their module paths, and `load` repeats the surgery on the decoder in `source.parts`.
+    file_names: the files that `save_files` writes.
+    """
 
     kind: ClassVar[str]
+    is_inside_decoder: ClassVar[bool]
+    file_names: ClassVar[tuple[str, ...]]
 
     def config(self) -> dict[str, Any]:
         """What config.json says about it, as JSON values."""
@@ -61,6 +72,7 @@ class Part(Protocol):
 
 
 KINDS: dict[str, type[Part]] = {}
+KIND_MODULES: dict[str, str] = {}  # kinds of packages that are imported when a model has such a part: kind -> module
 
 
 def register_part(part: type[Part]) -> type[Part]:
@@ -71,16 +83,15 @@ def register_part(part: type[Part]) -> type[Part]:
 
 @dataclass
 class StoredWeights:
-    """The tensors of an open safetensors file, each of which has to belong to a part."""
+    """The tensors of a safetensors file, each of which has to belong to a part."""
 
     path: Path
-    file: Any
-    shapes: Mapping[str, Shape]
+    tensors: Mapping[str, StoredTensor]
     taken: set[str] = field(default_factory=set)
 
     def check_all_taken(self) -> None:
         """Raise a `CheckpointError` for a tensor that no part has asked for."""
-        for name in self.shapes:
+        for name in self.tensors:
             if name not in self.taken:
                 hint = did_you_mean(name, self.taken)
                 raise CheckpointError(f"{self.path} has a weight '{name}' that the model does not{hint}")
@@ -92,6 +103,7 @@ class PartSource:
 
     directory: Path
     name: str
+    part: type[Part]
     stored: StoredWeights
     parts: Mapping[str, Part]
     device: torch.device | str = "cpu"
@@ -99,19 +111,26 @@ class PartSource:
     for_training: bool = False
 
     def read(self, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
-        """The part's weights by path; a missing one, or one of another shape, is a `CheckpointError`."""
+        """The part's weights by path.
+
+        A missing one, one of another shape, of integers, or with a value that is not finite is a `CheckpointError`.
+        """
+        keys = {path: weight_key(self.part, self.name, path) for path in expected}
         for path, shape in expected.items():
-            key = weight_key(self.name, path)
-            if key not in self.stored.shapes:
+            key = keys[path]
+            if key not in self.stored.tensors:
                 raise CheckpointError(f"{self.stored.path} has no weight '{key}'")
-            if self.stored.shapes[key] != shape:
-                actual = self.stored.shapes[key]
+            actual = self.stored.tensors[key].shape
+            if actual != shape:
                 raise CheckpointError(
                     f"{self.stored.path}: '{key}' has shape {actual}, the configuration asks for {shape}"
                 )
-        keys = {path: weight_key(self.name, path) for path in expected}
         self.stored.taken.update(keys.values())
-        return {path: self.stored.file.get_tensor(key).to(self.device, self.dtype) for path, key in keys.items()}
+        tensors = self.stored.tensors
+        weights = {path: read_tensor(tensors[key], self.dtype).to(self.device) for path, key in keys.items()}
+        rows = None if self.for_training else ROWS_CHECKED
+        check_finite({keys[path]: weight for path, weight in weights.items()}, self.stored.path, rows=rows)
+        return weights
 
 
 @register_part
@@ -120,6 +139,8 @@ class DecoderPart:
     """A decoder. Unless it is loaded for training, it comes without dropout and in evaluation mode."""
 
     kind: ClassVar[str] = DECODER
+    is_inside_decoder: ClassVar[bool] = True
+    file_names: ClassVar[tuple[str, ...]] = ()
     decoder: Decoder
 
     def config(self) -> dict[str, Any]:
@@ -149,6 +170,8 @@ class TokenizerPart:
     """A text tokenizer, in the file tokenizer.json."""
 
     kind: ClassVar[str] = TOKENIZER
+    is_inside_decoder: ClassVar[bool] = False
+    file_names: ClassVar[tuple[str, ...]] = (TOKENIZER_FILE,)
     tokenizer: Tokenizer
 
     def config(self) -> dict[str, Any]:
@@ -167,15 +190,30 @@ class TokenizerPart:
 
 def save_parts(directory: Path, parts: Mapping[str, Part], dtype: torch.dtype | None = None) -> None:
     """Write a saved model into an existing directory, weights in `dtype` if one is given."""
-    weights = {
-        weight_key(name, path): weight.detach().to("cpu", dtype).contiguous()
-        for name, part in parts.items()
-        for path, weight in part.weights().items()
-    }
+    weights = {key: weight.detach().to("cpu", dtype).contiguous() for key, weight in keyed_weights(parts).items()}
     save_tensors(directory / WEIGHTS, weights)
     write_json(directory / CONFIG, {"model_type": MODEL_TYPE, **describe_parts(parts)})
     for part in parts.values():
         part.save_files(directory)
+
+
+def keyed_weights(parts: Mapping[str, Part]) -> dict[str, Tensor]:
+    """The weights of all parts by their keys on disk; each weight belongs to one part.
+
+    Adapters are in the decoder's module tree: their weights are theirs, all others there the decoder's.
+    """
+    keyed: dict[str, Tensor] = {}
+    inside = {
+        key for part in parts.values() if part.is_inside_decoder and part.kind != DECODER for key in part.weights()
+    }
+    for name, part in parts.items():
+        for path, weight in part.weights().items():
+            if part.kind == DECODER and path in inside:
+                continue
+            key = weight_key(type(part), name, path)
+            assert key not in keyed, f"two parts have a weight '{key}'; give the part '{name}' another name"
+            keyed[key] = weight
+    return keyed
 
 
 def describe_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
@@ -197,16 +235,18 @@ def load_parts(
 ) -> dict[str, Part]:
     """Read a saved model, its parts by name in the order in which they were saved."""
     entries = read_entries(directory)
+    kinds = {name: part_class(values.pop("kind", None), directory) for name, values in entries.items()}
     parts: dict[str, Part] = {}
-    with stored_weights(directory / WEIGHTS) as stored:
-        for name, values in entries.items():
-            source = PartSource(directory, name, stored, parts, device, dtype, for_training)
-            try:
-                parts[name] = part_class(values.pop("kind", None), directory).load(values, source)
-            except ConfigError as error:
-                raise CheckpointError(f"{directory / CONFIG}: {error}") from None
-        stored.check_all_taken()
-    return parts
+    stored = StoredWeights(directory / WEIGHTS, read_header(directory / WEIGHTS, HEADER_LIMIT))
+    # Tokenizers first: a decoder is checked against the vocabulary before its weights are read
+    for name in sorted(entries, key=lambda name: kinds[name].kind != TOKENIZER):
+        source = PartSource(directory, name, kinds[name], stored, parts, device, dtype, for_training)
+        try:
+            parts[name] = kinds[name].load(entries[name], source)
+        except ConfigError as error:
+            raise CheckpointError(f"{directory / CONFIG}: {error}") from None
+    stored.check_all_taken()
+    return {name: parts[name] for name in entries}
 
 
 def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
@@ -229,15 +269,31 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
 
 def part_class(kind: Any, directory: Path) -> type[Part]:
     """The class of a kind of part; an unknown kind is a `CheckpointError`."""
+    if isinstance(kind, str) and kind not in KINDS and kind in KIND_MODULES:
+        importlib.import_module(KIND_MODULES[kind])
     if not isinstance(kind, str) or kind not in KINDS:
         hint = did_you_mean(str(kind), KINDS) or f"; known kinds: {', '.join(sorted(KINDS))}"
         raise CheckpointError(f"{directory / CONFIG} has a part of the unknown kind {kind!r}{hint}")
     return KINDS[kind]
 
 
-def weight_key(part: str, path: str) -> str:
-    """The key of a weight on disk."""
-    return path if part == DECODER else f"{part}.{path}"
+def weight_key(part: type[Part], name: str, path: str) -> str:
+    """The key on disk of a weight of the part called `name`."""
+    return path if part.is_inside_decoder else f"{name}.{path}"
+
+
+def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:
+    """Refuse weights with NaN or infinity: vectors as a whole, of matrices `rows` rows spread evenly (None: all).
+
+    A few rows show a model that diverged and leave the others unread on the disk. Other values that are not finite
+    reach the logits, which are checked before each use.
+    """
+    for name, weight in weights.items():
+        part = weight if rows is None or weight.dim() < 2 else weight[:: max(1, len(weight) // rows)]
+        if not bool(part.sum().isfinite()) and not bool(part.isfinite().all()):  # finite values may overflow a sum
+            raise CheckpointError(
+                f"{path}: '{name}' has values that are not finite (NaN or infinity); the model is damaged"
+            )
 
 
 def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
@@ -251,19 +307,11 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path)
 
 def check_depth(config: ModelConfig, stored: StoredWeights) -> None:
     """Refuse many more layers than the file has weights for, before time is spent on making them."""
-    count = len(stored.shapes)
+    count = len(stored.tensors)
     if config.num_layers > count:
         raise CheckpointError(
             f"{stored.path} has {count} weights, too few for the configuration's {config.num_layers} layers"
         )
-
-
-@contextmanager
-def stored_weights(path: Path) -> Iterator[StoredWeights]:
-    """An open safetensors file with the shapes of all its tensors."""
-    with open_tensors(path) as file:
-        shapes = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}  # noqa: SIM118
-        yield StoredWeights(path, file, shapes)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
@@ -279,9 +327,10 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 
 def open_tensors(path: Path):
     """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
+    check_header(path, HEADER_LIMIT)
     try:
-        return safe_open(path, framework="pt")
+        return open_by_library(path)
     except FileNotFoundError:
         raise CheckpointError(f"{path} is missing") from None
     except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is damaged or not a safetensors file: {error}") from None
+        raise CheckpointError(f"{path} is damaged, cut short or not a safetensors file: {error}") from None

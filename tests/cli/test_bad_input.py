@@ -187,7 +187,8 @@ def made_files(tmp_path, trained):
     make_letters(tmp_path / "letters.json")
     for name, spoil in SPOILED.items():
         shutil.copytree(trained / "checkpoints" / "step-000012", tmp_path / name)
-        (tmp_path / name / "manifest.json").unlink()  # which would notice any of this
+        for file in ("manifest.json", "training.json", "optimizer.safetensors"):  # would notice any of this
+            (tmp_path / name / file).unlink()
         spoil(tmp_path / name)
     return tmp_path
 

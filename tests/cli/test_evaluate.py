@@ -57,6 +57,12 @@ def test_questions_are_recognised_by_their_fields(foretell, trained, files):
     assert "3 of 3 are longer than the context of 32" in outcome.err
 
 
+def test_only_the_first_texts_or_questions_are_evaluated_with_a_limit(foretell, trained, files):
+    assert foretell("evaluate", trained, "choice.jsonl", "--limit", "2", "--json").json["questions"] == 2
+    outcome = foretell("evaluate", trained, "texts.jsonl", "--text-field", "body", "--limit", "1")
+    assert "of 1 text\n" in outcome.out
+
+
 def test_endings_are_recognised_by_their_fields(foretell, trained, files):
     assert foretell("evaluate", trained, "ending.jsonl", "--json").json["task"] == "ending"
     assert "1 ending\n" in foretell("evaluate", trained, "ending.jsonl").out
@@ -71,6 +77,9 @@ def test_endings_are_recognised_by_their_fields(foretell, trained, files):
         (["-", "--task", "choice"], 2, "from a file"),
         (["cats.txt", "--task", "choice"], 1, "cats.txt, line 1: not JSON"),
         (["cats.txt", "--task", "quiz"], 2, "quiz"),
+        (["cats.txt", "--limit", "0"], 2, "--limit must be at least 1"),
+        (["texts.jsonl"], 1, "texts.jsonl has the fields body; questions have the fields query, choices, gold"),
+        (["texts.jsonl"], 1, "--text-field"),
         (["missing.txt"], 1, "missing.txt"),
         (["ending.jsonl", "--task", "text"], 1, "no field 'text'"),
     ],

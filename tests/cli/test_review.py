@@ -14,8 +14,8 @@ from rich.console import Console
 from foretell.cli.demo_display import DemoReporter
 from foretell.cli.embed import read_texts
 from foretell.cli.terminal import library_notes_on_stderr
-from foretell.cli.training_display import shorten
 from foretell.errors import Interrupted
+from foretell.session.display import shorten
 from foretell.session.signals import StopSignal
 from foretell.text.backend import rust_failures
 

@@ -6,8 +6,11 @@ import importlib.util
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+from foretell.runs.run import Run
 
 QUICK = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
 QUICK += ["--kind", "bytes", "--steps", "3", "--training.evaluate-every", "1"]
@@ -31,6 +34,11 @@ def here(two, foretell, tmp_path) -> Path:
     """The two as ./runs."""
     shutil.copytree(two, tmp_path / "runs")
     return tmp_path / "runs"
+
+
+def rewrite(run: Path, record: dict[str, Any]) -> None:
+    """Store a changed record as the program does."""
+    Run(run).replace_record({key: value for key, value in record.items() if key not in ("format", "sha256")})
 
 
 def test_all_runs_here_are_listed_in_eighty_columns(foretell, here):
@@ -114,7 +122,7 @@ def test_a_damaged_run_is_named_and_the_others_are_listed(foretell, here):
 def test_a_run_with_steps_left_is_unfinished(foretell, here):
     record = json.loads((here / "first" / "run.json").read_text())
     record["config"]["training"]["steps"] = 30
-    (here / "first" / "run.json").write_text(json.dumps(record))
+    rewrite(here / "first", record)
     assert [listed["state"] for listed in foretell("runs", "--json").json["runs"]] == ["unfinished", "done"]
     assert "3/30" in foretell("runs").out
 
@@ -130,6 +138,7 @@ def test_a_run_of_an_older_version_is_listed_and_compared(foretell, here):
     record = json.loads((here / "first" / "run.json").read_text())
     for key in ("optimizer", "weight_decay_by_path", "momentum", "label_smoothing", "patience", "sample_prompts"):
         del record["config"]["training"][key]
+    del record["format"], record["sha256"]
     (here / "first" / "run.json").write_text(json.dumps(record))
     told = foretell("runs", "first", "second", "--json").json
     assert told["differences"] == {"training.optimizer": ["adamw", "muon"]}

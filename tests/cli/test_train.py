@@ -103,7 +103,7 @@ def test_a_picture_that_cannot_be_written_does_not_fail_a_finished_run(foretell,
 
 
 def test_the_progress_of_tokenizing_is_shown(foretell, corpus, monkeypatch):
-    monkeypatch.setattr("foretell.cli.training_display.PLAIN_SECONDS", -1.0)
+    monkeypatch.setattr("foretell.session.display.PLAIN_SECONDS", -1.0)
     assert "tokenizing  " in foretell("train", corpus, *QUICK, "--out", "x").err
 
 
@@ -312,7 +312,7 @@ def test_a_non_finite_loss_stops_training_before_a_weight_is_changed(foretell, c
     assert "learning-rate" in outcome.last_line
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_resume(corpus, tmp_path, number, code):
     command = [sys.executable, "-m", "foretell", "train", corpus, *TOY, "--kind", "bytes", "--steps", "100000"]
     process = subprocess.Popen([*command, "--out", "x"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
@@ -340,7 +340,31 @@ def test_a_killed_training_resumes_to_the_same_end(foretell, corpus, tmp_path):
     assert losses_of("whole") == losses_of("x")
 
 
-def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+LONGER = [*TOY, "--kind", "bytes", "--steps", "60", "--checkpoint-every", "60", "--training.log-every", "1"]
+
+
+def test_training_goes_on_when_its_terminal_is_closed(corpus, tmp_path):
+    master, terminal = os.openpty()
+    command = [sys.executable, "-m", "foretell", "train", corpus, *LONGER, "--out", "x"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=terminal, stdout=subprocess.DEVNULL)
+    os.close(terminal)
+    wait_for(tmp_path / "x" / "metrics.jsonl", process)
+    os.close(master)
+    assert process.wait(timeout=60) == 0
+    assert (tmp_path / "x" / "checkpoints" / "step-000060").exists()
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">/dev/null 2>&-"])
+def test_training_needs_no_standard_error(corpus, tmp_path, redirection):
+    options = " ".join(["--out x", *QUICK])
+    command = f"COLUMNS=0 {sys.executable} -m foretell train {corpus} {options} {redirection}"
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done
+    assert "/dev/null" in redirection or "validation loss" in done.stdout
+    assert (tmp_path / "x" / "checkpoints" / "step-000003").exists()
+
+
+def wait_for(path: Path, process: subprocess.Popen) -> None:
     """Until a process has written something into a file."""
     deadline = time.monotonic() + 60
     while not (path.exists() and path.stat().st_size):
@@ -406,3 +430,22 @@ def test_a_folder_with_an_at_sign_is_a_model(foretell, corpus):
     foretell("train", corpus, *QUICK, "--out", "a@b/r1")
     assert foretell("next", "a@b/r1", "The").code == 0
     assert foretell("next", "a@b/r1@last", "The").code == 0
+
+
+@pytest.mark.parametrize("option", [["--steps", "9" * 20], ["--minutes", "1e30"], ["--minutes", "nan"]])
+def test_absurd_lengths_are_refused(foretell, corpus, option):
+    outcome = foretell("train", corpus, *TOY, "--kind", "bytes", *option, "--out", "x")
+    assert outcome.code == 2
+    assert option[0].removeprefix("--") in outcome.last_line
+    assert not Path("x").exists()
+
+
+@pytest.mark.parametrize(
+    "text", ["Well-being, 2nd: it\u2019s \u201cThe old man\u201d said.\n", "# a_b\nThe end of it\n", "1 2 3 4\n"]
+)
+def test_the_suggested_prompt_is_in_the_text(foretell, tmp_path, text):
+    (tmp_path / "x.txt").write_text(text * 200)
+    outcome = foretell("train", "x.txt", *QUICK, "--out", "x")
+    assert outcome.code == 0, outcome.err
+    prompt = outcome.out.rstrip().rpartition('generate x "')[2].rstrip('"')
+    assert prompt in text or text.startswith("1")

@@ -18,9 +18,9 @@ from safetensors.torch import load_file, save_file
 
 from foretell.cli.main import run as run_command
 from foretell.convert.huggingface import load_huggingface
-from foretell.convert.safetensors_reader import FLOATS, read_header, read_tensor
 from foretell.errors import CheckpointError, ForetellError
 from foretell.loading import load
+from foretell.safetensors_reader import FLOATS, read_header, read_tensor
 
 Spoil = Callable[[Path], None]
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -131,7 +131,21 @@ BEYOND_TORCH = {
     **dict.fromkeys(HUGE, 2**24),
 }
 REFUSED: dict[str, tuple[Spoil, str]] = {
-    "unknown architecture": (config_with(model_type="gpt3"), "model_type 'gpt3', which foretell cannot read, did you "),
+    "unknown architecture": (
+        config_with(model_type="gpt3"),
+        "model_type 'gpt3', which foretell cannot read; known: gpt2, openai-gpt",
+    ),
+    "mamba is not llama": (
+        config_with(model_type="mamba"),
+        "'mamba', which foretell cannot read; known: gpt2, .*qwen3$",
+    ),
+    "mixtral is not mistral": (config_with(model_type="mixtral"), "cannot read; known: gpt2, .*qwen3$"),
+    "gptj is not gpt2": (config_with(model_type="gptj"), "cannot read; known: gpt2, .*qwen3$"),
+    "a classifier": (
+        weights_with(score__weight=torch.zeros(2, 72)),
+        "has the weight 'score.weight', the head of a classifier or another task",
+    ),
+    "an extra weight of the trunk": (weights_with(extra=SQUARE), "has a weight 'extra' that a gpt2 does not"),
     "far from any architecture": (config_with(model_type="zzz"), "model_type 'zzz'.*known: gpt2, openai-gpt, llama"),
     "architecture that is a list": (config_with(model_type=["gpt2"]), "model_type"),
     "another architecture": (
@@ -321,7 +335,7 @@ def test_an_unusual_directory_loads_as_the_same_model(change: Callable[[Path], P
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("wanted", [torch.float32, torch.float16, torch.bfloat16])
 def test_every_stored_precision_can_be_read_in_every_other(dtype, wanted, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("foretell.convert.safetensors_reader.MAPPED_AT_A_TIME", 64)  # several parts
+    monkeypatch.setattr("foretell.safetensors_reader.READ_AT_A_TIME", 64)  # several parts
     tensors = {"a": torch.randn(7, 5).to(dtype), "b": torch.randn(3).to(dtype), "c": torch.randn(()).to(dtype)}
     save_file(tensors, tmp_path / "x.safetensors")
     for name, stored in read_header(tmp_path / "x.safetensors").items():

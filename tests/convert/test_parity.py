@@ -63,7 +63,7 @@ def test_cached_logits_equal_those_of_transformers(theirs, ours: LanguageModel) 
     ids = some_ids(ours)
     cache = KVCache(ours.decoder.config, len(ids), ids.shape[1], ours.dtype, ours.device)
     pieces = [ids[:, :3], *ids[:, 3:].split(1, dim=1)]
-    logits = torch.cat([ours.decoder(piece, cache.extend([piece.shape[1]] * len(ids))) for piece in pieces], dim=1)
+    logits = torch.cat([ours.decoder(piece, cache.make_room([piece.shape[1]] * len(ids))) for piece in pieces], dim=1)
     torch.testing.assert_close(logits, theirs(ids).logits, rtol=0, atol=ABSOLUTE)
 
 

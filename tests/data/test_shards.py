@@ -424,6 +424,24 @@ def test_shard_truncated_after_opening_is_not_mapped(tmp_path: Path) -> None:
         store.split("train")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda path: os.truncate(path, 130),
+        lambda path: path.write_bytes(path.read_bytes()[:-1] + b"\x01"),
+        lambda path: path.unlink(),
+    ],
+)
+def test_shard_that_changes_while_it_is_in_use_is_an_error(tmp_path: Path, change: Callable[[Path], object]) -> None:
+    write_store(tmp_path)
+    os.utime(tmp_path / SHARD, ns=(0, 0))  # the clock of files is too coarse for a test
+    stream = TokenStore.open(tmp_path).split("train")
+    assert len(stream.read(0, len(stream))) == len(stream)
+    change(tmp_path / SHARD)
+    with pytest.raises(DataError, match=SHARD):
+        stream.read(0, len(stream))
+
+
 @pytest.mark.parametrize("name", ["train-00000.npy", SHARD, "train-00002.npy", STARTS])
 def test_every_flipped_byte_is_detected(tmp_path: Path, name: str) -> None:
     path = write_store(tmp_path) / name

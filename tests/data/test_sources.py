@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import bz2
 import csv
+import gzip
 import io
 import json
 import logging
+import lzma
 import os
+import random
+import re
 import sys
+import time
 from collections.abc import Generator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -287,7 +294,7 @@ BAD_FILES: list[tuple[str, str, str | bytes, list[str]]] = [
     ("broken json", "a.json", '["a",\n"b"\n', ["line 3", "not JSON"]),
     ("json object", "a.json", '{"text": "a"}', ["not a list", ".jsonl"]),
     ("json item without field", "a.json", '["a", {"Text": "b"}]', ["item 2", "did you mean 'Text'"]),
-    ("no text column", "a.csv", "label,body\n1,a\n", ["line 1", "'label', 'body'", "set the text field"]),
+    ("no text column", "a.csv", "label,body\n1,a\n", ["line 1", "'label', 'body'", "--text-field"]),
     ("nearly a text column", "a.csv", "label,texts\n1,a\n", ["line 1", "did you mean 'texts'"]),
     ("two text columns", "a.csv", "text,text\na,b\n", ["line 1", "2 columns"]),
     ("row too short", "a.csv", "text,label\na,1\nb\n", ["line 3", "1 cells", "2"]),
@@ -358,7 +365,6 @@ def make_folder_of_empty_files(folder: Path) -> Path:
 
 
 def make_broken_file_in_folder(folder: Path) -> Path:
-    write(folder / "mixed" / "a.txt", "fine")
     write(folder / "mixed" / "b.txt", b"\xff")
     return folder / "mixed"
 
@@ -451,3 +457,98 @@ def test_real_json_lines_with_a_named_field() -> None:
     path = real("eval/lambada_openai.jsonl")
     expected = [json.loads(line)["context"] for line in path.read_text(encoding="utf-8").split("\n") if line]
     assert read(path, text_field="context")[0] == expected
+
+
+def test_hundreds_of_nested_folders_are_entered_quickly(tmp_path: Path) -> None:
+    folder = tmp_path.joinpath(*["a"] * 900)
+    folder.mkdir(parents=True)
+    (folder / "x.txt").write_text("text")
+    start = time.perf_counter()
+    assert [document.text for document in read_documents([tmp_path])] == ["text"]
+    assert time.perf_counter() - start < 2  # 8 s when every path was resolved
+
+
+# --- a folder with an odd file ---------------------------------------------------------------------------------------
+
+ODD = {
+    "package.json": (b'{"name": "x"}', "not a list of strings or objects"),
+    "table.csv": (b"label,body\n1,a\n", "no column 'text' among .*--text-field"),
+    "latin.txt": (b"caf\xe9", "not UTF-8"),
+    "image.txt": (b"\x89PNG\0\0", "NUL bytes|not UTF-8"),
+    "broken.jsonl": (b'{"text": "first"}\n{"text"\n', "line 2: not JSON"),
+    "damaged.txt.gz": (b"\x1f\x8b\x08 and so on", "damaged, cut short"),
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_file_of_a_folder_that_cannot_be_read_is_left_out_and_named(tmp_path: Path, name: str) -> None:
+    content, message = ODD[name]
+    write(tmp_path / "in" / "good.txt", "text")
+    write(tmp_path / "in" / name, content)
+    texts, notes = read(tmp_path / "in")
+    assert texts == ["text"]  # and not the first line of broken.jsonl
+    assert len(notes) == 1
+    assert re.match(f"left out: .*{name}.*({message})", notes[0])
+    with pytest.raises(DataError, match=message):
+        list(read_documents([tmp_path / "in"], strict=True))
+    with pytest.raises(DataError, match=message):  # named by itself
+        list(read_documents([tmp_path / "in" / name]))
+
+
+def test_a_folder_where_nothing_can_be_read_is_refused(tmp_path: Path) -> None:
+    for name in ("a.json", "b.json"):
+        write(tmp_path / name, "{}")
+    with pytest.raises(DataError, match="a.json: not a list"):
+        list(read_documents([tmp_path]))
+
+
+def test_only_the_first_files_left_out_are_named(tmp_path: Path) -> None:
+    write(tmp_path / "good.txt", "text")
+    for index in range(20):
+        write(tmp_path / f"{index:02d}.json", "{}")
+    notes = read(tmp_path)[1]
+    assert len(notes) == 9
+    assert notes[-1] == "left out: 12 more files"
+
+
+# --- compressed files ------------------------------------------------------------------------------------------------
+
+COMPRESS = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_compressed_texts_and_records_are_read(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / f"a.txt{suffix}", COMPRESS[suffix](b"line\r\nline"))
+    write(tmp_path / f"b.jsonl{suffix}", COMPRESS[suffix](b'{"text": "one"}\n{"text": "two"}\n'))
+    write(tmp_path / f"c.tar{suffix}", COMPRESS[suffix](b"no text"))
+    texts, notes = read(tmp_path)
+    assert texts == ["line\nline", "one", "two"]
+    assert any(note.startswith(f"suffix {suffix} skipped") for note in notes)
+
+
+@pytest.mark.parametrize("suffix", COMPRESS)
+def test_a_compressed_file_cut_short_is_one_line(tmp_path: Path, suffix: str) -> None:
+    content = COMPRESS[suffix](random.Random(1).randbytes(9000).hex().encode())
+    write(tmp_path / f"a.txt{suffix}", content[:-100])
+    with pytest.raises(DataError, match=f"a.txt{suffix}: damaged, cut short") as raised:
+        list(read_documents([tmp_path / f"a.txt{suffix}"]))
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("text", [b"a" * 5000, b"a\n" * 5000])
+def test_a_small_file_that_expands_beyond_the_bounds_is_refused(tmp_path: Path, text: bytes, monkeypatch) -> None:
+    monkeypatch.setattr("foretell.data.compressed.LONGEST_LINE", 1000)
+    monkeypatch.setattr("foretell.data.compressed.LARGEST_TEXT", 2000)
+    write(tmp_path / "a.txt.gz", gzip.compress(text))
+    with pytest.raises(DataError, match="too large to read compressed"):
+        list(read_documents([tmp_path / "a.txt.gz"]))
+
+
+def test_zstd_is_read_or_its_package_is_named(tmp_path: Path, monkeypatch) -> None:
+    write(tmp_path / "a.txt.zst", b"x")
+    for module in ("compression.zstd", "zstandard"):
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(DataError, match="pip install zstandard, or decompress it: zstd -d a.txt.zst"):
+        list(read_documents([tmp_path / "a.txt.zst"]))
+    monkeypatch.setitem(sys.modules, "zstandard", SimpleNamespace(open=lambda path, mode: io.BytesIO(b"text")))
+    assert read(tmp_path / "a.txt.zst")[0] == ["text"]

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from foretell.cli.main import run
+from foretell.cli.main import VERBS, run
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -17,6 +17,7 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Trainings in the documents are shortened here; the test is that the command is correct
 SHORT = ["--steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
+INSIGHT_PAGES = ("insight", "explain", "attribution", "receipts", "page")
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
 
 
@@ -124,3 +125,12 @@ def test_relative_links_resolve_to_files():
 def test_every_package_has_a_page():
     packages = {path.parent.name for path in (ROOT / "src" / "foretell").glob("*/__init__.py")}
     assert packages <= {path.stem for path in DOCUMENTS}
+
+
+@pytest.mark.parametrize("package", sorted(path.parent for path in (ROOT / "src" / "foretell").glob("*/__init__.py")))
+def test_the_page_of_a_package_names_its_files(package):
+    pages = INSIGHT_PAGES if package.name == "insight" else (package.name,)
+    text = "".join((ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") for page in pages)
+    verbs = {f"{verb}.py" for verb in (*VERBS, "tokenizer")} if package.name == "cli" else set()  # a file per verb
+    files = {path.name for path in package.rglob("*.py")} - verbs - {"__init__.py"}
+    assert [name for name in files if f"`{name}`" not in text and not re.search(rf"/{name}\b", text)] == []

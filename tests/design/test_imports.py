@@ -16,7 +16,7 @@ SOURCE = Path(foretell.__file__).parent
 LAYERS = [
     {"errors", "openmp", "typesetting"},
     {"files"},
-    {"config", "paths", "randomness", "device"},
+    {"config", "paths", "randomness", "device", "safetensors_reader"},
     {"text", "model", "textbook"},
     {"data"},
     {"saved_model"},

@@ -23,7 +23,7 @@ OPTIONS = {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         "--from",
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
-        *("--report", "--show-batch", "--help-config", "--json"),
+        *("--report", "--show-batch", "--help-config", "--strict", "--json"),
     },
     "runs": {"--png", "--json"},
     "generate": {
@@ -32,7 +32,7 @@ OPTIONS = {
     },
     "next": {"--file", "--ids", "--top", "--at", "--every", "--json", "--device", "--dtype"},
     "score": {"--file", "--ids", "--json", "--device", "--dtype"},
-    "evaluate": {"--task", "--stride", "--text-field", "--json", "--device", "--dtype"},
+    "evaluate": {"--task", "--stride", "--text-field", "--limit", "--json", "--device", "--dtype"},
     "embed": {"--file", "--ids", "--pool", "--json", "--device", "--dtype"},
     "info": {"--json"},
     "explain": {
@@ -48,10 +48,11 @@ OPTIONS = {
 
 NAMES = """
     Batch CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder DivergedError
-    ForetellError Interrupted KVCache LanguageModel LessonError ModelConfig Objective OutputError PRESETS SamplingConfig
-    Tokenizer TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError
-    ablate direct_logit_attribution embed explain generate head_patterns load logit_lens make_batch make_decoder
-    make_optimizer next_tokens preset score stream trace_names train training_step write_page
+    ForetellError Interrupted KVCache LanguageModel LessonError LiveReporter ModelConfig NotebookReporter Objective
+    OutputError PRESETS PlainReporter Reporter SamplingConfig TensorBoardReporter Tokenizer TokenizerConfig
+    TokenizerError Trace TrainingConfig TrainingError UsageError ablate direct_logit_attribution embed explain
+    generate head_patterns load logit_lens make_batch make_decoder make_optimizer next_tokens preset score stream
+    trace_names train training_step write_page
 """
 PUBLIC = NAMES.split()
 

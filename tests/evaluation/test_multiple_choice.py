@@ -160,3 +160,74 @@ def test_files_without_questions_are_refused(tmp_path: Path):
     (tmp_path / "e.jsonl").write_text('{"context": "a", "continuation": " "}')
     with pytest.raises(DataError, match="line 1: 'continuation' is empty"):
         read_endings(tmp_path / "e.jsonl")
+
+
+# --- benchmarks as they are published --------------------------------------------------------------------------------
+
+HELLASWAG = {
+    "ind": 24,
+    "activity_label": "Roof shingle removal",
+    "ctx_a": "A man is sitting on a roof.",
+    "ctx_b": "he",
+    "ctx": "A man is sitting on a roof. he",
+    "split": "val",
+    "label": "3",
+    "endings": [
+        "is using wrap to wrap a pair of skis.",
+        "is ripping tiles.",
+        "holds a cube.",
+        "[step] starts pulling.",
+    ],
+}
+WINOGRANDE = {
+    "qID": "x",
+    "sentence": "Sarah was a better surgeon than Maria so _ always got the easier cases.",
+    "option1": "Sarah",
+    "option2": "Maria",
+    "answer": "2",
+}
+MMLU = """What is 1+1?,1,2,3,4,B
+"Which is it, really?",a,b,"c, d",e,C
+"""
+
+
+def test_hellaswag_is_read_as_published(tmp_path: Path):
+    path = tmp_path / "hellaswag.jsonl"
+    path.write_text(json.dumps(HELLASWAG) + "\n" + json.dumps(HELLASWAG | {"label": 0}) + "\n")
+    assert task_of(path) == "choice"
+    question, other = read_questions(path)
+    assert question.query == "Roof shingle removal: A man is sitting on a roof. He"
+    assert question.choices[3].strip() == "starts pulling."
+    assert (question.gold, other.gold) == (3, 0)
+    path.write_text(json.dumps(HELLASWAG | {"label": ""}))
+    with pytest.raises(DataError, match="line 1: 'label' is '', .* the test set has none"):
+        read_questions(path)
+
+
+def test_winogrande_compares_the_rest_of_the_sentence(model, tmp_path: Path):
+    path = tmp_path / "winogrande.jsonl"
+    path.write_text(json.dumps(WINOGRANDE))
+    assert task_of(path) == "choice"
+    question = read_questions(path)[0]
+    assert (question.choices, question.gold) == (("Sarah", "Maria"), 1)
+    assert question.ending == "always got the easier cases."
+    short = replace(question, query="So ", choices=("A", "Bo"), ending="z")
+    expected = [logprob_by_hand(model, [256, *f"So {name}".encode()], list(b" z"))[0] for name in ("A", "Bo")]
+    assert evaluate_choices(model, [short]).answers[0].logprobs == pytest.approx(expected, rel=1e-5)
+    path.write_text(json.dumps(WINOGRANDE | {"sentence": "no blank"}))
+    with pytest.raises(DataError, match="line 1: a question of WinoGrande has a sentence with _"):
+        read_questions(path)
+
+
+def test_mmlu_is_read_without_a_header(tmp_path: Path):
+    path = tmp_path / "mmlu.csv"
+    path.write_text(MMLU)
+    assert task_of(path) == "choice"
+    first, second = read_questions(path)
+    assert first.query == "What is 1+1?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer:"
+    assert (first.choices, first.gold, second.gold) == (("A", "B", "C", "D"), 1, 2)
+    path.write_text(MMLU + "too,short,B\n")
+    with pytest.raises(DataError, match="line 3: a row of MMLU"):
+        read_questions(path)
+    path.write_text("text,label\na,b\n")
+    assert task_of(path) == "text"

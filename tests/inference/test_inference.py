@@ -69,12 +69,18 @@ def test_the_mean_vector_is_the_mean_of_the_hidden_vectors(model):
 
 def test_a_prompt_is_continued_the_same_way_alone_and_with_others(model):
     prompts = ["a", "some words", "x y z"]
-    together = generate(model, prompts, 20, seed=5)
-    for sample, prompt in enumerate(prompts):
-        alone = Completer(model, [prompt], SamplingConfig(seed=5), [], samples=[sample])
-        for _ in alone.stream(20):
-            pass
-        assert alone.completions()[0] == together[sample]
+    together = generate(model, prompts, 20, seed=5, temperature=20)
+    for prompt, completion in zip(prompts, together, strict=True):
+        assert generate(model, prompt, 20, seed=5, temperature=20) == completion
+
+
+def test_copies_of_a_prompt_are_continued_in_different_ways(model):
+    first, other, second = generate(model, ["a", "some words", "a"], 20, seed=5, temperature=20)
+    assert first.text != second.text
+    assert first == generate(model, "a", 20, seed=5, temperature=20)
+    assert other == generate(model, "some words", 20, seed=5, temperature=20)
+    copy = Completer(model, ["a"], SamplingConfig(seed=5, temperature=20), [], samples=[1])
+    assert "".join(piece for _, piece in copy.stream(20)) == second.text
 
 
 def test_streamed_pieces_are_the_text(model):

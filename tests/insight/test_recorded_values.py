@@ -14,14 +14,13 @@ from foretell.errors import UsageError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.insight.points import Point, make_catalog
-from foretell.insight.recorded_values import Budget, element_bytes, format_bytes, least_widths, width_name
+from foretell.insight.recorded_values import Budget, element_bytes, least_elements
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
+from foretell.model.structure import model_structure
 from foretell.training.objective import Objective
 
 MakeDecoder = Callable[..., Decoder]
-NOT_ESTIMATED = ("embed.position", "trunk.rotation.cosine", "trunk.rotation.sine", "head")  # see least_widths
 
 
 def refuse(*_: object) -> None:
@@ -29,13 +28,13 @@ def refuse(*_: object) -> None:
 
 
 def test_the_estimate_of_every_name_equals_what_a_pass_records(decoder: Decoder, ids: Tensor) -> None:
-    catalog = make_catalog(decoder)
+    structure = model_structure(decoder)
     with Trace(decoder, "**") as trace:
         decoder(ids)
-    widths = least_widths(decoder.config, ids.shape[1])
-    for name, entry in catalog.entries.items():
-        if isinstance(entry, Point) and name not in NOT_ESTIMATED:
-            assert ids.numel() * widths[width_name(entry)] == trace[name].numel(), name
+    for name, value in structure.values.items():
+        if not value.is_derived and name != "head":  # logits may be asked for of a few positions only
+            assert least_elements(value, structure, ids) == trace[name].numel(), name
+    assert least_elements(structure["head"], structure, ids) == 0
 
 
 def test_a_pass_that_would_exceed_the_budget_does_not_start(gpt2: Decoder, ids: Tensor) -> None:
@@ -43,7 +42,7 @@ def test_a_pass_that_would_exceed_the_budget_does_not_start(gpt2: Decoder, ids: 
     with pytest.raises(UsageError) as error, Trace(gpt2, "**.up", budget_bytes=9000):
         gpt2(ids)
     assert str(error.value) == (
-        "the trace needs 9.0 KiB or more and may hold 8.8 KiB; largest: trunk.blocks.*.feedforward.up 9.0 KiB. "
+        "the trace needs 9.2 kB or more and may hold 9.0 kB; largest: trunk.blocks.*.feedforward.up 9.2 kB. "
         "Select fewer names, give a shorter text, or (in Python) raise budget_bytes"
     )
 
@@ -109,14 +108,6 @@ def test_the_error_names_the_largest_values_with_layers_summed() -> None:
         budget.add(name, torch.zeros(size, dtype=torch.uint8))
     with pytest.raises(UsageError, match=r"largest: f 60 bytes, a.\*.b 40 bytes, c 5 bytes\. "):
         budget.add("f", torch.zeros(60, dtype=torch.uint8))
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (2 << 30, "2.0 GiB"), (5 << 40, "5,120.0 GiB")],
-)
-def test_format_bytes(count: int, text: str) -> None:
-    assert format_bytes(count) == text
 
 
 def test_an_unknown_module_is_not_estimated_but_counted(gpt2: Decoder, ids: Tensor) -> None:

@@ -11,9 +11,8 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
-from foretell.insight.points import trace_names
 from foretell.insight.replacement import Replacement, without_heads
-from foretell.insight.trace import Trace
+from foretell.insight.trace import Trace, trace_names
 from foretell.model.decoder import Decoder
 
 MakeDecoder = Callable[..., Decoder]

@@ -15,8 +15,7 @@ from foretell.errors import UsageError
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.insight.points import trace_names
-from foretell.insight.trace import Trace
+from foretell.insight.trace import Trace, trace_names
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.training.objective import Objective

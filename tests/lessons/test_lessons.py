@@ -40,6 +40,18 @@ def test_a_lesson_is_a_self_contained_page(name, lessons):
     assert "http" not in written.replace("http://www.w3.org", "")
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_lessons_pages_are_accessible_and_fit_a_laptops_screen(lessons, browser, accessibility_problems, scheme):
+    context = browser.new_context(viewport={"width": 1024, "height": 800}, color_scheme=scheme)
+    opened = context.new_page()
+    cut = "[...document.querySelectorAll('.scroll')].filter((part) => part.scrollWidth > part.clientWidth).length"
+    for name in NAMES:
+        opened.set_content(page(name, lessons[name].document()))
+        assert accessibility_problems(opened) == [], name
+        assert opened.evaluate(cut) == 0, name
+    context.close()
+
+
 @pytest.mark.parametrize("entry", ENTRIES, ids=NAMES)
 def test_a_lesson_names_its_source(entry, lessons):
     text = " ".join(str(lessons[entry.name]).split())

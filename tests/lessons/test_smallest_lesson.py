@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import pytest
 import torch
 
-from foretell.insight import derive
 from foretell.lessons.smallest_lesson import SmallestLesson
 from foretell.lessons.smallest_values import LAYER, draw_weights
-from foretell.model.attention import SDPAttention
+from foretell.model.attention import CORE, SDPAttention, attention_scores
 from foretell.model.cache import FreshKVView
 from foretell.model.mask import Mask
 
@@ -32,7 +32,8 @@ def test_a_changed_weight_fails(path, what, failures):
 
 
 def test_unscaled_scores_fail(monkeypatch, failures):
-    monkeypatch.setattr(derive, "scale", lambda scores, head_width: scores)
+    unscaled = dataclasses.replace(CORE.derived["scaled"], compute=attention_scores)
+    monkeypatch.setitem(CORE.derived, "scaled", unscaled)
     assert "scaled scores" in failures(SmallestLesson().checks())
 
 

@@ -35,7 +35,7 @@ def new_cache(decoder: Decoder, rows: int) -> KVCache:
 def cached_logits(decoder: Decoder, ids: Tensor, chunk: int) -> Tensor:
     """The logits of all positions, with `chunk` tokens per pass."""
     cache = new_cache(decoder, len(ids))
-    parts = [decoder(part, cache.extend([part.shape[1]] * len(ids))) for part in ids.split(chunk, dim=1)]
+    parts = [decoder(part, cache.make_room([part.shape[1]] * len(ids))) for part in ids.split(chunk, dim=1)]
     return torch.cat(parts, dim=1)  # (B, T, V)
 
 
@@ -49,7 +49,7 @@ def uneven_pass_logits(
         ids = torch.full((len(rows), max(counts)), 7)
         for row, (start, count) in enumerate(zip(cache.lengths, counts, strict=True)):
             ids[row, :count] = torch.tensor(rows[row][start : start + count])
-        logits = decoder(ids, cache.extend(list(counts)))
+        logits = decoder(ids, cache.make_room(list(counts)))
         for row, count in enumerate(counts):
             collected[row].append(logits[row, :count])
     return [torch.cat(parts) for parts in collected]
@@ -72,7 +72,7 @@ def test_any_split_into_chunks_gives_the_same_logits(
     decoder = make_decoder("mistral")
     ids = torch.arange(sum(chunks))[None] % decoder.config.vocab_size
     cache = new_cache(decoder, 1)
-    parts = [decoder(part, cache.extend([part.shape[1]])) for part in ids.split(chunks, dim=1)]
+    parts = [decoder(part, cache.make_room([part.shape[1]])) for part in ids.split(chunks, dim=1)]
     assert_same(torch.cat(parts, dim=1), decoder(ids))
 
 
@@ -123,10 +123,10 @@ def test_kept_rows_are_unchanged_when_other_rows_are_dropped(
     decoder: Decoder, ids: Tensor, assert_same: AssertSame
 ) -> None:
     cache = new_cache(decoder, 3)
-    decoder(ids[:, :6], cache.extend([6, 4, 3]))
+    decoder(ids[:, :6], cache.make_room([6, 4, 3]))
     cache.keep_rows([0, 2])
     assert cache.lengths == [6, 3]
-    logits = decoder(torch.stack([ids[0, 6:8], ids[2, 3:5]]), cache.extend([2, 2]))
+    logits = decoder(torch.stack([ids[0, 6:8], ids[2, 3:5]]), cache.make_room([2, 2]))
     assert_same(logits[0], decoder(ids[:1, :8])[0, 6:])
     assert_same(logits[1], decoder(ids[2:, :5])[0, 3:])
 
@@ -142,6 +142,6 @@ def test_cache_size_is_what_cost_predicts(config: ModelConfig) -> None:
 
 def test_tokens_beyond_the_capacity_are_refused(config: ModelConfig) -> None:
     cache = KVCache(config, rows=2, capacity=4, dtype=torch.float32, device="cpu")
-    cache.extend([3, 1])
+    cache.make_room([3, 1])
     with pytest.raises(AssertionError, match="cache"):
-        cache.extend([2, 1])
+        cache.make_room([2, 1])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import copy
+from collections.abc import Iterator
+from itertools import zip_longest
 
 import pytest
 import torch
@@ -10,12 +12,18 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.engine import generate
-from foretell.generation.sampling import Sampler
+from foretell.generation.sampling import History, Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
 from foretell.model.kernels import packed_linear
-from foretell.model.kernels.packed_linear import MIN_TOKENS, PackedLinear, PackedTiedHead, PackedWeight, packed_weights
+from foretell.model.kernels.packed_linear import (
+    MIN_TOKENS,
+    PackedLinear,
+    PackedTiedHead,
+    PackedWeight,
+    with_packed_weights,
+)
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 64, "vocab_size": 37}
 
@@ -50,40 +58,89 @@ def test_the_packed_copy_of_a_changed_weight_is_not_used() -> None:
 
 
 def test_gradients_are_computed_with_packed_weights(decoder: Decoder) -> None:
-    with packed_weights(decoder, None):
-        decoder(torch.tensor([[1, 2]])).sum().backward()
+    with_packed_weights(decoder, None)(torch.tensor([[1, 2]])).sum().backward()
     assert all(parameter.grad is not None for parameter in decoder.parameters())
 
 
-def test_layers_are_packed_only_during_a_generation(decoder: Decoder) -> None:
-    sampler = Sampler(SamplingConfig(temperature=0))
-    steps = generate(decoder, [Sequence([1, 2])], sampler, MIN_TOKENS)
-    next(steps)
+def test_all_linear_layers_are_packed_in_a_copy(decoder: Decoder) -> None:
     linear_paths = [path for path, module in decoder.named_modules() if isinstance(module, nn.Linear | TiedHead)]
-    assert packed_paths(decoder) == linear_paths
-    assert isinstance(steps, Generator)
-    steps.close()
+    copied = with_packed_weights(decoder, MIN_TOKENS)
+    assert packed_paths(copied) == linear_paths
     assert packed_paths(decoder) == []
+    weights, copied_weights = dict(decoder.named_parameters()), dict(copied.named_parameters())
+    assert weights.keys() == copied_weights.keys()
+    assert all(copied_weights[path] is weight for path, weight in weights.items())
+
+
+def test_hooks_of_the_decoder_are_called_in_the_copy(decoder: Decoder) -> None:
+    copied, calls = with_packed_weights(decoder, None), list[str]()
+    for path, module in decoder.named_modules():
+        module.register_forward_hook(lambda *_, path=path: calls.append(path))
+    copied(torch.tensor([[1, 2]]))
+    assert {"", "head", "trunk.blocks.0", "trunk.blocks.1.attention.query"} <= set(calls)
 
 
 def test_weights_are_not_packed_for_a_few_tokens(decoder: Decoder) -> None:
-    with packed_weights(decoder, MIN_TOKENS - 1):
-        assert packed_paths(decoder) == []
+    assert with_packed_weights(decoder, MIN_TOKENS - 1) is decoder
 
 
 def test_weights_are_not_packed_without_memory_for_the_copy(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packed_linear, "memory_of", lambda device: 1000)
-    with packed_weights(decoder, None):
-        assert packed_paths(decoder) == []
+    assert with_packed_weights(decoder, None) is decoder
 
 
-def test_two_overlapping_generations_leave_no_packed_layers(decoder: Decoder) -> None:
-    first, second = packed_weights(decoder, None), packed_weights(decoder, None)
-    first.__enter__()
-    second.__enter__()
-    first.__exit__(None, None, None)
-    second.__exit__(None, None, None)
-    assert packed_paths(decoder) == []
+def test_weights_of_a_compiled_model_are_not_packed(decoder: Decoder) -> None:
+    decoder.trunk.blocks[0].compile(backend="eager")
+    assert with_packed_weights(decoder, None) is decoder
+
+
+def test_a_model_can_be_copied_while_it_generates(decoder: Decoder) -> None:
+    steps = generate(decoder, [Sequence([1, 2])], Sampler(SamplingConfig(temperature=0)), MIN_TOKENS)
+    next(steps)
+    ids = torch.tensor([[1, 2, 3]])
+    assert torch.equal(copy.deepcopy(decoder)(ids), decoder(ids))
+
+
+def test_a_generation_does_not_change_the_bits_of_other_calls() -> None:
+    decoder = make_decoder(make_section(ModelConfig, {**SIZES, "width": 96, "num_layers": 3}), seed=1).eval()
+    ids = torch.tensor([[1, 2, 3]])
+    alone = decoder(ids)
+    steps = generate(decoder, [Sequence([1, 2])], Sampler(SamplingConfig(temperature=0)), MIN_TOKENS)
+    next(steps)
+    with torch.inference_mode():
+        assert torch.equal(decoder(ids), alone)
+
+
+@pytest.mark.parametrize("lengths", [(40, 8), (8, 40), (40, 33)])
+def test_generations_in_turns_have_the_bits_of_each_alone(lengths: tuple[int, int]) -> None:
+    decoder = make_decoder(make_section(ModelConfig, {**SIZES, "width": 96, "num_layers": 3}), seed=1).eval()
+
+    def start(length: int) -> tuple[KeepingSampler, Iterator]:
+        sampler = KeepingSampler(SamplingConfig(temperature=0))
+        return sampler, generate(decoder, [Sequence([1, 2, 3])], sampler, length)
+
+    alone = []
+    for length in lengths:
+        sampler, steps = start(length)
+        list(steps)
+        alone.append(sampler.logits)
+    samplers, generations = zip(*map(start, lengths), strict=True)
+    for _ in zip_longest(*generations):
+        pass
+    for sampler, expected in zip(samplers, alone, strict=True):
+        assert torch.equal(torch.cat(sampler.logits), torch.cat(expected))
+
+
+class KeepingSampler(Sampler):
+    """Keeps the logits of every token."""
+
+    def __init__(self, config: SamplingConfig):
+        super().__init__(config)
+        self.logits: list[Tensor] = []
+
+    def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
+        self.logits.append(logits.clone())
+        return super().__call__(logits, history, samples)
 
 
 def test_packed_weights_generate_the_same_tokens(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.resolve import weight_shapes
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
 from foretell.runs.lock import held
+from foretell.runs.run import Run
 from foretell.session import resources
 from foretell.session.failures import is_out_of_memory, next_divisor
 from foretell.session.reporter import Reporter
@@ -327,6 +328,10 @@ def test_a_changed_configuration_is_refused(tiny: Any, run: Path) -> None:
     record = json.loads((run / "run.json").read_text())
     record["config"]["training"]["learning_rate"] *= 2
     (run / "run.json").write_text(json.dumps(record))
+    error = failure(lambda: tiny.train(run))
+    assert isinstance(error, CheckpointError)
+    assert "run.json is damaged or was changed" in str(error)
+    Run(run).replace_record({key: value for key, value in record.items() if key not in ("format", "sha256")})
     error = failure(lambda: tiny.train(run))
     assert isinstance(error, CheckpointError)
     assert "run.json is not the configuration" in str(error)

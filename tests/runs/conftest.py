@@ -20,7 +20,8 @@ from foretell.data.batch import make_batch
 from foretell.language_model import save_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
-from foretell.runs.checkpoint import Checkpoint, save_checkpoint
+from foretell.runs.checkpoint import Checkpoint
+from foretell.runs.training_state import save_checkpoint
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer

@@ -17,6 +17,7 @@ from foretell.errors import CheckpointError, OutputError
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints, prune
+from foretell.runs.training_state import load_optimizer
 from foretell.training.optimizer import make_optimizer
 
 Save = Callable[..., Checkpoint]
@@ -56,7 +57,7 @@ def test_weights_moments_and_training_state_load_bit_identical(
     assert checkpoint.training() == {"step": 7, "tokens": 96, "validation_loss": None}
     loaded = load_model(checkpoint.directory, for_training=True).decoder
     other = make_optimizer(loaded, TrainingConfig(steps=1))
-    checkpoint.load_optimizer(other, loaded)
+    load_optimizer(checkpoint, other, loaded)
     for (path, before), (same_path, after) in zip(decoder.named_parameters(), loaded.named_parameters(), strict=True):
         assert path == same_path
         assert torch.equal(before, after)
@@ -71,7 +72,7 @@ def test_moments_are_on_the_device_of_their_weights(save: Save, decoder: Decoder
     """The counter of steps too: the fused kernel asks for it on the weight's device."""
     checkpoint = save(7)
     optimizer = torch.optim.AdamW(decoder.to("meta").parameters())
-    checkpoint.load_optimizer(optimizer, decoder)
+    load_optimizer(checkpoint, optimizer, decoder)
     moments = [value for state in optimizer.state.values() for value in state.values()]
     assert {value.device.type for value in moments} == {"meta"}
 
@@ -80,14 +81,14 @@ def test_an_optimizer_file_that_lacks_a_weight_is_refused(save: Save, decoder: D
     checkpoint = save(7)
     decoder.trunk.register_parameter("more", torch.nn.Parameter(torch.zeros(1)))
     with pytest.raises(CheckpointError, match=r"optimizer.safetensors has nothing for 'trunk.more'"):
-        checkpoint.load_optimizer(torch.optim.AdamW(decoder.parameters()), decoder)
+        load_optimizer(checkpoint, torch.optim.AdamW(decoder.parameters()), decoder)
 
 
 def test_moments_of_a_weight_that_is_frozen_now_are_refused(save: Save, decoder: Decoder) -> None:
     checkpoint = save(7)
     decoder.embed.requires_grad_(False)
     with pytest.raises(CheckpointError, match=r"moments for 'embed.position.weight', which this run does not train"):
-        checkpoint.load_optimizer(torch.optim.AdamW(decoder.parameters()), decoder)
+        load_optimizer(checkpoint, torch.optim.AdamW(decoder.parameters()), decoder)
 
 
 def test_the_same_state_gives_the_same_bytes(save: Save) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from foretell import files
 from foretell.errors import CheckpointError, OutputError
-from foretell.files import new_directory, new_files, read_json, write_json, write_text
+from foretell.files import format_bytes, new_directory, new_files, read_json, write_json, write_text
 
 
 def names(folder: Path) -> list[str]:
@@ -46,7 +46,7 @@ def test_a_file_without_a_json_object_is_one_line(content: bytes, message: str, 
 def test_a_missing_file_and_a_folder_in_its_place_are_one_line(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="is missing"):
         read_json(tmp_path / "x.json")
-    with pytest.raises(CheckpointError, match="is not readable JSON"):
+    with pytest.raises(CheckpointError, match="is not a regular file"):
         read_json(tmp_path)
 
 
@@ -145,3 +145,11 @@ def test_if_one_of_several_files_fails_none_is_left(tmp_path: Path):
         path.write_text("x")
         raise ValueError("ours")
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["b", "mine"]
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (2 * 10**9, "2.0 GB"), (5 * 10**15, "5.0 PB")],
+)
+def test_bytes_are_written_for_people(count: int, text: str) -> None:
+    assert format_bytes(count) == text

@@ -135,11 +135,17 @@ REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
     "no config": (file_with("config.json", None), "config.json is missing"),
     "broken config": (file_with("config.json", b"{"), "config.json is not readable JSON"),
     "no weights": (file_with("model.safetensors", None), "model.safetensors is missing"),
-    "empty weights": (file_with("model.safetensors", b""), "model.safetensors is damaged or not a safetensors file"),
-    "text as weights": (file_with("model.safetensors", b"hello" * 9), "is damaged or not a safetensors file"),
-    "header bomb": (file_with("model.safetensors", HEADER_BOMB), "is damaged or not a safetensors file"),
-    "pickle": (file_with("model.safetensors", b"\x80\x02}q\x00."), "is damaged or not a safetensors file"),
-    "cut weights": (cut_weights, "is damaged or not a safetensors file"),
+    "empty weights": (
+        file_with("model.safetensors", b""),
+        "model.safetensors is damaged, cut short or not a safetensors file",
+    ),
+    "text as weights": (
+        file_with("model.safetensors", b"hello" * 9),
+        "is damaged, cut short or not a safetensors file",
+    ),
+    "header bomb": (file_with("model.safetensors", HEADER_BOMB), "is damaged, cut short or not a safetensors file"),
+    "pickle": (file_with("model.safetensors", b"\x80\x02}q\x00."), "is damaged, cut short or not a safetensors file"),
+    "cut weights": (cut_weights, "is damaged, cut short or not a safetensors file"),
     "missing weight": (weights_with(trunk__norm__bias=None), "has no weight 'trunk.norm.bias'"),
     "misshaped weight": (
         weights_with(trunk__norm__bias=torch.zeros(3)),

@@ -34,7 +34,7 @@ def test_an_incomplete_record_is_refused(tmp_path: Path) -> None:
 def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
     run = Run.create(tmp_path / "new" / "x")
     assert not is_run(run.directory)
-    record = {"config": {"a": 1}, "data": ["x"], "size": "toy", "device": "cpu", "dtype": "float32"}
+    record = {"config": {"model": {}}, "data": ["x"], "size": "toy", "device": "cpu", "dtype": "float32"}
     run.write_record(record, {"torch": "2"})
     assert is_run(run.directory)
     assert Run.open(run.directory).record() == record
@@ -44,7 +44,7 @@ def test_a_new_run_is_a_run_once_its_record_is_written(tmp_path: Path) -> None:
 
 def test_a_run_is_never_made_in_a_folder_that_is_not_empty(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
-    with pytest.raises(OutputError, match=r"exists; it is not a run: remove it, or give another --out"):
+    with pytest.raises(OutputError, match=r"exists; it is not a run, so give another --out"):
         Run.create(tmp_path)
     with pytest.raises(OutputError, match="exists"):
         Run.create(tmp_path / "mine.txt")

@@ -181,3 +181,16 @@ def test_a_picture_that_cannot_be_written_is_one_line_in_the_log(run, caplog):
         draw_curve(run)
     assert len(caplog.messages) == 1
     assert "could not write" in caplog.messages[0]
+
+
+def test_the_picture_says_what_it_shows(run, monkeypatch):
+    from matplotlib.figure import Figure
+
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    lines = [{"step": step, "loss": 5.0 - step, "validation_loss": 5.0 - step} for step in range(1, 6)]
+    write_png(run.directory / "x.png", [("a", lines)], "these losses cannot be compared")
+    (axes,) = figures[0].axes
+    assert axes.get_title() == "these losses cannot be compared"
+    assert "validation with dots" in axes.get_ylabel()
+    assert all(tick == int(tick) for tick in axes.get_xticks())

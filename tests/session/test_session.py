@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import shutil
 import signal
 from pathlib import Path
@@ -15,8 +14,9 @@ from safetensors.torch import load_file
 
 import foretell.session
 from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
-from foretell.runs.checkpoint import list_checkpoints
+from foretell.runs.checkpoint import Checkpoint, list_checkpoints
 from foretell.runs.run import MEASURED, Run
+from foretell.session.reporter import Reporter, Reporters
 from foretell.session.session import Session
 
 OPTIMIZERS = ["adamw", "muon", "sgd"]
@@ -152,15 +152,36 @@ def test_the_task_is_checked_before_the_first_step_and_after_resuming(sessions: 
     assert sessions.resume().task.checked == [8]
 
 
-def test_another_fingerprint_of_the_task_is_refused(sessions: Any) -> None:
+def test_another_fingerprint_of_the_task_is_refused(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     session = sessions.start()
     session.go()
-    path = session.run.at("last").directory
-    state = json.loads((path / "training.json").read_text())
     checkpoint = session.run.at("last")
-    (path / "training.json").write_text(json.dumps({**state, "inputs": "7"}))
+    state = checkpoint.training() | {"inputs": "7"}
+    monkeypatch.setattr(Checkpoint, "training", lambda checkpoint: state)
     with pytest.raises(CheckpointError, match="was trained with inputs 7, and this run has 6"):
         session.restore(checkpoint)
+
+
+class ClosedTerminal(Reporter):
+    """Counts the events that it cannot write."""
+
+    def __init__(self) -> None:
+        self.events = 0
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        self.events += 1
+        raise OSError(5, "Input/output error")
+
+
+def test_a_reporter_that_cannot_write_goes_quiet_and_training_goes_on(
+    sessions: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    session, reporter = sessions.start(), ClosedTerminal()
+    session.reporter = Reporters([reporter])
+    session.go()
+    assert reporter.events == 1
+    assert session.run.at("last").step == session.training.steps
+    assert "ClosedTerminal cannot write ([Errno 5] Input/output error); training continues without it" in caplog.text
 
 
 def test_non_finite_weights_are_never_saved(sessions: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first is recorded and logged, the second stops at once, and the handlers are restored."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first is recorded, the second stops at once; handlers are restored."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foretell.errors import Interrupted
 from foretell.session.signals import StopSignal
 
 
-@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_the_first_signal_is_recorded_and_the_second_stops_at_once(number: signal.Signals, exit_code: int) -> None:
     with StopSignal() as stop:
         assert stop.number is None
@@ -26,6 +26,17 @@ def test_the_previous_handlers_are_restored() -> None:
     with StopSignal():
         assert signal.getsignal(signal.SIGINT) is not before[0]
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As nohup starts a command."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with StopSignal() as stop:
+            signal.raise_signal(signal.SIGHUP)
+            assert stop.number is None
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_a_thread_that_may_not_handle_signals_trains_without_them() -> None:

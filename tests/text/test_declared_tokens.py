@@ -197,3 +197,9 @@ def test_default_chat_template_is_kept_and_the_others_are_noted(directory: Path)
     tokenizer = load(directory, tokenizer_config={"chat_template": templates})
     assert tokenizer.chat_template == "{{ default }}"
     assert tokenizer.notes == ("of the chat templates only 'default' is kept, not tool_use, rag",)
+
+
+@pytest.mark.parametrize("name", [["default"], {"a": 1}, None, 5])
+def test_chat_template_whose_name_is_not_a_text_is_left_out(directory: Path, name: Any) -> None:
+    templates = [{"name": name, "template": "x"}, {"name": "default", "template": "{{ a }}"}]
+    assert load(directory, tokenizer_config={"chat_template": templates}).chat_template == "{{ a }}"

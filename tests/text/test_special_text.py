@@ -13,6 +13,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer, vocabulary_tokenizer
+from foretell.text.byte_level import BYTE_TO_CHARACTER, NOT_IN_UTF8
 
 END = "<|endoftext|>"
 
@@ -137,5 +138,25 @@ def test_bytes_missing_from_a_byte_level_vocabulary_are_refused() -> None:
     backend = tokenizers.Tokenizer(models.BPE({"a": 0, "Ġ": 1}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     assert wrapped(backend).encode("a a") == [0, 1, 0]
-    with pytest.raises(TokenizerError, match="is not in the vocabulary of 2"):
-        wrapped(backend).encode("a é")
+    message = r"the character 'ñ' \(U\+00F1\) in ' añ' has the byte 0xC3, which is not in the vocabulary of 2 tokens"
+    with pytest.raises(TokenizerError, match=message):
+        wrapped(backend).encode("a añb")
+
+
+def test_a_missing_byte_is_reported_with_the_character_that_was_typed() -> None:
+    vocabulary = {character: token for token, character in enumerate(BYTE_TO_CHARACTER.values()) if character != "ð"}
+    backend = tokenizers.Tokenizer(models.BPE(vocabulary, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    with pytest.raises(TokenizerError, match=r"'🙂' \(U\+1F642\) in '🙂' has the byte 0xF0.* vocabulary of 255 tokens"):
+        wrapped(backend).encode("a🙂")
+
+
+def test_bytes_that_utf8_cannot_contain_may_be_missing() -> None:
+    """StarCoder's vocabulary lacks them; every text can be written all the same."""
+    possible = [character for byte, character in BYTE_TO_CHARACTER.items() if byte not in NOT_IN_UTF8]
+    assert len(possible) == 243
+    backend = tokenizers.Tokenizer(models.BPE({character: token for token, character in enumerate(possible)}, []))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    tokenizer = wrapped(backend)
+    text = "añ🙂\U0010ffff\u07ff"
+    assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -57,6 +57,17 @@ BROKEN = {
     ).encode(),
     "a merge of three": tokenizer_json(model={"type": "BPE", "vocab": {"a": 0}, "merges": ["a a a"]}).encode(),
     "a merge that is a number": tokenizer_json(model={"type": "BPE", "vocab": {"a": 0}, "merges": [5]}).encode(),
+    "a prefix that is a number": tokenizer_json(
+        model={"type": "BPE", "vocab": {"a": 0}, "merges": [["a", "a"]], "continuing_subword_prefix": 5}
+    ).encode(),
+    "a template token without an entry": tokenizer_json(
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}],
+            "special_tokens": {},
+        }
+    ).encode(),
     "a table that makes the library panic": tokenizer_json(
         normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}
     ).encode(),

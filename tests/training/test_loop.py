@@ -22,7 +22,8 @@ from foretell.generation.sequence import Sequence
 from foretell.language_model import load_model, save_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
-from foretell.runs.checkpoint import Checkpoint, save_checkpoint
+from foretell.runs.checkpoint import Checkpoint
+from foretell.runs.training_state import load_optimizer, save_checkpoint
 from foretell.text import train_tokenizer
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.objective import Objective
@@ -78,7 +79,7 @@ class Training:
 def resumed(checkpoint: Checkpoint, config: TrainingConfig, loader: Loader, dtype: torch.dtype) -> Training:
     decoder = load_model(checkpoint.directory, for_training=True).decoder
     training = Training(decoder, config, loader, dtype, checkpoint.training()["step"])
-    checkpoint.load_optimizer(training.optimizer, decoder)
+    load_optimizer(checkpoint, training.optimizer, decoder)
     return training
 
 

@@ -117,11 +117,11 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def text_source(data: Sequence[str], text_field: str | None) -> Source:
+def text_source(data: Sequence[str], text_field: str | None, strict: bool = False) -> Source:
     """The documents of DATA arguments; what the reader reports goes to stderr."""
     from foretell.pretraining.train import make_source
 
-    return make_source(["-" if path == STANDARD_INPUT else path for path in data], text_field)
+    return make_source(["-" if path == STANDARD_INPUT else path for path in data], text_field, strict)
 
 
 def describe_data(data: Sequence[str]) -> str:

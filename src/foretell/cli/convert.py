@@ -22,7 +22,7 @@ def convert(
     family: Annotated[
         str | None,
         Parameter(
-            help="gpt2, openai-gpt, llama, mistral, qwen2 or qwen3 (gguf: gpt2, llama, qwen3); default: what fits."
+            help="gpt2, openai-gpt, llama, mistral, qwen2, qwen3 (gguf: gpt2, llama, qwen2, qwen3); default: what fits."
         ),
     ] = None,
     dtype: Annotated[

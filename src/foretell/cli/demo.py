@@ -99,13 +99,14 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
 def say_goodbye(console: Console, directory: Path) -> None:
     """The folder of the run, and three commands to try."""
     from foretell.cli.demo_display import title
+    from foretell.session.failures import command_name
 
     title(console, "the run", f"is in {directory}: weights, metrics, samples, loss curve")
     console.print("three commands to try next:")
-    run = shlex.quote(str(directory))
+    run, program = shlex.quote(str(directory)), command_name()
     for command in (
-        f'foretell next {run} "If the object is"',
-        f'foretell generate {run} "A class definition" --max-tokens 80',
-        "foretell train my.txt        (a text of your own)",
+        f'{program} next {run} "If the object is"',
+        f'{program} generate {run} "A class definition" --max-tokens 80',
+        f"{program} train my.txt        (a text of your own)",
     ):
         console.print(f"  {command}", style="bold")

@@ -8,8 +8,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.text import Text
 
-from foretell.cli.training_display import LiveReporter, shorten
 from foretell.pretraining.task import TextTask
+from foretell.session.display import LiveReporter, shorten
 from foretell.session.task import Task
 from foretell.text import Tokenizer
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ Task = Literal["text", "choice", "ending"]
 
 def evaluate(
     model: ModelArgument,
-    file: Annotated[str, Parameter(help="Texts (.txt, .jsonl, .csv, a folder, -) or questions (.jsonl).")],
+    file: Annotated[str, Parameter(help="Texts (.txt, .jsonl, .csv, a folder, -) or questions (.jsonl, .csv).")],
     /,
     *,
     task: Annotated[
@@ -31,38 +32,50 @@ def evaluate(
         int | None, Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
     ] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    limit: Annotated[int | None, Parameter(help="Only the first so many texts or questions.")] = None,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
     """Loss, perplexity and bits per byte of texts, or accuracy at questions.
 
-    Questions are JSON lines with query, choices and gold (choice), or context and continuation (ending).
+    Questions are JSON lines with query, choices and gold (choice), or context and continuation (ending); HellaSwag,
+    WinoGrande and MMLU (CSV) as they are published.
     """
-    from foretell.data.questions import task_of
+    from foretell.data.questions import FORMATS, first_fields, task_of
+    from foretell.errors import DataError
+
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit must be at least 1, not {limit}")
+    fields = first_fields(Path(file)) if task is None and text_field is None else set()
 
     chosen = task or task_of(Path(file))
+    if chosen == "text" and fields and "text" not in fields:
+        raise DataError(f"{file} has the fields {', '.join(sorted(fields))[:200]}; {FORMATS}")
     if chosen != "text" and not (stride is None and text_field is None):
         raise UsageError(f"--stride and --text-field are for texts, and {file} is read as questions (--task {chosen})")
     if chosen != "text" and file == STANDARD_INPUT:
         raise UsageError("questions are read from a file; give its name")
     loaded = open_model(model, device, dtype)
     if chosen == "text":
-        report_text(loaded, file, stride, text_field, json)
+        report_text(loaded, file, stride, text_field, limit, json)
     elif chosen == "choice":
-        report_choice(loaded, Path(file), json)
+        report_choice(loaded, Path(file), limit, json)
     else:
-        report_ending(loaded, Path(file), json)
+        report_ending(loaded, Path(file), limit, json)
 
 
-def report_text(loaded: LanguageModel, file: str, stride: int | None, text_field: str | None, json: bool) -> None:
+def report_text(
+    loaded: LanguageModel, file: str, stride: int | None, text_field: str | None, limit: int | None, json: bool
+) -> None:
     """Print loss, perplexity and bits per byte."""
     from foretell.data.sources import read_documents
     from foretell.evaluation.texts import evaluate_texts
     from foretell.training.objective import Objective
 
     paths = ["-" if file == STANDARD_INPUT else file]
-    texts = [document.text for document in read_documents(paths, text_field=text_field)]
+    documents = islice(read_documents(paths, text_field=text_field), limit)
+    texts = [document.text for document in documents]
     with ProgressLine("tokens") as progress:
         evaluation = evaluate_texts(loaded, Objective(loaded.decoder), texts, stride, progress)
     print_json(evaluation.to_json()) if json else show_text(evaluation)
@@ -87,12 +100,12 @@ def show_text(evaluation: TextEvaluation) -> None:
     )
 
 
-def report_choice(loaded: LanguageModel, path: Path, json: bool) -> None:
+def report_choice(loaded: LanguageModel, path: Path, limit: int | None, json: bool) -> None:
     """Print the share of right answers, plain and normalised by length."""
     from foretell.data.questions import read_questions
     from foretell.evaluation.multiple_choice import evaluate_choices
 
-    questions = read_questions(path)
+    questions = read_questions(path)[:limit]
     with ProgressLine("choices") as progress:
         result = evaluate_choices(loaded, questions, progress)
     report_truncation(result, len(questions), loaded)
@@ -107,12 +120,12 @@ def report_choice(loaded: LanguageModel, path: Path, json: bool) -> None:
     results().print(f"{len(questions):,} questions; guessing would get {guessed:.2%}")
 
 
-def report_ending(loaded: LanguageModel, path: Path, json: bool) -> None:
+def report_ending(loaded: LanguageModel, path: Path, limit: int | None, json: bool) -> None:
     """Print the share of endings that greedy decoding would write."""
     from foretell.data.questions import read_endings
     from foretell.evaluation.multiple_choice import evaluate_endings
 
-    endings = read_endings(path)
+    endings = read_endings(path)[:limit]
     with ProgressLine("endings") as progress:
         result = evaluate_endings(loaded, endings, progress)
     report_truncation(result, len(endings), loaded)

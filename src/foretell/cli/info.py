@@ -63,8 +63,8 @@ def describe_model(argument: str) -> dict[str, Any]:
 
 def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[str, Any]:
     """Configuration, tokenizer, cost and all weights, as plain values."""
-    from foretell.insight.points import Derived, make_catalog
     from foretell.model.cost import cache_bytes_per_token, training_flops_per_token
+    from foretell.model.structure import model_structure
 
     weights = [
         {"path": path, "shape": list(weight.shape), "parameters": weight.numel()}
@@ -81,8 +81,8 @@ def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[s
         "weights": weights,
         "modules": [path for path, _ in decoder.named_modules() if path],
         "names": [
-            {"name": trace_name, "derived": isinstance(entry, Derived)}
-            for trace_name, entry in make_catalog(decoder).entries.items()
+            {"name": trace_name, "derived": value.is_derived}
+            for trace_name, value in model_structure(decoder).values.items()
         ],
     }
 

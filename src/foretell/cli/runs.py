@@ -24,7 +24,7 @@ def runs(
 
     One folder: a line for each run in it. One run, or several: their curves too, and the settings in which they differ.
     """
-    from foretell.runs.summary import differing_settings
+    from foretell.runs.summary import differing_settings, warning_about
     from foretell.session.plots import check_can_draw, write_png
 
     check_can_draw(png)
@@ -32,7 +32,7 @@ def runs(
     summarized = readable(chosen) if folder else [(summary_of(run), run) for run in chosen]
     differences = {} if folder or len(summarized) < 2 else differing_settings([run for _, run in summarized])
     if png is not None:
-        write_png(png, [(str(run.directory), run.metrics()) for _, run in summarized])
+        write_png(png, [(str(run.directory), run.metrics()) for _, run in summarized], warning_about(differences))
         note(f"picture     {png}")
     if json:
         print_json({"runs": [summary.to_json() for summary, _ in summarized], "differences": differences})

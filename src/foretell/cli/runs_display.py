@@ -11,12 +11,10 @@ from rich.console import Console
 from rich.text import Text
 
 from foretell.cli.terminal import results
-from foretell.runs.summary import DONE, Summary
+from foretell.runs.summary import DONE, Summary, warning_about
 from foretell.session.plots import MARKS, METRICS, Metrics, plot, points_of, shared_axis, shared_metric
 
 COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red", "bright_cyan", "bright_yellow")
-# If these differ, the tokens of the runs are not the same
-MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
 WIDTH = 80
 NAME, SETTING = 17, 36  # columns
 HEADER = ("size", "weights", "steps", "tokens", "loss", "state", "changed")
@@ -90,8 +88,8 @@ def show_comparison(runs: Sequence[Metrics], labels: Sequence[str], differences:
     console.print(f"{METRICS[key]}, in nats per token" if drawn else "nothing was measured yet")
     for line in drawn.splitlines():
         console.print(coloured(line))
-    if any(name in differences for name in MEASURES):
-        console.print("these losses cannot be compared: the runs differ in their data or their tokens", style="yellow")
+    if warning := warning_about(differences):
+        console.print(warning, style="yellow")
     if len(runs) > 1:
         console.print()
         console.print("what differs" if differences else "all settings are the same")

@@ -53,12 +53,12 @@ def trace(
 
 def show_names(loaded: LanguageModel, select: list[str], json: bool) -> None:
     """The names that the globs match, derived ones marked."""
-    from foretell.insight.points import Derived, make_catalog
+    from foretell.model.structure import model_structure
     from foretell.paths import select as select_names
 
-    catalog = make_catalog(loaded.decoder)
-    names = select_names(select, catalog.names)
-    derived = [name for name in names if isinstance(catalog.entries[name], Derived)]
+    structure = model_structure(loaded.decoder)
+    names = select_names(select, structure.names)
+    derived = [name for name in names if structure[name].is_derived]
     if json:
         print_json({"names": names, "derived": derived})
     else:

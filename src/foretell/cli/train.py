@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 import shlex
-from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,7 +21,7 @@ from foretell.cli.arguments import (
     parse_settings,
     text_source,
 )
-from foretell.cli.terminal import note, results
+from foretell.cli.terminal import messages, note, results
 from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 
+WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}")
+PROMPT_TOKENS = 48  # of the text, in which a prompt is looked for
 STORE_FILES = ("index.json", "tokenizer.json")
 
 
@@ -48,6 +50,9 @@ def train(
     seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.")] = None,
     checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.")] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    strict: Annotated[
+        bool, Parameter(negative="", help="Refuse a folder with a file that cannot be read; default: leave it out.")
+    ] = False,
     sample_prompt: Annotated[
         list[str] | None, Parameter(negative="", help="A text to continue as it learns; can be given again.")
     ] = None,
@@ -90,7 +95,7 @@ def train(
         return show_config()
     if show_batch is not None:
         others = (data, size, minutes, steps, config, start, tokenizer, kind, seed, checkpoint_every, text_field)
-        check_alone(*others, sample_prompt, report, settings, resume == "auto" or None)
+        check_alone(*others, strict or None, sample_prompt, report, settings, resume == "auto" or None)
         from foretell.cli.batch_display import show_step
 
         return show_step(show_batch, out, device, dtype, json)
@@ -101,10 +106,10 @@ def train(
     out = out or default_out(data, resume == "auto")
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
-    from foretell.cli.training_display import make_reporter
     from foretell.loading import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.request import Request, load_start
+    from foretell.session.display import make_reporter
     from foretell.session.reporter import Reporters
     from foretell.session.tensorboard import TensorBoardReporter
 
@@ -114,7 +119,7 @@ def train(
     overrides = merge(config, settings or [], options)
     store = token_store(data)
     request = Request(
-        text_source(data, overrides.get("data", {}).get("text_field")),
+        text_source(data, overrides.get("data", {}).get("text_field"), strict),
         described=[describe_data(data)] if data or not is_resumed else [],
         out=out,
         size=size,
@@ -127,9 +132,7 @@ def train(
         device=device,
         dtype=dtype,
     )
-    with ExitStack() as stack:
-        chosen = [make_reporter(), *([TensorBoardReporter(out)] if report else [])]
-        reporter = Reporters([stack.enter_context(each) for each in chosen])
+    with Reporters([make_reporter(messages()), *([TensorBoardReporter(out)] if report else [])]) as reporter:
         session = pretrain(request, reporter, resume=resume == "auto")
     finish(session)
     return None
@@ -197,6 +200,7 @@ def default_out(data: tuple[str, ...], resume: bool) -> Path:
 
 def finish(session: Session[TextTask]) -> None:
     """The loss curve, the best loss, and what to do with the run."""
+    from foretell.session.failures import command_name
     from foretell.session.plots import has_matplotlib, plot, points_of
 
     run, task = session.run, session.task
@@ -214,11 +218,12 @@ def finish(session: Session[TextTask]) -> None:
     files = "metrics.jsonl, samples/, loss.png" if (run.directory / "loss.png").exists() else "metrics.jsonl, samples/"
     missing = "" if "png" in files or has_matplotlib() else " (for loss.png: pip install 'foretell[plot]')"
     console.print(f"run         {run.directory}: checkpoints/, {files}{missing}")
-    console.print(f'try         foretell generate {shlex.quote(str(run.directory))} "{run_prompt(task)}"')
+    console.print(f'try         {command_name()} generate {shlex.quote(str(run.directory))} "{run_prompt(task)}"')
 
 
 def run_prompt(task: TextTask) -> str:
-    """The first few words of the text."""
+    """Up to three words of the text's beginning, as they are in the text: without anything between them but a space."""
     stream = task.loader.stream
-    words = task.text.tokenizer.decode(stream.read(0, min(12, len(stream))))
-    return " ".join("".join(ch for ch in words if ch.isalnum() or ch.isspace()).split()[:3]) or "The"
+    beginning = task.text.tokenizer.decode(stream.read(0, min(PROMPT_TOKENS, len(stream))))
+    words = WORDS.findall(beginning.rpartition(" ")[0] or beginning)  # the last word may be cut
+    return max(words, key=lambda found: len(found.split()), default="The")

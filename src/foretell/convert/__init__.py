@@ -5,7 +5,6 @@ gpt.py, llama.py       the tables: GPT-1 and GPT-2; Llama, Mistral, Qwen2 and Qw
 families.py            the families by name, and which one can express a model
 config_json.py         a config.json to a `ModelConfig` and back, by a table
 weights.py             weights to their names and shapes and back, by a table
-safetensors_reader.py  safetensors files from untrusted sources
 huggingface.py         load a Hugging Face directory
 hub.py                 `hub:owner/name[@revision]` to a local directory
 parity.py              compare an export, read back by independent code, with the model

@@ -175,7 +175,7 @@ def read_back(directory: Path) -> ReadBack:
     return ReadBack(
         config,
         {path: tensor.numpy() for path, tensor in ours},
-        tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json")),
+        tokenizers.Tokenizer.from_str((directory / "tokenizer.json").read_text(encoding="utf-8")),
         f"safetensors {version('safetensors')}, tokenizers {version('tokenizers')}, the textbook in NumPy",
     )
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import stat
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,21 +13,21 @@ from foretell.config import ModelConfig
 from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
 from foretell.convert.family import Family
-from foretell.convert.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
 from foretell.convert.weights import iter_ours, pairings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
-from foretell.files import read_json
+from foretell.files import check_regular, read_json
 from foretell.language_model import NO_TOKENIZER, LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
-from foretell.saved_model import check_vocabulary
+from foretell.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
+from foretell.saved_model import check_finite, check_vocabulary
 from foretell.text import has_tokenizer, id_tokenizer, load_tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-READ = (".json", ".txt", ".safetensors", ".model")
-MOST_JSON_BYTES = 2**23
+READ = (".json", ".txt", ".safetensors", ".model", ".jinja")
 PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 HEAD = "lm_head"
+OTHER_HEADS = ("score", "classifier", "qa_outputs", "multiple_choice_head", "v_head")  # transformers' and trl's names
 
 
 def load_huggingface(
@@ -51,6 +49,7 @@ def load_huggingface(
     config = config.replaced(dropout=0.0)
     read = partial(_read, tensors, dtype)
     weights = {path: tensor.to(device) for path, tensor in iter_ours(family, config, read)}
+    check_finite(weights, directory)
     decoder = decoder_with_weights(config, weights)
     return LanguageModel(decoder.eval(), tokenizer, name, tuple(f"{directory}: {note}" for note in notes))
 
@@ -69,27 +68,10 @@ def stored_dtype(directory: Path) -> torch.dtype:
 
 
 def check_files(directory: Path) -> None:
-    """Refuse links that lead out of the directory, and entries that are not regular files.
-
-    In a download cache, where files are links from snapshots/REVISION to blobs, a link may lead there.
-    """
-    home = directory.resolve()
-    homes = [home, home.parent.parent / "blobs"] if home.parent.name == "snapshots" else [home]
+    """Refuse links that lead out of the directory and entries that are not regular files, before any is read."""
     for path in sorted(directory.iterdir()):
-        if path.suffix not in READ:
-            continue
-        target = path.resolve()
-        if path.is_symlink() and not any(target.is_relative_to(allowed) for allowed in homes):
-            raise CheckpointError(f"{path} is a link out of its directory, to {target}; copy the file there instead")
-        if target.exists() and not stat.S_ISREG(target.stat().st_mode):
-            raise CheckpointError(f"{path} is not a regular file")
-
-
-def read_small_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file, refused if the file is unreasonably large."""
-    if path.exists() and path.stat().st_size > MOST_JSON_BYTES:
-        raise CheckpointError(f"{path} has {path.stat().st_size:,} bytes, far more than such a file needs")
-    return read_json(path)
+        if path.suffix in READ:
+            check_regular(path)
 
 
 def find_tensors(directory: Path) -> dict[str, StoredTensor]:
@@ -110,7 +92,7 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
 def read_shards(directory: Path) -> dict[str, StoredTensor]:
     """The tensors that the index lists; index and files must agree exactly."""
     path = directory / INDEX
-    weight_map = read_small_json(path).get("weight_map")
+    weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise CheckpointError(f"{path} has no weight_map from names to files")
     files = sorted(set(weight_map.values()))
@@ -131,11 +113,13 @@ def read_shards(directory: Path) -> dict[str, StoredTensor]:
 def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
     """The family, the configuration, and notes on fields of the config.json that were not used."""
     path = directory / CONFIG
-    values = read_small_json(path)
+    values = read_json(path)
     kind = values.get("model_type")
     if not isinstance(kind, str) or kind not in FAMILIES:
-        near = did_you_mean(str(kind)[:80], FAMILIES) or f"; known: {', '.join(FAMILIES)}"
-        raise CheckpointError(f"{path} has model_type {str(kind)[:80]!r}, which foretell cannot read{near}")
+        # No "did you mean": mamba is not llama, though the words are near
+        raise CheckpointError(
+            f"{path} has model_type {str(kind)[:80]!r}, which foretell cannot read; known: {', '.join(FAMILIES)}"
+        )
     try:
         config, notes = read_settings(FAMILIES[kind], values)
     except ConfigError as error:
@@ -146,6 +130,7 @@ def read_config(directory: Path) -> tuple[Family, ModelConfig, list[str]]:
 def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[str, StoredTensor]:
     """The tensors that the configuration asks for, with names and shapes checked; no data is read yet."""
     stored = {full_name(family, name): tensor for name, tensor in _without_buffers(directory, family).items()}
+    check_task(directory, stored)
     if config.num_layers > len(stored):  # before listing the names of an absurd number of layers
         raise CheckpointError(
             f"{directory} has {len(stored)} weights, too few for the configuration's {config.num_layers} layers"
@@ -166,8 +151,19 @@ def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[s
     for name in stored:
         if name not in expected:
             near = did_you_mean(starred(name[:200]), {starred(known) for known in expected})
-            raise CheckpointError(f"{directory} has a weight '{name[:80]}' that a {family.name} does not{near}")
+            theirs = stored[name].name[:80]
+            raise CheckpointError(f"{directory} has a weight '{theirs}' that a {family.name} does not{near}")
     return stored
+
+
+def check_task(directory: Path, stored: Mapping[str, StoredTensor]) -> None:
+    """Refuse a model with a head for another task than language modelling."""
+    for tensor in stored.values():
+        if tensor.name.split(".")[0] in OTHER_HEADS:
+            raise CheckpointError(
+                f"{directory} has the weight '{tensor.name[:80]}', the head of a classifier or another task; foretell "
+                "reads language models"
+            )
 
 
 def _without_buffers(directory: Path, family: Family) -> dict[str, StoredTensor]:

@@ -3,10 +3,11 @@
     documents      Document: a text with its source, in memory or in a file too large to hold
     sources        read files, folders and standard input as documents
     records        the texts in one file: lines, JSON Lines, JSON lists, tables
+    compressed     files compressed with gzip, bzip2, xz or zstd
     corpora        the embedded corpus: the reference topics inside Python
     questions      multiple-choice questions and text endings for evaluation
     split          the split into training and validation text
-    shards         read token stores: ids on disk, memory-mapped, checked before they are used
+    shards         read token stores: ids on disk, checked before they are used
     shard_writer   write token stores
     loader         the batch of a step, as a function of (seed, step)
     batch          Batch: ids, targets, loss weights, positions, document ids

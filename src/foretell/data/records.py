@@ -6,19 +6,29 @@ import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator
-from typing import Any, BinaryIO
+from typing import Any, Protocol
 
 from foretell.errors import DataError, did_you_mean
 
 RECORD_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
+RECORD_LINES = (".jsonl", ".csv", ".tsv")  # read record by record, never held as a whole
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 LARGEST_CELL = 2**31 - 1  # characters; the most that csv accepts where a C long has 32 bits
+
+
+class LineFile(Protocol):
+    """What is needed of a file: its lines, and some bytes after a line for a message."""
+
+    def __iter__(self) -> Iterator[bytes]: ...
+
+    def read(self, count: int, /) -> bytes: ...
+
 
 Note = Callable[[str, str], None]  # takes what was done to the input, and where
 
 
 def iter_records(
-    file: BinaryIO, name: str, suffix: str, text_field: str | None, note: Note
+    file: LineFile, name: str, suffix: str, text_field: str | None, note: Note
 ) -> Iterator[tuple[str, str]]:
     """(where, text) of every record, empty ones included; a file of another suffix is one record.
 
@@ -38,7 +48,7 @@ def iter_records(
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-def iter_lines(file: BinaryIO, name: str, note: Note) -> Iterator[str]:
+def iter_lines(file: LineFile, name: str, note: Note) -> Iterator[str]:
     """The decoded lines with their ends, cut at LF only: str.splitlines would also cut at U+2028 and form feeds."""
     offset = 0
     for line_number, line in enumerate(file, start=1):
@@ -122,7 +132,7 @@ def _kind(value: Any) -> str:
 def _no_such(kind: str, wanted: str, known: list[str]) -> str:
     shown = ", ".join(repr(name if len(name) <= 40 else name[:39] + "…") for name in known[:8]) or "none"
     more = f" and {len(known) - 8} more" if len(known) > 8 else ""
-    advice = did_you_mean(wanted, known) or "; set the text field to the right one"
+    advice = f"{did_you_mean(wanted, known)}; name the right one with --text-field"
     return f"no {kind} {wanted!r} among the {kind}s {shown}{more}{advice}"
 
 

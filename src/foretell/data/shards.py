@@ -1,4 +1,4 @@
-"""Token stores: ids on disk, written once (`shard_writer`), memory-mapped, checked before they are used.
+"""Token stores: ids on disk, written once (`shard_writer`), checked before they are used and read as needed.
 
 A store is a folder with, for every split NAME (`train`, `validation`),
 
@@ -8,12 +8,16 @@ A store is a folder with, for every split NAME (`train`, `validation`),
 
 The `.npy` files are what `numpy.save` writes, with a header of 128 bytes. A store without an index is unfinished, so a
 writer that is killed at any time leaves nothing that opens.
+
+Shards are read, not memory-mapped: one that is overwritten or cut short during training is an error, where a mapping
+would give other tokens or end the process (SIGBUS).
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
@@ -33,6 +37,7 @@ HEADER_BYTES = 128
 LARGEST_INDEX = 2**24  # bytes; a shard takes about 120, so this is 130,000 shards
 LARGEST_COUNT = 2**53  # tokens, documents, bytes: whole numbers that every JSON reader keeps exactly
 DOCUMENT_DTYPE = np.dtype("<i8")
+VERIFIED_AT_A_TIME = 2**22  # values
 SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 
@@ -80,7 +85,7 @@ def documents_name(split_name: str) -> str:
 
 
 class TokenStream:
-    """One split as one long sequence of ids, read from memory-mapped shards.
+    """One split as one long sequence of ids, read from its shards as needed.
 
     `document_starts` (documents,) int64, increasing, the first 0; `bytes` is the length of the texts in UTF-8.
     """
@@ -88,8 +93,8 @@ class TokenStream:
     def __init__(self, directory: Path, name: str, record: SplitRecord, dtype: np.dtype):
         self.name = name
         self.bytes = record.bytes
-        self.document_starts = _map_npy(directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
-        self._shards = [_map_npy(directory / shard.file, dtype, shard.tokens) for shard in record.shards]
+        self.document_starts = ValueFile(directory / documents_name(name), DOCUMENT_DTYPE, record.documents).read()
+        self._shards = [ValueFile(directory / shard.file, dtype, shard.tokens) for shard in record.shards]
         self._ends = list(accumulate(shard.tokens for shard in record.shards))
         self._tokens = record.tokens
 
@@ -98,9 +103,9 @@ class TokenStream:
         return self._tokens
 
     def read(self, start: int, count: int) -> np.ndarray:
-        """Ids `start` to `start + count` (count,) int64, a copy, across shard borders.
+        """Ids `start` to `start + count` (count,) int64, across shard borders.
 
-        Raises UsageError if the stream is too short.
+        Raises UsageError if the stream is too short, DataError if a shard changed since it was opened.
         """
         if start < 0 or count < 0 or start + count > len(self):
             raise UsageError(f"split {self.name!r} has {len(self):,} tokens, not {count:,} from {start:,} on")
@@ -108,12 +113,37 @@ class TokenStream:
         filled = 0
         shard = bisect_right(self._ends, start)
         while filled < count:
-            offset = start + filled - (self._ends[shard] - len(self._shards[shard]))
-            piece = self._shards[shard][offset : offset + count - filled]
+            offset = start + filled - (self._ends[shard] - self._shards[shard].count)
+            piece = self._shards[shard].read(offset, count - filled)
             ids[filled : filled + len(piece)] = piece
             filled += len(piece)
             shard += 1
         return ids
+
+
+class ValueFile:
+    """The values of an `.npy` file whose header is known; its header and length are checked when it is opened.
+
+    The file is opened for each reading (about 10 microseconds), since a store may have more shards than a process may
+    have open files.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype, count: int):
+        _check_header(path, dtype, count)
+        self.path, self.dtype, self.count = path, dtype, count
+        with _readable(path):
+            self._stamp = _stamp(path.stat())
+
+    def read(self, start: int = 0, count: int | None = None) -> np.ndarray:
+        """Values from `start` on, at most `count` of them. Raises DataError if the file is not as it was."""
+        count = self.count - start if count is None else min(count, self.count - start)
+        with _readable(self.path), self.path.open("rb") as file:
+            values = np.empty(count, dtype=self.dtype)
+            file.seek(HEADER_BYTES + start * self.dtype.itemsize)
+            filled = file.readinto(values.data) if count else 0
+            if filled != values.nbytes or _stamp(os.fstat(file.fileno())) != self._stamp:
+                raise DataError(f"{self.path}: changed after it was opened; resume from the last checkpoint")
+        return values
 
 
 class TokenStore:
@@ -169,7 +199,7 @@ class TokenStore:
             for shard in record.shards:
                 _verify_hash(self.directory / shard.file, shard.sha256)
                 _verify_ids(self.directory / shard.file, self.dtype, shard.tokens, self.vocab_size)
-            starts = _map_npy(self.directory / documents_name(name), DOCUMENT_DTYPE, record.documents)
+            starts = ValueFile(self.directory / documents_name(name), DOCUMENT_DTYPE, record.documents).read()
             if not _are_starts(starts, record.tokens):
                 raise _damaged(self.directory / documents_name(name), "document starts that do not increase from 0")
 
@@ -251,6 +281,10 @@ def _check_headers(directory: Path, name: str, record: SplitRecord, dtype: np.dt
         _check_header(directory / shard.file, dtype, shard.tokens)
 
 
+def _stamp(status: os.stat_result) -> tuple[int, int, int]:
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def _check_header(path: Path, dtype: np.dtype, count: int) -> None:
     """Compare the header with its expected bytes, which are known in advance; it is never parsed."""
     with _readable(path):
@@ -263,13 +297,6 @@ def _check_header(path: Path, dtype: np.dtype, count: int) -> None:
                 raise _damaged(path, f"not the header of {count:,} values of type {dtype.name}")
 
 
-def _map_npy(path: Path, dtype: np.dtype, count: int) -> np.ndarray:
-    """A read-only memory map (count,). Checked first: reading a map past the end of its file kills the process."""
-    _check_header(path, dtype, count)
-    with _readable(path):
-        return np.memmap(path, dtype=dtype, mode="r", offset=HEADER_BYTES, shape=(count,))
-
-
 def _verify_hash(path: Path, expected: str) -> None:
     with _readable(path):
         if sha256(path) != expected:
@@ -277,7 +304,9 @@ def _verify_hash(path: Path, expected: str) -> None:
 
 
 def _verify_ids(path: Path, dtype: np.dtype, count: int, vocab_size: int) -> None:
-    if (largest := int(_map_npy(path, dtype, count).max())) >= vocab_size:
+    values = ValueFile(path, dtype, count)
+    largest = max(int(values.read(start, VERIFIED_AT_A_TIME).max()) for start in range(0, count, VERIFIED_AT_A_TIME))
+    if largest >= vocab_size:
         raise _damaged(path, f"token id {largest} outside the vocabulary of {vocab_size:,}")
 
 

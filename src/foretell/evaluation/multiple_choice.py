@@ -18,8 +18,10 @@ from torch import Tensor
 from foretell.data.batch import pad
 from foretell.data.questions import Ending, Question
 from foretell.errors import DataError
+from foretell.evaluation.perplexity import json_number, perplexity
 from foretell.evaluation.texts import TOKENS_AT_ONCE, Progress, silent
 from foretell.language_model import LanguageModel
+from foretell.model.logits import logit_chunks
 from foretell.text import Tokenizer
 
 ROWS_AT_ONCE = 64
@@ -62,12 +64,13 @@ class EndingResult:
 
     def to_json(self) -> dict[str, Any]:
         names = ("questions", "accuracy", "accuracy_stderr", "perplexity")
-        return {"task": "ending", **{name: getattr(self, name) for name in names}}
+        values = {name: getattr(self, name) for name in names}
+        return {"task": "ending", **values, "perplexity": json_number(self.perplexity)}
 
 
 def evaluate_choices(model: LanguageModel, questions: list[Question], progress: Progress = silent) -> ChoiceResult:
     """Answer every question. Raises DataError for a choice that does not fit the context."""
-    groups = [continuation_rows(model, question.query, question.choices, question.where) for question in questions]
+    groups = [question_rows(model, question) for question in questions]
     scored = iter(score_rows(model, [row for group in groups for row in group], progress))
     answers = [_answer(question, [next(scored).logprob for _ in question.choices]) for question in questions]
     pairs = list(zip(answers, questions, strict=True))
@@ -77,8 +80,16 @@ def evaluate_choices(model: LanguageModel, questions: list[Question], progress: 
     return ChoiceResult(answers, *plain, *normalised, cut)
 
 
+def question_rows(model: LanguageModel, question: Question) -> list[ContinuationRow]:
+    """One row for each choice: the choice after the question, or the ending after question and choice."""
+    if question.ending is None:
+        return continuation_rows(model, question.query, question.choices, question.where)
+    contexts = [question.query + choice for choice in question.choices]
+    return [continuation_rows(model, context, [question.ending], question.where)[0] for context in contexts]
+
+
 def _answer(question: Question, logprobs: list[float]) -> Answer:
-    sizes = [len(choice.encode()) for choice in question.choices]
+    sizes = [len((question.ending or choice).encode()) for choice in question.choices]
     per_byte = [logprob / size for logprob, size in zip(logprobs, sizes, strict=True)]
     return Answer(logprobs, logprobs.index(max(logprobs)), per_byte.index(max(per_byte)))
 
@@ -89,8 +100,7 @@ def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Prog
     scored = score_rows(model, rows, progress)
     accuracy, stderr = share([likelihood.is_greedy for likelihood in scored])
     loss = -sum(likelihood.logprob for likelihood in scored) / sum(likelihood.tokens for likelihood in scored)
-    perplexity = math.exp(min(loss, 700))
-    return EndingResult(len(rows), accuracy, stderr, perplexity, sum(row.cut > 0 for row in rows))
+    return EndingResult(len(rows), accuracy, stderr, perplexity(loss), sum(row.cut > 0 for row in rows))
 
 
 @dataclass(frozen=True)
@@ -175,10 +185,14 @@ def _score_together(rows: list[ContinuationRow], model: LanguageModel) -> list[L
 
 def _likelihood(row: ContinuationRow, hidden: Tensor, model: LanguageModel) -> Likelihood:
     """From the hidden vectors of a row, (T, D)."""
-    targets = torch.tensor(row.ids[row.first :], device=model.device)
-    logprobs = model.log_probabilities(model.decoder.head(hidden[row.first - 1 : len(row.ids) - 1]))  # (N, V)
-    total = float(logprobs.gather(1, targets[:, None]).sum())
-    return Likelihood(total, len(targets), bool((logprobs.argmax(-1) == targets).all()))
+    targets = torch.tensor(row.ids[row.first :], device=model.device)  # (N,)
+    chosen, best = list[Tensor](), list[Tensor]()
+    for logits in logit_chunks(model.decoder, hidden[row.first - 1 : len(row.ids) - 1]):
+        logprobs = model.log_probabilities(logits)  # (n, V)
+        done = sum(map(len, best))
+        chosen.append(logprobs.gather(1, targets[done : done + len(logits), None])[:, 0])
+        best.append(logprobs.argmax(-1))
+    return Likelihood(float(torch.cat(chosen).sum()), len(targets), bool((torch.cat(best) == targets).all()))
 
 
 def share(hits: Sequence[bool]) -> tuple[float, float]:

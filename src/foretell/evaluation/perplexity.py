@@ -23,7 +23,17 @@ class Evaluation:
     @property
     def perplexity(self) -> float:
         """exp(loss); infinity where that is too large for a float."""
-        return math.exp(self.loss) if self.loss < 700 else math.inf
+        return perplexity(self.loss)
+
+
+def perplexity(loss: float) -> float:
+    """exp(loss) of a loss in nats per token; infinity where that is too large for a float."""
+    return math.exp(loss) if loss < 700 else math.inf
+
+
+def json_number(value: float) -> float | None:
+    """The value; None for one that is not finite, which JSON cannot write."""
+    return value if math.isfinite(value) else None
 
 
 def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:

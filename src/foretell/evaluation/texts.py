@@ -6,6 +6,7 @@ predictions count. So every token is predicted once, from at least C - S tokens 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -15,8 +16,8 @@ import torch
 from torch import nn
 
 from foretell.data.batch import Batch, make_batch, pad
-from foretell.errors import DataError, UsageError
-from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
+from foretell.errors import CheckpointError, DataError, UsageError
+from foretell.evaluation.perplexity import bits_per_byte, evaluate, json_number, perplexity
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
 
@@ -42,7 +43,7 @@ class TextEvaluation:
 
     @property
     def perplexity(self) -> float:
-        return Evaluation(self.loss, self.tokens).perplexity
+        return perplexity(self.loss)
 
     @property
     def bits_per_byte(self) -> float:
@@ -50,7 +51,7 @@ class TextEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         names = ("loss", "perplexity", "bits_per_byte", "tokens", "stride")
-        return {name: getattr(self, name) for name in names}
+        return {**{name: getattr(self, name) for name in names}, "perplexity": json_number(self.perplexity)}
 
 
 def evaluate_texts(
@@ -64,7 +65,7 @@ def evaluate_texts(
 
     `objective` is the loss of the model's decoder. `stride`: half the context by default. Without a start token nothing
     predicts a text's first token, and its bytes do not count. Raises UsageError for a stride that would leave tokens
-    out, DataError where there is nothing to predict.
+    out, DataError where there is nothing to predict, CheckpointError for a loss that is not finite.
     """
     context_length = model.config.context_length
     stride = max(1, context_length // 2) if stride is None else stride
@@ -80,6 +81,10 @@ def evaluate_texts(
         raise DataError("no text has a token to predict; give more text")
     batches = _reported(window_batches(windows, context_length), sum(window.count for window in windows), progress)
     evaluation = evaluate(objective, batches)
+    if not math.isfinite(evaluation.loss):
+        raise CheckpointError(
+            f"the loss of the text is {evaluation.loss}; the model's weights are damaged or too large"
+        )
     return TextEvaluation(evaluation.loss, evaluation.tokens, text_bytes, len(texts), context_length, stride)
 
 

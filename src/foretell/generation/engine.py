@@ -12,7 +12,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.cache import KVCache
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.packed_linear import packed_weights
+from foretell.model.kernels.packed_linear import with_packed_weights
 
 
 def generate(
@@ -32,19 +32,7 @@ def generate(
     which is read again. Raises ContextLengthError or UsageError before anything is generated.
     """
     check_lengths(decoder, sequences, max_tokens, context_shift)
-    return _generate(decoder, sequences, sampler, max_tokens, end_id, context_shift)
-
-
-def _generate(
-    decoder: Decoder,
-    sequences: list[Sequence],
-    sampler: Sampler,
-    max_tokens: int | None,
-    end_id: int | None,
-    context_shift: bool,
-) -> Iterator[tuple[Sequence, int]]:
-    with packed_weights(decoder, max_tokens):
-        yield from _continue(decoder, sequences, sampler, max_tokens, end_id, context_shift)
+    return _continue(decoder, sequences, sampler, max_tokens, end_id, context_shift)
 
 
 def _continue(
@@ -55,6 +43,7 @@ def _continue(
     end_id: int | None,
     context_shift: bool,
 ) -> Iterator[tuple[Sequence, int]]:
+    decoder = with_packed_weights(decoder, max_tokens)
     active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]
     for sequence in sequences:
         sequence.finish_reason = None if sequence in active else "length"
@@ -93,7 +82,7 @@ def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None)
     ids = torch.zeros(len(rows), max(counts), dtype=torch.long)
     for row, target in zip(rows, ids, strict=True):
         target[: len(row)] = torch.tensor(row)
-    hidden = decoder.hidden(ids.to(weight.device), cache.extend(counts))  # (B, T, D)
+    hidden = decoder.hidden(ids.to(weight.device), cache.make_room(counts))  # (B, T, D)
     last = torch.tensor(counts, device=weight.device) - 1
     return cache, decoder.head(hidden[torch.arange(len(rows), device=weight.device), last])  # (B, V)
 
@@ -102,7 +91,7 @@ def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None)
 def decode_one(decoder: Decoder, sequences: list[Sequence], cache: KVCache) -> Tensor:
     """Read the newest token of each sequence; returns the logits (B, V) of the next token."""
     ids = torch.tensor([[sequence.generated[-1]] for sequence in sequences], device=cache.keys.device)  # (B, 1)
-    return decoder.head(decoder.hidden(ids, cache.extend([1] * len(sequences)))[:, -1])
+    return decoder.head(decoder.hidden(ids, cache.make_room([1] * len(sequences)))[:, -1])
 
 
 def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, context_shift: bool) -> None:

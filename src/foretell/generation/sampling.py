@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import SamplingConfig
+from foretell.model.logits import check_logits
 from foretell.randomness import stream_key, uniform
 
 History = list[list[int]]  # the ids so far, of each row
@@ -113,8 +114,11 @@ class Sampler:
         return pick(filtered.softmax(-1), draws)
 
     def stages(self, logits: Tensor, history: History) -> Iterator[tuple[str, Tensor]]:
-        """Logits (B, V) in float64 of the ids that may be sampled, as `logits`; then after each filter, by its name."""
-        logits = logits[:, : self.vocab_size].double()
+        """Logits (B, V) in float64 of the ids that may be sampled, as `logits`; then after each filter, by its name.
+
+        Raises CheckpointError for logits that are not finite.
+        """
+        logits = check_logits(logits[:, : self.vocab_size]).double()
         yield "logits", logits
         for name, apply in self.filters.items():
             logits = apply(logits, history)

@@ -107,8 +107,9 @@ def generate(
 
     max_tokens: None is 200, or what fits the context after the longest prompt. stop: end before any of these strings.
     context_shift: when the context is full, continue from its last half. receipts: keep what decided each token.
-    Other keywords are the fields of `SamplingConfig`. Prompt i is sample i of the seed: its continuation does not
-    depend on the other prompts. Raises ContextLengthError, UsageError or ConfigError before anything is generated.
+    Other keywords are the fields of `SamplingConfig`. The continuation of a prompt does not depend on the other
+    prompts; one that is given n times is continued in n ways, the first as alone. Raises ContextLengthError, UsageError
+    or ConfigError before anything is generated, CheckpointError for logits that are not finite.
     """
     texts = [prompts] if isinstance(prompts, str) else prompts
     completer = make_completer(model, texts, SamplingConfig(**sampling), stop, receipts)
@@ -133,7 +134,10 @@ def stream(
 
 
 class Completer:
-    """Continues prompts and yields their text while it grows. `samples` names each prompt's random stream."""
+    """Continues prompts and yields their text while it grows.
+
+    samples: the index of each prompt's random stream; by default 0, and 1, 2, ... for further copies of a prompt.
+    """
 
     def __init__(
         self,
@@ -150,7 +154,7 @@ class Completer:
             raise UsageError("a stop string is empty; give at least one character")
         self.sequences = [
             Sequence(self._encode(prompt, allow_special), sample)
-            for prompt, sample in zip(prompts, samples or range(len(prompts)), strict=True)
+            for prompt, sample in zip(prompts, samples or number_copies(prompts), strict=True)
         ]
         self.decoders = [model.tokenizer.stream(before=sequence.prompt) for sequence in self.sequences]
         self.stops = [StopStrings(stop) for _ in prompts]
@@ -235,6 +239,11 @@ class Completer:
         """The text of the first `count` generated tokens, as it reads after the prompt."""
         decoder = self.model.tokenizer.stream(before=sequence.prompt)
         return "".join([*map(decoder.push, sequence.generated[:count]), decoder.finish()])
+
+
+def number_copies(prompts: list[str]) -> list[int]:
+    """How often each prompt occurs before: 0, 0, 1 for a, b, a. So a prompt's draws do not depend on the others."""
+    return [prompts[:index].count(prompt) for index, prompt in enumerate(prompts)]
 
 
 class RecordingCompleter(Completer):

@@ -11,8 +11,10 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
+from foretell.evaluation.perplexity import json_number, perplexity
 from foretell.insight.wording import ending, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability, resolve_position
+from foretell.model.logits import logit_chunks
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.notebook import Shown, ShownList
 
@@ -62,7 +64,7 @@ class Score(Shown):
     """The log-probability of a text in nats, per token and in total.
 
     Without a start token the first token has no probability, and the total leaves it out. perplexity is None where no
-    token has one.
+    token has one, infinity where it is too large for a float (null in JSON).
     """
 
     tokens: list[ScoredToken]
@@ -83,7 +85,7 @@ class Score(Shown):
         return DocumentSection(total + perplexity, [Table(("id", "token", "nats", "probability"), rows)])
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "perplexity": None if self.perplexity is None else json_number(self.perplexity)}
 
 
 def score_row(token: ScoredToken) -> tuple[str, str, str, str]:
@@ -110,30 +112,45 @@ def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | N
     ids = model.encode_fitting(text)
     positions = [resolve_position(position, len(ids)) for position in (at or [-1])]
     hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))[0, positions]  # (P, D)
-    logprobs = model.log_probabilities(model.decoder.head(hidden))  # (P, V)
+    likely = [
+        model.top_tokens(row, top)
+        for logits in logit_chunks(model.decoder, hidden)
+        for row in model.log_probabilities(logits)
+    ]
     contexts = [model.tokenizer.decode(ids[: position + 1]) for position in positions]
-    pairs = zip(contexts, logprobs, strict=True)
-    return ShownList(NextTokens(context, model.top_tokens(row, top)) for context, row in pairs)
+    return ShownList(NextTokens(context, tokens) for context, tokens in zip(contexts, likely, strict=True))
 
 
 @torch.inference_mode()
 def score(model: LanguageModel, text: str) -> Score:
     """The log-probability of each token of a text given those before it, including the start token if there is one.
 
-    Raises UsageError for an empty text, ContextLengthError for one longer than the context.
+    Raises UsageError for an empty text, ContextLengthError for one longer than the context,
+    CheckpointError for logits that are not finite.
     """
     ids, starts = model.encode_fitting(text), len(model.tokenizer.start_ids)
     own = ids[starts:]
     if not own:
         raise UsageError("the text is empty; give at least one character")
-    all_logprobs = model.log_probabilities(model.decoder(torch.tensor([ids], device=model.device))[0, :-1])  # (T-1, V)
-    predicted = all_logprobs.gather(1, torch.tensor(ids[1:], device=model.device)[:, None])[:, 0]  # (T-1,)
-    logprobs = predicted[max(0, starts - 1) :]  # of the text's own tokens, all or all but the first
+    logprobs = target_log_probabilities(model, ids)[max(0, starts - 1) :]  # of the text's own, all or all but the first
     values: list[float | None] = [*([] if starts else [None]), *logprobs.tolist()]
     pairs = zip(own, values, strict=True)
     tokens = [ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in pairs]
     total = float(logprobs.sum())
-    return Score(tokens, total, math.exp(-total / len(logprobs)) if len(logprobs) else None)
+    return Score(tokens, total, perplexity(-total / len(logprobs)) if len(logprobs) else None)
+
+
+def target_log_probabilities(model: LanguageModel, ids: list[int]) -> Tensor:
+    """The log-probability of each id but the first given those before it, (T-1,) in float64."""
+    read = torch.tensor([ids], device=model.device)  # (1, T)
+    targets = torch.cat((read[0, 1:], read[0, :1]))  # nothing follows the last id: its place is dropped below
+    chunks = logit_chunks(model.decoder, model.decoder.hidden(read)[0])
+    logprobs, done = [], 0
+    for logits in chunks:
+        chunk = targets[done : done + len(logits), None]
+        logprobs.append(model.log_probabilities(logits).gather(1, chunk)[:, 0])
+        done += len(logits)
+    return torch.cat(logprobs)[:-1]
 
 
 @torch.inference_mode()

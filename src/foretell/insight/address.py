@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from foretell.errors import UsageError
+from foretell.model.structure import POSITIONS, Structure, Value
 
 ADDRESS = re.compile(r"(?P<name>[^\[\]\s]+)\s*(?:\[(?P<index>.*)\])?", re.DOTALL)
 
@@ -48,71 +49,61 @@ def _parse_index(inside: str, text: str) -> Index:
 
 Dimensions = tuple[str, ...]
 
-STREAM: Dimensions = ("position", "element")
-SCORES: Dimensions = ("head", "query", "key")
-POSITIONS = ("position", "query", "key")  # dimensions that index the tokens of the text
-# Dimensions without the batch row, by the last one or two segments of a name; any other value is a stream (T, D)
-BY_ENDING: dict[str, Dimensions] = {
-    "head": ("position", "token"),
-    "logits": ("position", "token"),
-    "probabilities": ("position", "token"),
-    "loss": ("position",),
-    "query_norm": ("head", "position", "element"),
-    "key_norm": ("key head", "position", "element"),
-    "core": ("head", "query", "element"),
-    "core.query": ("head", "query", "element"),
-    "core.key": ("key head", "key", "element"),
-    "core.value": ("key head", "key", "element"),
-    **dict.fromkeys(("core.scores", "core.scaled", "core.masked", "core.weights", "core.dropout"), SCORES),
-}
-STATISTICS = ("mean", "variance", "mean_square")
+POSITIONS_OF_TEXT = ("position", "query", "key")  # dimensions that index the tokens of the text
+MEANINGS = {"T": "position", "S": "key", "H": "head", "G": "key head", "V": "token"}  # by size letter; others: elements
+ONE_ROW = (POSITIONS,)  # `reads` of a value that is the same for all rows if they have the same positions
 
 
-def dimensions_of(name: str) -> Dimensions:
+def dimensions_of(value: Value, structure: Structure) -> Dimensions:
     """The meaning of each dimension of a value, without the batch row and dimensions that always have size 1."""
-    parent, _, last = name.rpartition(".")
-    if last in STATISTICS:
-        return dimensions_of(parent)[:-1]
-    return BY_ENDING.get(".".join(name.split(".")[-2:]), BY_ENDING.get(last, STREAM))
+    owner = structure.values.get(value.module)
+    is_in_core = "S" in value.dims or (owner is not None and owner.formula == "attention")
+    meanings = {**MEANINGS, "T": "query" if is_in_core else "position"}
+    return tuple(meanings.get(letter, "element") for letter in value.dims if letter not in ("B", "1"))
 
 
-def one_row(name: str, value: Tensor, row: int = 0) -> Tensor:
-    """One batch row, without dimensions that always have size 1: a rotation's heads, the last one of a statistic."""
-    if name.startswith("trunk.rotation."):
-        return value[min(row, len(value) - 1), 0]  # one row for all where every row has the same positions
-    return value[row, ..., 0] if name.rpartition(".")[2] in STATISTICS else value[row]
+def one_row(value: Value, tensor: Tensor, row: int = 0) -> Tensor:
+    """One batch row of a value's tensor, without dimensions that always have size 1.
+
+    A rotation has such a dimension for the heads, the statistics of a norm have one at the end.
+    """
+    if "B" not in value.dims:
+        return tensor
+    kept: list[int | slice] = [0 if letter == "1" else slice(None) for letter in value.dims]
+    kept[value.dims.index("B")] = min(row, len(tensor) - 1) if value.reads == ONE_ROW else row
+    return tensor[tuple(kept)]
 
 
-def resolve_index(address: Address, shape: Sequence[int]) -> tuple[int, ...]:
+def resolve_index(address: Address, dimensions: Dimensions, shape: Sequence[int]) -> tuple[int, ...]:
     """The full index of one number, counted from 0. Raises `UsageError` if it does not fit the shape."""
-    dimensions = dimensions_of(address.name)
     if len(address.index) != len(dimensions):
         given, wanted = len(address.index), len(dimensions)
         problem = f"{given} of {wanted} numbers are given" if given else "an index is missing"
         example = ",".join("0" for _ in dimensions)
-        raise UsageError(f"{describe_shape(address.name, shape)}; {problem}, as in {address.name}[{example}]")
-    return resolve_leading(address, shape)
+        raise UsageError(
+            f"{describe_shape(address.name, dimensions, shape)}; {problem}, as in {address.name}[{example}]"
+        )
+    return resolve_leading(address, dimensions, shape)
 
 
-def resolve_leading(address: Address, shape: Sequence[int]) -> tuple[int, ...]:
+def resolve_leading(address: Address, dimensions: Dimensions, shape: Sequence[int]) -> tuple[int, ...]:
     """The index into the leading dimensions, as many as the address gives, counted from 0."""
-    dimensions = dimensions_of(address.name)
+    described = describe_shape(address.name, dimensions, shape)
     if len(address.index) > len(dimensions):
-        raise UsageError(f"{describe_shape(address.name, shape)}; the index {list(address.index)} has too many numbers")
+        raise UsageError(f"{described}; the index {list(address.index)} has too many numbers")
     index = []
     for meaning, entry, size in zip(dimensions, address.index, shape, strict=False):
         if not isinstance(entry, int):
             raise UsageError(f"{entry!r} in {address} is the index of a {meaning}; give it as a whole number")
         if not -size <= entry < size:
-            raise UsageError(f"{meaning} {entry} of {address} is out of range; {describe_shape(address.name, shape)}")
+            raise UsageError(f"{meaning} {entry} of {address} is out of range; {described}")
         index.append(entry % size)
     return tuple(index)
 
 
-def describe_shape(name: str, shape: Sequence[int]) -> str:
+def describe_shape(name: str, dimensions: Dimensions, shape: Sequence[int]) -> str:
     """`head has shape (5, 11): position 0 to 4, token 0 to 10`."""
     ranges = [
-        f"{meaning} {'0' if size == 1 else f'0 to {size - 1}'}"
-        for meaning, size in zip(dimensions_of(name), shape, strict=True)
+        f"{meaning} {'0' if size == 1 else f'0 to {size - 1}'}" for meaning, size in zip(dimensions, shape, strict=True)
     ]
     return f"{name} has shape ({', '.join(map(str, shape))}): {', '.join(ranges)}"

@@ -12,15 +12,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from foretell.config import ModelConfig
 from foretell.errors import UsageError
-from foretell.files import TEMPORARY, check_target
-from foretell.insight.derive import ATTENTION
-from foretell.insight.points import Point
+from foretell.files import TEMPORARY, check_target, format_bytes
+from foretell.insight.address import ONE_ROW
+from foretell.model.structure import Structure, Value
 from foretell.paths import starred
 from foretell.saved_model import save_tensors
 
 DEFAULT_BYTES = 2 << 30
+HEAD = "head"  # the path of a decoder's last module
 LARGEST_SHOWN = 3
 
 
@@ -52,42 +52,24 @@ class Budget:
             f"largest: {largest}. Select fewer names, give a shorter text, or (in Python) raise budget_bytes"
         )
 
-    def foresee(self, points: Iterable[Point], config: ModelConfig, ids: Tensor, element_bytes: int) -> None:
+    def foresee(self, values: Iterable[Value], structure: Structure, ids: Tensor, element_bytes: int) -> None:
         """Estimate what a pass over ids (B, T) needs, and refuse it before it starts if that exceeds the limit."""
-        widths = least_widths(config, ids.shape[1])
         needed = Counter(self.held)
-        for point in points:
-            needed[starred(point.name)] += ids.numel() * element_bytes * widths.get(width_name(point), 0)
+        for value in values:
+            needed[starred(value.name)] += least_elements(value, structure, ids) * element_bytes
         self.check(needed)
 
 
-def width_name(point: Point) -> str:
-    """The key of a point in `least_widths`: the last segment of its name, with three exceptions."""
-    *parents, last = point.name.split(".")
-    if last == "dropout" and parents[-1] == "core":
-        return "weights"
-    if last == "input":
-        return parents[-1]
-    return "block" if last.isdigit() else last
+def least_elements(value: Value, structure: Structure, ids: Tensor) -> int:
+    """The elements of a value in a pass over ids (B, T), at least.
 
-
-def least_widths(config: ModelConfig, length: int) -> dict[str, int]:
-    """A lower bound of elements per token, by `width_name`.
-
-    Cached keys are not counted, nor are logits: a caller may ask for those of a few positions only.
+    Those of cached keys are not counted, nor are logits: a caller may ask for those of a few positions only.
     """
-    heads, groups = config.num_heads * config.head_width, config.num_kv_heads * config.head_width
-    stream = (
-        *("embed", "token", "dropout", "block", "trunk", "norm", "attention_norm", "attention", "output"),
-        *("attention_residual", "feedforward_norm", "feedforward", "down", "feedforward_residual"),
-    )
-    return {
-        **dict.fromkeys(stream, config.width),
-        **dict.fromkeys(("query", "query_norm", "core"), heads),
-        **dict.fromkeys(("key", "key_norm", "value"), groups),
-        **dict.fromkeys(("up", "gate", "activation"), config.feedforward_width),
-        **dict.fromkeys(ATTENTION, config.num_heads * length),
-    }
+    if value.module.partition(".")[0] == HEAD:
+        return 0
+    rows, length = ids.shape
+    is_per_row = any("B" in dim for dim in value.dims) and value.reads != ONE_ROW
+    return structure.count_elements(value.dims, length) * (rows if is_per_row else 1)
 
 
 def element_bytes(weight: Tensor) -> int:
@@ -95,16 +77,6 @@ def element_bytes(weight: Tensor) -> int:
     kind = weight.device.type
     autocast = torch.get_autocast_dtype(kind).itemsize if torch.is_autocast_enabled(kind) else weight.itemsize
     return min(weight.itemsize, autocast)
-
-
-def format_bytes(count: int) -> str:
-    """`1.5 GiB`."""
-    size = float(count)
-    for unit in ("bytes", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:,.0f} bytes" if unit == "bytes" else f"{size:,.1f} {unit}"
 
 
 class RecordedValues:

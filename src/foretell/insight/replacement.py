@@ -1,18 +1,15 @@
-"""Replacement of named values while the model runs, and of attention cores by explicit ones."""
+"""Replacement of named values while the model runs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from foretell.errors import UsageError
-from foretell.insight.derive import StagedAttention
-from foretell.insight.points import Point, PointKind
-from foretell.model.decoder import Decoder
+from foretell.model.structure import Source, Value
 
 Change = Callable[[Tensor], Tensor]
 Replacement = Change | Tensor  # a tensor is expanded to the shape of the value it replaces
@@ -33,21 +30,21 @@ def without_heads(*heads: int) -> Change:
     return change
 
 
-def replace_value(module: nn.Module, point: Point, replacement: Replacement) -> RemovableHandle:
-    """Replace the value at a point in every call until the handle is removed."""
+def replace_value(module: nn.Module, value: Value, replacement: Replacement) -> RemovableHandle:
+    """Replace a value that is found at this module in every call until the handle is removed."""
 
-    def changed(value: Tensor) -> Tensor:
-        return fit(replacement if isinstance(replacement, Tensor) else replacement(value), value, point.name)
+    def changed(old: Tensor) -> Tensor:
+        return fit(replacement if isinstance(replacement, Tensor) else replacement(old), old, value.name)
 
     def change_inputs(_: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-        return put(inputs, point.index, changed(inputs[point.index]))
+        return put(inputs, value.index, changed(inputs[value.index]))
 
     def change_output(_: nn.Module, __: tuple[Any, ...], output: Any) -> Any:
-        if point.kind is PointKind.PART:
-            return put(output, point.index, changed(output[point.index]))
+        if value.source is Source.PART:
+            return put(output, value.index, changed(output[value.index]))
         return changed(output)
 
-    if point.kind is PointKind.INPUT:
+    if value.source is Source.INPUT:
         return module.register_forward_pre_hook(change_inputs)
     return module.register_forward_hook(change_output)
 
@@ -68,16 +65,3 @@ def fit(new: Any, old: Tensor, name: str) -> Tensor:
     except RuntimeError:
         shapes = f"shape {tuple(new.shape)}, which does not fit its shape {tuple(old.shape)}"
         raise UsageError(f"the replacement of {name} has {shapes}") from None
-
-
-@contextmanager
-def explicit_cores(decoder: Decoder, paths: list[str]) -> Generator[None]:
-    """Replace the cores at these paths by `StagedAttention` inside the block."""
-    replaced = {path: decoder.get_submodule(path) for path in paths}
-    try:
-        for path, core in replaced.items():
-            decoder.set_submodule(path, StagedAttention(core))
-        yield
-    finally:
-        for path, core in replaced.items():
-            decoder.set_submodule(path, core)

@@ -17,19 +17,25 @@ from torch import Tensor, nn
 from foretell.errors import UsageError
 from foretell.insight.address import parse_address
 from foretell.insight.compiled import run_eagerly
-from foretell.insight.derive import ATTENTION
-from foretell.insight.points import Derived, Point, make_catalog
 from foretell.insight.recorded_values import DEFAULT_BYTES, Budget, RecordedValues, element_bytes, save_values
-from foretell.insight.replacement import Replacement, explicit_cores, replace_value
+from foretell.insight.replacement import Replacement, replace_value
+from foretell.insight.staged_attention import STAGES, StagedAttention
 from foretell.insight.view import View, make_view
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
+from foretell.model.structure import Value, model_structure
+from foretell.model.surgery import replace as replace_modules
 from foretell.paths import select as select_names
 from foretell.paths import suggest
 
 GRADIENT = "grad:"
 
 logger = logging.getLogger(__name__)
+
+
+def trace_names(model: LanguageModel | Decoder) -> list[str]:
+    """Every name that a trace of this model can record, derived values included."""
+    return model_structure(model.decoder if isinstance(model, LanguageModel) else model).names
 
 
 class Trace:
@@ -39,9 +45,9 @@ class Trace:
             model.decoder(ids)
         trace["trunk.blocks.0.attention.core.weights"]  # (B, H, T, S)
 
-    Names are module paths (`points.trace_names` lists all); `select` takes globs of them. The model runs its own
+    Names are module paths (`trace_names` lists all); `select` takes globs of them. The model runs its own
     forward with hooks: its logits are bit-identical to an untraced pass. Values are detached and stay on the device.
-    Derived values are computed on each access; `derive` states how close they are to those of the fused kernel.
+    Derived values are computed on each access; `staged_attention` states how close they are to the fused kernel's.
 
     replace: a tensor or a function of the value, by glob; the rest of the pass uses the replacement. Replacing scores
     or weights swaps that layer's core for an explicit one inside the block.
@@ -63,28 +69,29 @@ class Trace:
         self.decoder = model.decoder if isinstance(model, LanguageModel) else model
         self.tokenizer = model.tokenizer if isinstance(model, LanguageModel) else None
         self.gradients, self.budget_bytes = gradients, budget_bytes
-        self.catalog = make_catalog(self.decoder)
-        self.selected = select_names(select, self.catalog.names)
+        self.structure = model_structure(self.decoder)
+        self.selected = select_names(select, self.structure.names)
         self.replacements = {
             name: replacement
             for glob, replacement in (replace or {}).items()
-            for name in select_names(glob, self.catalog.names)
+            for name in select_names(glob, self.structure.names)
         }
         self.notes: list[str] = []
         self._values, self._ids = RecordedValues(Budget(budget_bytes)), list[Tensor]()
 
     def __enter__(self) -> Self:
         self.notes, self._values, self._ids = [], RecordedValues(Budget(self.budget_bytes)), []
-        self.catalog = make_catalog(self.decoder)
+        self.structure = model_structure(self.decoder)
         with ExitStack() as stack:
             stack.enter_context(run_eagerly(self.decoder, self.notes))
-            stack.enter_context(explicit_cores(self.decoder, self._cores_to_open()))
-            self.catalog = make_catalog(self.decoder)  # the stages of an explicit core are modules now
+            if cores := self._cores_to_open():
+                stack.enter_context(replace_modules(self.decoder, cores, StagedAttention))
+                self.structure = model_structure(self.decoder)  # the stages of an explicit core are modules now
             for name, replacement in self.replacements.items():
                 stack.enter_context(self._replace(name, replacement))
-            for path, points in self._points_by_module().items():
+            for path, values in self._values_by_module().items():
                 module = self.decoder.get_submodule(path)
-                stack.enter_context(module.register_forward_hook(partial(self._record, points)))
+                stack.enter_context(module.register_forward_hook(partial(self._record, values)))
             stack.enter_context(self.decoder.embed.register_forward_pre_hook(self._foresee))
             self._restore = stack.pop_all()
         return self
@@ -104,16 +111,16 @@ class Trace:
     def calls(self, name: str) -> list[Tensor]:
         """The values of all calls, in order, in the shapes that the module returned."""
         self._check_selected(name.removeprefix(GRADIENT))
-        entry = self.catalog.entries.get(name)
-        if not isinstance(entry, Derived):
+        value = self.structure.values.get(name)  # none for a gradient
+        if value is None or not value.is_derived:
             return self._values.calls(name)
-        operands = [self._values.calls(need.name) for need in entry.needs]
-        return [compute(entry, call) for call in zip(*operands, strict=True)]
+        operands = [self._values.calls(operand.name) for operand in value.operands]
+        return [value.compute(call) for call in zip(*operands, strict=True)]
 
     def names(self) -> list[str]:
         """The names that have a value, gradients last."""
         recorded = set(self._values.names())
-        needs = {name: [point.name for point in self.catalog.points([name])] for name in self.selected}
+        needs = {name: [value.name for value in self._recorded([name])] for name in self.selected}
         gradients = [f"{GRADIENT}{name}" for name in self.selected]
         return [name for name in self.selected if recorded.issuperset(needs[name])] + [
             name for name in gradients if name in recorded
@@ -121,7 +128,7 @@ class Trace:
 
     def is_derived(self, name: str) -> bool:
         """True if the value is recomputed from recorded ones, not returned by a module."""
-        return isinstance(self.catalog.entries.get(name), Derived)
+        return name in self.structure.values and self.structure[name].is_derived
 
     def view(self, address: str, row: int = 0) -> View:
         """One row of a recorded value, or the part of it at the leading indices, for a notebook or the terminal.
@@ -129,7 +136,8 @@ class Trace:
         `trace.view("trunk.blocks.0.attention.core.weights[0]")` shows the attention weights of head 0.
         """
         wanted = parse_address(address)
-        return make_view(self[wanted.name], wanted, row, self._tokens(row))
+        tensor = self[wanted.name]
+        return make_view(tensor, wanted, self.structure, row, self._tokens(row))
 
     @property
     def held_bytes(self) -> int:
@@ -154,34 +162,42 @@ class Trace:
         reasons: dict[str, str] = {}
         for name, reason in wanted.items():
             core, _, stage = name.rpartition(".")
-            if isinstance(self.catalog.entries[name], Derived) and stage in ATTENTION:
+            if self.structure[name].is_derived and self.structure[core].formula == "attention" and stage in STAGES:
                 reasons.setdefault(core, f"{stage} are {reason}")
         for core, reason in reasons.items():
             self._note(f"{core} is explicit in this trace, in place of the model's own, since its {reason}")
         return list(reasons)
 
     def _replace(self, name: str, replacement: Replacement):
-        point = self.catalog.entries[name]
-        if isinstance(point, Derived):
+        value = self.structure[name]
+        if value.is_derived:
             raise UsageError(f"{name} cannot be replaced; replace the output of {name.rpartition('.')[0]} instead")
-        return replace_value(self.decoder.get_submodule(point.module), point, replacement)
+        return replace_value(self.decoder.get_submodule(value.module), value, replacement)
 
-    def _points_by_module(self) -> dict[str, list[Point]]:
-        points: defaultdict[str, list[Point]] = defaultdict(list)
-        for point in self.catalog.points(self.selected):
-            points[point.module].append(point)
-        return points
+    def _recorded(self, names: Sequence[str]) -> list[Value]:
+        """The values to record for these names, each once: of a derived one, its operands."""
+        values: dict[str, Value] = {}
+        for name in names:
+            value = self.structure[name]
+            values |= {operand.name: operand for operand in (value.operands if value.is_derived else (value,))}
+        return list(values.values())
 
-    def _record(self, points: list[Point], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+    def _values_by_module(self) -> dict[str, list[Value]]:
+        by_module: defaultdict[str, list[Value]] = defaultdict(list)
+        for value in self._recorded(self.selected):
+            by_module[value.module].append(value)
+        return by_module
+
+    def _record(self, values: list[Value], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         # Inside a backward, activation checkpointing repeats calls that were recorded already.
         # torch's own checkpointing tests it this way; there is no public function
         if torch._C._current_graph_task_id() != -1:
             return
-        for point in points:
-            value = point.read(inputs, output)
-            call = self._values.add(point.name, value)
-            if self.gradients and isinstance(value, Tensor) and value.requires_grad and point.name in self.selected:
-                value.register_hook(partial(self._values.put, f"{GRADIENT}{point.name}", call))
+        for value in values:
+            tensor = value.read(inputs, output)
+            call = self._values.add(value.name, tensor)
+            if self.gradients and isinstance(tensor, Tensor) and tensor.requires_grad and value.name in self.selected:
+                tensor.register_hook(partial(self._values.put, f"{GRADIENT}{value.name}", call))
 
     def _tokens(self, row: int) -> list[str]:
         """The texts of a row's tokens; empty without a tokenizer or after more than one call."""
@@ -193,17 +209,11 @@ class Trace:
     def _foresee(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._ids.append(inputs[0])
         size = element_bytes(self.decoder.embed.token.weight)
-        points = self.catalog.points(self.selected)
-        self._values.budget.foresee(points, self.decoder.config, inputs[0], size * (2 if self.gradients else 1))
+        values = self._recorded(self.selected)
+        self._values.budget.foresee(values, self.structure, inputs[0], size * (2 if self.gradients else 1))
 
     def _check_selected(self, name: str) -> None:
-        if name not in self.catalog.entries:
-            raise UsageError(f"nothing here is named '{name}'{suggest(name, self.catalog.names)}")
+        if name not in self.structure.values:
+            raise UsageError(f"nothing here is named '{name}'{suggest(name, self.structure.names)}")
         if name not in self.selected:
             raise UsageError(f"{name} was not recorded; add it to what the trace selects")
-
-
-def compute(derived: Derived, operands: tuple[Any, ...]) -> Tensor:
-    """The derived value of one call, unaffected by autocast."""
-    with torch.no_grad(), torch.autocast(operands[0].device.type, enabled=False):
-        return derived.formula(*operands)

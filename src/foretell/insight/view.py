@@ -9,7 +9,8 @@ import numpy as np
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.address import POSITIONS, Address, dimensions_of, one_row, resolve_leading
+from foretell.insight.address import ONE_ROW, POSITIONS_OF_TEXT, Address, dimensions_of, one_row, resolve_leading
+from foretell.model.structure import Structure
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part
 from foretell.typesetting.expression import Matrix
 from foretell.typesetting.notebook import Shown
@@ -17,7 +18,6 @@ from foretell.typesetting.notebook import Shown
 MATRICES = 4  # shown of a value with three dimensions or more
 LARGE = (16, 8)  # the most rows and columns that a matrix shows in full
 SHADED = 32  # the most rows and columns of a heat map
-WEIGHTS = ("core.weights", "core.dropout")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,20 +70,20 @@ class View(Shown):
         return HeatMap(values[left_out:, left_out:], shown, shown, caption)
 
     def _labels(self, meaning: str) -> list[str]:
-        return [repr(token) for token in self.tokens] if meaning in POSITIONS else []
+        return [repr(token) for token in self.tokens] if meaning in POSITIONS_OF_TEXT else []
 
 
-def make_view(value: Tensor, address: Address, row: int, tokens: list[str]) -> View:
-    """The view of an address in one row of a recorded value; the address may leave out trailing indices."""
-    if not 0 <= row < max(len(value), row + 1 if address.name.startswith("trunk.rotation.") else 0):
-        raise UsageError(f"{address.name} has no row {row}; its rows are 0 to {len(value) - 1}")
-    whole = one_row(address.name, value, row)
-    index = resolve_leading(address, whole.shape)
-    values = whole[index].detach().cpu().double().numpy()
+def make_view(tensor: Tensor, address: Address, structure: Structure, row: int, tokens: list[str]) -> View:
+    """The view of an address in one row of a recorded tensor; the address may leave out trailing indices."""
+    value = structure[address.name]
+    if not 0 <= row < len(tensor) and (row < 0 or value.reads != ONE_ROW):
+        raise UsageError(f"{address.name} has no row {row}; its rows are 0 to {len(tensor) - 1}")
+    whole, dimensions = one_row(value, tensor, row), dimensions_of(value, structure)
+    index = resolve_leading(address, dimensions, whole.shape)
     return View(
         title=f"{address.name}[{','.join(map(str, index))}]" if index else address.name,
-        values=values,
-        dimensions=dimensions_of(address.name)[len(index) :],
+        values=(values := whole[index].detach().cpu().double().numpy()),
+        dimensions=dimensions[len(index) :],
         tokens=tuple(tokens) if len(tokens) in values.shape else (),
-        are_weights=address.name.endswith(WEIGHTS),
+        are_weights=value.formula == "attention weight",
     )

@@ -151,8 +151,8 @@ def single_query(values: AttentionValues) -> DocumentSection:
         "1. One query",
         [
             Paragraph(
-                "The word at position 2 has a query q, and three words have keys. The score of each key is its dot "
-                "product with the query:"
+                "The word at position 2 has a query q, and three words have keys. The attention score of each key "
+                "is its dot product with the query:"
             ),
             Formula(dot_products),
             Paragraph(
@@ -161,9 +161,9 @@ def single_query(values: AttentionValues) -> DocumentSection:
             ),
             Formula(row(Call("softmax", row(Symbol("q"), KT)), "=", Matrix(values.unscaled))),
             Paragraph(
-                "Scores grow with the width, and with large scores one key gets everything. So the scores are divided "
-                "by the square root of the width. A tenth of the query shows the effect: first the weights without "
-                "this scaling, then with it, then the output:"
+                "Attention scores grow with the width, and with large scores one key gets everything. So they are "
+                "divided by the square root of the width: the scaled attention scores. A tenth of the query "
+                "shows the effect: first the weights without this scaling, then with it, then the output:"
             ),
             Formula(row(Call("softmax", Symbol("0.1 q Kᵀ")), "=", Matrix(values.weak))),
             Formula(row(Call("softmax", scaled), "=", Matrix(values.weak_scaled))),
@@ -181,8 +181,8 @@ def mask(values: AttentionValues) -> DocumentSection:
         "2. The mask",
         [
             Paragraph(
-                "Each of four words has a score for each of the four; the row is the query. Where the mask is 0, the "
-                "score becomes -∞, and its weight after the softmax is 0:"
+                "Each of four words has an attention score for each of the four; the row is the query. Where "
+                "the mask is 0, the score becomes -∞, and its weight after the softmax is 0:"
             ),
             Formula(
                 row(

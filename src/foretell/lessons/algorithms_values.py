@@ -10,7 +10,7 @@ import torch
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.sampling import Sampler
-from foretell.insight import derive
+from foretell.model.attention import hide
 from foretell.model.decoder import Decoder
 from foretell.model.mask import Mask
 from foretell.textbook.attention import (
@@ -82,7 +82,7 @@ def compute_attention() -> AttentionValues:
     raw = np.array(ASSOCIATIONS, dtype=float)
     columns = unidirectional_mask(LENGTH)  # the textbook has one column per query, the source one row
     model_mask = Mask(LENGTH, LENGTH)
-    masked = derive.hide(torch.from_numpy(raw), model_mask)[0, 0]
+    masked = hide(torch.from_numpy(raw), model_mask)[0, 0]
     dot_products = associations(query, keys.T)
     return AttentionValues(
         dot_products,
@@ -94,7 +94,7 @@ def compute_attention() -> AttentionValues:
         model_mask.allowed[0, 0].numpy().astype(int),
         masked.numpy(),
         masked_softmax(raw.T, columns).T,
-        derive.normalize(masked).numpy(),
+        masked.softmax(dim=-1).numpy(),
         changed_outputs(bidirectional_mask(LENGTH, LENGTH)),
         changed_outputs(columns),
     )

@@ -88,7 +88,9 @@ def three_masks() -> DocumentSection:
                 "row, which do not see each other."
             ),
             Formula(row(first, Symbol("  "), second, Symbol("  "), third)),
-            Paragraph("Where the mask is 0, the score becomes -∞, and its weight after the softmax is exactly 0."),
+            Paragraph(
+                "Where the mask is 0, the attention score becomes -∞, and its weight after the softmax is exactly 0."
+            ),
         ],
     )
 

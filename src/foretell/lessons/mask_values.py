@@ -17,6 +17,7 @@ from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
+from foretell.model.surgery import replace
 from foretell.textbook.vectors import Matrix
 from foretell.training.mask_check import check_mask
 
@@ -63,7 +64,7 @@ def make_correct() -> Decoder:
 def make_peeking() -> Decoder:
     """The same decoder, without a mask in one layer."""
     decoder = make_correct()
-    decoder.set_submodule(LEAK, UnmaskedAttention(decoder.config))
+    replace(decoder, LEAK, lambda core: UnmaskedAttention(decoder.config))
     return decoder
 
 

@@ -155,13 +155,15 @@ def scores(values: SmallestValues) -> DocumentSection:
         "4. Attention weights",
         [
             Paragraph(
-                "The score of a query and a key is their dot product. It is divided by the square root of the width, "
-                "so that scores do not grow with the width. Each row is a query, each column a key:"
+                "The attention score of a query and a key is their dot product. Divided by the square root of the "
+                "width, it is the scaled attention score, which does not grow with the width. Each row is a query, "
+                "each column a key:"
             ),
             Formula(row(scaled, "=", Matrix(values.model["scaled"], digits=2, row_labels=WORDS))),
             Paragraph(
-                "A word must not see later words. The mask sets all scores above the diagonal to minus infinity. The "
-                "softmax turns each row into weights that sum to 1. Since exp(-∞) is 0, later words get weight 0:"
+                "A word must not see later words. The mask sets all scaled scores above the diagonal to minus "
+                "infinity. The softmax turns each row into weights that sum to 1. Since exp(-∞) is 0, later words get "
+                "weight 0:"
             ),
             Formula(
                 row(

@@ -123,8 +123,8 @@ def masking(values: TranslationValues) -> DocumentSection:
 def head_width(values: TranslationValues) -> Paragraph:
     whole = ", ".join(f"{value:.0f}" for value in values.dot_products[0])
     return Paragraph(
-        "These are the scores Q Kᵀ / √d as printed. They show how wide a head is: times 8 they are whole numbers "
-        f"(first row: {whole}), truncated after two digits, so d is {SOURCE_HEAD_WIDTH}."
+        "These are the scaled attention scores Q Kᵀ / √d as printed. They show how wide a head is: times 8 they are "
+        f"whole numbers (first row: {whole}), truncated after two digits, so d is {SOURCE_HEAD_WIDTH}."
     )
 
 

@@ -135,7 +135,8 @@ class EagerAttention(nn.Module):
     """The same in plain steps, for weights that are dropped out."""
 
     description = CORE.changed(
-        values={"dropout": Declared("B H T S", ("weights",))}, saved=(*CORE.saved, "dropout", "weights")
+        values={"dropout": Declared("B H T S", ("weights",), "attention weight")},
+        saved=(*CORE.saved, "dropout", "weights"),
     )
 
     def __init__(self, config: ModelConfig):

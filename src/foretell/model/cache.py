@@ -79,7 +79,7 @@ class KVCache:
         self.lengths = [0] * rows  # tokens that each row holds
         self.capacity = capacity
 
-    def extend(self, counts: list[int]) -> CachedKVView:
+    def make_room(self, counts: list[int]) -> CachedKVView:
         """Make room for `counts[b]` new tokens in row b, and return the view of the pass that adds them."""
         view = CachedKVView(self, list(self.lengths), counts)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
@@ -167,7 +167,7 @@ class MemoryKVView:
     def __init__(self, memory: Tensor, lengths: list[int] | None = None):
         B, S, _ = memory.shape
         self.memory = memory
-        self.positions = torch.arange(S, device=memory.device)[None]
+        self.positions = torch.arange(S, device=memory.device)[None]  # of the memory; its queries have none
         self._projected: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = Mask(1, S, causal=False, device=memory.device)
         if lengths is not None and min(lengths) < S:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from foretell.config import ModelConfig
 from foretell.errors import ContextLengthError
 from foretell.model.cache import FreshKVView, KVView
-from foretell.model.description import Declared, Description
+from foretell.model.description import RETURNED, Declared, Description
 from foretell.model.dropout import DropoutHost, make_dropout
 from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import Transformer
@@ -20,7 +20,7 @@ class TokenEmbedding(nn.Module):
 
     description = Description(
         inputs=("ids", "positions"),
-        values={"token": Declared("B T D", ("ids",)), "dropout": Declared("B T D", ("token",))},
+        values={"token": Declared("B T D", ("ids",)), "dropout": Declared("B T D", ("token",), RETURNED)},
         returns="token",
         is_float32=True,
     )
@@ -39,10 +39,11 @@ class TokenAndPositionEmbedding(TokenEmbedding):
 
     description = TokenEmbedding.description.changed(
         formula="token plus position",
+        reads=("token", "position"),
         values={
             "token": Declared("B T D", ("ids",)),
-            "position": Declared("B T D", ("positions",), "position vector"),
-            "dropout": Declared("B T D", ("token", "position"), "token plus position"),
+            "position": Declared("B T D", ("positions",)),
+            "dropout": Declared("B T D", ("token", "position"), RETURNED),
         },
         returns="",
     )
@@ -90,9 +91,9 @@ class Decoder(DropoutHost):
     """A decoder of the family that `ModelConfig` describes. `init.make_decoder` makes one with new weights."""
 
     description = Description(
-        inputs=("ids",),
+        inputs=("ids", "positions"),  # the positions come with the keys and values of earlier calls
         values={
-            "embed": Declared("B T D", ("ids",)),
+            "embed": Declared("B T D", ("ids", "positions")),
             "trunk": Declared("B T D", ("embed",)),
             "head": Declared("B T V", ("trunk",)),
         },

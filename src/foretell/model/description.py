@@ -13,6 +13,8 @@ from typing import Any
 from torch import Tensor
 
 OWN_INPUT = "x"  # in `reads`: what the module itself is given
+RETURNED = "returned"  # formula of a value inside a module that is the module's own output
+UNKNOWN_FORMULA = "unknown"  # formula of a value whose class, or whose inputs, nobody has declared
 
 
 @dataclass(frozen=True)
@@ -21,12 +23,14 @@ class Declared:
 
     dims: the size letters of its shape, as "B T D" or "B H T E"; a product of two is written "H*E".
     reads: the values it is computed from, by their names inside the module; OWN_INPUT is what the module is given.
-    formula: how one number of it is computed, where that is not what the child's own class says.
+    formula: how one number of it is computed, where that is not what the child's own class says. It counts only if the
+        class says `refines`: another module in the place of the child may compute something else.
     """
 
     dims: str
     reads: tuple[str, ...] = (OWN_INPUT,)
     formula: str = ""
+    refines: str = "identity"
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,8 @@ class Description:
 
     formula: the name of the rule by which one number of its output follows from what it reads ("linear", "residual");
         `insight` explains and splits values by this name. Empty where `returns` names a child.
+    reads: the values inside it that the formula reads, where those are not its inputs.
+    written: the formula as text, "x * sigmoid(x)", for an explanation of an activation function.
     returns: the child whose output is the module's own output.
     values: the values inside it, by name relative to the module: "query", "core.key".
     chain: the name of a list of children of which each reads the one before.
@@ -59,6 +65,8 @@ class Description:
     """
 
     formula: str = ""
+    reads: tuple[str, ...] = ()
+    written: str = ""
     returns: str = ""
     values: Mapping[str, Declared] = field(default_factory=dict)
     chain: str = ""

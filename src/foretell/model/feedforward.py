@@ -12,7 +12,7 @@ from foretell.model.description import Declared, Description
 class SquaredRelu(nn.Module):
     """max(0, x)^2 (So et al. 2021, Primer)."""
 
-    description = Description(formula="activation", saved=("inner",))
+    description = Description(formula="relu2", saved=("inner",))
 
     def forward(self, x: Tensor) -> Tensor:
         return F.relu(x).square()
@@ -57,7 +57,7 @@ class GatedMLP(nn.Module):
             "gate": Declared("B T F"),
             "up": Declared("B T F"),
             "activation": Declared("B T F", ("gate",)),
-            "down": Declared("B T D", ("activation", "up"), "gated linear"),
+            "down": Declared("B T D", ("activation", "up"), "gated linear", refines="linear"),
         },
         returns="down",
         saved=("activation", "up"),

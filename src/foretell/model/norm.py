@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -26,6 +27,15 @@ class FrozenNorm:
     def __call__(self, parts: Tensor) -> Tensor:
         """Parts (N, D) as they are in the normalised vector, without the shift."""
         return (parts - parts.mean(-1, keepdim=True) if self.centers else parts) * self.scale
+
+
+@runtime_checkable
+class Norm(Protocol):
+    """A module that is linear once the statistics of its input, the values in its `derived`, are held fixed."""
+
+    def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
+        """The norm with the statistics, by name ((1,) each), that it had at one position."""
+        ...
 
 
 def mean(x: Tensor) -> Tensor:

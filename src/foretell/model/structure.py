@@ -8,8 +8,11 @@ needs more than the declaration says refuses it by name.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
@@ -21,7 +24,9 @@ from torch.func import functional_call
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
 from foretell.model.decoder import Decoder
-from foretell.model.description import OWN_INPUT, Declared, Derivation, Description
+from foretell.model.description import OWN_INPUT, UNKNOWN_FORMULA, Declared, Derivation, Description
+
+logger = logging.getLogger(__name__)
 
 UNDECLARED = Description()
 # Classes of torch's own, which cannot carry a description; looked up along the class hierarchy
@@ -29,15 +34,14 @@ TORCH_CLASSES: dict[type[nn.Module], Description] = {
     nn.Linear: Description(formula="linear", saved=("x",)),
     nn.Embedding: Description(formula="token vector", inputs=("ids",), is_float32=True),
     nn.Identity: Description(formula="identity"),
-    nn.GELU: Description(formula="activation", saved=("x",)),
-    nn.SiLU: Description(formula="activation", saved=("x",)),
-    nn.ReLU: Description(formula="activation", saved=("output",)),
+    nn.GELU: Description(formula="gelu", saved=("x",)),
+    nn.SiLU: Description(formula="silu", saved=("x",)),
+    nn.ReLU: Description(formula="relu", saved=("output",)),
     nn.ModuleList: Description(is_container=True),
 }
 PASSED_ON = ("", "identity", "replacement")  # formulas of values that are the last of what they read
 IDS, POSITIONS = "ids", "positions"  # what a pass begins with; not values of a module
-BLOCK = "blocks"
-UNKNOWN = "N"  # the letter of a dimension that no class has declared
+UNKNOWN_SIZE = "N"  # the letter of a dimension that no class has declared and that could not be measured
 
 
 class Source(Enum):
@@ -54,8 +58,9 @@ class Value:
     """A named value of a pass.
 
     module: the path of the module at whose call it is found; index: of the part or input.
-    dims: size letters of its shape. formula: how one number follows from `reads`, the names of other values; a value
-    that is the output of a part of its module has no formula and reads that part alone.
+    dims: size letters of its shape, or sizes where those were measured; empty where they could not be. formula: how one
+    number follows from `reads`, the names of other values; a value that is the output of a part of its module has no
+    formula and reads that part alone, and one that nobody declares has UNKNOWN_FORMULA.
     derivation: for derived values; their operands are inputs of the module, named by `operands`.
     """
 
@@ -89,19 +94,40 @@ class Value:
 
 @dataclass(frozen=True)
 class Structure:
-    """All values of a model in the order of its modules, and the sizes that the letters stand for."""
+    """All values of a model in the order of its modules, and the sizes that the letters stand for.
+
+    stream: the names of the residual stream: what the first block reads, then the output of each block.
+    """
 
     values: Mapping[str, Value]
     sizes: Mapping[str, int]
     descriptions: Mapping[str, Description] = field(default_factory=dict)  # by module path
+    stream: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
 
+    @property
+    def names(self) -> list[str]:
+        """The names of all values."""
+        return list(self.values)
+
+    def with_formula(self, formula: str, under: str = "") -> list[Value]:
+        """The values with a formula, of all or of those whose name begins with `under`, in the order of the model."""
+        return [value for name, value in self.values.items() if value.formula == formula and name.startswith(under)]
+
+    def layer_of(self, name: str) -> int:
+        """The index of the block that a value is inside."""
+        return next(layer for layer, block in enumerate(self.stream[1:]) if name.startswith(f"{block}."))
+
     def elements_per_row(self, name: str, length: int) -> int:
-        """Elements of a value for one row of so many tokens, each of which is a query and a key."""
+        """Elements of a value for one row of so many tokens, each of which is a query and a key; 0 if not known."""
+        return self.count_elements(self.values[name].dims, length)
+
+    def count_elements(self, dims: tuple[str, ...], length: int) -> int:
+        """Elements of a tensor with these dims for one row of so many tokens; 0 for unknown dims."""
         sizes = {**self.sizes, "B": 1, "T": length, "S": length}
-        return math.prod(size_of(dim, sizes) for dim in self.values[name].dims)
+        return math.prod(size_of(dim, sizes) for dim in dims) if dims else 0
 
     def saved_bytes_per_token(self, length: int, matmul_bytes: int) -> int:
         """Bytes kept for the backward pass per token of a row; every tensor counts once, however many modules keep it.
@@ -119,22 +145,30 @@ class Structure:
         """(name, bytes of an element) of what a module keeps; `#` and a path mark tensors without a name."""
         for name in description.saved_as_given:
             given = self._input_of(path, description, name)
+            if not given:
+                continue
             origin = self.values[self.origin(given)]
             yield given, 4 if self._is_float32(origin) else matmul_bytes
         for name in description.saved:
             if name in ("output", "inner"):
                 yield (path if name == "output" else f"{path}#inner"), matmul_bytes
             elif name in description.inputs:
-                yield self._input_of(path, description, name), matmul_bytes
+                if given := self._input_of(path, description, name):
+                    yield given, matmul_bytes
             else:
                 yield f"{path}.{name}", matmul_bytes
 
     def _input_of(self, path: str, description: Description, name: str) -> str:
-        """The name of what a module reads; of several values made into one, the first with the module's path."""
+        """The name of what a module reads; of several values made into one, the first with the module's path.
+
+        Empty where nobody declares what it reads.
+        """
         own = f"{path}.{name}"
         if own in self.values:
             return own
         reads = self.values[path].reads
+        if not reads:
+            return ""
         wanted = reads[description.inputs.index(name)] if len(description.inputs) > 1 else reads[0]
         return self.origin(wanted) if len(reads) == max(1, len(description.inputs)) else f"{wanted}#{path}"
 
@@ -181,19 +215,13 @@ def letter_sizes(config: ModelConfig) -> dict[str, int]:
 def model_structure(decoder: Decoder) -> Structure:
     """The structure of a decoder as it is now, replaced modules included."""
     collector = Collector(decoder)
-    collector.visit("", (IDS, POSITIONS), Declared("B T V"))
-    values = {name: value for name, value in collector.values.items() if name}
-    in_order = {name: values[name] for name in ordered(decoder, values)}
-    sizes = {**letter_sizes(decoder.config), **collector.extra_sizes}
-    return Structure(in_order, sizes, {path: describe(module) for path, module in decoder.named_modules() if path})
-
-
-def ordered(decoder: Decoder, values: Mapping[str, Value]) -> list[str]:
-    """Names in the order of the modules; what belongs to a module's call follows it."""
-    by_module: dict[str, list[str]] = {}
-    for name, value in values.items():
-        by_module.setdefault(value.module, []).append(name)
-    return [name for path, _ in decoder.named_modules() for name in by_module.get(path, [])]
+    collector.visit("", decoder, (IDS, POSITIONS), Declared("B T V"))
+    by_module: dict[str, list[Value]] = {}
+    for value in collector.values.values():
+        by_module.setdefault(value.module, []).append(value)
+    in_order = {value.name: value for path in collector.modules for value in by_module.get(path, ()) if value.name}
+    descriptions = {path: describe(module) for path, module in collector.modules.items() if path}
+    return Structure(in_order, letter_sizes(decoder.config), descriptions, collector.stream)
 
 
 class Collector:
@@ -201,113 +229,176 @@ class Collector:
 
     def __init__(self, decoder: Decoder):
         self.decoder = decoder
+        self.modules = dict(decoder.named_modules())
         self.values: dict[str, Value] = {}
-        self.extra_sizes: dict[str, int] = {}
+        self.stream: tuple[str, ...] = ()
         self._measured: dict[str, tuple[str, ...]] | None = None
 
-    def visit(self, path: str, reads: tuple[str, ...], declared: Declared | None) -> None:
-        """Enter the value of the module at `path`, which reads these values, and all values inside it."""
-        module = self.decoder.get_submodule(path)
+    def visit(
+        self,
+        path: str,
+        module: nn.Module,
+        reads: tuple[str, ...],
+        declared: Declared | None,
+        declared_inputs: Mapping[str, Declared] | None = None,
+    ) -> None:
+        """Enter the value of the module at `path`, which reads these values, and all values inside it.
+
+        declared, declared_inputs: what the module around it declares about its output and about its inputs.
+        """
         description = describe(module)
         dims: tuple[str, ...] = ()
         if description.is_container or description.parts:
             self._enter_parts(path, description)
         else:
             dims = self._dims(path, declared)
-            returned = join(path, description.returns) if description.returns else ""
-            own_formula = (declared.formula if declared else "") or description.formula
-            formula = "" if returned else own_formula
-            self._enter(Value(path, path, Source.OUTPUT, dims, (returned,) if returned else reads, formula))
-        self._enter_inputs(path, description)
-        self._enter_derived(path, description, dims)
+            self._enter(self._output(path, description, reads, declared, dims))
+        inputs = self._enter_inputs(path, description, declared_inputs or {}, dims)
+        self._enter_derived(path, module, description, inputs, dims)
         self._visit_children(path, module, description, reads)
 
+    def _output(
+        self,
+        path: str,
+        description: Description,
+        reads: tuple[str, ...],
+        declared: Declared | None,
+        dims: tuple[str, ...],
+    ) -> Value:
+        """The value that is the output of a module."""
+        if description.returns:
+            return Value(path, path, Source.OUTPUT, dims, (join(path, description.returns),))
+        formula = description.formula if reads else ""
+        if declared and declared.formula and declared.refines == formula:
+            formula = declared.formula
+        reads = tuple(join(path, name) for name in description.reads) or reads
+        return Value(path, path, Source.OUTPUT, dims, reads, formula or UNKNOWN_FORMULA)
+
     def _visit_children(self, path: str, module: nn.Module, description: Description, reads: tuple[str, ...]) -> None:
-        """Enter the values of all children, in the order of the module tree."""
+        """Enter the values of all children, in the order of the module tree. What an undeclared child reads is open."""
+        inputs: dict[str, dict[str, Declared]] = {}
+        for name, declared in description.values.items():
+            child, _, given = name.rpartition(".")
+            inputs.setdefault(child, {})[given] = self._with_full_names(path, declared) if child else declared
         for name, child in module.named_children():
             own = join(path, name)
             if name == description.chain:
                 self._visit_chain(own, child, reads)
                 continue
             declared = description.values.get(name)
-            sources = declared.reads if declared else description.inputs
-            self.visit(own, tuple(self._resolve(path, source, description, reads) for source in sources), declared)
+            sources = declared.reads if declared else ()
+            resolved = tuple(self._resolve(path, source, description, reads) for source in sources)
+            self.visit(own, child, resolved if all(resolved) else (), declared, inputs.get(name))
+
+    def _with_full_names(self, path: str, declared: Declared) -> Declared:
+        return Declared(declared.dims, tuple(join(path, source) for source in declared.reads), declared.formula)
 
     def _visit_chain(self, path: str, children: nn.Module, reads: tuple[str, ...]) -> None:
         """Enter a list of modules of which each reads the one before."""
-        previous = reads[0]
-        for name, _ in children.named_children():
+        self._enter_parts(path, describe(children))
+        previous = reads[0] if reads else ""
+        stream = [previous]
+        for name, child in children.named_children():
             own = join(path, name)
-            self.visit(own, (previous,), Declared("B T D"))
+            self.visit(own, child, (previous,) if previous else (), Declared("B T D"))
             previous = own
+            stream.append(own)
+        self.stream = tuple(stream)
 
     def _resolve(self, path: str, source: str, description: Description, reads: tuple[str, ...]) -> str:
-        """The full name of what a declaration calls `source`."""
+        """The full name of what a declaration calls `source`; empty if nobody declares it."""
         if source in description.inputs:
             index = description.inputs.index(source)
-            return reads[index] if index < len(reads) else reads[0]
+            return reads[index] if index < len(reads) else "".join(reads[:1])
         if source == OWN_INPUT:
-            return reads[0]
+            return "".join(reads[:1])
         if source == description.chain:
-            last = len(list(self.decoder.get_submodule(join(path, source)).children())) - 1
-            return join(path, f"{source}.{last}") if last >= 0 else reads[0]
+            children = [name for name, _ in self.modules[join(path, source)].named_children()]
+            return join(path, f"{source}.{children[-1]}") if children else "".join(reads[:1])
         return join(path, source)
 
-    def _enter(self, value: Value) -> None:
+    def _enter(self, value: Value) -> Value:
         self.values[value.name] = value
+        return value
 
     def _enter_parts(self, path: str, description: Description) -> None:
         for index, (name, dims) in enumerate(description.parts.items()):
-            own = join(path, name)
             letters = tuple(dims.split())
-            self._enter(Value(own, path, Source.PART, letters, (POSITIONS,), description.formula, index))
+            self._enter(Value(join(path, name), path, Source.PART, letters, (POSITIONS,), description.formula, index))
 
-    def _enter_inputs(self, path: str, description: Description) -> None:
-        """The inputs of a module that are values of their own, as the module around it declares them."""
-        parent, _, name = path.rpartition(".")
-        around = describe(self.decoder.get_submodule(parent)) if path else UNDECLARED
-        for index, given in enumerate(description.inputs):
-            declared = around.values.get(f"{name}.{given}")
-            if declared is not None:
-                reads = tuple(join(parent, source) for source in declared.reads)
-                dims = tuple(declared.dims.split())
-                own = join(path, given)
-                self._enter(Value(own, path, Source.INPUT, dims, reads, declared.formula, index))
+    def _enter_inputs(
+        self, path: str, description: Description, declared: Mapping[str, Declared], dims: tuple[str, ...]
+    ) -> dict[str, Value]:
+        """The inputs of a module; those that the module around it declares are values of their own."""
+        inputs = {}
+        names = tuple(declared) if description is UNDECLARED and declared else description.inputs
+        for index, name in enumerate(names):
+            own = f"{path}.{name}"
+            if name in declared:
+                given = declared[name]
+                letters = tuple(given.dims.split())
+                inputs[name] = self._enter(Value(own, path, Source.INPUT, letters, given.reads, given.formula, index))
+            else:
+                inputs[name] = Value(own, path, Source.INPUT, dims if len(names) == 1 else (), index=index)
+        return inputs
 
-    def _enter_derived(self, path: str, description: Description, dims: tuple[str, ...]) -> None:
-        children = {name for name, _ in self.decoder.get_submodule(path).named_children()}
-        inputs = {
-            name: self.values.get(join(path, name)) or Value(f"{path}.{name}", path, Source.INPUT, dims, index=index)
-            for index, name in enumerate(description.inputs)
-        }
+    def _enter_derived(
+        self,
+        path: str,
+        module: nn.Module,
+        description: Description,
+        inputs: Mapping[str, Value],
+        dims: tuple[str, ...],
+    ) -> None:
+        children = {name for name, _ in module.named_children()} if description.derived else set()
         for name, derivation in description.derived.items():
             if name in children:  # a module of that name returns it
                 continue
             letters = (*dims[:-1], "1") if derivation.dims == "statistic" else tuple(derivation.dims.split())
             operands = tuple(inputs[need] for need in derivation.needs)
-            named = [operand.name for operand in operands if operand.name in self.values]
-            reads = tuple(named) or self.values[path].reads
-            own, rule = join(path, name), derivation.formula
-            self._enter(Value(own, path, Source.DERIVED, letters, reads, rule, 0, derivation, operands))
+            named = tuple(operand.name for operand in operands if operand.name in self.values)
+            own, reads = join(path, name), named or self.values[path].reads
+            formula = derivation.formula if reads else UNKNOWN_FORMULA
+            self._enter(Value(own, path, Source.DERIVED, letters, reads, formula, 0, derivation, operands))
 
     def _dims(self, path: str, declared: Declared | None) -> tuple[str, ...]:
         if declared is not None:
             return tuple(declared.dims.split())
         if self._measured is None:
-            self._measured = self._measure()
+            self._measured = measured_dims(self.decoder)
         return self._measured.get(path, ())
 
-    def _measure(self) -> dict[str, tuple[str, ...]]:
-        """The dims of every module's output, found by two passes on the meta device with texts of unequal lengths."""
-        shapes = [output_shapes(self.decoder, rows, length) for rows, length in ((2, 3), (3, 4))]
-        found = {}
-        for path, shape in shapes[0].items():
-            letters = []
-            for first, second in zip(shape, shapes[1].get(path, ()), strict=False):
-                changed = {(2, 3): "B", (3, 4): "T"}.get((first, second))
-                letters.append(changed if changed and first != second else str(first))
-            found[path] = tuple(letters)
-        return found
+
+# Two texts of unequal lengths, in unequal numbers of rows: the letter of a size that differs between them
+ROWS, LENGTHS = (2, 3), (3, 4)
+VARYING = {ROWS: "B", LENGTHS: "T", (ROWS[0] * LENGTHS[0], ROWS[1] * LENGTHS[1]): "B*T"}
+
+
+def measured_dims(decoder: Decoder) -> dict[str, tuple[str, ...]]:
+    """The dims of every module's output, found by two passes on the meta device; empty if the model cannot run there.
+
+    Sizes that do not depend on the text are numbers.
+    """
+    try:
+        first, second = (output_shapes(decoder, *sizes) for sizes in zip(ROWS, LENGTHS, strict=True))
+    except UsageError:
+        raise
+    except Exception as error:  # a module may do anything; without this, one that reads its data could not be traced
+        logger.info(
+            f"undeclared modules cannot run without data ({type(error).__name__}: {error}); the memory for their "
+            "values is counted when they are recorded, not before"
+        )
+        return {}
+    dims = {
+        path: tuple(letter_of(*pair) for pair in zip(shape, second.get(path, ()), strict=False))
+        for path, shape in first.items()
+    }
+    return {path: () if UNKNOWN_SIZE in letters else letters for path, letters in dims.items()}
+
+
+def letter_of(first: int, second: int) -> str:
+    """The letter of a size that was measured in two passes, or the number if it is the same in both."""
+    return str(first) if first == second else VARYING.get((first, second), UNKNOWN_SIZE)
 
 
 def output_shapes(decoder: Decoder, rows: int, length: int) -> dict[str, tuple[int, ...]]:
@@ -323,15 +414,28 @@ def output_shapes(decoder: Decoder, rows: int, length: int) -> dict[str, tuple[i
 
         return hook
 
-    handles = [module.register_forward_hook(remember(path)) for path, module in decoder.named_modules()]
-    weights = {path: weight.to("meta") for path, weight in decoder.named_parameters()}
-    try:
-        with torch.no_grad():
-            functional_call(decoder, weights, (torch.zeros(rows, length, dtype=torch.long, device="meta"),))
-    finally:
-        for handle in handles:
-            handle.remove()
+    state = {path: tensor.to("meta") for path, tensor in (*decoder.named_parameters(), *decoder.named_buffers())}
+    with without_hooks(decoder), torch.no_grad():
+        for path, module in decoder.named_modules():
+            module.register_forward_hook(remember(path))
+        functional_call(decoder, state, (torch.zeros(rows, length, dtype=torch.long, device="meta"),))
     return shapes
+
+
+@contextmanager
+def without_hooks(model: nn.Module) -> Generator[None]:
+    """Suspend all hooks of a model's forward inside the block, such as those of a trace, and drop those added in it.
+
+    torch has no public way to do this.
+    """
+    hooks = [(module, module._forward_pre_hooks, module._forward_hooks) for module in model.modules()]
+    try:
+        for module, _, _ in hooks:
+            module._forward_pre_hooks, module._forward_hooks = OrderedDict(), OrderedDict()
+        yield
+    finally:
+        for module, before, after in hooks:
+            module._forward_pre_hooks, module._forward_hooks = before, after
 
 
 def join(path: str, name: str) -> str:

@@ -1,9 +1,9 @@
-"""Surgery on a model: other modules in the place of named ones, for good or while a block runs."""
+"""Surgery on a model: other modules in the place of named ones, for good, while a block runs, or in a copy."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -61,6 +61,22 @@ def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Modu
     if isinstance(model, DropoutHost):
         model.bind_dropout()
     return Surgery(model, {path: modules[path] for path in new}, new)
+
+
+def copy_with(module: AnyModule, changed: Mapping[str, nn.Module], path: str = "") -> AnyModule:
+    """A copy of a module tree with other modules at some paths; weights, buffers, hooks and the rest are shared.
+
+    The original stays as it is, so calls of both can run at the same time. `path` is that of the module in the tree.
+    """
+    other = copy.copy(module)
+    children = dict(module._modules)
+    for name, child in module._modules.items():
+        below = f"{path}.{name}" if path else name
+        if child is not None and any(at.startswith(f"{below}.") for at in changed):
+            children[name] = copy_with(child, changed, below)
+        children[name] = changed.get(below, children[name])
+    other._modules = children
+    return other
 
 
 def recast(module: nn.Module, kind: type[AnyModule]) -> AnyModule:

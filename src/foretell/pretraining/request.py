@@ -31,6 +31,7 @@ from foretell.pretraining.tokens import Source
 from foretell.runs.run import RESUMABLE
 from foretell.text import Tokenizer
 
+MOST_MINUTES = 10 * 525_600
 SECTIONS = tuple(Config.model_fields)
 
 
@@ -118,8 +119,10 @@ class Request:
             check_known(section, SECTIONS, "configuration section")
         if self.size is not None:
             preset(self.size)
-        if self.minutes is not None and not 0 < self.minutes < float("inf"):
-            raise ConfigError(f"minutes must be a positive number, not {self.minutes}")
+        if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
+            raise ConfigError(
+                f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {self.minutes:g}"
+            )
         if self.minutes is not None and self.steps is not None:
             raise ConfigError("minutes and steps both say how long to train; give one of them")
         self._check_sections()

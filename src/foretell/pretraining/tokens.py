@@ -48,11 +48,11 @@ class TokenizedText:
     split_rule: str
 
 
-def make_source(paths: Sequence[str | Path], text_field: str | None) -> Source:
+def make_source(paths: Sequence[str | Path], text_field: str | None, strict: bool = False) -> Source:
     """The documents of the paths (none: the text inside Python), read again each time; standard input (`-`) once."""
     if not paths:
         return embedded_corpus
-    reader = DocumentReader(paths, text_field=text_field)
+    reader = DocumentReader(paths, text_field=text_field, strict=strict)
     if "-" in map(str, paths):
         return cache(lambda: list(reader.read()))
     return reader.read

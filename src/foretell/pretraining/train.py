@@ -13,7 +13,8 @@ from foretell.loading import default_run_directory, load
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import Request, load_start
 from foretell.pretraining.tokens import make_source
-from foretell.session.reporter import Reporter
+from foretell.session.progress import choose_display, notes_of_the_log
+from foretell.session.reporter import Reporter, Reporters
 from foretell.text import Tokenizer
 
 
@@ -33,6 +34,7 @@ def train(
     start: str | Path | None = None,
     device: DeviceName = "auto",
     dtype: DtypeName = "auto",
+    progress: bool | None = None,
     reporter: Reporter | None = None,
     **sections: dict[str, Any],
 ) -> LanguageModel:
@@ -41,9 +43,10 @@ def train(
     out: the run's directory; default: runs/NAME after the data. steps, batch_size, learning_rate and seed are fields of
     the configuration's section `training`; the other fields of each section are given as a dict:
     `model={"width": 256}`, `training={"warmup_steps": 20}`, `tokenizer={"kind": "bytes"}`, `data={"text_field": "t"}`.
-    What is left out is chosen from the data and the machine; the log "foretell" says what and why, and a `reporter`
-    gets the metrics. tokenizer may also be a Tokenizer to use. start: a model to continue from, with its shape and
-    tokenizer. Raises the errors of `foretell.errors`.
+    What is left out is chosen from the data and the machine; the log "foretell" says what and why. progress: True shows
+    the training, False shows nothing, None (default) shows it on a terminal and in a notebook. A reporter gets the
+    metrics and samples as well. tokenizer may also be a Tokenizer to use. start: a model to continue from, with its
+    shape and tokenizer. Raises the errors of `foretell.errors`.
     """
     paths = [source] if isinstance(source, str | Path) else list(source or [])
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
@@ -66,5 +69,7 @@ def train(
         device=device,
         dtype=dtype,
     )
-    session = pretrain(request, reporter or Reporter(), resume=resume)
+    displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
+    with notes_of_the_log(displays), Reporters(displays) as reporters:
+        session = pretrain(request, reporters, resume=resume)
     return load(session.run.directory, device)

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import torch
 
-from foretell.cli.training_display import make_reporter
 from foretell.config import read_toml
 from foretell.data.corpora import embedded_corpus
 from foretell.language_model import save_model
 from foretell.loading import load
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import Request
+from foretell.session.progress import choose_display
+from foretell.session.reporter import Reporters
 
 HOME = Path(__file__).parent
 RUN = Path("runs/primer")
@@ -22,7 +23,7 @@ def make() -> None:
     """Train, then write the best checkpoint in bfloat16 next to the recipe."""
     recipe = read_toml(HOME / "recipe.toml")
     request = Request(embedded_corpus, ["the language reference inside Python"], RUN, size="tiny", overrides=recipe)
-    with make_reporter() as reporter:
+    with Reporters(choose_display(True)) as reporter:
         session = pretrain(request, reporter, resume=True)
     best = session.run.best()
     model = load(best.directory, "cpu", "float32")

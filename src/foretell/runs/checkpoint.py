@@ -1,32 +1,20 @@
-"""A checkpoint: a saved model and all that training needs to resume, in one directory."""
+"""A checkpoint directory: its manifest, which one is best, which ones are kept. Nothing here imports torch."""
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-
 from foretell.errors import CheckpointError
-from foretell.files import (
-    REPLACED,
-    new_directory,
-    read_json,
-    remove_directory,
-    remove_leftovers,
-    replaced_name,
-    sha256,
-    to_json,
-    write_json,
-)
-from foretell.saved_model import open_tensors, save_tensors
+from foretell.files import REPLACED, read_json, remove_directory, remove_leftovers, replaced_name, sha256, to_json
 
 OPTIMIZER, TRAINING, MANIFEST = "optimizer.safetensors", "training.json", "manifest.json"
 FORMAT = 1
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,7 +28,11 @@ class Checkpoint:
         return int(self.directory.name.removeprefix("step-").removesuffix(REPLACED))
 
     def training(self) -> dict[str, Any]:
-        """The training state at the time of saving: step, tokens, seed, losses, fingerprints."""
+        """The training state at the time of saving: step, tokens, seed, losses, fingerprints.
+
+        It decides which checkpoint is the best, so it is always compared with the manifest.
+        """
+        self.verify(only=(TRAINING,))
         return read_json(self.directory / TRAINING)
 
     def verify(self, only: tuple[str, ...] = ()) -> None:
@@ -53,59 +45,10 @@ class Checkpoint:
             if not only or name in only:
                 check_file(self.directory, name, expected)
 
-    def load_optimizer(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-        """Restore the optimizer's state of the weights of `model` that are trained."""
-        path = self.directory / OPTIMIZER
-        moments = read_moments(path)
-        trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
-        if missing := sorted(set(trained) - set(moments)):
-            raise CheckpointError(f"{path} has nothing for '{missing[0]}'")
-        if unknown := sorted(set(moments) - set(trained)):
-            raise CheckpointError(f"{path} has moments for '{unknown[0]}', which this run does not train")
-        for name, weight in trained.items():
-            optimizer.state[weight] = {moment: value.to(weight.device) for moment, value in moments[name].items()}
 
-
-def read_moments(path: Path) -> dict[str, dict[str, Tensor]]:
-    """The optimizer's file as weight path -> moment -> tensor."""
-    moments: dict[str, dict[str, Tensor]] = {}
-    with open_tensors(path) as file:
-        for key in file.keys():  # noqa: SIM118
-            weight, _, moment = key.rpartition(".")
-            moments.setdefault(weight, {})[moment] = file.get_tensor(key).clone()
-    return moments
-
-
-def save_checkpoint(
-    folder: Path,
-    step: int,
-    write_model: Callable[[Path], None],
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    training: dict[str, Any],
-) -> Checkpoint:
-    """Write `folder/step-000123` completely or not at all, replacing an older one of the same step.
-
-    `write_model` writes the files of the model into a directory; `model` names the weights in the optimizer's file.
-    """
-    final = folder / f"step-{step:06d}"
-    with new_directory(final) as temporary:
-        write_model(temporary)
-        save_tensors(temporary / OPTIMIZER, optimizer_tensors(model, optimizer))
-        write_json(temporary / TRAINING, training)
-        files = {path.name: describe_file(path) for path in sorted(temporary.iterdir())}
-        write_json(temporary / MANIFEST, {"format": FORMAT, "files": files})
-    return Checkpoint(final)
-
-
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state of the trained weights as `<weight path>.<moment>` -> tensor."""
-    return {
-        f"{path}.{moment}": value.detach().cpu().contiguous()
-        for path, weight in model.named_parameters()
-        if weight.requires_grad
-        for moment, value in optimizer.state[weight].items()
-    }
+def is_checkpoint(directory: Path) -> bool:
+    """True for a directory that training saved, even without its manifest."""
+    return any((directory / name).exists() for name in (MANIFEST, TRAINING, OPTIMIZER))
 
 
 def describe_file(path: Path) -> dict[str, Any]:
@@ -163,10 +106,11 @@ def best_checkpoint(checkpoints: list[Checkpoint]) -> Checkpoint:
 
 
 def validation_loss(checkpoint: Checkpoint) -> float:
-    """The validation loss of a checkpoint, infinity if it has none that can be read."""
+    """The validation loss of a checkpoint, infinity if it has none; damage is a warning in the log, and infinity."""
     try:
         value = checkpoint.training().get("validation_loss")
-    except CheckpointError:
+    except CheckpointError as error:
+        logger.warning(f"{error}; this checkpoint does not count as the best")
         return float("inf")
     return float(value) if isinstance(value, int | float) and math.isfinite(value) else float("inf")
 

@@ -6,7 +6,9 @@ import hashlib
 import json
 import logging
 import os
+import shlex
 import shutil
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,8 @@ from pydantic_core import to_jsonable_python
 
 from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, OutputError
-from foretell.files import is_temporary, read_json, remove_leftovers, sync, write_json, write_text
-from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
+from foretell.files import is_temporary, read_json, remove_leftovers, sync, to_json, write_json, write_text
+from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints, read_manifest
 
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
@@ -24,6 +26,13 @@ MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
 RESUMABLE = {"gradient_accumulation_steps"}  # settings of the training that a resumed run may change
 # Digests of configurations use the names of the first version, so that its checkpoints keep their digests
 FIRST_NAMES = {"gradient_accumulation_steps": "accumulation", "final_learning_rate_share": "min_learning_rate"}
+
+# run.json names its format and its own SHA-256; the first version's has neither, so that one of them alone is damage
+FORMAT = 2
+SEAL = ("format", "sha256")
+# The kind of every part of run.json; `from` is missing or null in a run that was not started from a model
+JSON_NAMES = {dict: "object", list: "array", str: "string"}
+KINDS: dict[str, type] = {"config": dict, "data": list, "size": str, "device": str, "dtype": str}
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +54,7 @@ class Run:
     def create(cls, directory: Path, data: list[str] | None = None) -> Run:
         """Make the directories of a new run, which is one once its record is written; an existing run is refused."""
         if directory.exists() and (not directory.is_dir() or not all(map(is_temporary, directory.iterdir()))):
-            raise OutputError(f"{directory} exists; {cls._advice(directory)}, or give another --out")
+            raise OutputError(f"{directory} exists; {cls._advice(directory)}")
         run = cls(directory)
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -64,10 +73,10 @@ class Run:
     def _advice(directory: Path) -> str:
         """What to do about a directory that exists."""
         if is_run(directory):
-            return "resume it with --resume auto"
+            return "resume it with --resume auto, or give another --out"
         if is_unfinished(directory):
-            return "it was interrupted before its first step: start it again with --resume auto"
-        return "it is not a run: remove it"
+            return "it was interrupted before its first step: start it again with --resume auto, or give another --out"
+        return advice_without_record(directory) or "it is not a run, so give another --out"
 
     @classmethod
     def clear_unfinished(cls, directory: Path, data: list[str]) -> None:
@@ -84,29 +93,34 @@ class Run:
             shutil.rmtree(path, ignore_errors=True)
         remove_leftovers(directory)
         for name in (ENVIRONMENT, PREPARING):  # the marker last
-            (directory / name).unlink(missing_ok=True)
+            discard(directory / name)
 
     @classmethod
     def open(cls, directory: Path) -> Run:
         """An existing run."""
         if not (directory / RUN).is_file():
-            raise CheckpointError(f"{directory} is not a run: {RUN} is missing")
+            raise CheckpointError(f"{directory} is not a run: {RUN} is missing{and_advice(directory)}")
         return cls(directory)
 
     def write_record(self, record: dict[str, Any], environment: dict[str, Any]) -> None:
         """Store what the run was made from (configuration, data, reasons) and the machine that it runs on."""
         write_json(self.directory / ENVIRONMENT, environment)
-        write_json(self.directory / RUN, record)
-        (self.directory / PREPARING).unlink(missing_ok=True)
+        self.replace_record(record)
+        discard(self.directory / PREPARING)
 
     def replace_record(self, record: dict[str, Any]) -> None:
-        """Store a changed record of a run that is resumed."""
-        write_json(self.directory / RUN, record)
+        """Store a record, with its SHA-256."""
+        sealed = {**record, "format": FORMAT}
+        write_json(self.directory / RUN, {**sealed, "sha256": digest_of(sealed)})
 
     def environment(self) -> dict[str, Any]:
-        """The machine that the run was started on; empty if the file is lost."""
+        """The machine that the run was started on; empty if the file is lost, or damaged, which is a warning."""
         path = self.directory / ENVIRONMENT
-        return read_json(path) if path.is_file() else {}
+        try:
+            return read_json(path) if path.is_file() else {}
+        except CheckpointError as error:
+            logger.warning(f"{error}; it only says on which machine the run was started, and is not needed")
+            return {}
 
     def configuration_digest(self) -> str:
         """A hash of the configuration, so that a checkpoint can tell whether it was trained with it.
@@ -135,17 +149,44 @@ class Run:
 
     def clear_leftovers(self) -> None:
         """Delete what a killed process left: files under temporary names, and the mark of a run being made."""
-        (self.directory / PREPARING).unlink(missing_ok=True)
+        discard(self.directory / PREPARING)
         for folder in (self.directory, self.samples, self.checkpoints):
             remove_leftovers(folder)
 
     def record(self) -> dict[str, Any]:
-        """The record that `write_record` stored."""
-        record = read_json(self.directory / RUN)
-        for key in ("config", "data", "size", "device", "dtype"):
-            if key not in record:
-                raise CheckpointError(f"{self.directory / RUN} has no '{key}'; it is damaged or of another version")
+        """The record that `write_record` stored; damage is a `CheckpointError`."""
+        path = self.directory / RUN
+        record = read_json(path)
+        if any(key in record for key in SEAL):
+            seal = record.pop("sha256", None)
+            if record.get("format") != FORMAT or seal != digest_of(record):
+                raise CheckpointError(
+                    f"{path} is damaged or was changed: it does not match its own SHA-256; {advice_on_damage(self)}"
+                )
+            del record["format"]
+        self._check_kinds(record)
         return record
+
+    def _check_kinds(self, record: dict[str, Any]) -> None:
+        """Refuse a record whose parts are missing or of another kind."""
+        path = self.directory / RUN
+        for key, kind in KINDS.items():
+            if key not in record:
+                raise CheckpointError(f"{path} has no '{key}'; it is damaged or of another version")
+            if not isinstance(record[key], kind):
+                raise CheckpointError(f"{path} is damaged: its '{key}' is not a JSON {JSON_NAMES[kind]}")
+        start = record.get("from") or {"model": "", "weights_sha256": ""}
+        are_right = {
+            "data": all(isinstance(name, str) for name in record["data"]),
+            "device": record["device"] in ("cpu", "cuda", "mps"),
+            "dtype": record["dtype"] in ("float32", "bfloat16"),
+            "config": all(isinstance(section, dict) for section in record["config"].values()),
+            "from": isinstance(start, dict)
+            and all(isinstance(start.get(key), str) for key in ("model", "weights_sha256")),
+        }
+        for key, is_right in are_right.items():
+            if not is_right:
+                raise CheckpointError(f"{path} is damaged: its '{key}' is not as training writes it")
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
@@ -162,8 +203,10 @@ class Run:
         try:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
             complete = [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
-            return [{"step": int(metrics["step"]), **metrics} for metrics in complete]
-        except (ValueError, TypeError, KeyError) as error:
+            for line in complete:
+                check_metrics(line)
+            return complete
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); remove the line, or start again with another --out"
             ) from None
@@ -181,7 +224,9 @@ class Run:
 
     def best(self) -> Checkpoint:
         """The checkpoint with the lowest validation loss."""
-        return best_checkpoint(self._existing())
+        best = best_checkpoint(self._existing())
+        read_manifest(best.directory)
+        return best
 
     def at(self, which: str) -> Checkpoint:
         """The checkpoint named `best`, `last` or `step-000123`."""
@@ -210,6 +255,67 @@ class Run:
         if not checkpoints:
             raise CheckpointError(f"{self.directory} has no checkpoint yet")
         return checkpoints
+
+
+class MetricsDigest:
+    """A running hash of lines of metrics, without what depends on the machine; checkpoints keep it."""
+
+    def __init__(self, lines: Iterable[dict[str, Any]] = ()):
+        self._hash = hashlib.sha256()
+        for metrics in lines:
+            self.add(metrics)
+
+    def add(self, metrics: dict[str, Any]) -> None:
+        """The next line."""
+        kept = {key: value for key, value in metrics.items() if key not in MEASURED}
+        self._hash.update((json.dumps(kept) + "\n").encode())
+
+    @property
+    def value(self) -> str:
+        """In hex, as training.json has it."""
+        return self._hash.hexdigest()
+
+
+def check_metrics(line: Any) -> None:
+    """Raise ValueError for a line of metrics.jsonl that is not an object of numbers with a step."""
+    if not isinstance(line, dict) or type(line.get("step")) is not int:
+        raise ValueError("a line is not an object with a step")
+    for key, value in line.items():
+        if value is not None and type(value) not in (int, float):
+            raise ValueError(f"step {line['step']}: '{key}' is not a number")
+
+
+def digest_of(record: dict[str, Any]) -> str:
+    """The SHA-256 of a record, in hex."""
+    return hashlib.sha256(to_json(record).encode()).hexdigest()
+
+
+def discard(path: Path) -> None:
+    """Delete a file that is not needed any more; where the system refuses, as with EBUSY, it stays, with a warning."""
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        logger.warning(f"could not remove {path}: {error.strerror or error}; it does no harm")
+
+
+def advice_without_record(directory: Path) -> str:
+    """What can be done with a directory whose run.json is lost and whose checkpoints are there; empty without any."""
+    checkpoints = list_checkpoints(directory / "checkpoints")
+    if not checkpoints:
+        return ""
+    path = shlex.quote(str(checkpoints[-1].directory))
+    return f"its {RUN} is lost and its checkpoints are not: each is a model, as in foretell train DATA --from {path}"
+
+
+def and_advice(directory: Path) -> str:
+    """The advice as the end of a message."""
+    advice = advice_without_record(directory)
+    return f"; {advice}" if advice else ""
+
+
+def advice_on_damage(run: Run) -> str:
+    """What can be done with a run whose run.json is damaged."""
+    return "restore it" + and_advice(run.directory).replace("is lost", "is damaged")
 
 
 def with_first_names(training: dict[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,14 @@ from foretell.config import Config, Section, make_section
 from foretell.errors import CheckpointError
 from foretell.model.cost import count_parameters
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
-from foretell.runs.run import METRICS, RUN, Run, is_run
+from foretell.runs.run import METRICS, RUN, MetricsDigest, Run, is_run
 
+# If these differ, the tokens of the runs are not the same
+MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
+INCOMPARABLE = "these losses cannot be compared: the runs differ in their data or their tokens"
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,7 @@ def summarize(run: Run) -> Summary:
     """Read a run's record, metrics and the training state of its checkpoints; damage is a `CheckpointError`."""
     record, metrics, checkpoints = run.record(), run.metrics(), list_checkpoints(run.checkpoints)
     config = make_section(Config, record["config"], str(run.directory / RUN))
+    warn_of_changed_metrics(run, metrics, checkpoints)
     step = max(
         [line["step"] for line in metrics[-1:]] + [checkpoint.step for checkpoint in checkpoints[-1:]], default=0
     )
@@ -64,6 +71,17 @@ def summarize(run: Run) -> Summary:
         state=state_of(checkpoints, config),
         changed=last_change(run),
     )
+
+
+def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints: list[Checkpoint]) -> None:
+    """Log a warning where the lines up to the last checkpoint are not those that training wrote."""
+    if not checkpoints:
+        return
+    last = checkpoints[-1]
+    written = last.training().get("metrics")  # the first version has none
+    lines = [line for line in metrics if line["step"] <= last.step]
+    if written is not None and MetricsDigest(lines).value != written:
+        logger.warning(f"{run.directory / METRICS} is not as it was written: its curves may be wrong")
 
 
 def state_of(checkpoints: list[Checkpoint], config: Config) -> str:
@@ -103,6 +121,11 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     settings = [settings_of(run) for run in runs]
     by_name = {name: [each[name] for each in settings] for name in settings[0]}
     return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
+
+
+def warning_about(differences: Mapping[str, Any]) -> str:
+    """The line for runs whose losses cannot be compared, given the settings in which they differ; empty for others."""
+    return INCOMPARABLE if any(name in differences for name in MEASURES) else ""
 
 
 def settings_of(run: Run) -> dict[str, Any]:

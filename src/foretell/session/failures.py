@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from foretell.config import TrainingConfig
 from foretell.errors import DivergedError, OutputError, TrainingError
@@ -86,4 +90,16 @@ def next_divisor(number: int, above: int) -> int:
 
 def resume_command(run: Run) -> str:
     """The command that resumes a run."""
-    return f"foretell train --out {shlex.quote(str(run.directory))} --resume auto"
+    return f"{command_name()} train --out {shlex.quote(str(run.directory))} --resume auto"
+
+
+def command_name() -> str:
+    """How a shell starts this program from here: `foretell` where PATH has it, else a path."""
+    on_path, program = shutil.which("foretell"), Path(sys.argv[0])
+    if program.name != "foretell" or not os.access(program, os.X_OK):  # python -m foretell, a notebook
+        return "foretell" if on_path else f"{shlex.quote(sys.executable)} -m foretell"
+    if on_path and os.path.samefile(on_path, program):  # noqa: PTH121 - both are plain strings here
+        return "foretell"
+    home = Path.cwd()
+    absolute = program.absolute()
+    return shlex.quote(str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import OutputError, UsageError
+from foretell.files import printable_name
 from foretell.runs.run import CURVE, Run
 
 MARKS = "●○▲△■□◆◇"  # one per run, so that runs can be told apart without colours
@@ -108,8 +109,8 @@ def check_can_draw(path: Path | None) -> None:
         raise UsageError("--png needs matplotlib: pip install 'foretell[plot]'")
 
 
-def write_png(path: Path, runs: Sequence[tuple[str, Metrics]]) -> None:
-    """Training and validation loss of named runs as a PNG, each run in one colour."""
+def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = "") -> None:
+    """Training and validation loss of named runs as a PNG, each run in one colour, with a warning as its title."""
     figure_class = import_figure(path)
     axis = shared_axis([metrics for _, metrics in runs])
     figure = figure_class(figsize=(8, 4.5), dpi=150, layout="constrained")
@@ -119,10 +120,11 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]]) -> None:
         training, validation = (points_of(metrics, key, axis) for key in ("loss", "validation_loss"))
         if training:
             axes.plot(*zip(*training, strict=True), color=colour, alpha=0.35, linewidth=1)
-        axes.plot(
-            *zip(*validation or [(math.nan, math.nan)], strict=True), "o-", color=colour, label=name, ms=3, lw=1.3
-        )
-    axes.set(xlabel=axis, ylabel="loss (nats per token); training pale, validation dotted")
+        points = validation or [(math.nan, math.nan)]
+        axes.plot(*zip(*points, strict=True), "o-", color=colour, label=printable_name(name), ms=3, lw=1.3)
+    axes.set(xlabel=axis, ylabel="loss (nats per token); training pale, validation with dots")
+    axes.set_title(warning, color="firebrick", fontsize=9)
+    axes.xaxis.get_major_locator().set_params(integer=True)  # else a curve of five steps has ticks at 1.5 and 2.5
     axes.grid(alpha=0.3)
     axes.legend()
     try:

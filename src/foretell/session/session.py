@@ -12,12 +12,13 @@ import torch
 
 from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, Interrupted, TrainingError
-from foretell.runs.checkpoint import Checkpoint, prune, save_checkpoint
-from foretell.runs.run import RUN, Run
+from foretell.runs.checkpoint import Checkpoint, prune
+from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
+from foretell.runs.training_state import load_optimizer, save_checkpoint
 from foretell.session.environment import describe_environment
 from foretell.session.failures import explain_failures, resume_command
 from foretell.session.plots import draw_curve
-from foretell.session.reporter import Reporter
+from foretell.session.reporter import Reporter, Reporters
 from foretell.session.resources import Meter
 from foretell.session.signals import StopSignal
 from foretell.session.task import Task
@@ -46,7 +47,7 @@ class Session(Generic[AnyTask]):
         dtype: torch.dtype,
         reporter: Reporter,
     ):
-        self.run, self.task, self.training, self.reporter = run, task, training, reporter
+        self.run, self.task, self.training, self.reporter = run, task, training, Reporters([reporter])
         self.device, self.dtype = device, dtype
         task.objective.to(device)
         task.choose_kernels(device, dtype)
@@ -57,6 +58,7 @@ class Session(Generic[AnyTask]):
         self._figures: Mapping[str, float] = {}  # of the last evaluation
         self._evaluated_step: int | None = None
         self._saved_step: int | None = None
+        self._metrics_digest = MetricsDigest()
         self._logged = (0, 0.0)  # tokens and seconds at the last line of metrics
 
     @cached_property
@@ -85,11 +87,16 @@ class Session(Generic[AnyTask]):
                 f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
                 "was changed or damaged: restore it, or start again with another --out"
             )
-        checkpoint.load_optimizer(self.optimizer, self.task.model)
+        load_optimizer(checkpoint, self.optimizer, self.task.model)
         self.progress = Progress(**state["progress"])
         self._logged = (self.progress.tokens, self.progress.seconds)
         self._saved_step = self.progress.step
         self.run.forget_metrics_after(self.progress.step)
+        self._metrics_digest = MetricsDigest(self.run.metrics())
+        if state.get("metrics", self._metrics_digest.value) != self._metrics_digest.value:  # the first version has none
+            logger.warning(
+                f"{self.run.directory / METRICS} is not as it was written: its curves may be wrong; training continues"
+            )
         self.check()
 
     def check(self) -> None:
@@ -97,7 +104,7 @@ class Session(Generic[AnyTask]):
         self.task.check(self.task.batch(self.progress.step).to(self.device), self.dtype)
 
     def go(self) -> None:
-        """Train to the last step, or until patience ends or the first Ctrl-C or SIGTERM; then a checkpoint is saved."""
+        """Train to the last step, until patience ends, or until a signal (signals.py); then a checkpoint is saved."""
         with StopSignal() as stop, explain_failures(self.run, self.training, self.progress):
             self.reporter.ready(self.task)
             if self.progress.step == 0:
@@ -182,6 +189,7 @@ class Session(Generic[AnyTask]):
         metrics = self.metrics(progress)
         self._logged = (progress.tokens, progress.seconds)
         self.run.append_metrics(metrics)
+        self._metrics_digest.add(metrics)
         self.reporter.metrics(metrics, self.training.steps)
 
     def metrics(self, progress: Progress) -> dict[str, Any]:
@@ -243,6 +251,7 @@ class Session(Generic[AnyTask]):
             **self.task.fingerprints(),
             "configuration": self.configuration,
             "evaluation": dict(self._figures),
+            "metrics": self._metrics_digest.value,
             "progress": vars(progress),
         }
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one ends training after the current step, the second one stops at once."""
+"""Ctrl-C, SIGTERM and SIGHUP: the first one ends training after the current step, the second one stops at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ logger = logging.getLogger(__name__)
 
 
 class StopSignal:
-    """While open, records the first SIGINT or SIGTERM instead of ending the process; `number` is None before it."""
+    """While open, records the first signal instead of ending the process; `number` is None before it.
+
+    SIGHUP says that the terminal was closed. Where it is ignored, as under nohup, it stays ignored.
+    """
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -23,7 +26,9 @@ class StopSignal:
 
     def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue
                 self._previous[number] = signal.signal(number, self._receive)
         return self
 
@@ -40,7 +45,7 @@ class StopSignal:
         elif number == signal.SIGINT:
             raise KeyboardInterrupt
         else:
-            raise Interrupted("stopped by SIGTERM", 128 + number)
+            raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
 
     @property
     def exit_code(self) -> int:

@@ -7,6 +7,7 @@ streaming.py            ids to text one at a time, never showing half a characte
 long_text.py            where a long text can be cut without changing an id
 tokenizer_json.py       the content of a tokenizer.json: write it, read what it states, start and end tokens
 tokenizer_files.py      parse the files that a tokenizer comes in, each failure one line
+tokenizer_bounds.py     refuse a tokenizer.json that costs memory or time out of proportion
 backend.py              the `tokenizers` object: its failures as one line, text that it would drop refused
 byte_level.py           GPT-2's table between bytes and printable characters
 """

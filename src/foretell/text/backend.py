@@ -15,8 +15,9 @@ from typing import Any
 import tokenizers
 
 from foretell.errors import ForetellError, TokenizerError, did_you_mean
-from foretell.text.byte_level import CHARACTER_TO_BYTE
-from foretell.text.tokenizer_json import TokenizerJson
+from foretell.text.byte_level import CHARACTER_TO_BYTE, missing_bytes, piece_bytes
+from foretell.text.tokenizer_bounds import refuse_costly
+from foretell.text.tokenizer_json import TokenizerJson, spells_bytes, templates
 
 _CHARACTERS_BEFORE = 20  # how much text before an unknown character its error shows
 
@@ -47,6 +48,7 @@ def _one_line(error: BaseException) -> str:
 def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
     """The `tokenizers` object of a tokenizer.json. TokenizerError: it is broken; the message begins with `origin`."""
     refuse_broken_shape(content, origin)
+    refuse_costly(content, origin)
     with rust_failures(f"{origin} is not a tokenizer that can be read"):
         backend = tokenizers.Tokenizer.from_str(json.dumps(without_text_changes(content)))
     _refuse_shared_ids(backend.get_vocab(), origin)
@@ -111,16 +113,27 @@ def refuse_broken_shape(content: TokenizerJson, origin: str) -> None:
 
 def _refuse_broken_merges(model: dict[str, Any], origin: str) -> None:
     vocabulary = model["vocab"]
-    prefix_length = len(model.get("continuing_subword_prefix") or "")
+    prefix = model.get("continuing_subword_prefix") or ""
+    if not isinstance(prefix, str):
+        raise TokenizerError(f"{origin}: its continuing_subword_prefix is {str(prefix)[:60]}, not a text")
     for merge_number, merge in enumerate(model["merges"], start=1):
         parts = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
             raise TokenizerError(f"{origin}: merge {merge_number} is not a pair of tokens: {str(merge)[:60]!r}")
-        for token in (*parts, parts[0] + parts[1][prefix_length:]):
+        for token in (*parts, parts[0] + parts[1][len(prefix) :]):
             if token not in vocabulary:
                 raise TokenizerError(
                     f"{origin}: merge {merge_number} needs the token {token[:60]!r}, which the vocabulary lacks"
                 )
+
+
+def refuse_broken_templates(content: TokenizerJson, origin: str) -> None:
+    """Raise TokenizerError for a template that uses a special token without an entry, which the library accepts."""
+    for template in templates(content):
+        for step in (*template["single"], *template["pair"]):
+            name = step.get("SpecialToken", {}).get("id")
+            if name is not None and name not in template["special_tokens"]:
+                raise TokenizerError(f"{origin}: its template uses the token {name[:60]!r}, for which it has no entry")
 
 
 # --- text that the vocabulary cannot write ---------------------------------------------------------------------------
@@ -146,20 +159,24 @@ def writable_characters(content: TokenizerJson) -> frozenset[str] | None:
     model = content["model"]
     if model["type"] != "BPE" or model["unk_token"] is not None or model["byte_fallback"]:
         return None
-    if all(character in model["vocab"] for character in CHARACTER_TO_BYTE):
+    missing = missing_bytes(model["vocab"]) if spells_bytes(content) else set(CHARACTER_TO_BYTE) - set(model["vocab"])
+    if not missing:
         return None
     prefix, suffix = model["continuing_subword_prefix"] or "", model["end_of_word_suffix"] or ""
     bare = (token.removeprefix(prefix).removesuffix(suffix) for token in model["vocab"])
     return frozenset(token for token in bare if len(token) == 1)
 
 
-def refuse_dropped_characters(backend: tokenizers.Tokenizer, writable: frozenset[str], text: str) -> None:
-    """Raise TokenizerError for the first character, after normalization, that is not in `writable`."""
+def refuse_dropped_characters(
+    backend: tokenizers.Tokenizer, writable: frozenset[str], text: str, *, byte_level: bool
+) -> None:
+    """Raise TokenizerError for the first character or byte, after normalization, that is not in `writable`."""
+    describe = _unknown_byte if byte_level else _unknown_character
     for part in _without_added(backend, text):
         for word in _words(backend, part):
             for index, character in enumerate(word):
                 if character not in writable:
-                    raise TokenizerError(_unknown_character(character, word[: index + 1], len(writable)))
+                    raise TokenizerError(describe(word, index, backend.get_vocab_size()))
 
 
 def refuse_unknown_characters(backend: tokenizers.Tokenizer, vocabulary: dict[str, int], text: str) -> None:
@@ -167,7 +184,7 @@ def refuse_unknown_characters(backend: tokenizers.Tokenizer, vocabulary: dict[st
     for part in _without_added(backend, text):
         for index, character in enumerate(part):
             if character not in vocabulary:
-                raise TokenizerError(_unknown_character(character, part[: index + 1], len(vocabulary)))
+                raise TokenizerError(_unknown_character(part, index, len(vocabulary)))
 
 
 def refuse_unknown_words(backend: tokenizers.Tokenizer, vocabulary: dict[str, int], text: str) -> None:
@@ -181,10 +198,24 @@ def refuse_unknown_words(backend: tokenizers.Tokenizer, vocabulary: dict[str, in
                 )
 
 
-def _unknown_character(character: str, context: str, size: int) -> str:
+def _unknown_character(text: str, index: int, size: int) -> str:
+    """The message for the character `text[index]`."""
+    character, context = text[index], text[: index + 1]
     return (
         f"the character {character!r} (U+{ord(character):04X}) in {context[-_CHARACTERS_BEFORE:]!r} is not in the "
         f"vocabulary of {size} tokens; leave it out, or train the tokenizer on text that has it"
+    )
+
+
+def _unknown_byte(word: str, index: int, size: int) -> str:
+    """The message for a byte of a word that is spelled in GPT-2's table; it names the character that has the byte."""
+    data = piece_bytes(word)
+    ends = (end for end in range(index + 1, len(data) + 1) if end == len(data) or data[end] & 0xC0 != 0x80)
+    context = data[: next(ends)].decode("utf-8", errors="replace")
+    return (
+        f"the character {context[-1]!r} (U+{ord(context[-1]):04X}) in {context[-_CHARACTERS_BEFORE:]!r} has the byte "
+        f"0x{data[index]:02X}, which is not in the vocabulary of {size} tokens; leave it out, or train the tokenizer "
+        "on text that has it"
     )
 
 

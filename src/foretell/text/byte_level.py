@@ -6,6 +6,8 @@ in Latin-1 are written as themselves; the 68 others are numbered from U+0100, so
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 
 def _table() -> dict[int, str]:
     printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
@@ -15,6 +17,13 @@ def _table() -> dict[int, str]:
 
 BYTE_TO_CHARACTER = _table()
 CHARACTER_TO_BYTE = {character: byte for byte, character in BYTE_TO_CHARACTER.items()}
+# UTF-8 never contains these bytes (RFC 3629), so a vocabulary may lack them (StarCoder's does)
+NOT_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
+
+
+def missing_bytes(vocabulary: Container[str]) -> list[int]:
+    """The bytes of UTF-8 that a byte-level vocabulary cannot write."""
+    return [byte for byte, char in BYTE_TO_CHARACTER.items() if byte not in NOT_IN_UTF8 and char not in vocabulary]
 
 
 def piece_bytes(piece: str) -> bytes:

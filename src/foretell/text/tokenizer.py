@@ -21,6 +21,7 @@ from foretell.errors import OutputError, TokenizerError
 from foretell.text import tokenizer_json
 from foretell.text.backend import (
     make_backend,
+    refuse_broken_templates,
     refuse_dropped_characters,
     refuse_surrogates,
     refuse_unknown_characters,
@@ -57,6 +58,7 @@ class Tokenizer:
         self._plain = make_backend(content, origin)
         self._plain.encode_special_tokens = True
         content = self.to_json()
+        refuse_broken_templates(content, origin)
         vocabulary = self._plain.get_vocab()
         self.kind: str = tokenizer_json.kind_of(content)
         self.special_tokens: dict[str, int] = tokenizer_json.special_tokens(content)
@@ -66,6 +68,7 @@ class Tokenizer:
         self.chat_template: str | None = None
         self.notes: tuple[str, ...] = ()
         self.vocab_size: int = max(vocabulary.values()) + 1
+        self._spells_bytes = tokenizer_json.spells_bytes(content)
         self._byte_level = tokenizer_json.is_byte_level(content)
         self._word_end: str = content["model"].get("end_of_word_suffix") or ""
         self._decoder = content["decoder"]
@@ -147,7 +150,7 @@ class Tokenizer:
     def _refuse_unwritable(self, text: str, backend: tokenizers.Tokenizer) -> None:
         refuse_surrogates(text)
         if self._writable is not None:
-            refuse_dropped_characters(backend, self._writable, text)
+            refuse_dropped_characters(backend, self._writable, text, byte_level=self._spells_bytes)
 
     @contextmanager
     def _named_failures(self, texts: list[str], backend: tokenizers.Tokenizer) -> Generator[None]:

@@ -7,11 +7,13 @@ generation_config.json, config.json and chat_template.jinja, as transformers wri
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import TokenizerError, did_you_mean
+from foretell.files import JSON_LIMIT, TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_bytes
 from foretell.text.tokenizer_json import TokenizerJson, special_token
 
 CHAT_TEMPLATE = "chat_template.jinja"  # the name that transformers looks for
@@ -20,9 +22,9 @@ SPECIALS = ("additional_special_tokens", "extra_special_tokens")
 # --- any file --------------------------------------------------------------------------------------------------------
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
     """A JSON object."""
-    content = read_json(path)
+    content = read_json(path, limit)
     if not isinstance(content, dict):
         raise TokenizerError(f"{path} is not a JSON object; get it again, or name the right file")
     return content
@@ -30,12 +32,12 @@ def read_object(path: Path) -> dict[str, Any]:
 
 def read_object_if_present(path: Path) -> dict[str, Any]:
     """A JSON object, empty if the file does not exist."""
-    return read_object(path) if path.exists() else {}
+    return read_object(path) if os.path.lexists(path) else {}
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path, limit: int) -> Any:
     """Any JSON value."""
-    text = read_text(path)
+    text = read_text(path, limit)
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -43,10 +45,10 @@ def read_json(path: Path) -> Any:
         raise TokenizerError(f"{path} is not valid JSON ({reason}); it may be cut short, get it again") from error
 
 
-def read_text(path: Path) -> str:
-    """The text of a file, strictly UTF-8."""
+def read_text(path: Path, limit: int) -> str:
+    """The text of a file of at most `limit` bytes, strictly UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(path, limit, TokenizerError).decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError as error:
         siblings = [entry.name for entry in path.parent.glob("*")] if path.parent.is_dir() else []
         raise TokenizerError(f"{path} does not exist{did_you_mean(path.name, siblings)}") from error
@@ -56,12 +58,17 @@ def read_text(path: Path) -> str:
         raise TokenizerError(f"{path} is not a text file in UTF-8: {error}") from error
 
 
+def read_chat_template_file(path: Path) -> str | None:
+    """A chat template in a file of its own, None if the file does not exist."""
+    return read_text(path, TEMPLATE_LIMIT) if os.path.lexists(path) else None
+
+
 # --- vocab.json and merges.txt ---------------------------------------------------------------------------------------
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
     """A JSON object of token to id."""
-    content = read_json(path)
+    content = read_json(path, VOCABULARY_LIMIT)
     if not isinstance(content, dict) or not content or any(type(token_id) is not int for token_id in content.values()):
         raise TokenizerError(f"{path} is not a vocabulary; it must be a JSON object of token to id")
     return content
@@ -70,7 +77,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 def read_merges(path: Path) -> list[list[str]]:
     """The pairs of a merges.txt, in order."""
     merges = []
-    for line_number, line in enumerate(read_text(path).split("\n"), start=1):
+    for line_number, line in enumerate(read_text(path, VOCABULARY_LIMIT).split("\n"), start=1):
         if not line or (line_number == 1 and line.startswith("#version")):
             continue
         pair = line.rstrip("\r").split(" ")
@@ -124,13 +131,14 @@ def read_declared_tokens(directory: Path) -> DeclaredTokens:
 
 def read_chat_template(directory: Path) -> tuple[str | None, list[str]]:
     """The chat template, from its own file or tokenizer_config.json, and notes on those that are left out."""
-    if (directory / CHAT_TEMPLATE).exists():
-        return read_text(directory / CHAT_TEMPLATE), []
+    if (template := read_chat_template_file(directory / CHAT_TEMPLATE)) is not None:
+        return template, []
     content = read_object_if_present(directory / "tokenizer_config.json").get("chat_template")
     if not isinstance(content, list):
         return _text(content), []
-    templates = {entry.get("name"): _text(entry.get("template")) for entry in content if isinstance(entry, dict)}
-    others = [str(name) for name in templates if name != "default"]
+    entries = [entry for entry in content if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+    templates = {entry["name"]: _text(entry.get("template")) for entry in entries}
+    others = [name for name in templates if name != "default"]
     notes = [f"of the chat templates only 'default' is kept, not {', '.join(others)}"] if others else []
     return templates.get("default"), notes
 

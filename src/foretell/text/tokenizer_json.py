@@ -134,6 +134,13 @@ def is_byte_level(content: TokenizerJson) -> bool:
     return decoder is not None and decoder["type"] == "ByteLevel"
 
 
+def spells_bytes(content: TokenizerJson) -> bool:
+    """Whether words reach the model as bytes in GPT-2's table."""
+    split = content["pre_tokenizer"] or {}
+    steps = split["pretokenizers"] if split.get("type") == "Sequence" else [split]
+    return any(step.get("type") == "ByteLevel" for step in (*steps, content["normalizer"] or {}))
+
+
 def special_tokens(content: TokenizerJson) -> dict[str, int]:
     """Name to id of every special token, in order of their ids."""
     special = [token for token in content["added_tokens"] if token["special"]]
@@ -173,7 +180,7 @@ def closing_ids(content: TokenizerJson) -> tuple[int, ...]:
 
 
 def _around(content: TokenizerJson) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    for template in _templates(content):
+    for template in templates(content):
         steps = template["single"]
         text_index = next((index for index, step in enumerate(steps) if "Sequence" in step), len(steps))
         before, after = (_ids_of(part, template) for part in (steps[:text_index], steps[text_index + 1 :]))
@@ -193,7 +200,7 @@ def end_ids(content: TokenizerJson) -> tuple[int, ...]:
     They are those that the template declares (see `with_ends`), else the first of END_NAMES.
     """
     starts = start_ids(content)
-    for template in _templates(content):
+    for template in templates(content):
         used = _used_in(template)
         entries = template["special_tokens"]
         unused = [token_id for name, entry in entries.items() if name not in used for token_id in entry["ids"]]
@@ -214,7 +221,7 @@ def with_ends(content: TokenizerJson, tokens: Sequence[str]) -> TokenizerJson:
     them is valid everywhere and changes no ids.
     """
     special = special_tokens(content)
-    template = next(_templates(content), _plain_template())
+    template = next(templates(content), _plain_template())
     used = {name: entry for name, entry in template["special_tokens"].items() if name in _used_in(template)}
     # An entry may have any name. The first token's own would replace the entry of a start token that is the same token.
     name = f"end: {tokens[0]}" if tokens[0] in used else tokens[0]
@@ -253,5 +260,6 @@ def _post_processors(content: TokenizerJson) -> list[dict[str, Any]]:
     return processor["processors"] if processor["type"] == "Sequence" else [processor]
 
 
-def _templates(content: TokenizerJson) -> Iterator[dict[str, Any]]:
+def templates(content: TokenizerJson) -> Iterator[dict[str, Any]]:
+    """The steps after encoding that put special tokens around a text."""
     return (step for step in _post_processors(content) if step["type"] == "TemplateProcessing")

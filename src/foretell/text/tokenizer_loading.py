@@ -10,16 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import TokenizerError
+from foretell.files import VOCABULARY_LIMIT
 from foretell.text import tokenizer_json
 from foretell.text.tokenizer import Tokenizer
 from foretell.text.tokenizer_files import (
     CHAT_TEMPLATE,
     DeclaredTokens,
     read_chat_template,
+    read_chat_template_file,
     read_declared_tokens,
     read_merges,
     read_object,
-    read_text,
     read_vocabulary,
 )
 from foretell.text.tokenizer_json import (
@@ -45,8 +46,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     """
     path = Path(path)
     if not path.is_dir():
-        tokenizer, template = Tokenizer(read_object(path), origin=str(path)), path.with_name(CHAT_TEMPLATE)
-        return tokenizer.with_chat_template(read_text(template)) if template.exists() else tokenizer
+        tokenizer = Tokenizer(read_object(path, VOCABULARY_LIMIT), origin=str(path))
+        return tokenizer.with_chat_template(read_chat_template_file(path.with_name(CHAT_TEMPLATE)))
     if (path / "tokenizer.json").exists():
         return _load_tokenizer_json(path)
     if (path / "vocab.json").exists() and (path / "merges.txt").exists():
@@ -75,7 +76,7 @@ def gpt2_tokenizer(vocab_file: str | Path, merges_file: str | Path) -> Tokenizer
 
 def _load_tokenizer_json(path: Path) -> Tokenizer:
     origin = str(path / "tokenizer.json")
-    plain = Tokenizer(read_object(path / "tokenizer.json"), origin)
+    plain = Tokenizer(read_object(path / "tokenizer.json", VOCABULARY_LIMIT), origin)
     original, declared = plain.to_json(), read_declared_tokens(path)
     content, notes = _with_special_tokens(original, declared, path)
     content, end_notes = _with_end_tokens(content, declared)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
@@ -23,12 +23,16 @@ from foretell.typesetting.expression import (
     format_matrix,
     format_number,
 )
+from foretell.typesetting.text import break_lines
 
+FORMULA_WIDTH = 72  # in characters, as text has them: what fits the column of a page
 MAX_NUMBERS, MAX_CELLS = 16, 32  # limits of rows and columns of a matrix and a heat map; larger ones show their edges
 
 # Brackets are drawn as borders: without a mathematics font, browsers do not stretch those of <mo>
 BRACKETS = "border:solid currentColor;border-width:0 1.5px;border-radius:7px;padding:0 0.35em;margin:0 0.15em"
 HARD_SPACE = "\N{NO-BREAK SPACE}"  # browsers collapse several plain spaces into one
+STRONGEST = 0.7  # opacity of a heat map's 1: text on it has a contrast of at least 4.5 in light and in dark
+RIGHT = "text-align:right;text-align:-webkit-right"  # Chromium aligns MathML by the second only
 STRUT = '<mspace width="0" height="0.8em" depth="0.25em"/>'  # gives labels and numbers the same line height
 
 
@@ -50,17 +54,31 @@ def fragment(section: DocumentSection, level: int = 1) -> str:
 
 
 def mathml(expression: Expression) -> str:
-    """A displayed formula; with two relations or more, one line per relation, aligned."""
-    lines = _chain(expression)
-    if len(lines) < 3:
-        return f'<math display="block" style="text-align:left">{_math(expression)}</math>'
-    first, *others = lines
+    """A displayed formula.
+
+    With two relations or more, one line per relation, aligned. What is too wide for a page breaks where it does in a
+    terminal.
+    """
+    first, *others = _chain(expression)
+    if len(others) > 1:
+        right = [line for other in others for line in break_lines(MathRow(other), FORMULA_WIDTH, MAX_NUMBERS)]
+        return _displayed(_rows(zip([first, *[()] * (len(right) - 1)], right, strict=True)))
+    broken = break_lines(expression, FORMULA_WIDTH, MAX_NUMBERS)
+    return _displayed(_rows(((), line) for line in broken) if len(broken) > 1 else _math(expression))
+
+
+def _displayed(content: str) -> str:
+    return f'<math display="block" style="text-align:left">{content}</math>'
+
+
+def _rows(lines: Iterable[tuple[Sequence[Expression], Sequence[Expression]]]) -> str:
+    """Lines of a formula; each has a left part, right-aligned, and a right part."""
     rows = "".join(
-        f'<mtr><mtd style="text-align:right">{_math(MathRow(left))}</mtd>'
-        f'<mtd style="text-align:left">{_math(MathRow(right))}</mtd></mtr>'
-        for left, right in zip([first, *[()] * (len(others) - 1)], others, strict=True)
+        f'<mtr><mtd style="{RIGHT}">{_math(MathRow(tuple(left)))}</mtd>'
+        f'<mtd style="text-align:left">{_math(MathRow(tuple(right)))}</mtd></mtr>'
+        for left, right in lines
     )
-    return f'<math display="block" style="text-align:left"><mtable displaystyle="true">{rows}</mtable></math>'
+    return f'<mtable displaystyle="true">{rows}</mtable>'
 
 
 def _chain(expression: Expression) -> list[tuple[Expression, ...]]:
@@ -91,7 +109,9 @@ def _matrix(matrix: Matrix) -> str:
     shown = _shortened(list(range(len(lines))), MAX_NUMBERS)
     rows = "".join(
         "<mtr>"
-        + "".join(f"<mtd>{STRUT}{_number(cell) if cell != '…' else '<mo>…</mo>'}</mtd>" for cell in line)
+        + "".join(
+            f'<mtd style="{RIGHT}">{STRUT}{_number(cell) if cell != "…" else "<mo>…</mo>"}</mtd>' for cell in line
+        )
         + "</mtr>"
         for line in (["…"] * len(lines[0]) if index == "…" else lines[int(index)] for index in shown)
     )
@@ -99,7 +119,7 @@ def _matrix(matrix: Matrix) -> str:
     if not matrix.row_labels:
         return f"<mrow>{body}</mrow>"
     labels = "".join(
-        f'<mtr><mtd style="text-align:right">{STRUT}<mtext>{escape(label).replace(" ", HARD_SPACE)}</mtext></mtd></mtr>'
+        f'<mtr><mtd style="{RIGHT}">{STRUT}<mtext>{escape(label).replace(" ", HARD_SPACE)}</mtext></mtd></mtr>'
         for label in _shortened(matrix.row_labels, MAX_NUMBERS)
     )
     return f"<mrow><mtable>{labels}</mtable>{body}</mrow>"
@@ -142,7 +162,12 @@ def _part(part: Part, level: int) -> str:
 
 def _formula(formula: Formula, level: int) -> str:
     note = f"<p>{escape(formula.note)}</p>" if formula.note else ""
-    return f'{note}<div style="overflow-x:auto">{mathml(formula.expression)}</div>'
+    return f"{note}{_scrolling('Formula', mathml(formula.expression))}"
+
+
+def _scrolling(label: str, content: str) -> str:
+    """A part that scrolls if it is wider than the page; the keyboard reaches it, and a screen reader names it."""
+    return f'<div class="scroll" style="overflow-x:auto" tabindex="0" role="group" aria-label="{label}">{content}</div>'
 
 
 def _table(table: Table, level: int) -> str:
@@ -151,20 +176,19 @@ def _table(table: Table, level: int) -> str:
 
 
 def _line(tag: str, cells: Sequence[str], sides: list[str]) -> str:
-    scope = ' scope="col"' if tag == "th" else ""
-    return (
-        "<tr>"
-        + "".join(
-            f'<{tag}{scope} style="text-align:{side};white-space:pre-wrap">{escape(cell)}</{tag}>'
-            for cell, side in zip(cells, sides, strict=True)
-        )
-        + "</tr>"
-    )
+    return "<tr>" + "".join(_cell(tag, cell, side) for cell, side in zip(cells, sides, strict=True)) + "</tr>"
+
+
+def _cell(tag: str, text: str, side: str) -> str:
+    """A cell; an empty one is never a heading."""
+    opening, closing = ('th scope="col"', "th") if tag == "th" and text.strip() else ("td", "td")
+    space = "pre" if side == "right" else "pre-wrap"  # a number never breaks at its minus sign
+    return f'<{opening} style="text-align:{side};white-space:{space}">{escape(text)}</{closing}>'
 
 
 def _heat_map(heat_map: HeatMap, level: int) -> str:
     columns = _shortened(heat_map.column_labels)
-    header = "<tr><th></th>" + "".join(_heat_label("col", label) for label in columns) + "</tr>"
+    header = "<tr><td></td>" + "".join(_heat_label("col", label) for label in columns) + "</tr>"
     rows = []
     for label, values in zip(heat_map.row_labels[:MAX_CELLS], heat_map.values, strict=False):
         cells = "".join(_heat_cell(value) for value in _shortened(values.tolist()))
@@ -177,11 +201,11 @@ def _heat_map(heat_map: HeatMap, level: int) -> str:
 
 
 def _framed(style: str, content: str) -> str:
-    """A table that scrolls if it is wider than the page.
+    """A table that scrolls.
 
     `cellpadding` gives its cells room where there is no style sheet, as in a notebook's export.
     """
-    return f'<div style="overflow-x:auto"><table cellpadding="4"{style}>{content}</table></div>'
+    return _scrolling("Table", f'<table cellpadding="4"{style}>{content}</table>')
 
 
 def _heat_label(scope: str, label: str) -> str:
@@ -191,9 +215,9 @@ def _heat_label(scope: str, label: str) -> str:
 def _heat_cell(value: float | str) -> str:
     if isinstance(value, str):
         return f"<td>{value}</td>"
-    share = min(max(value, 0.0), 1.0)
     # Opacity instead of a colour scale, so that it works on light and dark backgrounds
-    style = f"background:rgba(31,119,180,{share:.3f});padding:2px 5px;text-align:right"
+    opacity = STRONGEST * min(max(value, 0.0), 1.0)
+    style = f"background:rgba(31,119,180,{opacity:.3f});padding:2px 5px;text-align:right"
     return f'<td style="{style}" title="{value:.4f}">{value:.2f}</td>'
 
 

@@ -44,7 +44,7 @@ def document_text(section: DocumentSection, width: int = WIDTH) -> str:
 def expression_lines(expression: Expression, width: int = WIDTH) -> list[str]:
     """A formula in two dimensions. A wide formula continues on further lines; large matrices show their edges."""
     for limit in COLUMN_LIMITS:
-        rows = [_joined(items, limit) for items in _broken(expression, width, limit)]
+        rows = [_joined(items, limit) for items in break_lines(expression, width, limit)]
         if max(block.width + len(INDENT) * bool(index) for index, block in enumerate(rows)) <= width:
             break
     lines: list[str] = []
@@ -55,8 +55,11 @@ def expression_lines(expression: Expression, width: int = WIDTH) -> list[str]:
     return lines
 
 
-def _broken(expression: Expression, width: int, limit: int) -> list[list[Expression]]:
-    """The parts of a formula by line. Lines break before relations if that suffices, else before any operator."""
+def break_lines(expression: Expression, width: int, limit: int) -> list[list[Expression]]:
+    """The parts of a formula by line; of a matrix, `limit` columns are shown.
+
+    Lines break before relations if that suffices, else before any operator.
+    """
     items = list(expression.items) if isinstance(expression, MathRow) else [expression]
     if _joined(items, limit).width <= width:
         return [items]

@@ -27,6 +27,7 @@ ROTARY: dict[str, Any] = {
 }
 QWEN3: dict[str, Any] = {**ROTARY, "qk_norm": True}
 BIASES = {"attention": True, "attention_output": True, "feedforward": True, "norm": False}
+QWEN2: dict[str, Any] = {**ROTARY, "bias": {**BIASES, "attention_output": False, "feedforward": False}}
 LINEAR = {"type": "linear", "factor": 2.5}
 LLAMA3 = {"type": "llama3", "factor": 4.0, "original_context_length": 16, "low_frequency_factor": 1.0}
 # name -> (architecture, shape)
@@ -38,6 +39,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama with biases": ("llama", {**ROTARY, "bias": BIASES, "num_kv_heads": 4}),
     "llama, linear rope": ("llama", {**ROTARY, "rope_scaling": LINEAR, "rope_theta": 300.0}),
     "llama 3": ("llama", {**ROTARY, "rope_scaling": LLAMA3, "rope_theta": 500.0}),
+    "qwen2": ("qwen2", {**QWEN2, "norm_epsilon": 1e-3}),
+    "qwen2, tied, linear rope": ("qwen2", {**QWEN2, "tie_embeddings": True, "rope_scaling": LINEAR, "head_width": 8}),
     "qwen3": ("qwen3", {**QWEN3, "norm_epsilon": 1e-3}),
     "qwen3, tied, linear rope": ("qwen3", {**QWEN3, "tie_embeddings": True, "rope_scaling": LINEAR, "head_width": 24}),
 }

@@ -15,6 +15,7 @@ from foretell.cli.main import run as run_command
 from foretell.convert.gguf import export_gguf as export_module
 from foretell.convert.gguf.architectures import choose_architecture
 from foretell.convert.gguf.export_gguf import export_gguf, read_gguf
+from foretell.convert.gguf.vocabulary import write_vocabulary
 from foretell.convert.gguf.writer import PRECISIONS, Packed, write_gguf
 from foretell.convert.parity import REPORT
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
@@ -186,6 +187,7 @@ def test_the_sizes_of_train_can_be_exported_as_qwen3(size: str) -> None:
 SHAPES = {
     "gpt2": ({"activation": "gelu_erf"}, "gpt2 cannot express activation = 'gelu_erf' .it has 'gelu_tanh'"),
     "llama": ({"window": 7}, "llama cannot express window = 7"),
+    "qwen2": ({"head_width": 12}, "qwen2 cannot express head_width = 12; llama.cpp reads heads of width / num_heads"),
     "qwen3": ({"bias": {"attention": True}}, "qwen3 cannot express bias.attention = True"),
     "qwen3, tied, linear rope": ({"rope_scaling": {"type": "llama3", "factor": 2.0}}, "rope_scaling of type 'llama3'"),
 }
@@ -207,7 +209,7 @@ def refused_tokenizers(bpe: Tokenizer) -> dict[str, tuple[Tokenizer, str]]:
     return {
         "characters": (
             train_tokenizer("characters", ["abc"]),
-            "of kind characters; .* bpe and bytes can be exported",
+            "of kind characters, and llama.cpp is given byte-level ones only: bpe and bytes",
         ),
         "words": (train_tokenizer("words", ["a b"]), "of kind words"),
         "another split": (
@@ -237,6 +239,21 @@ def test_a_tokenizer_that_llama_cpp_cannot_reproduce_is_refused(
     with pytest.raises(TokenizerError, match=f"^GGUF: .*{message}"):
         export_gguf(make_model("llama", tokenizer), tmp_path / "out.gguf")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_byte_of_utf8_must_be_in_the_vocabulary_and_others_need_not(make_model, tokenizers_by_split) -> None:
+    bpe = tokenizers_by_split["qwen2"]
+    assert bpe.encode("é", allow_special=False)
+    for dropped, is_refused in (("ÿ", False), ("À", False), ("Ã", True)):
+        document = bpe.to_json()
+        document["model"]["vocab"][f"[{dropped}]"] = document["model"]["vocab"].pop(dropped)
+        document["model"]["merges"] = []
+        tokenizer = Tokenizer(document)
+        if is_refused:
+            with pytest.raises(TokenizerError, match="1 of the bytes of UTF-8 .* the first is 0xC3"):
+                write_vocabulary(tokenizer, tokenizer.vocab_size)
+        else:
+            assert write_vocabulary(tokenizer, tokenizer.vocab_size)
 
 
 def test_values_beyond_float16_are_refused_by_name(make_model, tmp_path: Path) -> None:
@@ -285,7 +302,7 @@ REFUSED = (
         2,
         "--to huggingface writes float32, float16, bfloat16, not q8",
     ),
-    (["out.gguf", "--to", "gguf", "--family", "qwen2"], 2, "unknown family 'qwen2'"),
+    (["out.gguf", "--to", "gguf", "--family", "mistral"], 2, "unknown family 'mistral'"),
     (["out.gguf", "--to", "gguf", "--family", "gpt2"], 2, "gpt2 cannot express num_kv_heads = 2"),
     (["model", "--to", "gguf"], 1, "model exists; give another TARGET"),
     (["model/config.json/out.gguf", "--to", "gguf"], 1, "could not write model/config.json/out.gguf"),

@@ -17,11 +17,10 @@ from foretell.insight.attribution.direct_logit_attribution import (
     direct_logit_attribution,
 )
 from foretell.insight.attribution.prediction import make_prediction
-from foretell.insight.attribution.stream_parts import FREEZERS, FrozenNorm
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
-from foretell.model.norm import LayerNorm
+from foretell.model.norm import FrozenNorm, LayerNorm
 
 MakeModel = Callable[..., LanguageModel]
 PRECISIONS = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -82,13 +81,13 @@ def test_a_missing_part_would_be_detected(make_model: MakeModel, text: str) -> N
 
 
 def test_a_norm_that_does_not_center_would_be_detected(make_model: MakeModel, text: str, monkeypatch) -> None:
-    freeze = FREEZERS[LayerNorm]
+    freeze = LayerNorm.frozen
 
     def without_centering(*arguments: Any) -> FrozenNorm:
         norm = freeze(*arguments)
-        return FrozenNorm(norm.scale, False, norm.shift)
+        return FrozenNorm(norm.scale, centers=False, shift=norm.shift)
 
-    monkeypatch.setitem(FREEZERS, LayerNorm, without_centering)
+    monkeypatch.setattr(LayerNorm, "frozen", without_centering)
     model = make_model("gpt2")
     assert excess(model, direct_logit_attribution(model, text, 5), -1) > 1
 

@@ -14,9 +14,8 @@ from foretell.insight.address import Address, parse_address
 from foretell.insight.explain.explain_output import IMPLIED
 from foretell.insight.explain.explanation import explain_at, explain_value
 from foretell.insight.explain.recording import record
-from foretell.insight.points import trace_names
 from foretell.insight.replacement import without_heads
-from foretell.insight.trace import Trace
+from foretell.insight.trace import Trace, trace_names
 
 TEXT = "abcafig!"
 WEIGHT = "trunk.blocks.0.attention.core.weights[1,3,2]"

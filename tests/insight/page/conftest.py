@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import shutil
 from collections.abc import Callable, Iterator
 from importlib.resources import files
 from pathlib import Path
@@ -20,8 +19,6 @@ from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
 from foretell.text.tokenizer_training import train_tokenizer, vocabulary_tokenizer
 
-NAMES = ("chromium", "chromium-browser", "google-chrome")
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 LETTERS = "abcdefghij"  # with the end token, as many as the tiny configurations have
 WORDS = ["financial", "data", "analytics", "is", "awesome", "!"]
 READY_MILLISECONDS = 20_000
@@ -59,19 +56,6 @@ def smallest() -> LanguageModel:
         weights |= {f"head.{name}": value for name, value in nn.Linear(3, 6).state_dict().items()}
     decoder.load_state_dict(weights)
     return LanguageModel(decoder, vocabulary_tokenizer(WORDS), "smallest")
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Any]:
-    """The system's Chromium, started once."""
-    executable = next((path for path in map(shutil.which, NAMES) if path), None)
-    if executable is None:
-        pytest.skip("Chromium not found: none of " + ", ".join(NAMES))
-    sync_api = pytest.importorskip("playwright.sync_api")
-    with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=FLAGS)
-        yield started
-        started.close()
 
 
 class OpenedPage:

@@ -101,10 +101,48 @@ def test_the_sliders_show_the_distribution_of_generation(primer, primer_page, se
         logits = apply(logits, [[]])
     probabilities = logits.softmax(-1)[0]
     kept = int((probabilities > 0).sum())
-    expected = [f"{float(probability):.4f}" for probability in probabilities.topk(min(kept, 10)).values]
+    expected = [in_digits(float(probability)) for probability in probabilities.topk(min(kept, 10)).values]
     assert primer_page.page.locator("#next-table td.number").all_inner_texts() == expected
     summary = primer_page.text("#next-summary")
     assert summary.startswith("All 1,024" if kept == 1024 else f"{kept:,} token{'' if kept == 1 else 's'} of 1,024")
+
+
+def in_digits(probability):
+    """Four decimals; of a small probability two significant digits."""
+    if probability >= 0.001:
+        return f"{probability:.4f}"
+    return (
+        f"{probability:.5f}" if probability >= 0.0001 else f"{probability:.1e}".replace("e-0", "e−").replace("e-", "e−")
+    )
+
+
+def test_no_probability_but_0_is_shown_as_0(primer_page):
+    shown = primer_page.ask("""async () => {
+        const { probability, storedProbability } = await import("page/format.js");
+        return [[0.65436, 0.001, 0.00034, 2.14e-7, 0].map(probability), [0.6544, 0.0001, 0].map(storedProbability)];
+    }""")
+    assert shown == [["0.6544", "0.0010", "0.00034", "2.1e−7", "0.0000"], ["0.6544", "0.0001", "< 0.0001"]]
+
+
+def test_bars_of_every_table_have_one_scale(primer_page):
+    for name in ("temperature", "top-p"):
+        primer_page.page.locator(f"#{name}-number").fill("1")
+    primer_page.page.locator("#top-k-number").fill("1024")
+    shares = primer_page.ask("""() => [...document.querySelectorAll(".bars tbody tr")].map((line) => {
+        const bar = line.querySelector(".bar div"), inside = bar.clientWidth;
+        const number = [...line.querySelectorAll("td.number")].at(-1).innerText;
+        return [Number(number), bar.firstChild.getBoundingClientRect().width / inside];
+    })""")
+    assert len(shares) > 20
+    assert all(abs(number - share) < 0.01 for number, share in shares), shares
+    assert "a full bar is probability 1" in primer_page.text("#next-table caption")
+    assert "A full bar is weight 1" in primer_page.text("#row-table caption")
+
+
+def test_attention_score_scaled_score_and_logit_have_their_own_words(primer_page):
+    headings = primer_page.page.locator("#row-table thead th").all_inner_texts()
+    assert headings == ["Key", "Token", "Scaled score", "Weight"]
+    assert "largest scaled attention score" in primer_page.text("#formulas")
 
 
 def test_a_slider_moves_its_number(primer_page):
@@ -129,7 +167,7 @@ def test_tokens_that_tie_with_the_last_of_top_k_are_kept(make_model, open_page):
 def test_the_weight_computed_in_the_page_is_the_recorded_one(smallest, open_page):
     opened = open_page(smallest, SENTENCE, "#token=3&key=2")
     assert opened.text("#recorded-weight") == opened.text("#computed-weight") == "0.4381"
-    formulas = opened.page.locator("#formulas math")
+    formulas = opened.page.locator("#formulas .equation")
     assert formulas.count() == 10
     # text content has no spaces between numbers
     assert "=0.9529" in "".join(formulas.all_text_contents()), "the published score 0.95, to four decimals"

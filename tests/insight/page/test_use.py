@@ -96,6 +96,17 @@ def test_the_arrow_keys_choose_a_token_and_the_url_keeps_it(page_file, open_page
     assert opened.page.locator("#token-select").input_value() == "0"
 
 
+def test_the_arrow_keys_choose_a_token_before_anything_has_the_focus(page_file, open_page):
+    opened = open_page.file(page_file)
+    opened.page.keyboard.press("ArrowLeft")
+    assert "token=8" in opened.page.url
+    opened.page.keyboard.press("ArrowRight")
+    assert "token=9" in opened.page.url
+    opened.page.locator("#temperature").focus()
+    opened.page.keyboard.press("ArrowLeft")
+    assert "token=9" in opened.page.url
+
+
 def test_a_link_selects_its_token_layer_and_head(page_file, open_page):
     opened = open_page.file(page_file, "#token=4&key=2&layer=1&head=1")
     assert opened.page.locator("#tokens [aria-checked=true]").inner_text() == "e"
@@ -152,6 +163,19 @@ def test_colors_can_be_chosen_independently_of_the_system(page_file, open_page):
     light = opened.ask("() => getComputedStyle(document.body).backgroundColor")
     opened.page.locator("#theme").select_option("dark")
     assert opened.ask("() => getComputedStyle(document.body).backgroundColor") != light
+
+
+def test_no_formula_is_cut_on_a_laptops_screen(primer_page):
+    primer_page.page.set_viewport_size({"width": 1024, "height": 800})
+    cut = "() => [...document.querySelectorAll('.scroll')].filter((part) => part.scrollWidth > part.clientWidth).length"
+    assert primer_page.ask(cut) == 0
+
+
+def test_the_page_says_what_it_shows_and_what_it_does_not(primer_page):
+    footer = primer_page.text("footer")
+    assert "This page shows the tokens" in footer
+    assert "It does not show value vectors" in footer
+    assert "Nothing was left out" not in footer
 
 
 def test_the_page_fits_every_screen_width(primer_page):

@@ -64,6 +64,16 @@ def test_the_name_of_a_model_cannot_become_markup(make_model):
     assert printable("a\x00\u202eb") == "a\ufffd\ufffdb"
 
 
+@pytest.mark.parametrize(("name", "heading"), [
+    ("/home/someone/runs/news", "news"), ("C:\\models\\news", "news"), ("hub:acme/news@main", "hub:acme/news@main"),
+    ("runs/news@last", "runs/news@last"),
+])  # fmt: skip
+def test_the_heading_has_no_absolute_path(make_model, name, heading):
+    document = page_html(make_model("gpt2", name=name), TEXT)
+    assert f'<h1 id="model-name">{heading}</h1>' in document
+    assert "someone" not in document
+
+
 def test_every_module_is_imported_and_imports_existing_modules_only():
     addresses = module_addresses()
     own = [file.name for file in FOLDER.iterdir() if file.name.endswith(".js")]

@@ -18,7 +18,7 @@ from foretell.convert.config_json import read_settings, write_settings
 from foretell.convert.families import choose_family
 from foretell.convert.family import Family, Field, Permute, Row, Split
 from foretell.convert.gpt import GPT2
-from foretell.convert.llama import LLAMA, QWEN3
+from foretell.convert.llama import LLAMA, QWEN2, QWEN3
 from foretell.errors import CheckpointError, ConfigError
 from foretell.textbook.family import frequency
 from foretell.textbook.vectors import Vector
@@ -92,6 +92,15 @@ LLAMA_FILE = Family(
     shared={**LLAMA.shared, "activation": "silu"},
     is_rotary=True,
 )
+QWEN2_FILE = Family(
+    name="qwen2",
+    architecture="GGUF",
+    prefix="",
+    rows=(*ROTARY_ROWS, QUERY, KEY),
+    fields=ROTARY_SIZES,
+    shared={**QWEN2.shared, "activation": "silu"},
+    is_rotary=True,
+)
 QWEN3_FILE = Family(
     name="qwen3",
     architecture="GGUF",
@@ -107,9 +116,10 @@ QWEN3_FILE = Family(
     shared={**QWEN3.shared, "activation": "silu"},
     is_rotary=True,
 )
-ARCHITECTURES = {family.name: family for family in (GPT2_FILE, LLAMA_FILE, QWEN3_FILE)}
+ARCHITECTURES = {family.name: family for family in (GPT2_FILE, LLAMA_FILE, QWEN2_FILE, QWEN3_FILE)}
 INTERLEAVED = ("llama",)  # llama.cpp rotates pairs (2i, 2i+1) of queries and keys
 STRETCHED = ("llama",)  # llama.cpp reads a factor for each rotary frequency
+SQUARE = ("qwen2",)  # llama.cpp reads query and output matrices of (width, width)
 FREQUENCIES = "rope_freqs.weight"
 BASE, TYPE, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
 # name in a config.json -> our key
@@ -127,6 +137,11 @@ def choose_architecture(config: ModelConfig, name: str | None = None) -> Family:
         family = choose_family(config, name, ARCHITECTURES)
     except ConfigError as error:
         raise ConfigError(f"GGUF: {error}") from None
+    if family.name in SQUARE and config.num_heads * config.head_width != config.width:
+        raise ConfigError(
+            f"GGUF: {family.name} cannot express head_width = {config.head_width}; llama.cpp reads heads of "
+            "width / num_heads there"
+        )
     scaling = config.rope_scaling
     if scaling is not None and scaling.type == "llama3" and family.name not in STRETCHED:
         raise ConfigError(

@@ -19,7 +19,7 @@ import tokenizers
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer
-from foretell.text.byte_level import CHARACTER_TO_BYTE
+from foretell.text.byte_level import missing_bytes
 from foretell.text.tokenizer_json import (
     LLAMA3_PATTERN,
     QWEN2_PATTERN,
@@ -86,9 +86,10 @@ def write_vocabulary(tokenizer: Tokenizer, vocab_size: int) -> dict[str, Any]:
 def check_kind(tokenizer: Tokenizer, document: TokenizerJson) -> None:
     """Refuse tokenizers that are not byte-level BPE in llama.cpp's form."""
     if tokenizer.kind not in ("bpe", "bytes") or document["decoder"]["type"] != "ByteLevel":
+        actual = "bpe of characters" if tokenizer.kind == "bpe" else tokenizer.kind
         raise TokenizerError(
-            f"GGUF: llama.cpp cannot reproduce a tokenizer of kind {tokenizer.kind}; of the kinds trained here, "
-            "bpe and bytes can be exported"
+            f"GGUF: the tokenizer is of kind {actual}, and llama.cpp is given byte-level ones only: bpe and bytes of "
+            "the kinds trained here"
         )
     model = document["model"]
     for field in ("continuing_subword_prefix", "end_of_word_suffix", "unk_token", "byte_fallback"):
@@ -96,10 +97,10 @@ def check_kind(tokenizer: Tokenizer, document: TokenizerJson) -> None:
             raise TokenizerError(
                 f"GGUF: the tokenizer has {field} = {model[field]!r}, which llama.cpp does not support"
             )
-    missing = [character for character in CHARACTER_TO_BYTE if character not in model["vocab"]]
+    missing = missing_bytes(model["vocab"])
     if missing:
         raise TokenizerError(
-            f"GGUF: {len(missing)} of the 256 bytes are not in the vocabulary, the first as {missing[0]!r}; "
+            f"GGUF: {len(missing)} of the bytes of UTF-8 are not in the vocabulary, the first is 0x{missing[0]:02X}; "
             "llama.cpp would drop them silently"
         )
     if not is_composed(document) and document["normalizer"] is not None:

@@ -16,18 +16,17 @@ from torch import Tensor
 
 from foretell.errors import UsageError, did_you_mean
 from foretell.insight.attribution.prediction import Prediction, choose_token, make_prediction
-from foretell.insight.points import Point, make_catalog
 from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
 from foretell.insight.wording import percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
+from foretell.model.structure import Structure, model_structure
 from foretell.paths import matches, select
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
 TARGETS = re.compile(r"(?P<glob>[^\[\]]+)(?:\[(?P<index>\d+|\*)\])?")
-HEADED = ("core", "query", "key", "value")  # a core's output and inputs, which are (B, H or G, T, E)
 
 
 @dataclass(frozen=True)
@@ -64,20 +63,20 @@ def find_targets(decoder: Decoder, address: str) -> list[AblationTarget]:
     match = TARGETS.fullmatch(address)
     if match is None:
         raise UsageError(f"'{address}' is not an address; write a name or glob, followed by [0] or [*] for heads")
-    names = select(match["glob"], replaceable(decoder, match["glob"]))
+    structure = model_structure(decoder)
+    names = select(match["glob"], replaceable(structure, match["glob"]))
     if match["index"] is None:
         return [AblationTarget(name) for name in names]
-    return [AblationTarget(name, head) for name in names for head in _heads(decoder, name, match["index"])]
+    return [AblationTarget(name, head) for name in names for head in _heads(structure, name, match["index"])]
 
 
-def replaceable(decoder: Decoder, glob: str) -> list[str]:
+def replaceable(structure: Structure, glob: str) -> list[str]:
     """The names of values that can be replaced: outputs and inputs of modules.
 
     Raises `UsageError` for a glob that matches derived values only.
     """
-    entries = make_catalog(decoder).entries
-    names = [name for name, entry in entries.items() if isinstance(entry, Point)]
-    matched = [name for name in entries if matches(glob, name)]
+    names = [name for name, value in structure.values.items() if not value.is_derived]
+    matched = [name for name in structure.values if matches(glob, name)]
     if matched and not any(name in names for name in matched):
         first = matched[0]
         raise UsageError(
@@ -86,21 +85,17 @@ def replaceable(decoder: Decoder, glob: str) -> list[str]:
     return names
 
 
-def _heads(decoder: Decoder, name: str, index: str) -> range:
-    parents, last = name.rpartition(".")[0], _last(name)
-    if last not in HEADED or (last != "core" and _last(parents) != "core"):
+def _heads(structure: Structure, name: str, index: str) -> range:
+    value = structure[name]
+    owner = structure.values.get(value.module)
+    if owner is None or owner.formula != "attention" or not {"H", "G"} & set(value.dims):
         raise UsageError(f"{name} has no heads; attention.core and its query, key and value have")
-    config = decoder.config
-    count = config.num_kv_heads if last in ("key", "value") else config.num_heads
+    count = structure.sizes["H" if "H" in value.dims else "G"]
     if index == "*":
         return range(count)
     if int(index) >= count:
         raise UsageError(f"{name} has no head {index}; its heads are 0 to {count - 1}")
     return range(int(index), int(index) + 1)
-
-
-def _last(name: str) -> str:
-    return name.rpartition(".")[2]
 
 
 SHOWN = 24

@@ -13,21 +13,20 @@ probability. A comparison with another token (`against`) removes what is common 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from foretell.errors import UsageError
 from foretell.insight.attribution.prediction import Prediction, choose_token, make_prediction
-from foretell.insight.attribution.stream_parts import RECORDED, StreamDecomposition, StreamParts
-from foretell.insight.points import trace_names
+from foretell.insight.attribution.stream_parts import StreamDecomposition, StreamParts
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted, signed
 from foretell.language_model import LanguageModel
-from foretell.model.decoder import TiedHead
-from foretell.paths import matches
+from foretell.model.decoder import Decoder
+from foretell.model.structure import Structure, model_structure
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
@@ -103,13 +102,15 @@ def direct_logit_attribution(
     (`trunk.norm.bias`) and of the head. Their sum equals the logit within SUM_BOUND.
     """
     prediction = make_prediction(model, text, at)
-    names = [name for name in trace_names(model) if any(matches(glob, name) for glob in RECORDED)]
-    with Trace(model, names) as trace:
+    structure = model_structure(model.decoder)
+    weight, bias = head_weights(model.decoder, structure)
+    stream = StreamDecomposition(model.decoder, structure).stream(*structure["head"].reads)
+    with Trace(model, stream.names()) as trace:
         logits = prediction.logits().double()
     chosen = choose_token(model, token, logits)
     other = None if against is None else choose_token(model, against, logits)
-    parts = StreamDecomposition(model.decoder, trace, prediction.at).run()
-    contributions = _multiplied(parts, *_readout(model.decoder.head, chosen, other))
+    direction, shift = _readout(weight, bias, [chosen] if other is None else [chosen, other])
+    contributions = _multiplied(stream.parts(trace, prediction.at), direction, shift)
     logit = logits[chosen] - (0 if other is None else logits[other])
     return _result(prediction, chosen, other, contributions, float(logit))
 
@@ -129,22 +130,24 @@ def _multiplied(parts: StreamParts, direction: Tensor, bias: float | None) -> li
     return contributions if bias is None else [*contributions, DirectContribution("head.bias", bias)]
 
 
-def _readout(head: nn.Module, token: int, against: int | None) -> tuple[Tensor, float | None]:
+def head_weights(decoder: Decoder, structure: Structure) -> tuple[Tensor, Tensor | None]:
+    """The weight (V, D) and bias (V,) of the head. Raises `UsageError` for a head that is not one linear layer."""
+    if structure["head"].formula not in ("linear", "tied linear"):
+        kind = type(decoder.head).__name__
+        raise UsageError(f"head is a {kind}, which is not a linear layer: a logit is not a sum of contributions")
+    weight, bias = decoder.head.weight, decoder.head.bias
+    assert isinstance(weight, Tensor), "a linear layer has a weight"
+    return weight, bias if isinstance(bias, Tensor) else None
+
+
+def _readout(weight: Tensor, bias: Tensor | None, rows: list[int]) -> tuple[Tensor, float | None]:
     """The vector (D,) whose dot product with the stream is the logit or difference of logits, and the bias term."""
-    weight, bias = HEADS[type(head)](head)
-    rows = [token] if against is None else [token, against]
     first, *others = weight[rows].double()
     direction = first - others[0] if others else first
     if bias is None:
         return direction, None
     first, *others = bias[rows].double().tolist()
     return direction, first - sum(others)
-
-
-HEADS: dict[type[nn.Module], Callable[[Any], tuple[Tensor, Tensor | None]]] = {  # the head's weight (V, D) and bias
-    nn.Linear: lambda head: (head.weight, head.bias),
-    TiedHead: lambda head: (head.weight, head.bias),
-}
 
 
 def _bar(share: float) -> str:

@@ -14,9 +14,11 @@ from torch import Tensor
 
 from foretell.errors import UsageError
 from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.layers import weights_of
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
+from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
@@ -174,7 +176,8 @@ AVERAGES = "Layers down, heads across. Means over all query tokens but the first
 def head_patterns(model: LanguageModel, text: str) -> HeadPatterns:
     """The attention weights of every head over a text, in one pass."""
     prediction = make_prediction(model, text)
-    names = [f"trunk.blocks.{layer}.attention.core.weights" for layer in range(model.decoder.config.num_layers)]
+    structure = model_structure(model.decoder)
+    names = [weights_of(model.decoder, structure, layer).name for layer in range(len(structure.stream) - 1)]
     with Trace(model, names) as trace:
         prediction.logits()
     pieces = [model.tokenizer.text_of(token) for token in prediction.ids]

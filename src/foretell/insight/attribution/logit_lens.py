@@ -17,6 +17,7 @@ from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
+from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Part, Table
 from foretell.typesetting.notebook import Shown
 
@@ -106,7 +107,7 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
     """Read the stream after the embedding and after each block of one pass, at position `at` or at all (None)."""
     prediction = make_prediction(model, text, -1 if at is None else at)
     positions = list(range(len(prediction.ids))) if at is None else [prediction.at]
-    with Trace(model, ["embed", "trunk.blocks.*"]) as trace:
+    with Trace(model, model_structure(model.decoder).stream) as trace:
         prediction.logits()
     *_, last = trace.names()
     final = _read(model, trace[last][0, positions])  # (P, V)

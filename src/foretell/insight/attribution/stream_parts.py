@@ -1,74 +1,24 @@
 """The stream at one position as a sum of parts: the embeddings, and the output of each head and feed-forward layer.
 
-A norm with frozen statistics is linear, so it can be applied to each part separately.
+A norm with frozen statistics is linear, so it can be applied to each part separately. The parts are found by following
+what each value reads, back from the value that the head reads.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeGuard
 
 import torch
 from torch import Tensor, nn
 
+from foretell.errors import UsageError
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
-from foretell.model.norm import LayerNorm, RMSNorm
-from foretell.model.transformer import AddUpdate, ReplaceByUpdate
-
-
-@dataclass(frozen=True)
-class FrozenNorm:
-    """A norm as a linear function of parts (N, D): subtract each part's mean if `centers`, then multiply by `scale`.
-
-    The means of the parts add up to the mean of the stream, so only the divisor is frozen. `shift` is a separate part.
-    """
-
-    scale: Tensor | float
-    centers: bool
-    shift: Tensor | None
-
-    def __call__(self, parts: Tensor) -> Tensor:
-        """The contribution of each part to the normalized stream, without the shift."""
-        return (parts - parts.mean(-1, keepdim=True) if self.centers else parts) * self.scale
-
-
-def freeze(decoder: nn.Module, path: str, trace: Trace, at: int) -> FrozenNorm:
-    """The norm at a path with its statistics at position `at` of the traced pass."""
-    norm = decoder.get_submodule(path)
-    kind = next(kind for kind in type(norm).__mro__ if kind in FREEZERS)
-    return FREEZERS[kind](norm, path, trace, at)
-
-
-def _freeze_layer_norm(norm: LayerNorm, path: str, trace: Trace, at: int) -> FrozenNorm:
-    variance = trace[f"{path}.variance"][0, at].double()
-    shift = None if norm.bias is None else norm.bias.detach().double()
-    return FrozenNorm(norm.weight.detach().double() / torch.sqrt(variance + norm.eps), True, shift)
-
-
-def _freeze_rms_norm(norm: RMSNorm, path: str, trace: Trace, at: int) -> FrozenNorm:
-    mean_square = trace[f"{path}.mean_square"][0, at].double()
-    assert norm.eps is not None, "the configuration always has one"
-    return FrozenNorm(norm.weight.detach().double() / torch.sqrt(mean_square + norm.eps), False, None)
-
-
-FREEZERS: dict[type[nn.Module], Callable[..., FrozenNorm]] = {
-    LayerNorm: _freeze_layer_norm,
-    RMSNorm: _freeze_rms_norm,
-    nn.Identity: lambda norm, path, trace, at: FrozenNorm(1.0, False, None),
-}
-
-
-# Values that a decomposition reads, as far as the model has them
-RECORDED = (
-    *("embed.token", "embed.position", "trunk.blocks.*.attention.core", "trunk.blocks.*.feedforward"),
-    *(
-        "trunk.norm.variance",
-        "trunk.norm.mean_square",
-        "trunk.blocks.*.*_norm.variance",
-        "trunk.blocks.*.*_norm.mean_square",
-    ),
-)
+from foretell.model.norm import Norm
+from foretell.model.structure import Structure, Value
 
 
 @dataclass
@@ -84,93 +34,150 @@ class StreamParts:
             self.names.append(name)
             self.vectors.append(vector.detach().double())
 
-    def clear(self) -> None:
-        """Remove all parts: without a residual connection the update replaces the stream."""
-        self.names, self.vectors = [], []
-
-    def keep(self) -> None:
-        """Keep all parts: the update is added to the stream."""
-
     def stacked(self) -> Tensor:
         """All parts as one tensor, (N, D)."""
         return torch.stack(self.vectors)
 
 
-# What a residual module does to the parts in the stream before an update is added
-RESIDUALS: dict[type[nn.Module], Callable[[StreamParts], None]] = {
-    AddUpdate: StreamParts.keep,
-    ReplaceByUpdate: StreamParts.clear,
-}
+class Term(ABC):
+    """A term of the stream, which consists of one or more parts."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The values that must be recorded."""
+
+    @abstractmethod
+    def parts(self, trace: Trace, at: int) -> StreamParts:
+        """The parts at position `at` of the traced pass."""
+
+
+@dataclass(frozen=True)
+class Part(Term):
+    """A value that is one part; `like` names a value whose precision it is rounded to first."""
+
+    name: str
+    like: str = ""
+
+    def names(self) -> list[str]:
+        return [self.name, *([self.like] if self.like else [])]
+
+    def parts(self, trace: Trace, at: int) -> StreamParts:
+        vector = trace[self.name][0, at]
+        return StreamParts(
+            [self.name], [(vector.to(trace[self.like].dtype) if self.like else vector).detach().double()]
+        )
+
+
+@dataclass(frozen=True)
+class HeadOutputs(Term):
+    """The output of attention: one part per head, and the bias of the output projection."""
+
+    core: str
+    path: str
+    projection: nn.Module
+
+    def names(self) -> list[str]:
+        return [self.core]
+
+    def parts(self, trace: Trace, at: int) -> StreamParts:
+        heads = trace[self.core][0, :, at].double()  # (H, E)
+        if isinstance(self.projection, nn.Linear):
+            weight, bias = self.projection.weight.detach().double(), self.projection.bias
+        else:  # the heads are concatenated and not multiplied
+            weight, bias = torch.eye(heads.numel(), dtype=torch.float64, device=heads.device), None
+        updates = torch.einsum("dhe,he->hd", weight.unflatten(1, heads.shape), heads)  # (H, D)
+        parts = StreamParts()
+        for head, update in enumerate(updates):
+            parts.add(f"{self.core}[{head}]", update)
+        parts.add(f"{self.path}.bias", bias)
+        return parts
+
+
+@dataclass(frozen=True)
+class Sum(Term):
+    """The sum of two terms."""
+
+    first: Term
+    second: Term
+
+    def names(self) -> list[str]:
+        return [*self.first.names(), *self.second.names()]
+
+    def parts(self, trace: Trace, at: int) -> StreamParts:
+        first, second = self.first.parts(trace, at), self.second.parts(trace, at)
+        return StreamParts([*first.names, *second.names], [*first.vectors, *second.vectors])
+
+
+@dataclass(frozen=True)
+class Normalized(Term):
+    """A term after a norm with the statistics of the pass; the norm's shift is a part."""
+
+    term: Term
+    path: str
+    norm: Norm
+    statistics: tuple[str, ...]
+
+    def names(self) -> list[str]:
+        return [*self.term.names(), *(f"{self.path}.{name}" for name in self.statistics)]
+
+    def parts(self, trace: Trace, at: int) -> StreamParts:
+        parts = self.term.parts(trace, at)
+        frozen = self.norm.frozen({name: trace[f"{self.path}.{name}"][0, at] for name in self.statistics})
+        after = StreamParts(parts.names, list(frozen(parts.stacked())))
+        after.add(f"{self.path}.bias", frozen.shift)
+        return after
 
 
 class StreamDecomposition:
-    """Follows the parts of the stream at position `at` of a traced pass through the decoder."""
+    """Finds the terms that a value of the stream consists of."""
 
-    def __init__(self, decoder: Decoder, trace: Trace, at: int):
-        self.decoder, self.trace, self.at = decoder, trace, at
-        self.recorded = set(trace.names())
-        self.parts = StreamParts()
+    def __init__(self, decoder: Decoder, structure: Structure):
+        self.decoder, self.structure = decoder, structure
+        self.by_formula: dict[str, Callable[[Value], Term]] = {
+            "": lambda value: self.stream(value.reads[0]),
+            "identity": lambda value: self.stream(value.reads[0]),
+            "residual": lambda value: Sum(self.stream(value.reads[0]), self.update(value.reads[1])),
+            "replacement": lambda value: self.update(value.reads[1]),
+            "token plus position": self._embedding,
+        }
 
-    def run(self) -> StreamParts:
-        """The parts of the head's input."""
-        self._embed()
-        for layer in range(self.decoder.config.num_layers):
-            PLACEMENTS[self.decoder.config.norm_placement](self, f"trunk.blocks.{layer}")
-        self._normalize("trunk.norm")
-        return self.parts
+    def stream(self, name: str) -> Term:
+        """The terms of a value of the stream itself. Raises `UsageError`, naming path and class, if it has none."""
+        value = self.structure[name]
+        if value.formula in self.by_formula:
+            return self.by_formula[value.formula](value)
+        module = self.decoder.get_submodule(value.module)
+        if is_norm(module) and len(value.reads) == 1:
+            return Normalized(self.stream(value.reads[0]), name, module, self._statistics(value))
+        if any(read in self.structure.values for read in value.reads):
+            raise UsageError(
+                f"{name} is a {type(module).__name__}, which does not declare how it splits the stream into parts: "
+                "a norm needs a method `frozen`, a block the value that it returns"
+            )
+        return Part(name)  # it reads tokens or positions
 
-    def _embed(self) -> None:
-        token = self._value("embed.token")
-        self.parts.add("embed.token", token)
-        if "embed.position" in self.recorded:  # rounded as when it was added: sinusoids are computed in float64
-            self.parts.add("embed.position", self._value("embed.position").to(token.dtype))
+    def update(self, name: str) -> Term:
+        """The terms of an update of the stream: those of attention are its heads, any other update is one part."""
+        inner = name
+        while not self.structure[inner].formula and self.structure[inner].reads:
+            inner = self.structure[inner].reads[0]
+        value = self.structure[inner]
+        module = self.decoder.get_submodule(value.module)
+        if value.formula in ("linear", "identity") and self.structure[value.reads[0]].formula == "attention":
+            return HeadOutputs(value.reads[0], inner, module)
+        if is_norm(module) and len(value.reads) == 1:  # a norm of the update, before it is added
+            return Normalized(self.update(value.reads[0]), inner, module, self._statistics(value))
+        return Part(name)
 
-    def _block_pre_norm(self, path: str) -> None:
-        """A block with norms before its sublayers, which leave the stream unchanged."""
-        self._attend(path)
-        self._feed_forward(path)
+    def _statistics(self, value: Value) -> tuple[str, ...]:
+        return tuple(self.structure.descriptions[value.module].derived)
 
-    def _block_post_norm(self, path: str) -> None:
-        """A block with norms after its sublayers, which change all parts of the stream."""
-        self._attend(path)
-        self._normalize(f"{path}.attention_norm")
-        if self._feed_forward(path):
-            self._normalize(f"{path}.feedforward_norm")
-
-    def _attend(self, path: str) -> None:
-        RESIDUALS[type(self.decoder.get_submodule(f"{path}.attention_residual"))](self.parts)
-        heads = self.trace[f"{path}.attention.core"][0, :, self.at].double()  # (H, E)
-        output = self.decoder.get_submodule(f"{path}.attention.output")
-        weight, bias = OUTPUTS[type(output)](output, heads.numel(), heads.device)  # (D, H * E)
-        updates = torch.einsum("dhe,he->hd", weight.unflatten(1, heads.shape), heads)  # (H, D)
-        for head, update in enumerate(updates):
-            self.parts.add(f"{path}.attention.core[{head}]", update)
-        self.parts.add(f"{path}.attention.output.bias", bias)
-
-    def _feed_forward(self, path: str) -> bool:
-        """Add the feed-forward layer's output; False if the block has none."""
-        name = f"{path}.feedforward"
-        if name in self.recorded:
-            self.parts.add(name, self._value(name))
-        return name in self.recorded
-
-    def _normalize(self, path: str) -> None:
-        norm = freeze(self.decoder, path, self.trace, self.at)
-        self.parts.vectors = list(norm(self.parts.stacked()))
-        self.parts.add(f"{path}.bias", norm.shift)
-
-    def _value(self, name: str) -> Tensor:
-        return self.trace[name][0, self.at]
+    def _embedding(self, value: Value) -> Term:
+        """Token and position vectors; sinusoids are computed in float64 and rounded when they are added."""
+        token, position = value.reads
+        return Sum(Part(token), Part(position, like=token))
 
 
-PLACEMENTS: dict[str, Callable[[StreamDecomposition, str], None]] = {
-    "pre": StreamDecomposition._block_pre_norm,
-    "post": StreamDecomposition._block_post_norm,
-}
-WeightAndBias = tuple[Tensor, Tensor | None]
-OUTPUTS: dict[
-    type[nn.Module], Callable[..., WeightAndBias]
-] = {  # weight (D, H * E) and bias of attention's output projection
-    nn.Linear: lambda output, size, device: (output.weight.detach().double(), output.bias),
-    nn.Identity: lambda output, size, device: (torch.eye(size, dtype=torch.float64, device=device), None),
-}
+def is_norm(module: object) -> TypeGuard[Norm]:
+    """True for a module with a method `frozen`."""
+    return isinstance(module, Norm)

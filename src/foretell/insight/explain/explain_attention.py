@@ -23,6 +23,8 @@ from foretell.insight.explain.steps import (
 from foretell.textbook.family import frequency
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
 
+ROTATION = "rotation angle"  # the formula of the cosines and sines, in that order
+
 
 @dataclass(frozen=True)
 class OneQuery:
@@ -34,6 +36,11 @@ class OneQuery:
     query: int
 
     @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the core's query, key and value."""
+        return self.recording.structure[self.core].reads
+
+    @property
     def key_head(self) -> int:
         """The key head that this query head shares with its neighbours."""
         config = self.recording.config
@@ -41,15 +48,15 @@ class OneQuery:
 
     @cached_property
     def vector(self) -> Array:
-        return self.recording.array(f"{self.core}.query")[self.head, self.query]  # (E,)
+        return self.recording.array(self.names[0])[self.head, self.query]  # (E,)
 
     @cached_property
     def keys(self) -> Array:
-        return self.recording.array(f"{self.core}.key")[self.key_head]  # (S, E)
+        return self.recording.array(self.names[1])[self.key_head]  # (S, E)
 
     @cached_property
     def values(self) -> Array:
-        return self.recording.array(f"{self.core}.value")[self.key_head]  # (S, E)
+        return self.recording.array(self.names[2])[self.key_head]  # (S, E)
 
     @property
     def width(self) -> int:
@@ -90,8 +97,7 @@ class OneQuery:
 
 def reason_hidden(query: OneQuery, key: int) -> str | None:
     """Why the query may not see the key; None if it may."""
-    layer = int(query.core.split(".")[2])
-    window = query.recording.config.windows[layer]
+    window = query.recording.config.windows[query.recording.structure.layer_of(query.core)]
     if key > query.query:
         return f"key {key} comes after query {query.query}"
     if window is not None and query.query - key >= window:
@@ -101,7 +107,9 @@ def reason_hidden(query: OneQuery, key: int) -> str | None:
 
 def query_of(recording: Recording, scalar: TracedScalar) -> OneQuery:
     """The query of a scalar of `core.<stage>` or of `core` itself."""
-    core = scalar.parent if scalar.parent.endswith(".core") else scalar.name
+    core = scalar.value.module
+    while recording.structure[core].formula != "attention":  # a stage may be a module inside the core
+        core = core.rpartition(".")[0]
     return OneQuery(recording, core, scalar.index[0], scalar.index[1])
 
 
@@ -112,8 +120,8 @@ def explain_score(recording: Recording, scalar: TracedScalar) -> Working:
     if query.key_head != query.head:
         shared = f"query head {query.head} uses key head {query.key_head}, shared by several query heads"
     operands = {
-        "q": address_of(f"{query.core}.query", query.head, query.query),
-        "k": address_of(f"{query.core}.key", query.key_head, key),
+        "q": address_of(query.names[0], query.head, query.query),
+        "k": address_of(query.names[1], query.key_head, key),
     }
     products, total = multiply_out(operands, {"q": query.vector, "k": query.keys[key]}, shared)
     equation = row(Symbol("score"), "=", Symbol("q"), "·", Symbol("k"), "=", numeral(total))
@@ -187,7 +195,7 @@ def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
     }
     operands = {
         "weight": f"{query.core}.weights[{query.head},{query.query},:]",
-        "value": f"{query.core}.value[{query.key_head},:,{element}]",
+        "value": f"{query.names[2]}[{query.key_head},:,{element}]",
     }
     note = "the weights are recomputed here from the recorded queries and keys; explain one of them to see how"
     listing = Listing(note, columns, ("weight", "product"), operands=operands)
@@ -226,20 +234,10 @@ def scaling_words(recording: Recording) -> list[Expression | str]:
     return [] if scaling is None else [",", Symbol(f"{scaling.type} scaling by {scaling.factor:g}")]
 
 
-def explain_query(recording: Recording, scalar: TracedScalar) -> Working:
-    """The core's query input: the query after its norm, rotated by its position."""
-    return rotated(recording, scalar, scalar.name.replace(".core.query", ".query_norm"))
-
-
-def explain_key(recording: Recording, scalar: TracedScalar) -> Working:
-    """The core's key input: the key after its norm, rotated by its position."""
-    return rotated(recording, scalar, scalar.name.replace(".core.key", ".key_norm"))
-
-
 def explain_value_input(recording: Recording, scalar: TracedScalar) -> Working:
     """The core's value input: the head's slice of the value projection."""
     head, position, element = scalar.index
-    source = scalar.name.replace(".core.value", ".value")
+    source = scalar.source
     width = recording.config.head_width
     index = (position, head * width + element)
     value = float(recording.array(source)[index])
@@ -248,10 +246,13 @@ def explain_value_input(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([remark, Equation(row(Symbol("v"), "=", numeral(value)), value)], value, 0.0)
 
 
-def rotated(recording: Recording, scalar: TracedScalar, source: str) -> Working:
-    """An element rotated with its partner by the position's angle; unchanged without rotary positions."""
+def explain_rotated(recording: Recording, scalar: TracedScalar) -> Working:
+    """An element of a query or key that the core reads: that after the norm, rotated with its partner by the angle of
+    its position; unchanged without rotary positions."""
+    source = scalar.source
     before = float(recording.array(source)[scalar.index])
-    if recording.config.position != "rotary":
+    angles = [angle.name for angle in recording.structure.with_formula(ROTATION)]
+    if not angles:
         remark = Remark(f"Without rotary positions this equals {address_of(source, *scalar.index)}.")
         return Working([remark, Equation(row(Symbol("x"), "=", numeral(before)), before)], before, 0.0)
     head, position, element = scalar.index
@@ -259,7 +260,7 @@ def rotated(recording: Recording, scalar: TracedScalar, source: str) -> Working:
     is_first = element < half
     partner = element + half if is_first else element - half
     partner_value = float(recording.array(source)[head, position, partner])
-    cosine, sine = (float(recording.array(f"trunk.rotation.{name}")[position, element]) for name in ("cosine", "sine"))
+    cosine, sine = (float(recording.array(angle)[position, element]) for angle in angles)
     kept, brought = before * cosine, (-partner_value if is_first else partner_value) * sine
     value = kept + brought
     sign = "-" if is_first else "+"
@@ -270,7 +271,7 @@ def rotated(recording: Recording, scalar: TracedScalar, source: str) -> Working:
     operands = {
         "x": address_of(source, *scalar.index),
         "y": f"{address_of(source, head, position, partner)}, its partner",
-        "cos": address_of("trunk.rotation.cosine", position, element),
-        "sin": address_of("trunk.rotation.sine", position, element),
+        "cos": address_of(angles[0], position, element),
+        "sin": address_of(angles[1], position, element),
     }
     return Working([Equation(formula, value, "", operands)], value, abs(kept) + abs(brought))

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from foretell.insight.explain.explain_linear import read_input
-from foretell.insight.explain.flow import input_of
 from foretell.insight.explain.recording import Array, Recording, TracedScalar, address_of
 from foretell.insight.explain.steps import Equation, Listing, Step, Working, factor, numeral, plus
 from foretell.typesetting.expression import Expression, Fraction, Number, Root, Symbol, row
 
 
-def read_vector(recording: Recording, path: str, index: tuple[int, ...]) -> tuple[Array, str]:
+def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ...]) -> tuple[Array, str]:
     """The input vector of a norm at one position, or one head's slice of it, and its address."""
     *heads, position = index
     if not heads:
-        return read_input(recording, path, position)
-    source, width = input_of(recording.config, path), recording.config.head_width
+        return read_input(recording, scalar, position)
+    source, width = scalar.source, recording.config.head_width
     first = heads[0] * width
     return recording.array(source)[position, first : first + width], f"{source}[{position},{first}:{first + width}]"
 
@@ -53,17 +51,19 @@ def mean_square_of(x: Array, source: str) -> Working:
     return Working([listing, Equation(equation, total / len(x))], total / len(x), total / len(x))
 
 
-STATISTICS: dict[str, Callable[[Array, str], Working]] = {
-    "mean": mean_of,
-    "variance": variance_of,
-    "mean_square": mean_square_of,
-}
+def explain_mean(recording: Recording, scalar: TracedScalar) -> Working:
+    """A LayerNorm's mean at one position."""
+    return mean_of(*read_vector(recording, scalar, scalar.index))
 
 
-def explain_statistic(recording: Recording, scalar: TracedScalar) -> Working:
-    """A norm's mean, variance or mean square at one position."""
-    x, source = read_vector(recording, scalar.parent, scalar.index)
-    return STATISTICS[scalar.name.rpartition(".")[2]](x, source)
+def explain_variance(recording: Recording, scalar: TracedScalar) -> Working:
+    """A LayerNorm's variance at one position."""
+    return variance_of(*read_vector(recording, scalar, scalar.index))
+
+
+def explain_mean_square(recording: Recording, scalar: TracedScalar) -> Working:
+    """An RMSNorm's mean square at one position."""
+    return mean_square_of(*read_vector(recording, scalar, scalar.index))
 
 
 @dataclass(frozen=True)
@@ -100,14 +100,14 @@ class Scaling:
 
 def explain_layer_norm(recording: Recording, scalar: TracedScalar) -> Working:
     """(x - mean) / sqrt(variance + epsilon) * weight + bias."""
-    x, source = read_vector(recording, scalar.name, scalar.index[:-1])
+    x, source = read_vector(recording, scalar, scalar.index[:-1])
     statistics = variance_of(x, source)
     return finish(recording, scalar, statistics, (x, float(x.mean())))
 
 
 def explain_rms_norm(recording: Recording, scalar: TracedScalar) -> Working:
     """x / sqrt(mean square + epsilon) * weight."""
-    x, source = read_vector(recording, scalar.name, scalar.index[:-1])
+    x, source = read_vector(recording, scalar, scalar.index[:-1])
     return finish(recording, scalar, mean_square_of(x, source), (x, 0.0))
 
 
@@ -119,8 +119,8 @@ def finish(recording: Recording, scalar: TracedScalar, statistics: Working, cent
         x=float(x[element]),
         mean=mean,
         spread=statistics.value,
-        epsilon=recording.config.norm_epsilon,
-        weight=float(recording.weight(f"{scalar.name}.weight", element)),
+        epsilon=recording.setting(scalar.value, "eps"),
+        weight=float(recording.weight(recording.weight_path(scalar.value), element)),
         bias=float(recording.weight(f"{scalar.name}.bias", element)) if has_bias else 0.0,
     )
     subtracted = [numeral(scaling.x), *([] if mean == 0.0 else plus(-mean))]

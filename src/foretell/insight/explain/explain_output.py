@@ -7,24 +7,21 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.explain.recording import Array, Recording, TracedScalar
+from foretell.insight.explain.recording import IMPLIED, Array, Recording, TracedScalar
 from foretell.insight.explain.steps import Equation, Listing, Step, Working, numeral
 from foretell.typesetting.expression import Call, Fraction, Symbol, row, script
-
-IMPLIED = ("probabilities", "loss")  # names besides those of a trace, computed from the head's output
 
 
 def probabilities(recording: Recording) -> Tensor:
     """Token probabilities (T, V) in float64, as `foretell next` computes them, over the tokenizer's tokens only."""
-    logits = recording.stored("head")[:, : recording.vocabulary].cpu()
-    return logits.double().log_softmax(-1).exp()
+    return recording.model.log_probabilities(recording.stored("head").cpu()).exp()
 
 
 def losses(recording: Recording) -> Tensor:
     """The negative log-probability of the next token at each position, (T,); NaN at the last."""
-    logits = recording.stored("head")[:, : recording.vocabulary].cpu()
+    logprobs = recording.model.log_probabilities(recording.stored("head").cpu())
     targets = torch.tensor(recording.ids[1:])
-    following = logits.double().log_softmax(-1)[:-1].gather(1, targets[:, None])[:, 0]
+    following = logprobs[:-1].gather(1, targets[:, None])[:, 0]
     return torch.cat([-following, torch.tensor([torch.nan], dtype=torch.float64)])
 
 
@@ -70,7 +67,7 @@ def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
     """-log of the probability of the next token."""
     position = scalar.index[0]
     target = recording.ids[position + 1]
-    probability = explain_probability(recording, TracedScalar("probabilities", (position, target), scalar.module))
+    probability = explain_probability(recording, TracedScalar(IMPLIED["probabilities"], (position, target)))
     logits = recording.array("head")[position, : recording.vocabulary]
     shifted = logits - logits.max()
     value = float(np.log(np.exp(shifted).sum()) - shifted[target])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from foretell.insight.explain.flow import input_of
 from foretell.insight.explain.recording import Recording, TracedScalar, address_of
 from foretell.insight.explain.steps import Equation, Remark, Working, numeral, plus
 from foretell.typesetting.expression import Call, Fraction, Number, Symbol, row, script
@@ -42,31 +41,21 @@ def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([Equation(row(*equation.items, numeral(wave(angle))), wave(angle), note)], wave(angle), 1 + angle)
 
 
-def explain_embedding(recording: Recording, scalar: TracedScalar) -> Working:
-    """Token embedding plus position embedding."""
-    return add(recording, ("embed.token", "embed.position"), scalar.index)
-
-
-def explain_residual(recording: Recording, scalar: TracedScalar) -> Working:
-    """The stream plus the update."""
-    stream = input_of(recording.config, scalar.name)
-    return add(recording, (stream, scalar.name.removesuffix("_residual")), scalar.index)
-
-
-def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
-    """The update alone, without a residual connection."""
-    update = scalar.name.removesuffix("_residual")
-    value = float(recording.array(update)[scalar.index])
-    remark = Remark(f"Without a residual connection the stream is replaced by {address_of(update, *scalar.index)}.")
-    return Working([remark, Equation(row(Symbol("x"), "=", numeral(value)), value)], value, 0.0)
-
-
-def add(recording: Recording, names: tuple[str, str], index: tuple[int, ...]) -> Working:
-    """The sum of two recorded numbers."""
+def explain_sum(recording: Recording, scalar: TracedScalar) -> Working:
+    """Token embedding plus position embedding, or the stream plus the update."""
+    names, index = scalar.value.reads, scalar.index
     operands = {symbol: address_of(name, *index) for symbol, name in zip(("x", "y"), names, strict=True)}
     left, right = (float(recording.array(name)[index]) for name in names)
     equation = row(Symbol("x"), "+", Symbol("y"), "=", numeral(left), *plus(right), "=", numeral(left + right))
     return Working([Equation(equation, left + right, "", operands)], left + right, abs(left) + abs(right))
+
+
+def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
+    """The update alone, without a residual connection."""
+    _, update = scalar.value.reads
+    value = float(recording.array(update)[scalar.index])
+    remark = Remark(f"Without a residual connection the stream is replaced by {address_of(update, *scalar.index)}.")
+    return Working([remark, Equation(row(Symbol("x"), "=", numeral(value)), value)], value, 0.0)
 
 
 def explain_identity(recording: Recording, scalar: TracedScalar) -> Working:
@@ -79,11 +68,12 @@ def explain_identity(recording: Recording, scalar: TracedScalar) -> Working:
 
 def input_and_index(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, ...]]:
     """Name and index of the same number in the module's input, where heads may be concatenated or split."""
-    name, width = input_of(recording.config, scalar.name), recording.config.head_width
-    if name.endswith(".core"):
+    name, width = scalar.source, recording.config.head_width
+    has_heads, reads_heads = (len(recording.dimensions(other)) == 3 for other in (scalar.name, name))
+    if reads_heads and not has_heads:
         position, element = scalar.index
         return name, (element // width, position, element % width)
-    if scalar.name.endswith(("query_norm", "key_norm")):
+    if has_heads and not reads_heads:
         head, position, element = scalar.index
         return name, (position, head * width + element)
     return name, scalar.index

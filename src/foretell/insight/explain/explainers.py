@@ -1,110 +1,134 @@
-"""The function that explains each value: by the end of its name, or by the class of its module."""
+"""The function that explains each value, by the formula that its module's class declares."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from torch import nn
+from collections.abc import Callable, Iterator
 
 from foretell.errors import UsageError
-from foretell.insight.derive import StagedAttention
 from foretell.insight.explain.explain_attention import (
+    ROTATION,
     explain_angle,
-    explain_key,
     explain_masked,
     explain_mixture,
-    explain_query,
+    explain_rotated,
     explain_scaled,
     explain_score,
     explain_value_input,
     explain_weight,
 )
-from foretell.insight.explain.explain_linear import explain_activation, explain_gated, explain_linear, explain_tied_head
-from foretell.insight.explain.explain_norm import STATISTICS, explain_layer_norm, explain_rms_norm, explain_statistic
+from foretell.insight.explain.explain_linear import (
+    explain_activation,
+    explain_gated,
+    explain_gelu,
+    explain_linear,
+    explain_own_activation,
+)
+from foretell.insight.explain.explain_norm import (
+    explain_layer_norm,
+    explain_mean,
+    explain_mean_square,
+    explain_rms_norm,
+    explain_variance,
+)
 from foretell.insight.explain.explain_output import explain_loss, explain_probability
 from foretell.insight.explain.explain_stream import (
-    explain_embedding,
     explain_identity,
     explain_position_vector,
     explain_replacement,
-    explain_residual,
+    explain_sum,
     explain_token_vector,
     explain_wave,
 )
-from foretell.insight.explain.flow import LAST_OF_BLOCK
-from foretell.insight.explain.recording import Recording, TracedScalar, locate
+from foretell.insight.explain.recording import Recording, TracedScalar
 from foretell.insight.explain.steps import Remark, Working
-from foretell.model.attention import Attention, EagerAttention, SDPAttention
-from foretell.model.decoder import TiedHead, TokenAndPositionEmbedding, TokenEmbedding
-from foretell.model.dropout import Dropout
-from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
-from foretell.model.norm import LayerNorm, RMSNorm
-from foretell.model.transformer import AddUpdate, ReplaceByUpdate, Transformer
+from foretell.insight.staged_attention import STAGES
+from foretell.model.decoder import Decoder
+from foretell.model.description import RETURNED, UNKNOWN_FORMULA
+from foretell.model.structure import Structure, Value
 
 Explainer = Callable[[Recording, TracedScalar], Working]
 
-BY_ENDING: dict[str, Explainer] = {
-    "embed.position": lambda recording, scalar: POSITIONS[recording.config.position](recording, scalar),
-    "feedforward.down": lambda recording, scalar: DOWN[recording.config.feedforward](recording, scalar),
-    "core.query": explain_query,
-    "core.key": explain_key,
-    "core.value": explain_value_input,
-    "core.scores": explain_score,
-    "core.scaled": explain_scaled,
-    "core.masked": explain_masked,
-    "core.weights": explain_weight,
-    "core.dropout": explain_weight,  # dropout is inactive outside training
-    "rotation.cosine": explain_angle,
-    "rotation.sine": explain_angle,
-    "probabilities": explain_probability,
+# Extend it for a formula of your own. What a formula needs of its module is in docs/explain.md
+EXPLAINERS: dict[str, Explainer] = {
+    "token vector": explain_token_vector,
+    "position vector": explain_position_vector,
+    "sinusoid": explain_wave,
+    "token plus position": explain_sum,
+    "residual": explain_sum,
+    "replacement": explain_replacement,
+    "identity": explain_identity,
+    "linear": explain_linear,
+    "tied linear": explain_linear,
+    "gated linear": explain_gated,
+    "gelu": explain_gelu,
+    **dict.fromkeys(("relu", "relu2", "silu"), explain_activation),
+    "activation": explain_own_activation,
+    "layer_norm": explain_layer_norm,
+    "rms_norm": explain_rms_norm,
+    "mean": explain_mean,
+    "variance": explain_variance,
+    "mean_square": explain_mean_square,
+    ROTATION: explain_angle,
+    "rotated heads": explain_rotated,
+    "heads": explain_value_input,
+    "attention score": explain_score,
+    "scaled score": explain_scaled,
+    "masked score": explain_masked,
+    "attention weight": explain_weight,  # also after dropout, which is inactive outside training
+    "attention": explain_mixture,
+    "probability": explain_probability,
     "loss": explain_loss,
-    **dict.fromkeys(STATISTICS, explain_statistic),
 }
-POSITIONS: dict[str, Explainer] = {"learned": explain_position_vector, "sinusoidal": explain_wave}
-DOWN: dict[str, Explainer] = {"mlp": explain_linear, "gated": explain_gated}
-BY_MODULE: dict[type[nn.Module], Explainer] = {
-    nn.Embedding: explain_token_vector,
-    TokenAndPositionEmbedding: explain_embedding,
-    nn.Linear: explain_linear,
-    TiedHead: explain_tied_head,
-    LayerNorm: explain_layer_norm,
-    RMSNorm: explain_rms_norm,
-    nn.Identity: explain_identity,
-    Dropout: explain_identity,
-    **dict.fromkeys((nn.GELU, nn.ReLU, SquaredRelu, nn.SiLU), explain_activation),
-    **dict.fromkeys((SDPAttention, EagerAttention, StagedAttention), explain_mixture),
-    AddUpdate: explain_residual,
-    ReplaceByUpdate: explain_replacement,
-}
-RETURNS: dict[type[nn.Module], str] = {  # modules that return the output of one of their submodules
-    TokenEmbedding: "token",
-    Transformer: "norm",
-    Attention: "output",
-    MLP: "down",
-    GatedMLP: "down",
-    **LAST_OF_BLOCK,
-}
+
+IN_CORE = {stage.formula for stage in STAGES.values()}
 
 
 def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
     """The steps to one number."""
-    if scalar.name == "embed.dropout":
-        return returned_by(recording, scalar, "embed")
-    *_, last = scalar.name.split(".")
-    by_name = BY_ENDING.get(".".join(scalar.name.split(".")[-2:])) or BY_ENDING.get(last)
-    if by_name is not None:
-        return by_name(recording, scalar)
-    for kind in type(scalar.module).__mro__:
-        if kind in RETURNS:
-            return returned_by(recording, scalar, f"{scalar.name}.{RETURNS[kind]}")
-        if kind in BY_MODULE:
-            return BY_MODULE[kind](recording, scalar)
-    raise UsageError(f"{scalar.name} is a {type(scalar.module).__name__}, which has no explanation")
+    check_explained(recording.model.decoder, recording.structure, scalar.name, recording.value(scalar.name))
+    part = returned_part(scalar.value)
+    if part is None:
+        return EXPLAINERS[scalar.value.formula](recording, scalar)
+    working = explain_scalar(recording, TracedScalar(recording.value(part), scalar.index))
+    remark = Remark(f"{scalar.name} returns the output of {part}.")
+    return Working([remark, *working.steps], working.value, working.scale)
 
 
-def returned_by(recording: Recording, scalar: TracedScalar, part: str) -> Working:
-    """The working of a number that the module returns from its submodule `part`."""
-    working = explain_scalar(recording, locate(part, scalar.index, recording))
-    return Working(
-        [Remark(f"{scalar.name} returns the output of {part}."), *working.steps], working.value, working.scale
-    )
+def returned_part(value: Value) -> str | None:
+    """The name of the value that a value without a formula of its own is the same as; None if it has one."""
+    if value.formula == RETURNED:
+        return value.name.rpartition(".")[0]
+    return None if value.formula else value.reads[0]
+
+
+def check_explained(decoder: Decoder, structure: Structure, name: str, value: Value | None = None) -> None:
+    """Raise `UsageError`, naming path and class, for a value whose formula is not declared or has no explanation."""
+    value = value or structure[name]
+    while (part := returned_part(value)) is not None:
+        value = structure[part]
+    if value.formula in EXPLAINERS:
+        return
+    kind = type(decoder.get_submodule(value.module)).__name__
+    if value.formula == UNKNOWN_FORMULA:
+        reason = "a value that no class declares, and has no explanation"
+        if value.reads:
+            reason = f"a {kind}, which has no explanation: its class declares no formula"
+        raise UsageError(f"{value.name} is {reason}")
+    raise UsageError(f"{value.name} is a {kind}, whose formula '{value.formula}' has no explanation")
+
+
+def operands_of(structure: Structure, name: str) -> Iterator[str]:
+    """The names of the values to record so that a value can be recomputed: itself and what its formula reads."""
+    value = structure[name]
+    yield name
+    part = returned_part(value)
+    if part is not None:
+        yield from operands_of(structure, part)
+        return
+    reads = [read for read in value.reads if read in structure.values]
+    yield from reads
+    if value.formula == "rotated heads":
+        yield from (angle.name for angle in structure.with_formula(ROTATION))
+    for read in reads:
+        if structure[read].formula in IN_CORE:  # explained from the core's inputs
+            yield from operands_of(structure, read)

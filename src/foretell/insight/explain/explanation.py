@@ -9,15 +9,14 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.address import Address, dimensions_of, parse_address, resolve_index
-from foretell.insight.explain.explain_output import IMPLIED, STORED, check_loss_position
-from foretell.insight.explain.explainers import explain_scalar
-from foretell.insight.explain.flow import neighbourhood
-from foretell.insight.explain.recording import Recording, TracedScalar, address_of, locate, meanings, record
+from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
+from foretell.insight.explain.explain_output import STORED, check_loss_position
+from foretell.insight.explain.explainers import check_explained, explain_scalar, operands_of
+from foretell.insight.explain.recording import IMPLIED, Recording, TracedScalar, address_of, meanings, record
 from foretell.insight.explain.steps import Step, plain
 from foretell.insight.explain.walk import Walk, walk
-from foretell.insight.points import trace_names
 from foretell.language_model import LanguageModel
+from foretell.model.structure import Structure, model_structure
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
@@ -108,33 +107,33 @@ def explain_value(model: LanguageModel, text: str, address: str) -> Explanation:
     Besides all trace names there are `logits[t,v]`, `probabilities[t,v]` and `loss[t]`; a token v may be given as text,
     `probabilities[4,'!']`. Negative indices count from the end. Raises `UsageError` for an unknown name or index.
     """
-    wanted = find(parse_address(address), model)
-    recording = record(model, text, neighbourhood(recorded_name(wanted.name), model.decoder.config))
-    return explain_at(recording, wanted)
+    structure = model_structure(model.decoder)
+    wanted = find(parse_address(address), structure)
+    if wanted.name in IMPLIED:
+        return explain_at(record(model, text, "head"), wanted)
+    check_explained(model.decoder, structure, wanted.name)
+    return explain_at(record(model, text, list(operands_of(structure, wanted.name))), wanted)
 
 
-def find(address: Address, model: LanguageModel) -> Address:
+def find(address: Address, structure: Structure) -> Address:
     """The address with its trace name. Raises `UsageError`, with the nearest names, for an unknown one."""
     name = ALIASES.get(address.name, address.name)
-    names = [*trace_names(model), *IMPLIED]
+    names = [*structure.values, *IMPLIED]
     if name not in names:
         near = suggest(name, [*names, *ALIASES]) or "; `foretell trace MODEL --list` shows all names"
         raise UsageError(f"no value is named '{name}'{near}")
     return Address(name, address.index)
 
 
-def recorded_name(name: str) -> str:
-    """The name of the recorded value that a name is, or is computed from."""
-    return "head" if name in IMPLIED else name
-
-
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
     """The explanation of one number of a recorded pass."""
     stored = stored_value(recording, wanted.name)
-    index = resolve_index(with_token_ids(recording, wanted), stored.shape)
+    dimensions = recording.dimensions(wanted.name)
+    index = resolve_index(with_token_ids(recording.model, wanted, dimensions), dimensions, stored.shape)
     if wanted.name == "loss":
         check_loss_position(index[0], len(recording.ids))
-    working = explain_scalar(recording, locate_implied(recording, wanted.name, index))
+    value = recording.value(wanted.name)
+    working = explain_scalar(recording, TracedScalar(value, index))
     limits = torch.finfo(stored.dtype)
     return Explanation(
         name=wanted.name,
@@ -143,7 +142,7 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
         steps=tuple(working.steps),
         stored=float(stored[index]),
         dtype=str(stored.dtype).removeprefix("torch."),
-        derived=wanted.name in IMPLIED or recording.is_derived(wanted.name),
+        derived=value.is_derived,
         recomputed=working.value,
         # subnormal numbers have fewer digits, and many processors flush them to zero
         rounding=ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0),
@@ -155,17 +154,10 @@ def stored_value(recording: Recording, name: str) -> Tensor:
     return STORED[name](recording) if name in STORED else recording.stored(name)
 
 
-def locate_implied(recording: Recording, name: str, index: tuple[int, ...]) -> TracedScalar:
-    """The scalar of a name; for values computed from the logits, with the head as its module."""
-    scalar = locate(recorded_name(name), index, recording)
-    return TracedScalar(name, index, scalar.module)
-
-
-def with_token_ids(recording: Recording, address: Address) -> Address:
+def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimensions) -> Address:
     """The address with token texts replaced by token ids."""
-    dimensions = dimensions_of(address.name)
     index = [
-        token_id(recording.model, entry) if isinstance(entry, str) and meaning == "token" else entry
+        token_id(model, entry) if isinstance(entry, str) and meaning == "token" else entry
         for meaning, entry in zip(dimensions, address.index, strict=False)
     ]
     return Address(address.name, (*index, *address.index[len(dimensions) :]))

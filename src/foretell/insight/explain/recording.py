@@ -12,14 +12,20 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
-from foretell.insight.address import POSITIONS, dimensions_of, one_row
-from foretell.insight.points import Derived
+from foretell.insight.address import POSITIONS_OF_TEXT, Dimensions, dimensions_of, one_row
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
 from foretell.model.dropout import Dropout
+from foretell.model.structure import IDS, Source, Structure, Value
 
 Array = NDArray[np.floating[Any]]
+
+# Names besides those of a trace, computed from the head's output
+IMPLIED = {
+    "probabilities": Value("probabilities", "head", Source.DERIVED, ("B", "T", "V"), ("head",), "probability"),
+    "loss": Value("loss", "head", Source.DERIVED, ("B", "T"), ("head", IDS), "loss"),
+}
 
 
 def to_array(value: Tensor) -> Array:
@@ -42,13 +48,29 @@ class Recording:
         return self.model.decoder.config
 
     @property
+    def structure(self) -> Structure:
+        return self.trace.structure
+
+    def value(self, name: str) -> Value:
+        """The description of a named value: those of the trace, probabilities and loss."""
+        return IMPLIED[name] if name in IMPLIED else self.structure[name]
+
+    def dimensions(self, name: str) -> Dimensions:
+        """The meaning of each dimension of `stored(name)`."""
+        return dimensions_of(self.value(name), self.structure)
+
+    def module(self, value: Value) -> nn.Module:
+        """The module at whose call a value is found."""
+        return self.model.decoder.get_submodule(value.module)
+
+    @property
     def vocabulary(self) -> int:
         """The number of logits that belong to a token; a head may have more rows than the tokenizer has tokens."""
         return min(self.model.tokenizer.vocab_size, self.config.vocab_size)
 
     def stored(self, name: str) -> Tensor:
         """The value in its own dtype, without the batch row and dimensions that always have size 1."""
-        return one_row(name, self.trace[name])
+        return one_row(self.value(name), self.trace[name])
 
     def array(self, name: str) -> Array:
         """The value in float64."""
@@ -64,9 +86,26 @@ class Recording:
         """A row or one number of a current weight, in float64."""
         return to_array(self.model.decoder.get_parameter(path)[index])
 
-    def is_derived(self, name: str) -> bool:
-        """True for a value that no module returns."""
-        return isinstance(self.trace.catalog.entries.get(name), Derived)
+    def setting(self, value: Value, name: str) -> Any:
+        """An attribute that a value's formula needs of its module. Raises `UsageError` for a module that lacks it."""
+        module = self.module(value)
+        try:
+            return getattr(module, name)
+        except AttributeError:
+            kind = type(module).__name__
+            raise UsageError(
+                f"{value.module} is a {kind}, which declares the formula '{value.formula}' and lacks its '{name}'"
+            ) from None
+
+    def weight_path(self, value: Value) -> str:
+        """The path of the weight that a value's module multiplies with, which may belong to another module."""
+        weight = self.setting(value, "weight")
+        paths = (path for path, parameter in self.model.decoder.named_parameters() if parameter is weight)
+        path = next(paths, None)
+        if path is None:
+            kind = type(self.module(value)).__name__
+            raise UsageError(f"{value.module} is a {kind}, whose weight is not a parameter and cannot be shown")
+        return path
 
     def token(self, position: int) -> str:
         """The token at a position, in quotes."""
@@ -102,37 +141,31 @@ def check_steady(model: LanguageModel) -> None:
 
 @dataclass(frozen=True)
 class TracedScalar:
-    """One number of a named value: the name, the index counted from 0, and the module whose call the value is from."""
+    """One number of a value, at an index counted from 0."""
 
-    name: str
+    value: Value
     index: tuple[int, ...]
-    module: nn.Module
 
     @property
-    def parent(self) -> str:
-        """The name without its last segment."""
-        return self.name.rpartition(".")[0]
+    def name(self) -> str:
+        return self.value.name
 
-
-def locate(name: str, index: tuple[int, ...], recording: Recording) -> TracedScalar:
-    """The scalar at an index, with the module that has its name or the longest prefix of it."""
-    modules = dict(recording.model.decoder.named_modules())
-    owner = name
-    while owner not in modules:
-        owner = owner.rpartition(".")[0]
-    return TracedScalar(name, index, modules[owner])
+    @property
+    def source(self) -> str:
+        """The name of the first value that it is computed from."""
+        return self.value.reads[0]
 
 
 def meanings(recording: Recording, name: str, index: tuple[int, ...]) -> list[str]:
     """The meaning of each entry of an index: `head 1`, `query 3 ' of'`."""
     return [
         f"{meaning} {entry}{_named(recording, meaning, entry)}"
-        for meaning, entry in zip(dimensions_of(name), index, strict=True)
+        for meaning, entry in zip(recording.dimensions(name), index, strict=True)
     ]
 
 
 def _named(recording: Recording, meaning: str, entry: int) -> str:
-    if meaning in POSITIONS:
+    if meaning in POSITIONS_OF_TEXT:
         return f" {recording.token(entry)}"
     return f" {recording.named(entry)}" if meaning == "token" else ""
 

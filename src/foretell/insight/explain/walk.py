@@ -14,22 +14,18 @@ from torch import Tensor
 
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.explain.explain_output import losses
-from foretell.insight.explain.flow import stream_into
 from foretell.insight.explain.recording import Recording, record
 from foretell.insight.explain.steps import plain
 from foretell.insight.explain.walk_matrices import last_matrices, layer_matrices
-from foretell.insight.points import trace_names
+from foretell.insight.layers import updates_of, weights_of
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel, TokenProbability
+from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
 
 SMALL_WIDTH = 8  # up to this width the vectors themselves are shown
 ANSWERS, LAYER_ANSWERS = 5, 2  # top tokens shown of the text and per layer
-SELECTED = (  # recorded of a larger model
-    *("embed", "head", "trunk.blocks.*", "trunk.blocks.*.attention", "trunk.blocks.*.feedforward"),
-    "trunk.blocks.*.attention.core.weights",
-)
 EDGE = 8  # tokens shown from the beginning and the end of a long text
 LINE = 68
 HARD_SPACE = "\N{NO-BREAK SPACE}"
@@ -97,32 +93,36 @@ def walk(model: LanguageModel, text: str) -> Walk:
     last = recording.stored("head")[-1]
     token_losses = losses(recording)[:-1].tolist()
     answers = answers_of(recording, last, ANSWERS)
-    return Walk(recording, layers, size_of(recording, stream_into(len(layers))), answers, tuple(token_losses))
+    return Walk(recording, layers, size_of(recording, recording.structure.stream[-1]), answers, tuple(token_losses))
 
 
 def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
     """The most probable tokens of logits (V,)."""
-    return recording.model.top_tokens(logits[: recording.vocabulary].cpu().double().log_softmax(-1), top)
+    return recording.model.top_tokens(recording.model.log_probabilities(logits.cpu()), top)
 
 
 def selection(model: LanguageModel) -> list[str]:
     """The names to record: all of them for a small model."""
-    if model.decoder.config.width <= SMALL_WIDTH:
-        return ["**"]
-    return [glob for glob in SELECTED if model.decoder.config.feedforward != "none" or "feedforward" not in glob]
+    decoder, structure = model.decoder, model_structure(model.decoder)
+    layers = range(decoder.config.num_layers)
+    weights = [weights_of(decoder, structure, layer).name for layer in layers]
+    updates = [update.reads[1] for layer in layers for update in updates_of(decoder, structure, layer)]
+    return ["**"] if decoder.config.width <= SMALL_WIDTH else ["head", *structure.stream, *weights, *updates]
 
 
 def walk_layer(recording: Recording, layer: int) -> LayerWalk:
     """The walk of one layer."""
-    block, has_feedforward = f"trunk.blocks.{layer}", recording.config.feedforward != "none"
-    after = lens_logits(recording.model.decoder, recording.stored(block)[-1])
+    decoder, structure = recording.model.decoder, recording.structure
+    before, after = structure.stream[layer : layer + 2]
+    sizes = [size_of(recording, update.reads[1]) for update in updates_of(decoder, structure, layer)]
+    weights = weights_of(decoder, structure, layer).name
     return LayerWalk(
         layer=layer,
-        stream=size_of(recording, stream_into(layer)),
-        attention=size_of(recording, f"{block}.attention"),
-        feedforward=size_of(recording, f"{block}.feedforward") if has_feedforward else None,
-        sights=sights_of(recording.stored(f"{block}.attention.core.weights")[:, -1]),
-        answers=answers_of(recording, after, LAYER_ANSWERS),
+        stream=size_of(recording, before),
+        attention=sizes[0],
+        feedforward=sizes[1] if len(sizes) > 1 else None,
+        sights=sights_of(recording.stored(weights)[:, -1]),
+        answers=answers_of(recording, lens_logits(decoder, recording.stored(after)[-1]), LAYER_ANSWERS),
     )
 
 
@@ -142,7 +142,7 @@ def size_of(recording: Recording, name: str) -> float:
 
 def every_value(recording: Recording) -> dict[str, Any]:
     """All named values as nested lists."""
-    return {name: recording.array(name).tolist() for name in trace_names(recording.model)}
+    return {name: recording.array(name).tolist() for name in recording.structure.names}
 
 
 def walk_document(walk: Walk) -> DocumentSection:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from torch import nn
-
 from foretell.insight.explain.explain_output import probabilities
-from foretell.insight.explain.flow import stream_into
 from foretell.insight.explain.recording import Array, Recording, to_array
+from foretell.insight.layers import UPDATES, stream_path
+from foretell.model.structure import Value
 from foretell.typesetting.document import DocumentSection, Formula, Part
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
 
@@ -16,21 +15,37 @@ DIGITS, WIDE = 4, 6  # wider matrices have one digit less, so that eight columns
 
 def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
     """The matrices of one layer, from its input stream to its output stream."""
-    block = f"trunk.blocks.{layer}"
-    config = recording.config
-    parts: list[Part] = [shown(recording, stream_into(layer), Symbol("X"), "the stream, one row per token")]
-    if config.norm_placement == "pre":
-        parts += after_norm(recording, f"{block}.attention_norm", "X")
-    for head in range(config.num_heads):
-        parts += head_matrices(recording, f"{block}.attention.core", head)
-    parts.append(shown(recording, f"{block}.attention", Symbol("U"), "the output of attention, all heads together"))
-    parts += after_sublayer(recording, f"{block}.attention", "X′", "U")
-    if config.feedforward != "none":
-        if config.norm_placement == "pre":
-            parts += after_norm(recording, f"{block}.feedforward_norm", "X′")
-        parts.append(shown(recording, f"{block}.feedforward", Symbol("F"), "the output of the feed-forward layer"))
-        parts += after_sublayer(recording, f"{block}.feedforward", "X″", "F")
+    structure = recording.structure
+    stream = "X"
+    parts: list[Part] = [shown(recording, structure.stream[layer], Symbol(stream), "the stream, one row per token")]
+    updates = iter((("U", "X′"), ("F", "X″")))
+    for value in stream_path(structure, layer):
+        if value.formula not in UPDATES:  # a norm after an update
+            parts += after_norm(recording, value.name, stream)
+            continue
+        letter, after = next(updates)
+        parts += update_matrices(recording, layer, value, stream, letter)
+        parts.append(shown(recording, value.name, Symbol(after), f"the stream after {letter}"))
+        stream = after
     return DocumentSection(f"Layer {layer}", parts)
+
+
+def update_matrices(recording: Recording, layer: int, value: Value, stream: str, letter: str) -> list[Part]:
+    """The matrices of one sublayer: the normalized stream that it reads, its heads if it has any, and its output."""
+    structure, block = recording.structure, recording.structure.stream[layer + 1]
+    before, update = value.reads
+    path = [other.name for other in stream_path(structure, layer)]
+    parts: list[Part] = []
+    for name, other in structure.values.items():
+        is_in_block = name == other.module and name.rpartition(".")[0] == block
+        if is_in_block and other.reads == (before,) and name not in path:
+            parts += after_norm(recording, name, stream)
+    cores = structure.with_formula("attention", f"{update}.")
+    for core in cores:
+        for head in range(recording.config.num_heads):
+            parts += head_matrices(recording, core.name, head)
+    note = "the output of attention, all heads together" if cores else "the output of the feed-forward layer"
+    return [*parts, shown(recording, update, Symbol(letter), note)]
 
 
 def last_matrices(recording: Recording) -> DocumentSection:
@@ -77,16 +92,9 @@ def head_matrices(recording: Recording, core: str, head: int) -> list[Part]:
 
 def after_norm(recording: Recording, name: str, read: str) -> list[Part]:
     """The output of a norm; empty if the model has none."""
-    if isinstance(recording.model.decoder.get_submodule(name), nn.Identity):
+    if recording.structure[name].formula == "identity":
         return []
     return [shown(recording, name, Call("norm", Symbol(read)), "")]
-
-
-def after_sublayer(recording: Recording, part: str, stream: str, update: str) -> list[Part]:
-    """The stream after an update, and after the norm if norms come after sublayers."""
-    added = shown(recording, f"{part}_residual", Symbol(stream), f"the stream after {update}")
-    is_post = recording.config.norm_placement == "post"
-    return [added, *(after_norm(recording, f"{part}_norm", stream) if is_post else [])]
 
 
 def shown(recording: Recording, name: str, symbol: Expression, note: str) -> Formula:

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.errors import TokenizerError
+from foretell.insight.attribution.direct_logit_attribution import head_weights
 from foretell.insight.attribution.logit_lens import lens_logits
+from foretell.insight.layers import updates_of, weights_of
 from foretell.insight.page.pack import check_finite, steps
-from foretell.insight.points import trace_names
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
+from foretell.model.structure import Structure, model_structure
 from foretell.text import Tokenizer
 
 TOP = 5  # tokens per reading of the lens
@@ -58,10 +60,17 @@ def _read_stream(decoder: Decoder, stream: Tensor, next_ids: Tensor, vocab_size:
     return [part.cpu().numpy() for part in parts]
 
 
-CORE = "trunk.blocks.{layer}.attention.core"
 LENS_POSITIONS = 256
 TOP_ROWS = 10  # top tokens after the last position whose rows of the head are kept
-FINAL = "trunk"  # the head's input
+
+
+@dataclass(frozen=True)
+class AttentionNames:
+    """The names of one layer's values: a core's queries and keys, and the attention weights."""
+
+    query: str
+    key: str
+    weights: str
 
 
 @dataclass(frozen=True)
@@ -104,10 +113,13 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
     """Run the model once over a text and collect everything that a page can show."""
     decoder, config = model.decoder, model.decoder.config
     ids = model.encode_fitting(text)
-    points = stream_points(config)
+    structure = model_structure(decoder)
+    points = stream_points(decoder, structure)
+    attention = [attention_names(decoder, structure, layer) for layer in range(config.num_layers)]
     vocab_size = model.tokenizer.vocab_size
     batch = torch.tensor([ids], device=model.device)
-    with Trace(decoder, selected_names(model, points)) as trace:
+    embedding = [name for name in ("embed.token", "embed.position") if name in structure.values]
+    with Trace(decoder, selected_names(embedding, attention, points)) as trace:
         final = decoder.hidden(batch)[0]  # (T, D)
     streams = torch.stack([trace[point.name][0] for point in points])  # (P, T, D)
     logits = decoder.head(final[-1:])[0, :vocab_size]  # (V,)
@@ -116,7 +128,6 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
     lens = lens_arrays(decoder, list(streams[lens_points, lens_from:]), batch[0, lens_from + 1 :], vocab_size)
     row_ids = sorted({*lens.ids[-1, :, 0].tolist(), *logits.topk(min(TOP_ROWS, vocab_size)).indices.tolist()})
     rows, biases = head_rows(model, row_ids)
-    layers = range(config.num_layers)
     return TracedPass(
         config=config,
         name=model.name,
@@ -124,13 +135,16 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
         ids=ids,
         pieces=[model.tokenizer.text_of(token_id) for token_id in ids],
         vocabulary=[token_text(model.tokenizer, token_id) for token_id in range(vocab_size)],
-        attention=[visible_weights(trace, layer, batch, config.windows[layer]) for layer in layers],
-        queries=[array(trace[f"{CORE.format(layer=layer)}.query"][0]) for layer in layers],
-        keys=[array(trace[f"{CORE.format(layer=layer)}.key"][0]) for layer in layers],
+        attention=[
+            visible_weights(trace, names.weights, batch, window)
+            for names, window in zip(attention, config.windows, strict=True)
+        ],
+        queries=[array(trace[names.query][0]) for names in attention],
+        keys=[array(trace[names.key][0]) for names in attention],
         points=points,
         streams=array(streams),
         words=array(trace["embed.token"][0]),
-        positions=array(trace["embed.position"].expand(1, -1, -1)[0]) if "embed.position" in trace.selected else None,
+        positions=array(trace["embed.position"].expand(1, -1, -1)[0]) if "embed.position" in embedding else None,
         logits=array(logits),
         lens=lens,
         lens_points=lens_points,
@@ -140,31 +154,37 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
     )
 
 
-def stream_points(config: ModelConfig) -> list[StreamPoint]:
+def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
     """The points of the stream on a page: the embedding, the middle and the end of each block, the last norm."""
-    points = [StreamPoint("embed", "embedding", -1)]
-    for layer in range(config.num_layers):
-        block = f"trunk.blocks.{layer}"
-        if config.feedforward != "none" or config.norm_placement == "post":
-            points.append(StreamPoint(f"{block}.attention_residual", f"layer {layer}, after attention"))
+    start, *blocks = structure.stream
+    points = [StreamPoint(start, "embedding", -1)]
+    for layer, block in enumerate(blocks):
+        first = updates_of(decoder, structure, layer)[0]
+        if structure[block].reads[0] != first.name:
+            points.append(StreamPoint(first.name, f"layer {layer}, after {first.reads[1].rpartition('.')[2]}"))
         points.append(StreamPoint(block, f"after layer {layer}", layer))
-    if config.norm_placement == "pre" and config.norm != "none":
-        points.append(StreamPoint(FINAL, "after the last norm"))
+    (final,) = structure["head"].reads
+    if structure.origin(final) != structure.origin(blocks[-1]):
+        points.append(StreamPoint(final, "after the last norm"))
     return points
 
 
-def selected_names(model: LanguageModel, points: list[StreamPoint]) -> list[str]:
+def attention_names(decoder: Decoder, structure: Structure, layer: int) -> AttentionNames:
+    """The names of a layer's attention. Raises the error of `weights_of`."""
+    weights = weights_of(decoder, structure, layer)
+    core = structure.with_formula("attention", f"{structure.stream[layer + 1]}.")[0]
+    query, key, *_ = core.reads
+    return AttentionNames(query, key, weights.name)
+
+
+def selected_names(embedding: list[str], attention: list[AttentionNames], points: list[StreamPoint]) -> list[str]:
     """The names to record."""
-    cores = [CORE.format(layer=layer) for layer in range(model.decoder.config.num_layers)]
-    attention = [f"{core}.{part}" for core in cores for part in ("query", "key", "weights")]
-    known = set(trace_names(model))
-    embedding = [name for name in ("embed.token", "embed.position") if name in known]
-    return [*embedding, *attention, *(point.name for point in points)]
+    cores = [name for names in attention for name in (names.query, names.key, names.weights)]
+    return [*embedding, *cores, *(point.name for point in points)]
 
 
-def visible_weights(trace: Trace, layer: int, batch: Tensor, window: int | None) -> np.ndarray:
+def visible_weights(trace: Trace, name: str, batch: Tensor, window: int | None) -> np.ndarray:
     """The weights (H, N) of a layer's visible (query, key) pairs, row by row, in multiples of 0.0001."""
-    name = f"{CORE.format(layer=layer)}.weights"
     allowed = FreshKVView(batch).mask(window).allowed[0, 0]  # (T, S)
     weights = array(trace[name][0][:, allowed])  # (H, N)
     check_finite(name, weights)
@@ -173,10 +193,8 @@ def visible_weights(trace: Trace, layer: int, batch: Tensor, window: int | None)
 
 def head_rows(model: LanguageModel, row_ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """The rows (R, D) of the head for some tokens, and their biases (R,)."""
-    head, config = model.decoder.head, model.decoder.config
-    weight = model.decoder.embed.token.weight if config.tie_embeddings else head.weight
-    assert isinstance(weight, Tensor)
-    biases = array(head.bias[row_ids]) if isinstance(head.bias, Tensor) else np.zeros(len(row_ids), np.float32)
+    weight, bias = head_weights(model.decoder, model_structure(model.decoder))
+    biases = np.zeros(len(row_ids), np.float32) if bias is None else array(bias[row_ids])
     return array(weight[row_ids]), biases
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from html import escape
 from importlib.resources import files
-from pathlib import Path
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 from urllib.parse import quote
 
@@ -147,7 +147,15 @@ def section_count(traced: TracedPass) -> int:
 
 def document_of(traced: TracedPass, contents: Contents) -> str:
     """The document of a pass with these contents."""
-    return assemble(traced.name, structure_of(traced, contents), contents.sections, contents.rest)
+    return assemble(heading_of(traced.name), structure_of(traced, contents), contents.sections, contents.rest)
+
+
+def heading_of(name: str) -> str:
+    """A model's name; of an absolute path the last part only, since a page is passed on."""
+    for path in (PurePosixPath(name), PureWindowsPath(name)):
+        if path.is_absolute() and path.name:
+            return path.name
+    return name
 
 
 def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
@@ -155,7 +163,7 @@ def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
     config = traced.config
     return {
         "format": FORMAT,
-        "model": traced.name,
+        "model": heading_of(traced.name),
         "text": traced.text,
         "tokens": [{"id": token_id, "text": piece} for token_id, piece in zip(traced.ids, traced.pieces, strict=True)],
         "shape": {

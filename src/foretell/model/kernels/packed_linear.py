@@ -7,17 +7,13 @@ two Zen 4 cores. The packed weights exist next to the others until the generatio
 
 from __future__ import annotations
 
-import copy
-from contextlib import nullcontext
-from typing import Any
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.device import memory_of
 from foretell.model.decoder import Decoder, TiedHead
-from foretell.model.surgery import AnyModule, Surgery, recast, replace
+from foretell.model.surgery import copy_with, recast
 
 MAX_ROWS = 64  # with more rows the arithmetic takes the time, not the reading
 MIN_TOKENS = 32  # packing takes about as long as ten steps
@@ -47,9 +43,6 @@ class PackedLinear(nn.Linear):
     def forward(self, input: Tensor) -> Tensor:
         return self.packed.matmul(input, self.weight, self.bias)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Linear:
-        return unpacked_copy(self, nn.Linear, memo)
-
 
 class PackedTiedHead(TiedHead):
     """`TiedHead` with a packed copy of the weight it shares."""
@@ -58,16 +51,6 @@ class PackedTiedHead(TiedHead):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.packed.matmul(x, self.weight, self.bias)  # (..., V)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> TiedHead:
-        return unpacked_copy(self, TiedHead, memo)
-
-
-def unpacked_copy(layer: nn.Module, kind: type[AnyModule], memo: dict[int, Any]) -> AnyModule:
-    """A deep copy as the plain layer: packed weights have no storage that could be copied, and are the generation's."""
-    plain = recast(layer, kind)
-    del plain.packed
-    return copy.deepcopy(plain, memo)
 
 
 PACKED: dict[type[nn.Module], type[PackedLinear] | type[PackedTiedHead]] = {
@@ -83,13 +66,18 @@ def pack(layer: nn.Module) -> nn.Module:
     return packed
 
 
-def packed_weights(decoder: Decoder, max_tokens: int | None) -> Surgery | nullcontext[None]:
-    """Pack all linear layers while the block runs, if that pays and memory allows it.
+def with_packed_weights(decoder: Decoder, max_tokens: int | None) -> Decoder:
+    """A copy of the decoder whose linear layers are packed, if that pays; else the decoder itself.
 
-    Only plain layers are packed: not subclasses, and not those that a generation at the same time has packed.
+    The copy shares weights and hooks. The decoder is not changed, so that other calls of it at the same time have the
+    same bits as alone. Only plain layers are packed, not subclasses; compiled models are left as they are.
     """
-    layers = [path for path, layer in decoder.named_modules() if type(layer) in PACKED]
-    return replace(decoder, layers, pack) if layers and pays(decoder, max_tokens) else nullcontext()
+    modules = dict(decoder.named_modules())
+    layers = {path: layer for path, layer in modules.items() if type(layer) in PACKED}
+    is_compiled = any(module._compiled_call_impl is not None for module in modules.values())
+    if not layers or is_compiled or not pays(decoder, max_tokens):
+        return decoder
+    return copy_with(decoder, {path: pack(layer) for path, layer in layers.items()})
 
 
 def pays(decoder: Decoder, max_tokens: int | None) -> bool:

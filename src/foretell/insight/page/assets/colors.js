@@ -15,6 +15,7 @@ export const isDark = () => {
 
 export function showTheme() {
   const notify = () => themeListeners.forEach((listener) => listener());
+  printInLight(notify);
   system.addEventListener("change", notify);
   byId("theme").value = "auto"; // some browsers keep the last value when a page is reloaded
   byId("theme").addEventListener("change", (event) => {
@@ -22,6 +23,26 @@ export function showTheme() {
     else document.documentElement.dataset.theme = event.target.value;
     notify();
   });
+}
+
+// Paper is white: maps are painted in light colors while the page is printed.
+function printInLight(notify) {
+  const root = document.documentElement;
+  const print = (isPrinting) => {
+    if (isPrinting === (root.dataset.printing !== undefined)) return;
+    if (isPrinting) root.dataset.printing = root.dataset.theme ?? "";
+    const before = root.dataset.printing;
+    if (isPrinting) root.dataset.theme = "light";
+    else {
+      delete root.dataset.printing;
+      if (before) root.dataset.theme = before;
+      else delete root.dataset.theme;
+    }
+    notify();
+  };
+  addEventListener("beforeprint", () => print(true));
+  addEventListener("afterprint", () => print(false));
+  matchMedia("print").addEventListener("change", (event) => print(event.matches)); // browsers without those events
 }
 
 const STOPS = 256;

@@ -122,7 +122,7 @@ export function strongest(data, layer, head, query) {
   return firstKey(data, layer, query) + best;
 }
 
-// Scores recomputed from queries and keys to four decimals, if the page has them.
+// Scaled attention scores, recomputed from queries and keys to four decimals, if the page has them.
 export const hasOperands = (data, layer) => data.get(`queries.${layer}`) !== undefined;
 
 export function queryVector(data, layer, head, token) {
@@ -138,7 +138,7 @@ export function keyVector(data, layer, head, token) {
 export const dot = (a, b) => a.reduce((sum, value, i) => sum + value * b[i], 0);
 
 // q·k / sqrt(E) for every visible key, from the first.
-export function scores(data, layer, head, token) {
+export function scaledScores(data, layer, head, token) {
   const query = queryVector(data, layer, head, token);
   const first = firstKey(data, layer, token);
   return Array.from({ length: token - first + 1 }, (_, i) => dot(query, keyVector(data, layer, head, first + i)) / Math.sqrt(query.length));

@@ -25,6 +25,9 @@ function dress(element, attributes, children) {
 // A caption whose text stays in sight when the table is scrolled sideways.
 export const caption = (text) => make("caption", {}, make("span", {}, text));
 
+// A cell with a bar for a share from 0 to 1; the full width is 1.
+export const bar = (share) => make("td", { class: "bar", "aria-hidden": "true" }, make("div", {}, make("span", { style: `width:${100 * share}%` })));
+
 export function fill(element, ...children) {
   element.replaceChildren(...children);
   return element;

@@ -4,7 +4,13 @@ export const four = (value) => {
   if (Math.abs(value) < 0.00005) return "0.0000";
   return (Math.abs(value) >= 1e6 ? value.toExponential(3) : value.toFixed(4)).replace("-", "−");
 };
-export const percent = (share) => (share > 0 && share < 0.0005 ? "< 0.1 %" : `${(100 * share).toFixed(1)} %`);
+// A probability: four decimals, and two significant digits if it is small, so that none but 0 is shown as 0.
+export const probability = (value) => {
+  if (value === 0 || value >= 0.001) return value.toFixed(4);
+  return (value >= 0.0001 ? value.toPrecision(2) : value.toExponential(1)).replace("-", "−");
+};
+// A probability that the page stores to four decimals: 0 is shown as what it may be.
+export const storedProbability = (value) => (value === 0 ? "< 0.0001" : value.toFixed(4));
 export const count = (number, noun) => `${number.toLocaleString("en")} ${noun}${number === 1 ? "" : "s"}`;
 
 const MARKS = { "\n": "⏎", "\r": "␍", "\t": "⇥", "\u00a0": "⍽" };

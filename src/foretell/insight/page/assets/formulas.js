@@ -1,7 +1,7 @@
 // Formulas in MathML with the numbers of this pass: embedding, attention weight, logit.
-import { dot, firstKey, hasLens, hasOperands, isKept, isVisible, keyVector, queryVector, readLens, scores, softmax, weight, whyMissing } from "page/data.js";
+import { dot, firstKey, hasLens, hasOperands, isKept, isVisible, keyVector, queryVector, readLens, scaledScores, softmax, weight, whyMissing } from "page/data.js";
 import { byId, fill, make } from "page/dom.js";
-import { four, named, quoted } from "page/format.js";
+import { four, named, quoted, storedProbability } from "page/format.js";
 
 const MATHML = "http://www.w3.org/1998/Math/MathML";
 const VECTOR_NUMBERS = 8; // longer vectors show their first and last numbers
@@ -40,9 +40,21 @@ function products(a, b) {
 
 const spaced = () => { const element = node("mspace"); element.setAttribute("width", "0.7em"); return element; };
 
+// One formula; on a narrow screen it continues on the next line, before a relation or a sum.
 function formula(...parts) {
+  const segments = [[]];
+  parts.forEach((part, i) => {
+    const breaks = part === "+" || (part === "=" && parts.indexOf("=") < i);
+    if (breaks) segments.push([]);
+    segments.at(-1).push(part);
+  });
+  return make("div", { class: "equation" }, ...segments.map(segment));
+}
+
+function segment(parts) {
   const math = node("math", row(...parts));
   math.setAttribute("display", "block");
+  if (parts[0] === "+") math.querySelector("mo").setAttribute("form", "infix"); // with the spaces of a sum
   return math;
 }
 
@@ -53,7 +65,7 @@ export function showFormulas(data, choice) {
 }
 
 const card = (title, ...parts) => make("div", { class: "card formula" }, make("h3", {}, title), ...parts.map((part) => (typeof part === "string" ? make("p", { class: "hint" }, part)
-  : part instanceof MathMLElement ? make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Formula" }, part) : part)));
+  : part.className === "equation" ? make("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": "Formula" }, part) : part)));
 
 function embedding(data, { token }) {
   const title = `The embedding of ${named(data, token)}`;
@@ -89,6 +101,7 @@ function scoreSteps(data, { layer, head, token, key }) {
   const E = query.length, product = dot(query, own);
   const score = below(symbol("s"), row(whole(token), ",", whole(key)));
   return [
+    "The attention score is the product of query and key. Divided by the root of the head’s width E, it is the scaled attention score s. The softmax turns the scaled scores of a row into weights a.",
     formula(below(symbol("q"), whole(token)), "=", vector(query)),
     formula(below(symbol("k"), whole(key)), "=", vector(own)),
     formula(score, "=", fraction(row(below(symbol("q"), whole(token)), "·", below(symbol("k"), whole(key))), root(symbol("E"))), "=",
@@ -98,7 +111,7 @@ function scoreSteps(data, { layer, head, token, key }) {
 
 function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
   const first = firstKey(data, layer, token);
-  const all = scores(data, layer, head, token);
+  const all = scaledScores(data, layer, head, token);
   const { powers, total, largest, shares } = softmax(all);
   const s = below(symbol("s"), row(whole(token), ",", symbol("j")));
   const sum = row(below(symbol("∑"), symbol("j")), above(symbol("e"), row(s, "−", symbol("m"))));
@@ -109,7 +122,7 @@ function softmaxSteps(data, { layer, head, token, key }, name, recorded) {
     make("dl", { class: "compared" },
       make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", { id: "recorded-weight" }, four(recorded))),
       make("div", {}, make("dt", {}, "computed here"), make("dd", { id: "computed-weight" }, four(shares[key - first])))),
-    `m = ${four(largest)} is the largest score of the row; the sum is over ${all.length === 1 ? "one visible key" : `${all.length} visible keys`}. It is computed from vectors to four decimals, so its last digits may differ.`,
+    `m = ${four(largest)} is the largest scaled attention score of the row; the sum is over ${all.length === 1 ? "one visible key" : `${all.length} visible keys`}. The weight is computed from vectors to four decimals, so its last digits may differ.`,
   ];
 }
 
@@ -128,6 +141,6 @@ function logit(data, { token }) {
     formula(words(`logit ${text}`), "=", symbol("h"), "·", below(symbol("w"), words(text)), ...(bias ? ["+", symbol("b")] : []), "=", products(h, w), ...ends, "=", number(dot(h, w) + bias)),
     make("dl", { class: "compared" },
       make("div", {}, make("dt", {}, "recorded in the pass"), make("dd", {}, four(best.logit))),
-      make("div", {}, make("dt", {}, "probability, by softmax over the vocabulary"), make("dd", {}, four(best.probability)))),
+      make("div", {}, make("dt", {}, "probability, by softmax over the vocabulary"), make("dd", {}, storedProbability(best.probability)))),
     "h is the stream after the last layer and norm; w is the token’s row of the head.");
 }

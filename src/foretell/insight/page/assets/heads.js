@@ -7,7 +7,7 @@ import { four, named, short } from "page/format.js";
 // Every head of every layer as a small map. If a text has more tokens than cells, each cell shows its largest weight.
 const THUMB_CELLS = 64; // cells per side of a small map
 // Many heads are drawn small, to leave room for the large map
-const thumbSize = (heads) => Math.round(Math.min(110, Math.max(36, 470 / heads)));
+const thumbSize = (heads) => Math.round(Math.min(100, Math.max(36, 470 / heads)));
 
 export function showGrid(data, choice) {
   const { layers, heads } = data.shape;

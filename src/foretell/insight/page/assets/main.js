@@ -56,7 +56,9 @@ function showFacts(data) {
     count(data.tokens.length, "token"), count(layers, "layer"), `${count(heads, "head")} per layer`,
     `width ${width}`, `vocabulary ${vocabulary.toLocaleString("en")}`,
   ].join(" · ");
-  const sentences = data.cut.length ? data.cut : ["Nothing was left out of this page."];
+  const shown = "This page shows the tokens, the logits after the last one, the residual stream between the layers, queries, keys and attention weights of every head, and the logit lens.";
+  const others = "It does not show value vectors, the numbers inside feed-forward layers and norms, or the model’s weights, except single rows of the embeddings and the head. foretell trace and foretell explain --value show them.";
+  const sentences = [data.cut.length ? `${shown} Of these, some are left out; see below.` : shown, others];
   fill(byId("footer"), make("p", {}, "The numbers are from one forward pass of the model, shown to four decimals. Positions, layers and heads count from 0."),
-    ...sentences.map((sentence) => make("p", { class: data.cut.length ? "cut" : "" }, sentence)));
+    ...sentences.map((sentence) => make("p", {}, sentence)), ...data.cut.map((sentence) => make("p", { class: "cut" }, sentence)));
 }

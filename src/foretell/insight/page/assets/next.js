@@ -1,7 +1,7 @@
 // What comes next: the distribution after the text under temperature, top-k and top-p, and after the chosen token.
 import { hasLens, readLens } from "page/data.js";
-import { byId, caption, fill, make } from "page/dom.js";
-import { count, four, named, quoted, visible } from "page/format.js";
+import { bar, byId, caption, fill, make } from "page/dom.js";
+import { count, named, probability as inDigits, quoted, storedProbability, visible } from "page/format.js";
 
 function sortedIds(logits) {
   const order = Uint32Array.from(logits, (_, i) => i);
@@ -74,17 +74,16 @@ const logScale = (high) => ({
   fromShare: (share) => Math.round(high ** share),
 });
 
-// A table of tokens with their probabilities as bars, scaled to the largest one.
-// rows: [{text, probability, mark}]
-function barTable(title, rows, headings = ["Token", "Probability"]) {
-  const largest = Math.max(...rows.map((row) => row.probability), 1e-9);
+// A table of tokens with their probabilities as bars. A full bar is probability 1 in every table.
+// rows: [{text, probability, mark}]; digits: the probability as text
+function barTable(title, rows, digits) {
   const line = ({ text, probability, mark }) => make("tr", mark ? { class: "marked" } : {},
     make("th", { scope: "row" }, make("bdi", { class: "piece" }, visible(text)), ...(mark ? [make("span", { class: "mark" }, mark)] : [])),
-    make("td", { class: "number" }, four(probability)),
-    make("td", { class: "bar", "aria-hidden": "true" }, make("span", { style: `width:${(100 * probability) / largest}%` })));
+    make("td", { class: "number" }, digits(probability)),
+    bar(probability));
   return make("table", { class: "bars" },
-    caption(title),
-    make("thead", {}, make("tr", {}, ...headings.map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
+    caption(`${title}; a full bar is probability 1`),
+    make("thead", {}, make("tr", {}, ...["Token", "Probability"].map((name, i) => make("th", { scope: "col", class: i ? "number" : "" }, name)), make("td", { "aria-hidden": "true" }))),
     make("tbody", {}, ...rows.map(line)));
 }
 
@@ -101,12 +100,12 @@ export function showNext(data) {
   const update = () => {
     const { kept, probabilities } = distribution(logits, order, settings);
     const rows = Array.from(order.subarray(0, Math.min(SHOWN, kept)), (id, i) => ({ text: data.vocabulary[id], probability: probabilities[i] }));
-    fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${size.toLocaleString("en")}`, rows));
+    fill(byId("next-table"), barTable(`The ${count(rows.length, "most probable token")} of ${size.toLocaleString("en")}`, rows, inDigits));
     let mass = 0;
     for (let i = 0; i < kept; i++) mass += unfiltered[i];
     byId("next-summary").textContent = kept === size
       ? `All ${count(size, "token")} can be sampled.`
-      : `${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters they have ${four(Math.min(1, mass))} of the probability.`;
+      : `${count(kept, "token")} of ${size.toLocaleString("en")} can be sampled; without filters they have ${inDigits(Math.min(1, mass))} of the probability.`;
   };
   const set = (name, read = (value) => value) => (value) => { settings[name] = read(value); update(); };
   const controls = [
@@ -129,9 +128,9 @@ export function showHere(data, choice) {
     const following = position < data.last ? data.tokens[position + 1] : null;
     const rows = top.map((token) => ({ text: data.vocabulary[token.id], probability: token.probability, mark: following?.id === token.id ? "follows" : "" }));
     const words = following
-      ? `The text continues with ${quoted(following.text)}: probability ${four(probability)}, rank ${(rank + 1).toLocaleString("en")}.`
+      ? `The text continues with ${quoted(following.text)}: probability ${storedProbability(probability)}, rank ${(rank + 1).toLocaleString("en")}.`
       : "This is the last token of the text.";
-    fill(byId("here"), make("p", { class: "summary" }, words), barTable(`The ${count(rows.length, "most probable token")}, unfiltered`, rows));
+    fill(byId("here"), make("p", { class: "summary" }, words), barTable(`The ${count(rows.length, "most probable token")}, unfiltered`, rows, storedProbability));
   };
   choice.listen((changed) => changed.has("token") && show());
 }

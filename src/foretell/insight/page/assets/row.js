@@ -1,6 +1,6 @@
 // One row of attention, of the chosen token in the chosen head: as arcs and as a table.
-import { firstKey, hasOperands, isKept, scores, weightRow } from "page/data.js";
-import { byId, caption, draw, fill, make, onWidth } from "page/dom.js";
+import { firstKey, hasOperands, isKept, scaledScores, weightRow } from "page/data.js";
+import { bar, byId, caption, draw, fill, make, onWidth } from "page/dom.js";
 import { four, named, short, visible } from "page/format.js";
 
 // Arcs from the token under the pointer, or the chosen one, to its keys; the width shows the weight.
@@ -87,7 +87,7 @@ function tokenLabels(data, token, pairs, step) {
   });
 }
 
-// The chosen token's row of attention as a table: every visible key with its score and weight.
+// The chosen token's row of attention as a table: every visible key with its scaled attention score and its weight.
 export function showRow(data, choice) {
   let byWeight = true;
   const show = () => {
@@ -103,19 +103,19 @@ export function showRow(data, choice) {
 function rowTable(data, choice, byWeight) {
   const { layer, head, token } = choice;
   const first = firstKey(data, layer, token);
-  const own = hasOperands(data, layer) ? scores(data, layer, head, token) : null;
-  const entries = Array.from(weightRow(data, layer, head, token), (whole, i) => ({ key: first + i, weight: whole / 10000, score: own?.[i] }));
+  const own = hasOperands(data, layer) ? scaledScores(data, layer, head, token) : null;
+  const entries = Array.from(weightRow(data, layer, head, token), (whole, i) => ({ key: first + i, weight: whole / 10000, scaled: own?.[i] }));
   if (byWeight) entries.sort((a, b) => b.weight - a.weight || a.key - b.key);
-  const line = ({ key, weight, score }) => make("tr", { class: key === choice.key ? "chosen" : "" },
+  const line = ({ key, weight, scaled }) => make("tr", { class: key === choice.key ? "chosen" : "" },
     make("td", { class: "number" }, String(key)),
     make("th", { scope: "row" }, make("button", { type: "button", class: "link", onclick: () => choice.set({ key }), "aria-label": `${visible(data.tokens[key].text)}, show its formula` }, make("bdi", { class: "piece" }, visible(data.tokens[key].text)))),
-    ...(own ? [make("td", { class: "number" }, four(score))] : []),
+    ...(own ? [make("td", { class: "number" }, four(scaled))] : []),
     make("td", { class: "number" }, four(weight)),
-    make("td", { class: "bar", "aria-hidden": "true" }, make("span", { style: `width:${100 * weight}%` })));
+    bar(weight));
   const hidden = data.tokens.length - entries.length;
-  const words = `Layer ${layer}, head ${head}: ${entries.length} visible keys${hidden ? `, ${hidden} hidden` : ""}. Click a key to see its formula below.`;
+  const words = `Layer ${layer}, head ${head}: ${entries.length} visible keys${hidden ? `, ${hidden} hidden` : ""}. ${own ? "The scaled score is q·k / √E, before the softmax. " : ""}A full bar is weight 1. Click a key to see its formula below.`;
   return make("table", { class: "bars" }, caption(words),
     make("thead", {}, make("tr", {}, make("th", { scope: "col", class: "number" }, "Key"), make("th", { scope: "col" }, "Token"),
-      ...(own ? [make("th", { scope: "col", class: "number" }, "Score")] : []), make("th", { scope: "col", class: "number" }, "Weight"), make("td", { "aria-hidden": "true" }))),
+      ...(own ? [make("th", { scope: "col", class: "number" }, "Scaled score")] : []), make("th", { scope: "col", class: "number" }, "Weight"), make("td", { "aria-hidden": "true" }))),
     make("tbody", {}, ...entries.map(line)));
 }

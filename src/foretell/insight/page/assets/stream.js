@@ -2,7 +2,7 @@
 import { inkOn, onTheme, signColor, weightColor } from "page/colors.js";
 import { hasLens, readLens, whyMissing } from "page/data.js";
 import { byId, caption, draw, fill, fitCanvas, make, onArrows, onWidth } from "page/dom.js";
-import { four, named, quoted, short, visible } from "page/format.js";
+import { four, named, quoted, short, storedProbability, visible } from "page/format.js";
 
 // The norm of the stream at every point: the chosen token as a line, the range of all tokens as a band.
 const CHART_HEIGHT = 230, LEFT = 46, BOTTOM = 30, TOP = 12, RIGHT = 12;
@@ -71,17 +71,17 @@ function lensTable(data, choice) {
   const next = data.tokens[choice.token + 1];
   const places = data.lensPlaces.map((index) => data.places[index]);
   const cell = ({ id, probability }) => make("td", {
-    style: `background:${weightColor(probability)};color:${inkOn(probability)}`, title: `${visible(data.vocabulary[id])}: ${four(probability)}`,
+    style: `background:${weightColor(probability)};color:${inkOn(probability)}`, title: `${visible(data.vocabulary[id])}: ${storedProbability(probability)}`,
     class: next?.id === id ? "follows" : "",
-  }, make("bdi", {}, short(data.vocabulary[id], 10)), make("small", {}, four(probability)));
+  }, make("bdi", {}, short(data.vocabulary[id], 10)), make("small", {}, storedProbability(probability)));
   const line = (place, index) => {
     const { top, following } = readLens(data, index, choice.token);
     return make("tr", place.layer === choice.layer ? { class: "chosen" } : {},
       make("th", { scope: "row" }, place.label), ...top.map(cell),
-      ...(next ? [make("td", { class: "number" }, four(following))] : []));
+      ...(next ? [make("td", { class: "number" }, storedProbability(following))] : []));
   };
   const ranks = readLens(data, 0, choice.token).top.map((_, i) => make("th", { scope: "col" }, ["top", "2nd", "3rd"][i] ?? `${i + 1}th`));
-  const words = `The last norm and the head applied to the stream at ${quoted(data.tokens[choice.token].text)} after each layer.`
+  const words = `The last norm and the head applied to the stream at ${quoted(data.tokens[choice.token].text)} after each layer: the probability of the next token. Shades as in the attention maps.`
     + (next ? ` Underlined: ${quoted(next.text)}, the next token of the text; its probability is in the last column.` : "");
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Logit lens" },
     make("table", { class: "lens" }, caption(words),
@@ -126,7 +126,7 @@ export function showVectors(data, choice) {
   const paint = () => width && lines.length && paintLines(canvas, lines, width, cursor);
   const show = () => {
     lines = vectorsOf(data, choice.token);
-    byId("vectors-title").textContent = `The vectors of ${named(data, choice.token)}`;
+    byId("vectors-title").textContent = `The stream’s vectors at ${named(data, choice.token)}`;
     strip.hidden = !lines.length;
     if (!lines.length) return fill(reading, whyMissing(data));
     fill(left, ...lines.map((line) => make("span", {}, line.label)));
@@ -182,7 +182,7 @@ function vectorTable(lines) {
   const line = ({ label, values }) => make("tr", {}, make("th", { scope: "row" }, label), ...shown.map((i) => make("td", { class: "number" }, i === null ? "…" : four(values[i]))));
   return make("details", { open: whole || undefined }, make("summary", {}, "As a table"),
     make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Vectors as a table" },
-      make("table", {}, caption(whole ? "Every number." : `The first ${TABLE_ENDS[0]} and the last ${TABLE_ENDS[1]} of ${D} numbers.`),
+      make("table", {}, caption(whole ? "All numbers of each vector." : `The first ${TABLE_ENDS[0]} and the last ${TABLE_ENDS[1]} of ${D} numbers.`),
         make("thead", {}, make("tr", {}, make("th", { scope: "col" }, "Vector"), ...shown.map((i) => make("th", { scope: "col", class: "number" }, i === null ? "…" : String(i))))),
         make("tbody", {}, ...lines.map(line)))));
 }

@@ -48,6 +48,14 @@ export function showTokens(data, choice) {
   holder.addEventListener("pointerleave", () => choice.point(null));
   onArrows(holder, (columns, rows) => choose(choice.token + columns + rows), (first) => choose(first ? 0 : data.last));
 
+  // Before anything has the focus, the arrow keys choose a token, too
+  document.addEventListener("keydown", (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey || document.activeElement !== document.body) return;
+    choice.set({ token: choice.token + by });
+    event.preventDefault();
+  });
+
   const tint = () => {
     const from = choice.shownToken();
     const weights = weightRow(data, choice.layer, choice.head, from);

@@ -1,4 +1,4 @@
-"""Displays of a training: a live bar on a terminal, plain lines elsewhere."""
+"""Displays of a training: a live bar on a terminal, plain lines elsewhere, a picture in a notebook."""
 
 from __future__ import annotations
 
@@ -12,26 +12,24 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from foretell.cli.terminal import messages
 from foretell.session.reporter import Reporter
 
 PLAIN_SECONDS = 5.0  # between plain lines
 LABEL = 12  # columns before the text of a line
 
 
+def standard_error() -> Console:
+    """A console for standard error, without wrapping or highlighting."""
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+
 class PlainReporter(Reporter):
     """A line every few seconds, for files and pipes."""
 
-    def __init__(self, console: Console):
-        self.console = console
+    def __init__(self, console: Console | None = None):
+        self.console = console or standard_error()
         self._printed = 0.0
         self.clock = Remaining()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
         if time.monotonic() - self._printed > PLAIN_SECONDS and seconds > PLAIN_SECONDS:
@@ -52,9 +50,12 @@ class PlainReporter(Reporter):
 class LiveReporter(PlainReporter):
     """A progress bar with the newest figures below all other lines."""
 
-    def __init__(self, console: Console):
+    def __init__(self, console: Console | None = None):
         super().__init__(console)
-        self.live = Live(console=console, refresh_per_second=8, transient=True)
+        # Not redirected: the console writes to sys.stderr itself, and rich would send that back to the console
+        self.live = Live(
+            console=self.console, refresh_per_second=8, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
 
     def __enter__(self) -> Self:
         if self.console.is_terminal:
@@ -100,9 +101,8 @@ class Remaining:
         return f"{clock(elapsed / done * (steps - step))} left"
 
 
-def make_reporter() -> PlainReporter:
-    """The reporter that suits standard error."""
-    console = messages()
+def make_reporter(console: Console) -> PlainReporter:
+    """The reporter that suits a console."""
     return LiveReporter(console) if console.is_terminal else PlainReporter(console)
 
 

@@ -10,10 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.insight import derive
-from foretell.insight.derive import ATTENTION_BOUND
-from foretell.insight.points import trace_names
-from foretell.insight.trace import Trace
+from foretell.insight.staged_attention import ATTENTION_BOUND, mix
+from foretell.insight.trace import Trace, trace_names
 from foretell.model.decoder import Decoder
 
 MakeDecoder = Callable[..., Decoder]
@@ -32,7 +30,7 @@ def traced(decoder: Decoder, ids: Tensor, autocast: bool = False) -> Trace:
 def excess(trace: Trace, core: str, stage: str = "weights") -> float:
     """The difference of the values weighted so and the core's output, as a share of the stated bound."""
     value, output = trace[f"{core}.value"].double(), trace[core]
-    mixed = derive.mix(trace[f"{core}.{stage}"].double(), value)
+    mixed = mix(trace[f"{core}.{stage}"].double(), value)
     largest_score = max(1.0, float(trace[f"{core}.scaled"].abs().max()))
     bound = ATTENTION_BOUND * torch.finfo(output.dtype).eps * float(value.abs().max()) * largest_score
     return float((mixed - output).abs().max()) / bound

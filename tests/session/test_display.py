@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from foretell.cli.training_display import describe, describe_gauges
+from foretell.session.display import describe, describe_gauges
 
 METRICS = {
     "step": 123_456,

@@ -1,0 +1,54 @@
+"""What a layer of a model consists of: its updates of the residual stream, and its attention weights."""
+
+from __future__ import annotations
+
+from foretell.errors import UsageError
+from foretell.model.decoder import Decoder
+from foretell.model.description import UNKNOWN_FORMULA
+from foretell.model.structure import Structure, Value
+
+UPDATES = ("residual", "replacement")  # formulas of values that read the stream and an update of it
+
+
+def stream_path(structure: Structure, layer: int) -> list[Value]:
+    """The values that a layer turns its input stream into, one from the other, in the order of the pass.
+
+    Those are the stream after each update and, with norms after the updates, the output of each norm. A layer whose
+    class declares nothing has none but its own output.
+    """
+    start, name = structure.stream[layer : layer + 2]
+    path = []
+    while name != start and name in structure.values:
+        value = structure[name]
+        if value.formula:
+            path.append(value)
+        name = value.reads[0] if value.reads else start
+    return path[::-1]
+
+
+def updates_of(decoder: Decoder, structure: Structure, layer: int) -> list[Value]:
+    """The values of a layer that add an update to the stream or replace it; they read the stream and the update.
+
+    Raises `UsageError`, naming path and class, if the layer's class does not declare any.
+    """
+    updates = [value for value in stream_path(structure, layer) if value.formula in UPDATES]
+    if not updates:
+        block = structure.stream[layer + 1]
+        kind = type(decoder.get_submodule(block)).__name__
+        raise UsageError(f"{block} is a {kind}, which does not declare what it adds to the residual stream")
+    return updates
+
+
+def weights_of(decoder: Decoder, structure: Structure, layer: int) -> Value:
+    """The attention weights (B, H, T, S) of a layer, before dropout.
+
+    Raises `UsageError`, naming path and class, if no module of the layer declares any.
+    """
+    block = structure.stream[layer + 1]
+    weights = structure.with_formula("attention weight", f"{block}.")
+    if weights:
+        return weights[0]
+    unknown = [value.module for value in structure.with_formula(UNKNOWN_FORMULA, block) if value.reads]
+    path = (*unknown, block)[0]
+    kind = type(decoder.get_submodule(path)).__name__
+    raise UsageError(f"{path} is a {kind}, which declares no attention weights")

@@ -1,0 +1,65 @@
+"""Answers about long texts read the head in chunks of positions, with the same numbers."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
+from foretell.inference.query import next_tokens, score
+from foretell.language_model import LanguageModel
+from foretell.model import logits as logits_module
+from foretell.model.init import make_decoder
+from foretell.model.presets import preset_config
+from foretell.text import train_tokenizer
+
+TEXT = "a text of forty tokens that is read here"
+
+
+@pytest.fixture
+def model() -> LanguageModel:
+    tokenizer = train_tokenizer("bytes", ["any text"])
+    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=64, init="torch")
+    return LanguageModel(make_decoder(config, seed=1).double().eval(), tokenizer)
+
+
+QUESTIONS = {
+    "score": lambda model: score(model, TEXT),
+    "next": lambda model: next_tokens(model, TEXT, 3, list(range(40))),
+    "choice": lambda model: score_rows(model, [ContinuationRow(list(range(1, 30)), 2)]),
+}
+
+
+@pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
+def test_chunks_of_positions_give_the_same_numbers(model, ask, monkeypatch) -> None:
+    whole = ask(model)
+    shapes: list[tuple[int, ...]] = []
+    model.decoder.head.register_forward_hook(lambda _, __, output: shapes.append(tuple(output.shape)))
+    rows = 7
+    limit = rows * model.config.vocab_size
+    monkeypatch.setattr(logits_module.logit_chunks, "__defaults__", (limit,))
+    chunked = ask(model)
+    assert max(shape[-2] for shape in shapes) <= rows
+    assert repr_rounded(chunked) == repr_rounded(whole)
+
+
+def repr_rounded(answer: object) -> list[str]:
+    """The answer's numbers to ten digits, since a product of fewer rows may round differently."""
+    return [f"{value:.10g}" for value in numbers(answer)]
+
+
+def numbers(answer: object) -> list[float]:
+    if isinstance(answer, list):
+        return [number for item in answer for number in numbers(item)]
+    if isinstance(answer, int | float):
+        return [float(answer)]
+    return [number for item in vars(answer).values() for number in numbers(item)] if hasattr(answer, "__dict__") else []
+
+
+def test_the_chunks_are_the_logits(model) -> None:
+    hidden: Tensor = torch.randn(10, model.config.width, dtype=torch.float64)
+    with torch.no_grad():
+        chunks = list(logits_module.logit_chunks(model.decoder, hidden, 3 * model.config.vocab_size))
+        torch.testing.assert_close(torch.cat(chunks), model.decoder.head(hidden))
+    assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]

@@ -1,0 +1,203 @@
+"""Damage to the small files of a run: what decides something is checked, what does not never blocks."""
+
+from __future__ import annotations
+
+import copy
+import errno
+import json
+import logging
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell.errors import CheckpointError, ForetellError, OutputError
+from foretell.loading import load
+from foretell.pretraining.pretrain import pretrain
+from foretell.pretraining.request import Request
+from foretell.runs.run import Run
+from foretell.runs.summary import summarize
+from foretell.session.reporter import Reporter
+
+FROZEN = Path(__file__).parents[1] / "frozen" / "format1" / "run"
+JUNK = (None, True, "x", -1, 1.5, [], [1], {}, {"a": 1}, 10**30)
+
+
+@pytest.fixture
+def old(tmp_path: Path) -> Run:
+    """A run that the first version wrote, whose run.json has no checksum; one of two checkpoints."""
+    shutil.copytree(FROZEN, tmp_path / "run")
+    return Run(tmp_path / "run")
+
+
+@pytest.fixture
+def run(old: Run) -> Run:
+    """The same run with a record as it is written now, and a second, worse checkpoint."""
+    old.replace_record(old.record())
+    return old
+
+
+def resume(run: Run) -> None:
+    pretrain(Request(list, described=[], out=run.directory, device="cpu"), Reporter(), resume=True)
+
+
+def damaged(content: bytes, rng: random.Random) -> bytes:
+    """One byte changed to another printable one."""
+    index = rng.randrange(len(content))
+    other = rng.choice([byte for byte in range(32, 127) if byte != content[index]])
+    return content[:index] + bytes([other]) + content[index + 1 :]
+
+
+def test_a_changed_byte_in_training_json_is_noticed_where_the_best_checkpoint_is_chosen(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = run.checkpoints / "step-000004" / "training.json"
+    content, rng = path.read_bytes(), random.Random(1)
+    for _ in range(40):
+        path.write_bytes(damaged(content, rng))
+        caplog.clear()
+        run.best()
+        assert "training.json is damaged" in caplog.text
+        with pytest.raises(CheckpointError, match=r"training\.json is damaged"):
+            run.best().training()
+
+
+@pytest.mark.parametrize("argument", ["run", "run@last", "run/checkpoints/step-000004"])
+def test_a_checkpoint_without_its_manifest_is_refused(run: Run, argument: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.directory.parent)
+    (run.checkpoints / "step-000004" / "manifest.json").unlink()
+    with pytest.raises(CheckpointError, match=r"manifest\.json is missing"):
+        load(argument, "cpu")
+
+
+def test_a_changed_byte_in_run_json_is_always_noticed(run: Run) -> None:
+    path = run.directory / "run.json"
+    content, rng, record = path.read_bytes(), random.Random(2), run.record()
+    passed = 0
+    for _ in range(200):
+        path.write_bytes(damaged(content, rng))
+        try:
+            assert run.record() == record  # only white space
+            passed += 1
+        except CheckpointError as error:
+            assert "run.json" in str(error)
+    assert passed < 20
+
+
+@pytest.mark.parametrize("key", ["format", "sha256"])
+def test_a_record_that_lost_part_of_its_checksum_is_refused(run: Run, key: str) -> None:
+    path = run.directory / "run.json"
+    path.write_text(path.read_text().replace(f'"{key}"', '"other"'))
+    with pytest.raises(CheckpointError, match="does not match its own SHA-256"):
+        run.record()
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "\x00", '{"threads": "many"}'])
+def test_a_damaged_environment_file_does_not_block_resuming(
+    run: Run, content: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    (run.directory / "environment.json").write_text(content)
+    with caplog.at_level(logging.WARNING):
+        resume(run)
+    assert run.at("last").step == 8
+    assert "environment.json" in caplog.text or content.startswith('{"')
+
+
+def test_metrics_that_were_changed_are_a_warning_when_the_run_is_listed_and_resumed(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    resume(run)
+    path = run.directory / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    lines[1]["loss"] += 1
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    caplog.clear()
+    summarize(run)
+    assert "metrics.jsonl is not as it was written" in caplog.text
+    caplog.clear()
+    resume(run)
+    assert "metrics.jsonl is not as it was written" in caplog.text
+
+
+@pytest.mark.parametrize("line", ['{"step": 1, "loss": "x"}', '{"step": "1"}', "[]", "7", '{"step": 1, "tokens": {}}'])
+def test_a_line_of_metrics_of_another_type_is_an_error_of_one_line(run: Run, line: str) -> None:
+    path = run.directory / "metrics.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged"):
+        summarize(run)
+
+
+def test_a_run_whose_record_is_lost_is_never_advised_to_be_removed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.directory.parent)
+    (run.directory / "run.json").unlink()
+    for action, kind in ((lambda: Run.create(Path("run")), OutputError), (lambda: load("run"), CheckpointError)):
+        with pytest.raises(kind, match=r"--from run/checkpoints/step-000004") as raised:
+            action()
+        assert "remove" not in str(raised.value)
+    assert load("run/checkpoints/step-000004", "cpu").decoder is not None
+
+
+def test_a_marker_that_cannot_be_removed_does_not_block_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """EBUSY, as some network file systems answer."""
+
+    def busy(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.EBUSY, "Device or resource busy")
+
+    monkeypatch.setattr(Path, "unlink", busy)
+    new = Run.create(tmp_path / "new")
+    new.write_record(Run(FROZEN).record(), {})
+    new.clear_leftovers()
+    assert new.record()["size"] == Run(FROZEN).record()["size"]
+    assert "preparing.json: Device or resource busy; it does no harm" in caplog.text
+
+
+# --- a short fuzzer -------------------------------------------------------------------------------------------------
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """The path of every value inside a JSON value."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, inner in items:
+        yield (*path, key)
+        yield from places(inner, (*path, key))
+
+
+def mutants(value: Any, count: int, rng: random.Random) -> Iterator[Any]:
+    """Copies of a JSON value in which one value is another, or missing."""
+    paths = list(places(value))
+    for _ in range(count):
+        changed, path = copy.deepcopy(value), rng.choice(paths)
+        owner = changed
+        for key in path[:-1]:
+            owner = owner[key]
+        if rng.random() < 0.2:
+            del owner[path[-1]]
+        else:
+            owner[path[-1]] = rng.choice(JUNK)
+        yield changed
+
+
+@pytest.mark.parametrize(
+    "name", ["run.json", "environment.json", "checkpoints/step-000004/training.json", "tokens/index.json"]
+)
+def test_values_of_any_type_in_a_json_file_of_a_run_end_in_one_line(
+    old: Run, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first version, whose run.json has no checksum to notice them."""
+    monkeypatch.setattr("foretell.session.session.Session.go", lambda session: None)
+    path = old.directory / name
+    content = json.loads(path.read_text())
+    metrics = (old.directory / "metrics.jsonl").read_bytes()
+    for mutant in mutants(content, 60, random.Random(name)):
+        path.write_text(json.dumps(mutant))
+        for read in (resume, summarize, Run.best):
+            try:
+                read(old)
+            except ForetellError as error:
+                assert "\n" not in str(error)
+            (old.directory / "metrics.jsonl").write_bytes(metrics)
