@@ -52,7 +52,7 @@ def test_weights_that_are_not_finite_are_refused(model, tmp_path, value) -> None
 
 def test_integer_weights_are_refused(model, tmp_path) -> None:
     directory = save_with(model, tmp_path / "bad", 1.0, torch.int32)
-    with pytest.raises(CheckpointError, match="holds int32, which is not a floating-point type"):
+    with pytest.raises(CheckpointError, match="holds I32, which is not a floating-point type"):
         foretell.load(directory)
 
 
