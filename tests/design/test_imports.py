@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -71,6 +72,12 @@ FILES = sorted(SOURCE.rglob("*.py"))
 
 def test_every_package_is_in_the_order():
     assert {package_of(path) for path in FILES} <= set(RANK)
+
+
+def test_the_architecture_page_states_this_order():
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text(encoding="utf-8")
+    block = page.split("## Import order")[1].split("```")[1]
+    assert [set(re.findall(r"\w+", layer)) for layer in block.split("<")] == LAYERS[:-1]
 
 
 def test_imports_follow_the_order():
