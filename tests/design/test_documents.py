@@ -134,3 +134,15 @@ def test_the_page_of_a_package_names_its_files(package):
     verbs = {f"{verb}.py" for verb in (*VERBS, "tokenizer")} if package.name == "cli" else set()  # a file per verb
     files = {path.name for path in package.rglob("*.py")} - verbs - {"__init__.py"}
     assert [name for name in files if f"`{name}`" not in text and not re.search(rf"/{name}\b", text)] == []
+
+
+def test_the_places_in_the_architecture_page_exist():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.split("## Where to add")[1].split("## On disk")[0]
+    places = re.findall(r"`([\w/]+\.py)`(?::| and)? ?((?:`\w+`(?: and )?)*)", table)
+    assert len(places) > 15
+    for name, symbols in places:
+        if name != "cli/VERB.py":
+            path = ROOT / name if name.startswith("tests/") else ROOT / "src" / "foretell" / name
+            text = path.read_text(encoding="utf-8")
+            assert all(symbol in text for symbol in re.findall(r"\w+", symbols.replace("and", ""))), (name, symbols)
