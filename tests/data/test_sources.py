@@ -16,9 +16,9 @@ import sys
 import time
 from collections.abc import Generator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
+import zstandard
 
 from foretell.data.documents import TextDocument
 from foretell.data.sources import DocumentReader, read_documents
@@ -544,11 +544,23 @@ def test_a_small_file_that_expands_beyond_the_bounds_is_refused(tmp_path: Path, 
         list(read_documents([tmp_path / "a.txt.gz"]))
 
 
-def test_zstd_is_read_or_its_package_is_named(tmp_path: Path, monkeypatch) -> None:
+def test_zstd_is_read_line_by_line(tmp_path: Path) -> None:
+    text = "".join(f"line {index} of a text\n" for index in range(5000))
+    write(tmp_path / "a.txt.zst", zstandard.compress(text.encode()))
+    assert read(tmp_path / "a.txt.zst")[0] == [text]
+    write(tmp_path / "b.jsonl.zst", zstandard.compress(b'{"text": "one"}\n{"text": "two"}\n'))
+    assert read(tmp_path / "b.jsonl.zst")[0] == ["one", "two"]
+
+
+def test_damaged_zstd_is_one_line(tmp_path: Path) -> None:
+    write(tmp_path / "a.txt.zst", zstandard.compress(b"text" * 1000)[:-9])
+    with pytest.raises(DataError, match="damaged, cut short or not compressed this way"):
+        list(read_documents([tmp_path / "a.txt.zst"]))
+
+
+def test_without_its_package_zstd_is_refused_by_name(tmp_path: Path, monkeypatch) -> None:
     write(tmp_path / "a.txt.zst", b"x")
     for module in ("compression.zstd", "zstandard"):
         monkeypatch.setitem(sys.modules, module, None)
-    with pytest.raises(DataError, match="pip install zstandard, or decompress it: zstd -d a.txt.zst"):
+    with pytest.raises(DataError, match=r"pip install 'foretell\[data\]', or decompress it: zstd -d a.txt.zst"):
         list(read_documents([tmp_path / "a.txt.zst"]))
-    monkeypatch.setitem(sys.modules, "zstandard", SimpleNamespace(open=lambda path, mode: io.BytesIO(b"text")))
-    assert read(tmp_path / "a.txt.zst")[0] == ["text"]

@@ -5,10 +5,11 @@ from __future__ import annotations
 import bz2
 import gzip
 import importlib
+import io
 import lzma
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,6 +18,7 @@ from foretell.errors import DataError
 LONGEST_LINE = 2**26  # bytes
 LARGEST_TEXT = 2**28  # bytes of a file that is one text; it is held in memory
 READ_AT_A_TIME = 2**20  # bytes
+HEADER_BYTES = 18  # the longest header of a zstd frame
 
 
 class DecompressedLines:
@@ -59,12 +61,47 @@ def open_compressed(path: Path, is_one_text: bool) -> Iterator[DecompressedLines
 
 def open_zstd(path: Path) -> Any:
     """The decompressed content of a zstd file, by Python's own module (3.14) or the package zstandard."""
-    for name in ("compression.zstd", "zstandard"):
+    with suppress(ModuleNotFoundError):
+        return importlib.import_module("compression.zstd").open(path, "rb")
+    try:
+        return io.BufferedReader(ZstdReader(path, importlib.import_module("zstandard")))
+    except ModuleNotFoundError:
+        advice = f"pip install 'foretell[data]', or decompress it: zstd -d {path.name}"
+        raise DataError(f"{path}: zstd needs a package: {advice}") from None
+
+
+class ZstdReader(io.RawIOBase):
+    """A zstd file by the package zstandard, whose own reader has no `readline` and takes a cut file for a whole one.
+
+    A cut file is found by the size that its first frame states, as those of the program zstd do.
+    """
+
+    def __init__(self, path: Path, zstandard: Any):
+        self.file = path.open("rb")
         try:
-            return importlib.import_module(name).open(path, "rb")
-        except ModuleNotFoundError:
-            continue
-    raise DataError(f"{path}: zstd needs a package: pip install zstandard, or decompress it: zstd -d {path.name}")
+            self.stated_size = zstandard.frame_content_size(self.file.read(HEADER_BYTES))  # -1: not stated
+        except zstandard.ZstdError as error:
+            raise EOFError(str(error)) from error
+        self.file.seek(0)
+        self.reader, self.error = zstandard.open(self.file, "rb"), zstandard.ZstdError
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count = self.reader.readinto(buffer)
+        except self.error as error:
+            raise EOFError(str(error)) from error
+        self.count += count
+        if not count and self.count < self.stated_size:
+            raise EOFError(f"it ends after {self.count:,} of {self.stated_size:,} bytes")
+        return count
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
 
 
 COMPRESSIONS: dict[str, Callable[[Path], Any]] = {
