@@ -9,7 +9,7 @@ import pytest
 
 import foretell
 from foretell.errors import ConfigError
-from foretell.loading import default_run_directory
+from foretell.finding import default_run_directory
 from foretell.runs.run import Run
 
 TEXT = "The cat sat on the mat. The dog sat on the log.\n" * 60

@@ -15,8 +15,9 @@ from foretell.convert.export import write_huggingface
 from foretell.convert.families import choose_family
 from foretell.errors import CheckpointError, ForetellError
 from foretell.files import JSON_LIMIT, TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_json
+from foretell.finding import find_tokenizer
 from foretell.language_model import LanguageModel, save_model
-from foretell.loading import find_tokenizer, load
+from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.safetensors_reader import read_header, read_tensor
 from foretell.text import train_tokenizer

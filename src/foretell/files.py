@@ -19,6 +19,9 @@ from typing import Any, BinaryIO
 
 from foretell.errors import CheckpointError, ForetellError, OutputError
 
+# A saved model: its files, and what its config.json says it is
+WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
+MODEL_TYPE = "foretell"
 TEMPORARY = ".tmp-"
 REPLACED = ".replaced"  # after the name of a directory that is being replaced
 

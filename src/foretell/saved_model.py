@@ -25,15 +25,13 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_mean
-from foretell.files import read_json, write_json
+from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json, write_json
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights, weight_shapes
 from foretell.safetensors_reader import StoredTensor, check_header, open_by_library, read_header, read_tensor
 from foretell.text import Tokenizer, load_tokenizer
 
-WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
 HEADER_LIMIT = 2**23  # bytes; the optimizer's file of a model with 1,000 layers has about 5 million
-MODEL_TYPE = "foretell"
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 DECODER, TOKENIZER = "decoder", "tokenizer"  # the parts of format 1
 ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference

@@ -25,6 +25,7 @@ LAYERS = [
     {"generation", "runs"},
     {"insight", "training", "evaluation"},
     {"convert"},
+    {"finding"},
     {"loading"},
     {"inference"},
     {"session"},

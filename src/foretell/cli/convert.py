@@ -39,7 +39,7 @@ def convert(
     from foretell.convert.families import find_family
     from foretell.convert.huggingface import stored_dtype
     from foretell.convert.parity import check_target
-    from foretell.loading import find_model
+    from foretell.finding import find_model
 
     exporter = EXPORTERS[to]
     check_target(target)

@@ -25,7 +25,7 @@ def tokenize(
     becomes a special token.
     """
     text = read_text(text, file)
-    from foretell.loading import find_tokenizer
+    from foretell.finding import find_tokenizer
 
     tokenizer = find_tokenizer(model)
     for line in tokenizer.notes:

@@ -108,7 +108,7 @@ def train(
     out = out or default_out(data, resume == "auto")
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
-    from foretell.loading import find_tokenizer
+    from foretell.finding import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.request import Request, load_start
     from foretell.session.display import make_reporter

@@ -8,8 +8,9 @@ from typing import Any
 
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
+from foretell.finding import default_run_directory
 from foretell.language_model import LanguageModel
-from foretell.loading import default_run_directory, load
+from foretell.loading import load
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import Request, load_start
 from foretell.pretraining.tokens import make_source

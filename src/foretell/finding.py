@@ -1,0 +1,98 @@
+"""Find what a MODEL argument names: a path, a run, the model in the package, or one of the Hub. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+
+from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
+from foretell.errors import CheckpointError, did_you_mean
+from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS
+from foretell.runs.find import RUNS
+from foretell.runs.run import Run, and_advice, is_run
+from foretell.text import Tokenizer, load_tokenizer
+
+SHIPPED = ("primer",)
+PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
+HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def find_model(argument: str) -> Path:
+    """The directory with the model's files."""
+    name, at, which = argument.rpartition("@")
+    readings = ((argument, "best"), (name, which)) if at else ((argument, "best"),)
+    for candidate, checkpoint in ((home / path, which) for home in (Path(), RUNS) for path, which in readings):
+        if is_run(candidate):
+            return Run(candidate).at(checkpoint).directory
+        if _exists(candidate / CONFIG):
+            if checkpoint != "best":
+                raise CheckpointError(f"{candidate} is a saved model and has no checkpoints; leave out @{checkpoint}")
+            return candidate
+    if argument in SHIPPED:
+        return Path(str(files("foretell") / argument))
+    if argument.startswith(PREFIX):
+        return fetch_model(argument)
+    if _exists(Path(argument)):
+        check_not_a_file(Path(argument))
+        raise CheckpointError(
+            f"{argument} is neither a run (run.json) nor a saved model (config.json){and_advice(Path(argument))}"
+        )
+    raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
+
+
+def check_not_a_file(path: Path) -> None:
+    """Say what a single file is and what to name instead of it; a model is a folder."""
+    if path.is_dir():
+        return
+    folder = path.parent if path.parent != Path() else "."
+    has_config = _exists(path.parent / CONFIG)
+    if path.suffix == ".gguf":
+        advice = "a GGUF file, which foretell writes and does not read; name the model that it was made from"
+    elif path.suffix in PICKLED:
+        advice = f"a pickle, which can run any code when it is opened; name a folder with {WEIGHTS} of the same model"
+    elif path.suffix in (".safetensors", ".json") and (has_config or is_run(path.parent)):
+        advice = f"one file of a model; name its folder, {folder}"
+    elif path.suffix == ".safetensors":
+        advice = f"weights alone; name a folder that has {CONFIG} and {TOKENIZER_FILE} next to them"
+    else:
+        advice = "a file; a model is a folder, the name of a run, or hub:owner/name"
+    raise CheckpointError(f"{path} is {advice}")
+
+
+def find_tokenizer(argument: str) -> Tokenizer:
+    """The tokenizer of a model, or one that is alone: a tokenizer.json, or a folder with vocab.json and merges.txt."""
+    path = Path(argument)
+    if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
+        return load_tokenizer(os.path.realpath(path))  # a link that the user names leads where they want
+    if argument.startswith(PREFIX):
+        return load_tokenizer(fetch_tokenizer(argument))
+    return load_tokenizer(find_model(argument))
+
+
+def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:
+    """runs/NAME, named after the first of the data; unless `resume`, a number is added to a name that is taken."""
+    first = (
+        "reference" if not data else "stdin" if str(data[0]) == "-" else Path(os.path.realpath(data[0])).stem or "run"
+    )
+    path, number = RUNS / first, 2
+    while not resume and path.exists():
+        path, number = RUNS / f"{first}-{number}", number + 1
+    return path
+
+
+def _suggest(name: str, shipped: tuple[str, ...] = SHIPPED) -> str:
+    if HUB_NAME.fullmatch(name) and not name.startswith("runs/") and shipped:
+        return f"; if it is on the Hub, write {PREFIX}{name}"
+    runs = [path.name for path in RUNS.iterdir() if is_run(path)] if _exists(RUNS) else []
+    near = did_you_mean(name.removeprefix("runs/"), [*runs, *shipped])
+    return near or f"; there is {', '.join([*sorted(runs), *shipped]) or 'none in ./runs'}"
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a name that no file can have
+        return False
