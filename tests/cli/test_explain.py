@@ -41,18 +41,16 @@ def test_the_textbook_stands_beside_the_model(foretell, trained):
 
 
 def test_a_broken_bound_is_a_failure(foretell, trained, monkeypatch):
-    monkeypatch.setattr(textbook_check, "decoder_forward", shifted(textbook_check.decoder_forward))
+    monkeypatch.setattr(textbook_check, "unembed", shifted(textbook_check.unembed))
     outcome = foretell("explain", trained, "The cat", "--check")
     assert outcome.code == 1
     assert "BROKEN" in outcome.out
     assert "does NOT compute" in outcome.last_line
 
 
-def shifted(forward):
-    def wrong(config, weights, ids):
-        logits = forward(config, weights, ids)
-        logits[-1, 0] += 0.1
-        return logits
+def shifted(unembed):
+    def wrong(config, model, x):
+        return unembed(config, model, x) + 1.0
 
     return wrong
 

@@ -43,6 +43,12 @@ def decoder_forward(config: ModelConfig, weights: Mapping[str, Matrix], ids: Seq
         ContextLengthError: there are more ids than the context holds.
         UsageError: there are no ids, or one is outside the vocabulary.
     """
+    model, stream = ModuleWeights(weights), decoder_stream(config, weights, ids)
+    return np.stack([unembed(config, model, x) for x in stream])  # (T, V)
+
+
+def decoder_stream(config: ModelConfig, weights: Mapping[str, Matrix], ids: Sequence[int]) -> list[Vector]:
+    """The vectors (D,) that the head reads, one for each of ids (T,); arguments and errors as of `decoder_forward`."""
     check_ids(config, ids)
     check_weights(config, weights)
     model = ModuleWeights(weights)
@@ -51,7 +57,7 @@ def decoder_forward(config: ModelConfig, weights: Mapping[str, Matrix], ids: Seq
         stream = block(config, layer, model / f"trunk.blocks.{layer}", stream)
     if config.norm_placement == "pre":
         stream = normalise_stream(config, model / "trunk.norm", stream)
-    return np.stack([unembed(config, model, x) for x in stream])  # (T, V)
+    return list(stream)
 
 
 def check_ids(config: ModelConfig, ids: Sequence[int]) -> None:

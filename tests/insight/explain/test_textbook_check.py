@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from foretell.errors import UsageError
+from foretell.insight.explain import textbook_check
 from foretell.insight.explain.textbook_check import check
 from foretell.insight.trace import Trace
 
@@ -41,6 +42,16 @@ def test_a_model_with_another_epsilon_breaks_the_bound(make_model):
     assert [difference.holds for difference in outcome.differences] == [False, False]
     assert "BROKEN" in str(outcome)
     assert "NOT" in outcome.verdict
+
+
+@pytest.mark.parametrize("name", ["gpt2", "smallest"])
+def test_positions_compared_a_few_at_a_time_give_the_same_result(make_model, name, monkeypatch):
+    whole = check(make_model(name), TEXT)
+    monkeypatch.setattr(textbook_check, "LOGITS_AT_ONCE", 1)
+    parts = check(make_model(name), TEXT)
+    largest = [difference.largest for difference in whole.differences]
+    assert [difference.largest for difference in parts.differences] == pytest.approx(largest, abs=1e-6)
+    assert [token.id for token in parts.tokens] == [token.id for token in whole.tokens]
 
 
 def test_nan_logits_break_the_bound(make_model):

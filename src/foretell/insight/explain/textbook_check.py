@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 from torch.func import functional_call
 
 from foretell.insight.explain.recording import Array, check_steady, to_array
 from foretell.insight.explain.steps import plain
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
-from foretell.textbook.family import decoder_forward
+from foretell.model.decoder import Decoder
+from foretell.textbook.family import decoder_stream, unembed
+from foretell.textbook.family_weights import ModuleWeights
 from foretell.textbook.vectors import softmax
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
@@ -21,6 +24,7 @@ from foretell.typesetting.notebook import Shown
 # As shares of the largest logit; bfloat16 has no bound. tests/textbook measures the actual differences
 BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-3}
 SHOWN = 5
+LOGITS_AT_ONCE = 2**22  # elements: 32 MiB in float64
 
 
 @dataclass(frozen=True)
@@ -109,47 +113,88 @@ def bound_words(difference: LogitDifference) -> tuple[str, str]:
     return f"{difference.bound:.0e}", "kept" if difference.holds else "BROKEN"
 
 
+@torch.no_grad()
 def check(model: LanguageModel, text: str) -> TextbookCheck:
     """Run a text through the textbook's decoder and through the model, and compare all logits.
 
-    The model runs as it is and once more with its weights in float64. Raises `UsageError` for an empty text.
+    The model runs as it is and once more with its weights in float64. Logits are made and compared a few positions at a
+    time. Raises `UsageError` for an empty text.
     """
     ids = model.encode_fitting(text)
     check_steady(model)
     weights = {path: to_array(weight) for path, weight in model.decoder.named_parameters()}
-    textbook = decoder_forward(model.decoder.config, weights, ids)  # (T, V)
-    logits = {model.dtype: model_logits(model, ids), torch.float64: logits_in_float64(model, ids)}
-    differences = tuple(compare(dtype, own, textbook) for dtype, own in logits.items())
-    named = {name_of(dtype): own for dtype, own in logits.items()}
-    return TextbookCheck(text, len(ids), top_tokens(model, textbook, named), differences)
+    stream = decoder_stream(model.config, weights, ids)  # T vectors (D,)
+    count = max(1, LOGITS_AT_ONCE // model.config.vocab_size)  # positions at a time
+    passes = [ModelPass(model, dtype, ids) for dtype in dict.fromkeys((model.dtype, torch.float64))]
+    scale = 0.0
+    textbook = np.empty((0, 0))
+    for start in range(0, len(ids), count):
+        part = stream[start : start + count]
+        textbook = np.stack([unembed(model.config, ModuleWeights(weights), x) for x in part])  # (n, V)
+        scale = float(np.maximum(scale, np.abs(textbook).max()))  # NaN stays
+        for model_pass in passes:
+            model_pass.compare(slice(start, start + count), textbook)
+    last = {name_of(model_pass.dtype): model_pass.last_logits for model_pass in passes}
+    differences = tuple(difference(model_pass.dtype, model_pass.largest, scale) for model_pass in passes)
+    return TextbookCheck(text, len(ids), top_tokens(model, textbook[-1], last), differences)
 
 
-@torch.no_grad()
-def model_logits(model: LanguageModel, ids: list[int]) -> Array:
-    """The model's own logits, (T, V)."""
-    return to_array(model.decoder(torch.tensor([ids], device=model.device))[0])
+class ModelPass:
+    """A pass of the model's own modules over ids (T,) with weights in one dtype, compared part by part.
+
+    largest: the largest difference from the textbook's logits so far. last_logits: (V,) of the last position compared.
+    """
+
+    def __init__(self, model: LanguageModel, dtype: torch.dtype, ids: list[int]):
+        self.decoder, self.dtype, self.largest = model.decoder, dtype, 0.0
+        device = model.device if dtype == model.dtype else torch.device("cpu")
+        self.weights = {
+            f"decoder.{path}": weight.detach().to(device, dtype) for path, weight in model.decoder.named_parameters()
+        }
+        rows = torch.tensor([ids], device=device)
+        self.hidden = functional_call(HiddenOf(model.decoder), self.weights, (rows,))[0]  # (T, D)
+        self.last_logits: Array = np.empty(0)
+
+    def compare(self, positions: slice, textbook: Array) -> None:
+        """Compare the logits of some positions with the textbook's (n, V)."""
+        hidden = self.hidden[positions]
+        logits = to_array(functional_call(HeadOf(self.decoder), self.weights, (hidden,)))  # (n, V)
+        self.largest = float(np.maximum(self.largest, np.abs(logits - textbook).max()))  # NaN stays
+        self.last_logits = logits[-1]
 
 
-@torch.no_grad()
-def logits_in_float64(model: LanguageModel, ids: list[int]) -> Array:
-    """The logits (T, V) of the same modules with their weights in float64, on the CPU."""
-    weights = {path: weight.detach().cpu().double() for path, weight in model.decoder.named_parameters()}
-    return to_array(functional_call(model.decoder, weights, (torch.tensor([ids]),))[0])
+class HiddenOf(nn.Module):
+    """The first half of a decoder's forward, as a module, which is what `functional_call` takes."""
+
+    def __init__(self, decoder: Decoder):
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.decoder.hidden(ids)  # (B, T, D)
 
 
-def compare(dtype: torch.dtype, logits: Array, textbook: Array) -> LogitDifference:
-    """The largest difference of logits (T, V) in one precision from the textbook's."""
-    largest = float(np.abs(logits - textbook).max())
-    scale = float(np.abs(textbook).max())
-    share = largest / scale if largest else 0.0
-    return LogitDifference(name_of(dtype), largest, share, BOUNDS.get(dtype))
+class HeadOf(nn.Module):
+    """The second half."""
+
+    def __init__(self, decoder: Decoder):
+        super().__init__()
+        self.decoder = decoder
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        return self.decoder.head(hidden)  # (..., V)
+
+
+def difference(dtype: torch.dtype, largest: float, scale: float) -> LogitDifference:
+    """The largest difference of the logits in one precision from the textbook's, of which `scale` is the largest."""
+    return LogitDifference(name_of(dtype), largest, largest / scale if largest else 0.0, BOUNDS.get(dtype))
 
 
 def top_tokens(model: LanguageModel, textbook: Array, logits: dict[str, Array]) -> tuple[CheckedToken, ...]:
-    """The most probable next tokens by the textbook, with the model's probabilities."""
-    vocabulary = min(model.tokenizer.vocab_size, textbook.shape[1])
-    expected = softmax(textbook[-1, :vocabulary])
-    own = {kind: softmax(values[-1, :vocabulary]) for kind, values in logits.items()}
+    """The most probable next tokens by the textbook's last logits (V,), with the model's probabilities."""
+    vocabulary = min(model.tokenizer.vocab_size, len(textbook))
+    expected = softmax(textbook[:vocabulary])
+    own = {kind: softmax(values[:vocabulary]) for kind, values in logits.items()}
     best = np.argsort(-expected, kind="stable")[:SHOWN]
     return tuple(
         CheckedToken(
