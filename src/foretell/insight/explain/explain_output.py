@@ -9,6 +9,7 @@ from torch import Tensor
 from foretell.errors import UsageError
 from foretell.insight.explain.recording import IMPLIED, Array, Recording, TracedScalar
 from foretell.insight.explain.steps import Equation, Listing, Step, Working, numeral
+from foretell.model.logits import LOGITS_AT_ONCE
 from foretell.typesetting.expression import Call, Fraction, Symbol, row, script
 
 
@@ -19,10 +20,13 @@ def probabilities(recording: Recording) -> Tensor:
 
 def losses(recording: Recording) -> Tensor:
     """The negative log-probability of the next token at each position, (T,); NaN at the last."""
-    logprobs = recording.model.log_probabilities(recording.stored("head").cpu())
-    targets = torch.tensor(recording.ids[1:])
-    following = logprobs[:-1].gather(1, targets[:, None])[:, 0]
-    return torch.cat([-following, torch.tensor([torch.nan], dtype=torch.float64)])
+    logits, targets = recording.stored("head").cpu()[:-1], torch.tensor(recording.ids[1:], dtype=torch.long)
+    count = max(1, LOGITS_AT_ONCE // logits.shape[-1])  # positions whose log-probabilities are held at a time
+    following = [
+        recording.model.log_probabilities(part).gather(1, ids[:, None])[:, 0]
+        for part, ids in zip(logits.split(count), targets.split(count), strict=True)
+    ]
+    return torch.cat([-torch.cat(following), torch.tensor([torch.nan], dtype=torch.float64)])
 
 
 STORED = {"probabilities": probabilities, "loss": losses}
