@@ -202,3 +202,10 @@ def test_a_save_that_fails_leaves_the_old_model(
     monkeypatch.undo()
     assert torch.equal(foretell.load(tmp_path / "mine", device="cpu")(IDS), model(IDS))
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "int8", "uint16", "uint32", "int64"])
+def test_ids_of_any_integer_type_are_read(dtype: str) -> None:
+    model = foretell.load("primer", device="cpu")
+    ids = np.array([1, 2], dtype=dtype)
+    assert torch.equal(model(ids), model([1, 2]))

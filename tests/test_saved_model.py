@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from foretell import saved_model
 from foretell.config import ModelConfig
-from foretell.errors import CheckpointError
+from foretell.errors import CheckpointError, UsageError
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
+from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.surgery import replace
 from foretell.model.transformer import Transformer
 from foretell.saved_model import DecoderPart, PartSource, TokenizerPart, load_parts, register_part, save_parts
@@ -258,3 +259,20 @@ def test_damage_is_a_one_line_error(tuned, damage, message):
     with pytest.raises(CheckpointError, match=message) as error:
         load_parts(tuned)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("make", [lambda _: nn.Tanh(), lambda layer: ScaledLinear(nn.Linear(8, 8))])
+def test_a_module_that_nothing_describes_is_refused_when_saving(plain, tmp_path, make):
+    replace(plain["decoder"].decoder, "trunk.blocks.1.attention.query", make)
+    with pytest.raises(UsageError, match=r"'trunk.blocks.1.attention.query' is a \w+, which a saved model cannot"):
+        save_parts(tmp_path, plain)
+    assert not list(tmp_path.iterdir())
+
+
+USES = [Use(torch.device("cuda"), torch.float32, 12), Use(torch.device("cpu"), torch.bfloat16, 12, is_training=True)]
+
+
+@pytest.mark.parametrize("use", USES)
+def test_kernels_do_not_hinder_saving(plain, tmp_path, use):
+    choose_kernels(plain["decoder"].decoder, use)
+    save_parts(tmp_path, plain)

@@ -190,15 +190,33 @@ def remove_leftovers(folder: Path) -> None:
                 leftover.unlink(missing_ok=True)
 
 
-def check_target(path: Path) -> Path:
-    """The file to be written, links followed; raises `OutputError` before any work if it cannot be."""
+HTML_MARK = b"<!doctype html>"
+MARK_WITHIN = 4096  # bytes
+
+
+def check_target(path: Path, mark: bytes) -> Path:
+    """The file to be written, links followed; raises `OutputError` before any work if it cannot be.
+
+    An existing file is replaced only if it is empty or of the same kind: `mark` is near its beginning.
+    """
     if not path.parent.is_dir():
         raise OutputError(f"could not write {path}: there is no folder {path.parent}")
     if path.is_dir():
         raise OutputError(f"could not write {path}: it is a folder; give the name of a file")
     if path.exists() and not path.is_file():  # a rename would replace the device or pipe by a file
         raise OutputError(f"could not write {path}: it is a device or a pipe; give the name of a file")
+    if path.exists() and path.stat().st_size and mark not in beginning_of(path):
+        raise OutputError(f"could not write {path}: it exists and is a file of another kind; give another name")
     return path.resolve()
+
+
+def beginning_of(path: Path) -> bytes:
+    """The first bytes of a file, in lower case."""
+    try:
+        with path.open("rb") as file:
+            return file.read(MARK_WITHIN).lower()
+    except OSError as error:
+        raise OutputError(f"could not write {path}: {error.strerror or error}") from None
 
 
 def write_text(path: Path, text: str) -> None:

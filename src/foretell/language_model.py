@@ -37,7 +37,7 @@ from foretell.text.tokenizer import CHAT_TEMPLATE
 TokenIds = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 ID_FORMS = "ids must be a list of token ids, lists of equal length, or an integer tensor (T,) or (B, T)"
-ID_DTYPES = (torch.int64, torch.int32, torch.int16, torch.uint8)
+ID_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32)
 DEVICES: dict[str, DeviceName] = {"auto": "auto", "cpu": "cpu", "cuda": "cuda", "mps": "mps"}
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
@@ -176,10 +176,11 @@ def make_id_tensor(ids: TokenIds, vocab_size: int) -> Tensor:
     if tensor.dtype not in ID_DTYPES or tensor.dim() not in (1, 2):
         kind = f"{str(tensor.dtype).removeprefix('torch.')} of shape {tuple(tensor.shape)}"
         raise UsageError(f"{ID_FORMS}, not {kind}")
+    tensor = tensor.long()  # before comparing: a bound would wrap around in uint8
     for token in torch.aminmax(tensor):
         if not 0 <= token < vocab_size:
             raise UsageError(f"token id {int(token)} is outside the model's vocabulary (0 to {vocab_size - 1})")
-    return tensor.long().reshape(-1, tensor.shape[-1])  # (B, T)
+    return tensor.reshape(-1, tensor.shape[-1])  # (B, T)
 
 
 def find_device(device: str | torch.device) -> torch.device:

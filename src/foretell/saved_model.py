@@ -24,10 +24,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
-from foretell.errors import CheckpointError, ConfigError, OutputError, did_you_mean
+from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError, did_you_mean
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json, write_json
 from foretell.model.decoder import Decoder
-from foretell.model.init import decoder_with_weights, weight_shapes
+from foretell.model.init import decoder_with_weights, empty_decoder, weight_shapes
+from foretell.model.kernels.dispatch import plain_form
 from foretell.safetensors_reader import StoredTensor, check_header, open_by_library, read_header, read_tensor
 from foretell.text import Tokenizer, load_tokenizer
 
@@ -200,6 +201,9 @@ def keyed_weights(parts: Mapping[str, Part]) -> dict[str, Tensor]:
 
     Adapters are in the decoder's module tree: their weights are theirs, all others there the decoder's.
     """
+    for part in parts.values():
+        if isinstance(part, DecoderPart):
+            check_described(part.decoder, parts)
     keyed: dict[str, Tensor] = {}
     inside = {
         key for part in parts.values() if part.is_inside_decoder and part.kind != DECODER for key in part.weights()
@@ -212,6 +216,28 @@ def keyed_weights(parts: Mapping[str, Part]) -> dict[str, Tensor]:
             assert key not in keyed, f"two parts have a weight '{key}'; give the part '{name}' another name"
             keyed[key] = weight
     return keyed
+
+
+def check_described(decoder: Decoder, parts: Mapping[str, Part]) -> None:
+    """Refuse a decoder with a module that config.json does not describe: loading would make another model.
+
+    Kernels are forms of the described modules. What a part inside the decoder has replaced is that part's to describe.
+    """
+    owned = {
+        path.rpartition(".")[0]
+        for part in parts.values()
+        if not isinstance(part, DecoderPart)
+        for path in part.weights()
+    }
+    described = dict(empty_decoder(decoder.config).named_modules())
+    for path, module in decoder.named_modules():
+        kind = type(described[path]) if path in described else None
+        is_same = kind is not None and plain_form(type(module)) is plain_form(kind)
+        if not is_same and not any(f"{path}.".startswith(f"{owner}.") for owner in owned):
+            raise UsageError(
+                f"'{path}' is a {type(module).__name__}, which a saved model cannot describe; save the weights of your "
+                "own modules yourself, or make them a part (saved_model.py)"
+            )
 
 
 def describe_parts(parts: Mapping[str, Part]) -> dict[str, Any]:

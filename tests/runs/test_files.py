@@ -10,7 +10,16 @@ import pytest
 
 from foretell import files
 from foretell.errors import CheckpointError, OutputError
-from foretell.files import format_bytes, new_directory, new_files, read_json, write_json, write_text
+from foretell.files import (
+    HTML_MARK,
+    check_target,
+    format_bytes,
+    new_directory,
+    new_files,
+    read_json,
+    write_json,
+    write_text,
+)
 
 
 def names(folder: Path) -> list[str]:
@@ -153,3 +162,18 @@ def test_if_one_of_several_files_fails_none_is_left(tmp_path: Path):
 )
 def test_bytes_are_written_for_people(count: int, text: str) -> None:
     assert format_bytes(count) == text
+
+
+@pytest.mark.parametrize("content", [b"a text of the user's", b"\x00" * 5000])
+def test_a_file_of_another_kind_is_not_replaced(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "my.txt"
+    path.write_bytes(content)
+    with pytest.raises(OutputError, match=r"my.txt: it exists and is a file of another kind; give another name"):
+        check_target(path, HTML_MARK)
+    assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize("content", [b"", b"<!DOCTYPE html>\n<title>old</title>"])
+def test_an_empty_file_and_one_of_the_same_kind_are_replaced(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "page.html").write_bytes(content)
+    assert check_target(tmp_path / "page.html", HTML_MARK) == (tmp_path / "page.html").resolve()

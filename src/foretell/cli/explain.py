@@ -140,9 +140,9 @@ def explain(
     mode, given = choose_mode(asked, options)
     text = read_text(text, file)
     if html is not None:
-        from foretell.files import check_target
+        from foretell.files import HTML_MARK, check_target
 
-        check_target(html)
+        check_target(html, HTML_MARK)
     answer = mode.answer(open_model(model, device, dtype, ids), text, given)
     print_json(answer.to_json()) if json else results().print(str(answer))
     if fault := mode.fault(answer):

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 from foretell.cli.arguments import Flag, Json, Whole
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import LessonError, UsageError
-from foretell.files import check_target, write_text
+from foretell.files import HTML_MARK, check_target, write_text
 from foretell.lessons.catalog import ENTRIES, LessonEntry, find_lesson
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def lesson(
         list_lessons(json)
         return
     if html is not None:
-        check_target(html)
+        check_target(html, HTML_MARK)
     note("computing ...")
     from foretell.lessons.registry import LessonOptions, make_lesson
 
@@ -105,7 +105,7 @@ def write_page(entry: LessonEntry, made: Lesson, path: Path) -> None:
     """Write a lesson as one self-contained HTML file."""
     from foretell.typesetting.html import page
 
-    write_text(check_target(path), page(entry.title, made.document()))
+    write_text(check_target(path, HTML_MARK), page(entry.title, made.document()))
     note(f"{path}: open it in a browser")
 
 

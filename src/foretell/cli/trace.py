@@ -70,9 +70,10 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     import torch
 
     from foretell.files import check_target
+    from foretell.insight.recorded_values import FORMAT
     from foretell.insight.trace import Trace
 
-    check_target(out)
+    check_target(out, FORMAT.encode())
     ids = loaded.encode_fitting(text)
     with torch.inference_mode(), Trace(loaded, select) as trace:
         loaded.decoder(torch.tensor([ids], device=loaded.device))

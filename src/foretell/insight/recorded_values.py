@@ -132,7 +132,7 @@ class Recorded(Protocol):
 
 def save_values(recorded: Recorded, path: Path, budget: Budget, metadata: Mapping[str, str]) -> list[str]:
     """Write every value to a safetensors file atomically, list derived keys in its metadata, and return all keys."""
-    path = check_target(path)
+    path = check_target(path, FORMAT.encode())
     tensors: dict[str, Tensor] = {}
     derived: list[str] = []
     for name in recorded.names():

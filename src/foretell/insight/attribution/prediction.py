@@ -10,6 +10,7 @@ from torch import Tensor
 from foretell.errors import UsageError
 from foretell.insight.wording import ending, quoted
 from foretell.language_model import LanguageModel, resolve_position
+from foretell.model.logits import check_logits
 
 
 @dataclass(frozen=True)
@@ -23,7 +24,8 @@ class Prediction:
     def logits(self) -> Tensor:
         """Run the model: logits (V,) at the position, over the tokenizer's tokens only."""
         hidden = self.model.decoder.hidden(torch.tensor([self.ids], device=self.model.device))  # (1, T, D)
-        return self.model.decoder.head(hidden[:, self.at : self.at + 1])[0, 0, : self.model.tokenizer.vocab_size]
+        logits = self.model.decoder.head(hidden[:, self.at : self.at + 1])[0, 0, : self.model.tokenizer.vocab_size]
+        return check_logits(logits)
 
     @property
     def context(self) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from foretell.errors import OutputError
-from foretell.files import check_target, write_text
+from foretell.files import HTML_MARK, check_target, write_text
 from foretell.insight.page.collect import TracedPass, collect
 from foretell.insight.page.fit import DEFAULT_BYTES, Contents, choose, in_megabytes
 from foretell.insight.page.pack import PackedSection
@@ -110,7 +110,7 @@ def write_page(model: LanguageModel, text: str, path: str | Path, budget_bytes: 
     Raises UsageError for an empty text, ContextLengthError for one that is too long, and OutputError if the file cannot
     be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
-    target = check_target(Path(path))
+    target = check_target(Path(path), HTML_MARK)
     traced = collect(model, text)
     contents, document = make_page(traced, budget_bytes)
     write_text(target, document)

@@ -68,4 +68,9 @@ def best_form(module: nn.Module, use: Use) -> nn.Module:
     return module if type(module) is kind else recast(module, kind)
 
 
+def plain_form(kind: type[nn.Module]) -> type[nn.Module]:
+    """The plain class that a kernel replaces; any other class is its own plain form."""
+    return REPLACEABLE[kind].plain if kind in REPLACEABLE else kind
+
+
 REPLACEABLE = {kind: rule for rule in RULES for kind in (rule.plain, rule.kernel)}
