@@ -14,8 +14,9 @@ import re
 import shutil
 import stat
 from collections.abc import Iterator
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from foretell.errors import CheckpointError, ForetellError, OutputError
 
@@ -34,7 +35,7 @@ TEMPLATE_LIMIT = 2**20  # a chat template; the longest published ones have about
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def open_regular(path: Path, error: type[ForetellError] = CheckpointError) -> BinaryIO:
+def open_regular(path: Path, error: type[ForetellError] = CheckpointError) -> BufferedReader:
     """Open a regular file inside its folder for reading.
 
     Raises `error` for a link that leads out of the folder, a device or a pipe; OSError as `open` does. In a download

@@ -17,8 +17,9 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -116,7 +117,7 @@ def refuse(path: Path, reason: str) -> NoReturn:
     raise CheckpointError(f"{path} is damaged, cut short or not a safetensors file: {' '.join(reason.split())[:200]}")
 
 
-def stamp_of(file: BinaryIO) -> Stamp:
+def stamp_of(file: BufferedReader) -> Stamp:
     """What changes when a file is replaced, cut short or written to."""
     status = os.fstat(file.fileno())
     return status.st_ino, status.st_size, status.st_mtime_ns
@@ -144,13 +145,13 @@ def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
     return result
 
 
-def read_values(file: BinaryIO, dtype: torch.dtype, target: Tensor) -> bool:
+def read_values(file: BufferedReader, dtype: torch.dtype, target: Tensor) -> bool:
     """Fill `target` (N,) with values stored in `dtype`; False where the file ends before."""
     step = max(1, READ_AT_A_TIME // dtype.itemsize)
     for part in target.split(step) if len(target) else ():
         values = part if part.dtype == dtype else new_tensor(tuple(part.shape), dtype)
         data = values.view(torch.uint8).numpy().data
-        if file.readinto(data) != len(data):  # type: ignore[attr-defined]
+        if file.readinto(data) != len(data):
             return False
         if values is not part:
             part.copy_(values)
