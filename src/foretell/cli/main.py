@@ -14,6 +14,7 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError
 
 from foretell.cli.arguments import rewrite
+from foretell.cli.choice import choose_function, without_task
 from foretell.cli.hints import hint
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.errors import ForetellError, Interrupted
@@ -65,7 +66,8 @@ def make_app(asked: Sequence[str] = ()) -> App:
     app["--help"].group = app["--version"].group = Group("Options", sort_key=9)
     for verb, (group, summary, function) in VERBS.items():
         # A summary given here replaces the docstring, which the overview cannot show without importing the verb
-        app.command(function, name=verb, group=group, help=None if verb in asked[:1] else summary)
+        chosen = choose_function(verb, function, asked) if verb in asked[:1] else function
+        app.command(chosen, name=verb, group=group, help=None if verb in asked[:1] else summary)
     tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=LOOK, help_formatter="plain")
     summary = None if list(asked[:2]) == ["tokenizer", "train"] else "Make a tokenizer from text."
     tokenizer.command("foretell.cli.tokenizer:train", name="train", help=summary)
@@ -102,7 +104,7 @@ def run(arguments: list[str]) -> int:
         app = make_app(arguments)
         with library_notes_on_stderr():
             app(
-                rewrite(with_resume_value(arguments)),
+                rewrite(without_task(with_resume_value(arguments))),
                 exit_on_error=False,
                 print_error=False,
                 result_action="return_value",

@@ -1,0 +1,64 @@
+"""Verbs with several functions: `--task` chooses one, or the kind of the MODEL does. Each has its own options."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from foretell.errors import ForetellError, UsageError, did_you_mean
+
+# verb: what --task names and the function for it; a task without an entry is left to the verb's own function
+BY_TASK: dict[str, dict[str, str]] = {
+    "train": {"text": "foretell.cli.train:train"},
+}
+# verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model
+BY_MODEL: dict[str, dict[str, str]] = {}
+
+
+def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
+    """The import path of the function for these arguments; `default` where they choose none."""
+    functions = BY_TASK.get(verb, {})
+    if (task := given_task(arguments)) in functions:
+        return functions[task]
+    if task is not None and verb == "train":
+        raise UsageError(f"unknown task '{task}'{did_you_mean(task, functions)}; known: {', '.join(functions)}")
+    by_kind = BY_MODEL.get(verb, {})
+    if by_kind and len(arguments) > 1 and not arguments[1].startswith("-"):
+        return next((by_kind[kind] for kind in part_kinds(arguments[1]) if kind in by_kind), default)
+    return default
+
+
+def without_task(arguments: list[str]) -> list[str]:
+    """The arguments without the --task that chose the function."""
+    verb = arguments[0] if arguments else ""
+    task = given_task(arguments)
+    if task is None or task not in BY_TASK.get(verb, {}):
+        return arguments
+    at = next(index for index, argument in enumerate(arguments) if argument.partition("=")[0] == "--task")
+    return arguments[:at] + arguments[at + (1 if "=" in arguments[at] else 2) :]
+
+
+def given_task(arguments: Sequence[str]) -> str | None:
+    """The value of --task; None if it is not given."""
+    for index, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option == "--":
+            break
+        if option == "--task":
+            return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
+    return None
+
+
+def part_kinds(model: str) -> list[str]:
+    """The kinds of the parts of a saved model; empty where it cannot be found, which the verb itself reports."""
+    from foretell.files import CONFIG, read_json
+    from foretell.finding import find_model
+
+    if model.startswith("hub:"):  # found by the verb, which says that it downloads
+        return []
+    try:
+        parts = read_json(find_model(model) / CONFIG).get("parts")
+    except ForetellError:
+        return []
+    if not isinstance(parts, dict):
+        return []
+    return [str(part["kind"]) for part in parts.values() if isinstance(part, dict) and "kind" in part]
