@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from foretell.errors import UsageError
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table
 from foretell.typesetting.expression import (
     Call,
@@ -20,7 +21,9 @@ from foretell.typesetting.expression import (
     Number,
     Root,
     Symbol,
+    SymbolMatrix,
     Words,
+    array,
     format_number,
     row,
     script,
@@ -104,6 +107,59 @@ def test_any_formula_gives_lines_well_formed_mathml_and_balanced_latex(expressio
 )
 def test_format_number(value: float, shown: str) -> None:
     assert format_number(value) == shown
+
+
+@given(EXPRESSIONS)
+def test_a_notebook_shows_any_expression(expression: Expression) -> None:
+    assert expression._repr_latex_() == rf"$\displaystyle {latex(expression)}$"
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        (3, "3"),
+        (0.5, "0.5000"),
+        ([1, 2], r"\left[\begin{array}{rr} 1 & 2 \end{array}\right]"),
+        ([[True], [False]], r"\left[\begin{array}{r} 1 \\ 0 \end{array}\right]"),
+        (
+            np.ones((2, 1, 1), dtype=int),
+            ", ".join([r"\left[\begin{array}{r} 1 \end{array}\right]"] * 2).replace(",", " ,"),
+        ),
+    ],
+)
+def test_any_array_is_a_formula(values, shown) -> None:
+    assert latex(array(values)) == shown
+
+
+def test_a_large_array_shows_its_edges() -> None:
+    shown = latex(array(np.arange(10_000).reshape(100, 100)))
+    assert shown.count("&") == 15 * 16
+    assert r"\dots" in shown
+    assert "9999" in shown
+
+
+@pytest.mark.parametrize("values", ["a", [], 1j])
+def test_what_is_not_numbers_is_refused(values) -> None:
+    with pytest.raises(UsageError, match="cannot be shown as numbers"):
+        array(values)
+
+
+def test_row_takes_arrays_and_numbers() -> None:
+    assert expression_lines(row(Symbol("x"), "=", [1, 2], "·", 2)) == ["x = [1  2] · 2"]
+
+
+def test_a_matrix_of_symbols_in_text_html_and_latex() -> None:
+    matrix = SymbolMatrix([[script("q", "1"), "…"], ["7.9", "⋮"]], ["<sos>", "Je"])
+    assert expression_lines(matrix) == ["<sos> ⎡q₁   …⎤", "   Je ⎣7.9  ⋮⎦"]
+    assert latex(matrix).endswith(r"\left[\begin{array}{rr} {q}_{1} & \dots \\ 7.9 & \vdots \end{array}\right]")
+    assert ElementTree.fromstring(mathml(matrix)).find(".//msub") is not None
+
+
+def test_a_sum_has_its_limits_below_and_above() -> None:
+    total = row(script("Σ", "t=1", "T"), Symbol("x"))
+    assert expression_lines(total) == ["Σₜ₌₁ᵀ x"]
+    assert latex(total) == r"\sum_{t=1}^{T} x"
+    assert "<munderover>" in mathml(total)
 
 
 def test_latex_escapes_special_characters_in_words() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -52,6 +52,15 @@ class DocumentSection:
 
 
 Part = Paragraph | Formula | Table | HeatMap | DocumentSection
+
+
+def iter_formulas(section: DocumentSection) -> Iterator[Formula]:
+    """All formulas, including those of inner sections."""
+    for part in section.parts:
+        if isinstance(part, Formula):
+            yield part
+        elif isinstance(part, DocumentSection):
+            yield from iter_formulas(part)
 
 
 def labelled_table(

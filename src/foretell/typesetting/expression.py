@@ -4,45 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from foretell.errors import UsageError
+from foretell.typesetting.latex import LatexExpression, name_latex, number_latex, sign_latex, words_latex
+
 RELATIONS = frozenset("=≈<>≤≥→")
 DIGITS = 4
+MAX_NUMBERS = 16  # rows and columns of a matrix in LaTeX and HTML; larger ones show their edges
 
 
 @dataclass(frozen=True)
-class Symbol:
+class Symbol(LatexExpression):
     """A name: one letter for a variable, several for a function or quantity (`softmax`)."""
 
     name: str
 
+    def latex(self) -> str:
+        return name_latex(self.name)
+
 
 @dataclass(frozen=True)
-class Words:
+class Words(LatexExpression):
     """Upright text inside a formula, such as a token."""
 
     text: str
 
+    def latex(self) -> str:
+        return words_latex(self.text)
+
 
 @dataclass(frozen=True)
-class Operator:
+class Operator(LatexExpression):
     """A sign between two expressions: = + · ..."""
 
     sign: str
 
+    def latex(self) -> str:
+        return sign_latex(self.sign)
+
 
 @dataclass(frozen=True)
-class Number:
+class Number(LatexExpression):
     """A number with `digits` decimals; an int has none."""
 
     value: float
     digits: int = DIGITS
 
+    def latex(self) -> str:
+        return number_latex(format_number(self.value, self.digits))
+
 
 @dataclass(frozen=True, eq=False)
-class Matrix:
-    """Numbers (rows, columns) in brackets, with optional row labels outside. A vector (columns,) is one row."""
+class Matrix(LatexExpression):
+    """Numbers (rows, columns) in brackets, with optional row labels outside. A vector (columns,) is one row.
+
+    Of a large matrix the edges are shown.
+    """
 
     values: np.ndarray | Sequence
     digits: int = DIGITS
@@ -53,52 +73,119 @@ class Matrix:
         """The numbers as a two-dimensional array."""
         return np.atleast_2d(np.asarray(self.values))
 
+    def latex(self) -> str:
+        lines = shortened([shortened(line, MAX_NUMBERS) for line in format_matrix(self)], MAX_NUMBERS)
+        cells = [[number_latex(cell) for cell in line] for line in lines]
+        return _bracketed(cells, shortened(self.row_labels, MAX_NUMBERS))
+
+
+@dataclass(frozen=True, eq=False)
+class SymbolMatrix(LatexExpression):
+    """A matrix of expressions (rows, columns), for numbers that are not known; a str is a name, a figure or dots."""
+
+    cells: Sequence[Sequence[Expression | str]]
+    row_labels: Sequence[str] = ()
+
+    @property
+    def table(self) -> list[list[Expression]]:
+        """The cells as expressions."""
+        return [[Symbol(cell) if isinstance(cell, str) else cell for cell in line] for line in self.cells]
+
+    def latex(self) -> str:
+        return _bracketed([[cell.latex() for cell in line] for line in self.table], self.row_labels)
+
 
 @dataclass(frozen=True)
-class MathRow:
+class MathRow(LatexExpression):
     """Expressions side by side, like MathML's mrow."""
 
     items: tuple[Expression, ...]
 
+    def latex(self) -> str:
+        return " ".join(item.latex() for item in self.items)
+
 
 @dataclass(frozen=True)
-class Fraction:
+class Fraction(LatexExpression):
     """A fraction."""
 
     top: Expression
     bottom: Expression
 
+    def latex(self) -> str:
+        return rf"\frac{{{self.top.latex()}}}{{{self.bottom.latex()}}}"
+
 
 @dataclass(frozen=True)
-class Root:
+class Root(LatexExpression):
     """A square root."""
 
     inside: Expression
 
+    def latex(self) -> str:
+        return rf"\sqrt{{{self.inside.latex()}}}"
+
 
 @dataclass(frozen=True)
-class Script:
-    """A base with a subscript, a superscript, or both: x_i, Kᵀ."""
+class Script(LatexExpression):
+    """A base with a subscript, a superscript, or both: x_i, Kᵀ. T above is a transpose, except above a sum."""
 
     base: Expression
     below: Expression | None = None
     above: Expression | None = None
 
+    def latex(self) -> str:
+        below = f"_{{{self.below.latex()}}}" if self.below else ""
+        above = f"^{{{self._above_latex(self.above)}}}" if self.above else ""
+        return f"{self.base.latex() if self.is_sum else f'{{{self.base.latex()}}}'}{below}{above}"
+
+    @property
+    def is_sum(self) -> bool:
+        """True for a sum, whose limits are below and above it."""
+        return self.base == Symbol("Σ")
+
+    def _above_latex(self, above: Expression) -> str:
+        return r"\top" if above in (Symbol("T"), Symbol("⊤")) and not self.is_sum else above.latex()
+
 
 @dataclass(frozen=True)
-class Call:
+class Call(LatexExpression):
     """A function applied to an expression."""
 
     name: str
     inside: Expression
 
+    def latex(self) -> str:
+        return rf"{name_latex(self.name)}\left({self.inside.latex()}\right)"
 
-Expression = Symbol | Words | Operator | Number | Matrix | MathRow | Fraction | Root | Script | Call
+
+Expression = Symbol | Words | Operator | Number | Matrix | SymbolMatrix | MathRow | Fraction | Root | Script | Call
 
 
-def row(*items: Expression | str) -> MathRow:
-    """Expressions side by side; a str is an operator."""
-    return MathRow(tuple(Operator(item) if isinstance(item, str) else item for item in items))
+def row(*items: Expression | str | float | np.ndarray | Sequence) -> MathRow:
+    """Expressions side by side; a str is an operator, numbers and arrays are shown as `array` does."""
+    return MathRow(tuple(_expression(item) for item in items))
+
+
+def array(values: Any, digits: int = DIGITS) -> Expression:
+    """Any array of numbers as a formula, which a notebook shows: a number, a matrix, or a row of matrices.
+
+    values: numbers of any shape; of an array with more than two axes, the matrices are shown next to each other.
+
+    Raises:
+        UsageError: the values are not numbers, or there are none.
+    """
+    numbers = np.asarray(values)
+    if numbers.dtype.kind not in "biuf" or numbers.size == 0:
+        raise UsageError(f"an array of {numbers.dtype} with the shape {numbers.shape} cannot be shown as numbers")
+    numbers = numbers.astype(int) if numbers.dtype.kind == "b" else numbers  # a mask of ones and zeros
+    if numbers.ndim == 0:
+        return Number(numbers.item(), digits)
+    if numbers.ndim <= 2:
+        return Matrix(numbers, digits)
+    matrices = shortened([Matrix(matrix, digits) for matrix in numbers.reshape(-1, *numbers.shape[-2:])], MAX_NUMBERS)
+    separated = [part for matrix in matrices for part in (",", matrix)]
+    return row(*separated[1:])
 
 
 def script(base: Expression | str, below: str = "", above: str = "") -> Script:
@@ -108,6 +195,23 @@ def script(base: Expression | str, below: str = "", above: str = "") -> Script:
         Symbol(below) if below else None,
         Symbol(above) if above else None,
     )
+
+
+def shortened(items: Sequence, most: int) -> list:
+    """The items, or the first ones, "…" and the last one if there are more than `most`.
+
+    A left-out line of a matrix is a line of "…".
+    """
+    if len(items) <= most:
+        return list(items)
+    left_out = ["…"] * len(items[0]) if isinstance(items[0], list) else "…"
+    return [*items[: most - 2], left_out, items[-1]]
+
+
+def _expression(item: Any) -> Expression:
+    if isinstance(item, Expression):
+        return item
+    return Operator(item) if isinstance(item, str) else array(item)
 
 
 def format_number(value: float, digits: int = DIGITS) -> str:
@@ -134,3 +238,13 @@ def format_matrix(matrix: Matrix) -> list[list[str]]:
         ]
         for line in table
     ]
+
+
+def _bracketed(cells: Sequence[Sequence[str]], row_labels: Sequence[str]) -> str:
+    """LaTeX of a matrix with labels on its left."""
+    body = r" \\ ".join(" & ".join(line) for line in cells)
+    bracketed = rf"\left[\begin{{array}}{{{'r' * len(cells[0])}}} {body} \end{{array}}\right]"
+    if not row_labels:
+        return bracketed
+    labels = r" \\ ".join(words_latex(label) for label in row_labels)
+    return rf"\begin{{array}}{{r}} {labels} \end{{array}} {bracketed}"

@@ -8,6 +8,7 @@ from importlib.resources import files
 
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part, Table, numeric_columns
 from foretell.typesetting.expression import (
+    MAX_NUMBERS,
     RELATIONS,
     Call,
     Expression,
@@ -19,14 +20,16 @@ from foretell.typesetting.expression import (
     Root,
     Script,
     Symbol,
+    SymbolMatrix,
     Words,
     format_matrix,
     format_number,
+    shortened,
 )
 from foretell.typesetting.text import break_lines
 
 FORMULA_WIDTH = 72  # in characters, as text has them: what fits the column of a page
-MAX_NUMBERS, MAX_CELLS = 16, 32  # limits of rows and columns of a matrix and a heat map; larger ones show their edges
+MAX_CELLS = 32  # rows and columns of a heat map; larger ones show their edges
 
 # Brackets are drawn as borders: without a mathematics font, browsers do not stretch those of <mo>
 BRACKETS = "border:solid currentColor;border-width:0 1.5px;border-radius:7px;padding:0 0.35em;margin:0 0.15em"
@@ -105,28 +108,26 @@ def _number(text: str) -> str:
 
 
 def _matrix(matrix: Matrix) -> str:
-    lines = [_shortened(line, MAX_NUMBERS) for line in format_matrix(matrix)]
-    shown = _shortened(list(range(len(lines))), MAX_NUMBERS)
-    rows = "".join(
-        "<mtr>"
-        + "".join(
-            f'<mtd style="{RIGHT}">{STRUT}{_number(cell) if cell != "…" else "<mo>…</mo>"}</mtd>' for cell in line
-        )
-        + "</mtr>"
-        for line in (["…"] * len(lines[0]) if index == "…" else lines[int(index)] for index in shown)
-    )
-    body = f'<mtable style="{BRACKETS}">{rows}</mtable>'
-    if not matrix.row_labels:
+    lines = shortened([shortened(line, MAX_NUMBERS) for line in format_matrix(matrix)], MAX_NUMBERS)
+    cells = [[_number(cell) if cell != "…" else "<mo>…</mo>" for cell in line] for line in lines]
+    return _bracketed(cells, shortened(matrix.row_labels, MAX_NUMBERS), RIGHT)
+
+
+def _symbol_matrix(matrix: SymbolMatrix) -> str:
+    return _bracketed([[_math(cell) for cell in line] for line in matrix.table], matrix.row_labels, "text-align:center")
+
+
+def _bracketed(cells: Sequence[Sequence[str]], row_labels: Sequence[str], style: str) -> str:
+    """A matrix of MathML cells, with labels on its left."""
+    lines = ("".join(f'<mtd style="{style}">{STRUT}{cell}</mtd>' for cell in line) for line in cells)
+    body = f'<mtable style="{BRACKETS}">{"".join(f"<mtr>{line}</mtr>" for line in lines)}</mtable>'
+    if not row_labels:
         return f"<mrow>{body}</mrow>"
     labels = "".join(
         f'<mtr><mtd style="{RIGHT}">{STRUT}<mtext>{escape(label).replace(" ", HARD_SPACE)}</mtext></mtd></mtr>'
-        for label in _shortened(matrix.row_labels, MAX_NUMBERS)
+        for label in row_labels
     )
     return f"<mrow><mtable>{labels}</mtable>{body}</mrow>"
-
-
-def _shortened(items: Sequence, most: int = MAX_CELLS) -> list:
-    return list(items) if len(items) <= most else [*items[: most - 2], "…", items[-1]]
 
 
 def _symbol(symbol: Symbol) -> str:
@@ -134,7 +135,10 @@ def _symbol(symbol: Symbol) -> str:
 
 
 def _script(script: Script) -> str:
-    base = _math(script.base)
+    base = _math(script.base) if not script.is_sum else '<mo largeop="true" movablelimits="false">∑</mo>'
+    if script.is_sum and script.below:
+        limits = f"{base}{_math(script.below)}{_math(script.above)}" if script.above else f"{base}{_math(script.below)}"
+        return f"<munderover>{limits}</munderover>" if script.above else f"<munder>{limits}</munder>"
     if script.below and script.above:
         return f"<msubsup>{base}{_math(script.below)}{_math(script.above)}</msubsup>"
     if script.below:
@@ -148,6 +152,7 @@ MATH: dict[type, Callable[..., str]] = {
     Operator: lambda operator: f"<mo>{escape(operator.sign)}</mo>",
     Number: lambda number: _number(format_number(number.value, number.digits)),
     Matrix: _matrix,
+    SymbolMatrix: _symbol_matrix,
     MathRow: lambda row: "<mrow>" + "".join(_math(item) for item in row.items) + "</mrow>",
     Fraction: lambda fraction: f"<mfrac>{_math(fraction.top)}{_math(fraction.bottom)}</mfrac>",
     Root: lambda root: f"<msqrt>{_math(root.inside)}</msqrt>",
@@ -187,11 +192,11 @@ def _cell(tag: str, text: str, side: str) -> str:
 
 
 def _heat_map(heat_map: HeatMap, level: int) -> str:
-    columns = _shortened(heat_map.column_labels)
+    columns = shortened(heat_map.column_labels, MAX_CELLS)
     header = "<tr><td></td>" + "".join(_heat_label("col", label) for label in columns) + "</tr>"
     rows = []
     for label, values in zip(heat_map.row_labels[:MAX_CELLS], heat_map.values, strict=False):
-        cells = "".join(_heat_cell(value) for value in _shortened(values.tolist()))
+        cells = "".join(_heat_cell(value) for value in shortened(values.tolist(), MAX_CELLS))
         rows.append(f"<tr>{_heat_label('row', label)}{cells}</tr>")
     left_out = len(heat_map.row_labels) - len(rows)
     more = f"<p>{left_out} more rows are left out.</p>" if left_out > 0 else ""

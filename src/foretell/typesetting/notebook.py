@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Protocol, TypeVar
 
-from foretell.typesetting.document import DocumentSection
+from foretell.typesetting.document import DocumentSection, iter_formulas
 from foretell.typesetting.html import fragment
-from foretell.typesetting.latex import document_latex
+from foretell.typesetting.latex import display
 from foretell.typesetting.text import document_text
 
 
@@ -35,7 +35,7 @@ class Shown(ABC):
 
     def _repr_latex_(self) -> str | None:
         """The formulas alone; None without formulas, so that a notebook uses another format."""
-        return document_latex(self.document()) or None
+        return display([formula.expression.latex() for formula in iter_formulas(self.document())]) or None
 
 
 class ShownList(list[Item]):

@@ -20,11 +20,12 @@ from foretell.typesetting.expression import (
     Root,
     Script,
     Symbol,
+    SymbolMatrix,
     Words,
     format_matrix,
     format_number,
 )
-from foretell.typesetting.layout import TextBlock, enclose, one_line, over, pad, pad_left, side_by_side
+from foretell.typesetting.layout import TextBlock, center, enclose, one_line, over, pad, pad_left, side_by_side
 
 WIDTH = 80
 INDENT = "  "
@@ -103,8 +104,22 @@ def _matrix(matrix: Matrix, limit: int) -> TextBlock:
     labels = list(matrix.row_labels)
     if len(cells) > MAX_ROWS:
         cells, labels = _elide_rows(cells), _elide(labels, MAX_ROWS)
+    return _bracketed(cells, labels, pad_left)
+
+
+def _symbol_matrix(matrix: SymbolMatrix, limit: int) -> TextBlock:
+    return _bracketed([[_flat(cell, limit) for cell in line] for line in matrix.table], list(matrix.row_labels), center)
+
+
+def _flat(expression: Expression, limit: int) -> str:
+    """An expression on one line."""
+    return " ".join(line.strip() for line in _block(expression, limit).lines)
+
+
+def _bracketed(cells: list[list[str]], labels: list[str], align: Callable[[str, int], str]) -> TextBlock:
+    """A matrix of cells, aligned in their columns, with labels on its left."""
     widths = [max(map(cell_len, column)) for column in zip(*cells, strict=True)]
-    lines = tuple("  ".join(pad_left(cell, width) for cell, width in zip(line, widths, strict=True)) for line in cells)
+    lines = tuple("  ".join(align(cell, width) for cell, width in zip(line, widths, strict=True)) for line in cells)
     middle = (len(lines) - 1) // 2
     block = enclose("[", TextBlock(lines, middle), "]")
     if not labels:
@@ -156,6 +171,7 @@ BLOCKS: dict[type, Callable[..., TextBlock]] = {
     Operator: lambda operator, limit: one_line(operator.sign),
     Number: lambda number, limit: one_line(format_number(number.value, number.digits)),
     Matrix: _matrix,
+    SymbolMatrix: _symbol_matrix,
     MathRow: lambda row, limit: _joined(row.items, limit),
     Fraction: lambda fraction, limit: over(_block(fraction.top, limit), _block(fraction.bottom, limit)),
     Root: _root,
