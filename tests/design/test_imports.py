@@ -15,8 +15,8 @@ import foretell
 SOURCE = Path(foretell.__file__).parent
 # Packages and top-level files in layers; a layer imports only from the layers before it.
 LAYERS = [
-    {"errors", "openmp", "typesetting"},
-    {"files"},
+    {"errors", "openmp"},
+    {"files", "typesetting"},
     {"config", "paths", "randomness", "device", "safetensors_reader"},
     {"text", "model", "textbook"},
     {"data"},
