@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from foretell.model.cache import KVCache
     from foretell.model.decoder import Decoder
     from foretell.model.init import make_decoder
+    from foretell.model.lora import LoRAConfig, add_lora
     from foretell.model.presets import PRESETS
     from foretell.model.presets import preset_config as preset
     from foretell.pretraining.train import train
@@ -85,6 +86,7 @@ _PUBLIC = {
     "model.cache": "KVCache",
     "model.decoder": "Decoder",
     "model.init": "make_decoder",
+    "model.lora": "LoRAConfig add_lora",
     "model.presets": "PRESETS preset=preset_config",
     "pretraining.train": "train",
     "session.display": "LiveReporter PlainReporter",
@@ -118,6 +120,7 @@ __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "LanguageModel",
     "LessonError",
     "LiveReporter",
+    "LoRAConfig",
     "ModelConfig",
     "NotebookReporter",
     "Objective",
@@ -135,6 +138,7 @@ __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "TrainingError",
     "UsageError",
     "ablate",
+    "add_lora",
     "direct_logit_attribution",
     "embed",
     "explain",

@@ -22,6 +22,7 @@ from foretell.errors import CheckpointError, ForetellError, OutputError
 
 # A saved model: its files, and what its config.json says it is
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
+ADAPTER_CONFIG = "adapter_config.json"  # of a LoRA adapter in peft's layout
 MODEL_TYPE = "foretell"
 TEMPORARY = ".tmp-"
 REPLACED = ".replaced"  # after the name of a directory that is being replaced

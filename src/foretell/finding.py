@@ -10,7 +10,7 @@ from pathlib import Path
 
 from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
 from foretell.errors import CheckpointError, did_you_mean
-from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS
+from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
 from foretell.runs.find import RUNS
 from foretell.runs.run import Run, and_advice, is_run
 from foretell.text import Tokenizer, load_tokenizer
@@ -27,7 +27,7 @@ def find_model(argument: str) -> Path:
     for candidate, checkpoint in ((home / path, which) for home in (Path(), RUNS) for path, which in readings):
         if is_run(candidate):
             return Run(candidate).at(checkpoint).directory
-        if _exists(candidate / CONFIG):
+        if _exists(candidate / CONFIG) or _exists(candidate / ADAPTER_CONFIG):
             if checkpoint != "best":
                 raise CheckpointError(f"{candidate} is a saved model and has no checkpoints; leave out @{checkpoint}")
             return candidate

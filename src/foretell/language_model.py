@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretell.adapters import merge_adapters
 from foretell.config import ModelConfig
 from foretell.device import DeviceName, choose_device
 from foretell.errors import CheckpointError, OutputError, UsageError, did_you_mean
@@ -236,13 +237,17 @@ def load_model(
     *,
     name: str = "model",
     for_training: bool = False,
+    keep_adapters: bool | None = None,
 ) -> LanguageModel:
     """Read a saved model; without `for_training` it has no dropout and is in evaluation mode.
 
+    LoRA updates are merged into the weights unless `keep_adapters`, which is the default for training.
     Without a tokenizer its texts are token ids. A model without a decoder, or with a tokenizer of another kind, is a
     `CheckpointError`: `saved_model.load_parts` reads any.
     """
     parts = load_parts(directory, device, dtype, for_training=for_training)
+    if not (for_training if keep_adapters is None else keep_adapters):
+        parts = merge_adapters(parts)
     decoder, tokenizer = parts.pop(DECODER, None), parts.pop(TOKENIZER, None)
     if not isinstance(decoder, DecoderPart) or not isinstance(tokenizer, TokenizerPart | None):
         raise CheckpointError(f"{directory} is not a language model: its parts are {', '.join(parts) or 'missing'}")

@@ -2,30 +2,61 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+from foretell.adapters import merge_adapters
 from foretell.convert.huggingface import load_huggingface
+from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
-from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, printable_name, read_json
+from foretell.errors import CheckpointError, UsageError
+from foretell.files import ADAPTER_CONFIG, CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, printable_name, read_json
 from foretell.finding import find_model
 from foretell.language_model import LanguageModel, load_model
 from foretell.runs.checkpoint import Checkpoint, is_checkpoint
 
 
-def load(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> LanguageModel:
+def load(
+    argument: str | Path,
+    device: DeviceName = "auto",
+    dtype: DtypeName = "auto",
+    *,
+    adapter: str | Path | None = None,
+    keep_adapters: bool = False,
+) -> LanguageModel:
     """Load a model for inference.
 
-    `argument` is, in this order: the directory of a run, of a saved model or of one in Hugging Face's layout; a run's
-    name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best checkpoint; `runs/x@last` and
-    `runs/x@step-000123` name others. Raises CheckpointError where there is no such model or it is damaged, UsageError
-    for a device that is missing. What was left out while reading is in the model's `notes`.
+    `argument` is, in this order: the directory of a run, of a saved model, of one in Hugging Face's layout or of a LoRA
+    adapter in peft's; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best checkpoint;
+    `runs/x@last` and `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's layout to apply.
+    LoRA updates are merged into the weights, or stay modules of their own with `keep_adapters`. Raises CheckpointError
+    where there is no such model or it is damaged, UsageError for a device that is missing. What was left out while
+    reading is in the model's `notes`.
     """
-    chosen_device = choose_device(device)
     directory = find_model(str(argument))
+    if is_adapter(directory):
+        if adapter is not None:
+            raise UsageError(f"{argument} is an adapter itself; name its base model")
+        return load(base_of(directory), device, dtype, adapter=directory, keep_adapters=keep_adapters)
+    chosen_device = choose_device(device)
     if is_checkpoint(directory):
         Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER_FILE))
-    read = load_model if is_own(directory) else load_huggingface
-    return read(directory, chosen_device, choose_inference_dtype(dtype, chosen_device), name=printable_name(argument))
+    name, chosen_dtype = printable_name(argument), choose_inference_dtype(dtype, chosen_device)
+    if is_own(directory):
+        model = load_model(directory, chosen_device, chosen_dtype, name=name, keep_adapters=keep_adapters)
+    else:
+        model = load_huggingface(directory, chosen_device, chosen_dtype, name=name)
+    if adapter is None:
+        return model
+    return with_adapter(model, Path(adapter), keep_adapters)
+
+
+def with_adapter(model: LanguageModel, directory: Path, keep_adapters: bool) -> LanguageModel:
+    """The model with the LoRA updates of a directory in peft's layout, merged or kept apart."""
+    if not is_adapter(directory):
+        raise CheckpointError(f"{directory} is not an adapter in peft's layout: {ADAPTER_CONFIG} is missing")
+    changed = add_peft_adapter(model, directory)
+    return changed if keep_adapters else replace(changed, parts=merge_adapters(changed.parts))
 
 
 def is_own(directory: Path) -> bool:

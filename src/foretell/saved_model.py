@@ -71,7 +71,8 @@ class Part(Protocol):
 
 
 KINDS: dict[str, type[Part]] = {}
-KIND_MODULES: dict[str, str] = {}  # kinds of packages that are imported when a model has such a part: kind -> module
+# kinds of parts whose module is imported when a model has one: kind -> module
+KIND_MODULES: dict[str, str] = {"lora": "foretell.adapters"}
 
 
 def register_part(part: type[Part]) -> type[Part]:

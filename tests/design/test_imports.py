@@ -21,6 +21,7 @@ LAYERS = [
     {"text", "model", "textbook"},
     {"data"},
     {"saved_model"},
+    {"adapters"},
     {"language_model"},
     {"generation", "runs"},
     {"insight", "training", "evaluation"},

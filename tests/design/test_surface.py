@@ -41,18 +41,18 @@ OPTIONS = {
     },
     "trace": {"--file", "--ids", "--select", "--out", "--list", "--json", "--device", "--dtype"},
     "tokenize": {"--file", "--allow-special", "--json"},
-    "convert": {"--to", "--family", "--dtype", "--json"},
+    "convert": {"--to", "--adapter", "--family", "--dtype", "--json"},
     "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},
 }
 
 
 NAMES = """
     Batch CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder DivergedError
-    ForetellError Interrupted KVCache LanguageModel LessonError LiveReporter ModelConfig NotebookReporter Objective
-    OutputError PRESETS PlainReporter Reporter SamplingConfig TensorBoardReporter Tokenizer TokenizerConfig
-    TokenizerError Trace TrainingConfig TrainingError UsageError ablate direct_logit_attribution embed explain
-    generate head_patterns load logit_lens make_batch make_decoder make_optimizer next_tokens preset score stream
-    trace_names train training_step write_page
+    ForetellError Interrupted KVCache LanguageModel LessonError LiveReporter LoRAConfig ModelConfig NotebookReporter
+    Objective OutputError PRESETS PlainReporter Reporter SamplingConfig TensorBoardReporter Tokenizer TokenizerConfig
+    TokenizerError Trace TrainingConfig TrainingError UsageError ablate add_lora direct_logit_attribution embed
+    explain generate head_patterns load logit_lens make_batch make_decoder make_optimizer next_tokens preset score
+    stream trace_names train training_step write_page
 """
 PUBLIC = NAMES.split()
 

@@ -1,4 +1,4 @@
-"""`foretell convert SOURCE TARGET --to huggingface|gguf`: write a model in another program's format."""
+"""`foretell convert SOURCE TARGET --to huggingface|gguf|peft`: write a model in another program's format."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import Json, ModelArgument
 from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.errors import UsageError
 
 
 def convert(
@@ -17,8 +18,12 @@ def convert(
     /,
     *,
     to: Annotated[
-        Literal["huggingface", "gguf"], Parameter(help="The format: huggingface or gguf.", show_choices=False)
+        Literal["huggingface", "gguf", "peft"],
+        Parameter(help="The format: huggingface, gguf, or peft (LoRA updates alone).", show_choices=False),
     ],
+    adapter: Annotated[
+        Path | None, Parameter(help="Apply this LoRA adapter, a directory in peft's layout, to SOURCE.")
+    ] = None,
     family: Annotated[
         str | None,
         Parameter(
@@ -35,11 +40,12 @@ def convert(
 
     The result is read back by independent code and compared with the model; export-report.json has the differences.
     """
+    if to == "peft":
+        return convert_adapter(source, target, adapter, family, dtype, json)
     from foretell.convert.export import EXPORTERS
     from foretell.convert.families import find_family
     from foretell.convert.huggingface import stored_dtype
     from foretell.convert.parity import check_target
-    from foretell.finding import find_model
 
     exporter = EXPORTERS[to]
     check_target(target)
@@ -47,8 +53,8 @@ def convert(
         find_family(family, exporter.families)
     if dtype is not None:
         exporter.check_precision(to, dtype)
-    model = open_model(source, "cpu", "float32")
-    chosen = dtype or exporter.defaults[stored_dtype(find_model(source))]
+    model = open_model(source, "cpu", "float32", adapter=adapter)
+    chosen = dtype or exporter.defaults[stored_dtype(find_weights_of(source))]
     report = exporter.export(model, target, exporter.precisions[chosen], family)
     for line in report["notes"]:
         note(line)
@@ -56,6 +62,37 @@ def convert(
         print_json({"path": str(target), **report})
     else:
         show(target, report)
+    return None
+
+
+def find_weights_of(source: str) -> Path:
+    """The directory with the weights of a MODEL; of an adapter, that of its base model."""
+    from foretell.convert.peft import base_of, is_adapter
+    from foretell.finding import find_model
+
+    directory = find_model(source)
+    return find_model(base_of(directory)) if is_adapter(directory) else directory
+
+
+def convert_adapter(
+    source: str, target: Path, adapter: Path | None, family: str | None, dtype: str | None, json: bool
+) -> None:
+    """Write the LoRA updates of a model in peft's layout."""
+    from foretell.convert.export import DTYPES
+    from foretell.convert.parity import check_target
+    from foretell.convert.peft import export_peft
+
+    check_target(target)
+    if dtype is not None and dtype not in DTYPES:
+        raise UsageError(f"--to peft writes {', '.join(DTYPES)}, not {dtype}")
+    model = open_model(source, "cpu", "float32", adapter=adapter, keep_adapters=True)
+    report = export_peft(model, target, DTYPES[dtype or "float32"], family)
+    if json:
+        print_json({"path": str(target), **report})
+        return
+    layers = report["layers"]
+    results().print(f"{target}: LoRA of rank {report['rank']} for {len(layers)} layers of a {report['family']}")
+    note(f"it belongs on the same base model: PeftModel.from_pretrained(base, '{target}')")
 
 
 def show(target: Path, report: dict[str, Any]) -> None:

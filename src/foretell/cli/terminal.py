@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import IO, TYPE_CHECKING, Any, Self, cast
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -181,13 +182,22 @@ class ProgressLine:
         self.console.print(line.ljust(WIDTH) if end == "\r" else line, style="dim", end=end)
 
 
-def open_model(argument: str, device: DeviceName, dtype: DtypeName, ids: bool = False) -> LanguageModel:
+class LoadOptions(TypedDict, total=False):
+    """Keywords of `foretell.load`."""
+
+    adapter: Path | None
+    keep_adapters: bool
+
+
+def open_model(
+    argument: str, device: DeviceName, dtype: DtypeName, ids: bool = False, **options: Unpack[LoadOptions]
+) -> LanguageModel:
     """Load a model; one line on stderr before it, one with what was chosen after it. ids: its texts are token ids."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     from foretell.loading import load
 
-    model = load(argument, device, dtype)
+    model = load(argument, device, dtype, **options)
     for line in model.notes:
         note(line)
     parameters = sum(parameter.numel() for parameter in model.decoder.parameters())

@@ -1,0 +1,253 @@
+"""LoRA updates in peft's layout: adapter_config.json and adapter_model.safetensors.
+
+peft names layers as the family does. Where a family fuses several of our layers (GPT-2's query, key and value), one
+update of theirs is several of ours: reading gives each its rows of B and a copy of A; writing stacks the A's and puts
+the B's on a diagonal, so that the rank grows and the product stays the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.numpy import load_file
+from torch import Tensor
+
+from foretell.adapters import LORA, LoRAPart, add_adapters
+from foretell.config import ModelConfig
+from foretell.convert.config_json import differences
+from foretell.convert.families import FAMILIES, choose_family
+from foretell.convert.family import Family
+from foretell.convert.parity import check_target
+from foretell.convert.weights import Pairing, pairings
+from foretell.errors import CheckpointError, OutputError, UsageError
+from foretell.files import ADAPTER_CONFIG, new_directory, read_json, write_json
+from foretell.language_model import LanguageModel
+from foretell.model.lora import LoRAConfig, lora_layers, set_updates
+from foretell.safetensors_reader import read_header, read_tensor
+from foretell.saved_model import check_finite, save_tensors
+
+ADAPTER_WEIGHTS = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+A, B = "lora_A.weight", "lora_B.weight"
+# Fields that change what an adapter computes, and the values that we can express
+EXPRESSIBLE: dict[str, tuple[Any, ...]] = {
+    "peft_type": ("LORA",),
+    "bias": ("none",),
+    "use_dora": (False, None),
+    "modules_to_save": (None, []),
+    "layer_replication": (None, []),
+    "lora_bias": (False, None),
+    "trainable_token_indices": (None, []),
+}
+
+Updates = dict[str, tuple[Tensor, Tensor]]  # A (rank, inputs) and B (outputs, rank), by the path of the layer
+
+
+@dataclass(frozen=True)
+class PeftUpdate:
+    """The update of one of their layers: A (rank, inputs), B (outputs, rank), and the factor of B A."""
+
+    a: Tensor
+    b: Tensor
+    scale: float
+
+
+def fused_layers(family: Family, config: ModelConfig) -> dict[str, Pairing]:
+    """Each of their linear layers by name, with ours that it holds."""
+    suffix = ".weight"
+    return {
+        pairing.theirs.removesuffix(suffix): pairing
+        for pairing in pairings(family, config)
+        if pairing.theirs.endswith(suffix) and len(pairing.shape) == 2
+    }
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def is_adapter(directory: Path) -> bool:
+    """True for a directory in peft's layout."""
+    return (directory / ADAPTER_CONFIG).is_file()
+
+
+def base_of(directory: Path) -> str:
+    """The name of the model that an adapter changes, as its configuration says; a CheckpointError if it does not."""
+    name = read_json(directory / ADAPTER_CONFIG).get("base_model_name_or_path")
+    if not isinstance(name, str) or not name:
+        raise CheckpointError(
+            f"{directory} is an adapter and does not name its base model; give the base as MODEL and --adapter "
+            f"{directory} (convert), or foretell.load(base, adapter=...)"
+        )
+    return name
+
+
+def add_peft_adapter(model: LanguageModel, directory: Path) -> LanguageModel:
+    """The model with the adapter's updates in its decoder, kept apart as the part `lora`.
+
+    Raises CheckpointError for an adapter that is damaged, of another kind than LoRA, or of another model.
+    """
+    settings = read_json(directory / ADAPTER_CONFIG)
+    for name, values in EXPRESSIBLE.items():
+        if settings.get(name, values[0]) not in values:
+            raise CheckpointError(
+                f"{directory / ADAPTER_CONFIG} has {name} = {settings[name]!r}, which foretell cannot express"
+            )
+    theirs = read_updates(directory, settings)
+    layers = layers_named(model.config, theirs, directory)
+    rank = max(len(update.a) for update in theirs.values())
+    updates: Updates = {}
+    for name, update in theirs.items():
+        updates |= split_update(layers[name], padded(update, rank), directory)
+    lora = LoRAConfig(rank=rank, alpha=float(rank), targets=tuple(updates))  # the factor is in B already
+    part = add_adapters(model.decoder, lora)
+    set_updates(model.decoder, updates)
+    model.decoder.train(model.decoder.training)
+    return LanguageModel(model.decoder, model.tokenizer, model.name, model.notes, {**model.parts, LORA: part})
+
+
+def read_updates(directory: Path, settings: Mapping[str, Any]) -> dict[str, PeftUpdate]:
+    """The updates by the names of their layers."""
+    path = directory / ADAPTER_WEIGHTS
+    stored = read_header(path)
+    weights = {name: read_tensor(tensor, torch.float32) for name, tensor in stored.items()}
+    check_finite(weights, path, rows=None)
+    names = dict.fromkeys(name.removesuffix(f".{A}").removesuffix(f".{B}") for name in weights)
+    updates: dict[str, PeftUpdate] = {}
+    for name in names:
+        a, b = weights.get(f"{name}.{A}"), weights.get(f"{name}.{B}")
+        if a is None or b is None or a.dim() != 2 or b.dim() != 2 or len(a) != b.shape[1]:
+            raise CheckpointError(f"{path}: '{name[:80]}' is not a pair of {A} (rank, inputs) and {B} (outputs, rank)")
+        module = name.removeprefix(PREFIX)
+        updates[module] = PeftUpdate(a, b, scale_of(module, len(a), settings, directory))
+    if not updates:
+        raise CheckpointError(f"{path} holds no updates")
+    return updates
+
+
+def scale_of(module: str, rank: int, settings: Mapping[str, Any], directory: Path) -> float:
+    """alpha / rank, or alpha / sqrt(rank) with use_rslora; `alpha_pattern` has the exceptions by name."""
+    patterns = settings.get("alpha_pattern") or {}
+    alpha = next(
+        (value for name, value in patterns.items() if module == name or module.endswith(f".{name}")),
+        settings.get("lora_alpha"),
+    )
+    if not isinstance(alpha, int | float) or isinstance(alpha, bool):
+        raise CheckpointError(f"{directory / ADAPTER_CONFIG}: lora_alpha must be a number, not {alpha!r}")
+    return alpha / (rank**0.5 if settings.get("use_rslora") else rank)
+
+
+def layers_named(config: ModelConfig, names: Mapping[str, Any], directory: Path) -> dict[str, Pairing]:
+    """Our layers for each of their names, by the first family that can express the model and has them all."""
+    for family in FAMILIES.values():
+        if not differences(config, family):
+            layers = fused_layers(family, config)
+            if all(name in layers for name in names):
+                return layers
+    raise CheckpointError(f"{directory} changes layers that this model does not have, such as '{next(iter(names))}'")
+
+
+def padded(update: PeftUpdate, rank: int) -> PeftUpdate:
+    """The same update with a larger rank, and the factor in B."""
+    more = rank - len(update.a)
+    a = torch.cat([update.a, update.a.new_zeros(more, update.a.shape[1])])  # (rank, inputs)
+    b = torch.cat([update.b * update.scale, update.b.new_zeros(len(update.b), more)], dim=1)  # (outputs, rank)
+    return PeftUpdate(a, b, 1.0)
+
+
+def split_update(layer: Pairing, update: PeftUpdate, directory: Path) -> Updates:
+    """Their update as updates of our layers: each has its rows of B, and the same A."""
+    sizes = [shape[0] for shape in layer.shapes]
+    if update.b.shape[0] != sum(sizes) or update.a.shape[1] != layer.shapes[0][1]:
+        raise CheckpointError(
+            f"{directory}: the update of '{layer.theirs}' is for {update.a.shape[1]} inputs and {update.b.shape[0]} "
+            f"outputs, and the model has {layer.shapes[0][1]} and {sum(sizes)}; it belongs to another model"
+        )
+    paths = [path.removesuffix(".weight") for path in layer.ours]
+    return {path: (update.a, part) for path, part in zip(paths, update.b.split(sizes), strict=True)}
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def export_peft(
+    model: LanguageModel, target: Path, dtype: torch.dtype = torch.float32, family_name: str | None = None
+) -> dict[str, Any]:
+    """Write the LoRA updates of a model as a new directory in peft's layout, and compare what is read back.
+
+    The model is loaded with its updates kept apart. Returns the family, the layers and the largest difference of an
+    update. Raises UsageError for a model without updates, ConfigError where no family can express the model.
+    """
+    check_target(target)
+    part = model.parts.get(LORA)
+    if not isinstance(part, LoRAPart):
+        raise UsageError(f"{model.name} has no LoRA updates; --to huggingface writes the whole model")
+    family = choose_family(model.config, family_name)
+    theirs = dict(fuse_updates(part, family, model.config))
+    with new_directory(target) as directory:
+        write_json(directory / ADAPTER_CONFIG, adapter_config(part.settings, theirs, family))
+        tensors = {f"{PREFIX}{name}.{A}": update.a for name, update in theirs.items()}
+        tensors |= {f"{PREFIX}{name}.{B}": update.b for name, update in theirs.items()}
+        tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
+        save_tensors(directory / ADAPTER_WEIGHTS, tensors, {"format": "pt"})
+        difference = largest_difference(directory, part, family, model.config) if dtype == torch.float32 else None
+    return {"family": family.name, "layers": list(theirs), "rank": part.settings.rank, "difference": difference}
+
+
+def fuse_updates(part: LoRAPart, family: Family, config: ModelConfig) -> Iterator[tuple[str, PeftUpdate]]:
+    """Our updates as updates of their layers, by name."""
+    layers = lora_layers(part.decoder)
+    for name, pairing in fused_layers(family, config).items():
+        ours = [layers.pop(path.removesuffix(".weight"), None) for path in pairing.ours]
+        a: list[Tensor] = [layer.lora_a for layer in ours if layer is not None]
+        b = [
+            torch.zeros(outputs, 0) if layer is None else layer.lora_b  # without an update: rows of zeros
+            for layer, (outputs, _) in zip(ours, pairing.shapes, strict=True)
+        ]
+        if a:
+            yield name, PeftUpdate(torch.cat(a), torch.block_diag(*b), part.settings.scale)
+    if layers:
+        raise OutputError(f"{family.name} has no layer for '{next(iter(layers))}'")
+
+
+def adapter_config(settings: LoRAConfig, updates: Mapping[str, PeftUpdate], family: Family) -> dict[str, Any]:
+    """The content of adapter_config.json; layers whose rank is not the common one are in the patterns."""
+    others = {name: len(update.a) for name, update in updates.items() if len(update.a) != settings.rank}
+    return {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": None,
+        "inference_mode": True,
+        "r": settings.rank,
+        "lora_alpha": settings.alpha,
+        "lora_dropout": settings.dropout,
+        "target_modules": list(updates),
+        "rank_pattern": others,
+        "alpha_pattern": {name: settings.scale * rank for name, rank in others.items()},
+        "bias": "none",
+        "fan_in_fan_out": any(row.transforms for row in family.rows),  # Conv1D, whose matrices are (inputs, outputs)
+        "use_rslora": False,
+        "use_dora": False,
+        "modules_to_save": None,
+    }
+
+
+@torch.no_grad()
+def largest_difference(directory: Path, part: LoRAPart, family: Family, config: ModelConfig) -> float:
+    """The largest difference between an element of B A as written, read by safetensors' NumPy reader, and ours."""
+    arrays = load_file(directory / ADAPTER_WEIGHTS)
+    layers = lora_layers(part.decoder)
+    differences = [0.0]
+    for name, pairing in fused_layers(family, config).items():
+        if f"{PREFIX}{name}.{A}" in arrays:
+            written = torch.from_numpy(arrays[f"{PREFIX}{name}.{B}"] @ arrays[f"{PREFIX}{name}.{A}"])
+            parts = written.split([outputs for outputs, _ in pairing.shapes])
+            paths = [path.removesuffix(".weight") for path in pairing.ours]
+            differences += [
+                float((theirs - (layers[path].lora_b @ layers[path].lora_a if path in layers else 0)).abs().max())
+                for path, theirs in zip(paths, parts, strict=True)
+            ]
+    return max(differences)

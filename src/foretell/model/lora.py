@@ -1,0 +1,136 @@
+"""LoRA: low-rank updates next to frozen linear layers (Hu et al. 2021)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from foretell.config import Section
+from foretell.errors import ConfigError
+from foretell.model.decoder import Decoder
+from foretell.model.description import UNKNOWN_FORMULA, Description
+from foretell.model.dropout import make_dropout
+from foretell.model.surgery import replace
+from foretell.paths import select
+from foretell.randomness import stream_key
+
+DEFAULT_TARGETS = ("**.attention.query", "**.attention.value")  # as Hu et al. 2021, section 7.1, found best
+
+
+class LoRAConfig(Section):
+    """Which linear layers get an update, of which rank; the update is scaled by alpha / rank."""
+
+    rank: int = Field(8, gt=0)
+    alpha: float = Field(16.0, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)  # of the update's input
+    targets: tuple[str, ...] = DEFAULT_TARGETS  # globs of module paths
+
+    @property
+    def scale(self) -> float:
+        """The factor of the update."""
+        return self.alpha / self.rank
+
+
+class LoRALinear(nn.Linear):
+    """W x + b + (alpha / rank) B A dropout(x), where W and b are frozen (Hu et al. 2021, section 4.1).
+
+    lora_a is A, (rank, inputs), and lora_b is B, (outputs, rank). B starts at 0, so a new update changes nothing.
+    """
+
+    description = Description(formula=UNKNOWN_FORMULA, saved=("x",))
+
+    def __init__(self, plain: nn.Linear, config: LoRAConfig):
+        nn.Module.__init__(self)  # the weights are those of the plain layer: none are made
+        self.in_features, self.out_features = plain.in_features, plain.out_features
+        self.weight, self.bias = plain.weight, plain.bias
+        self.scale = config.scale
+        weight = plain.weight
+        self.lora_a = nn.Parameter(weight.new_zeros(config.rank, plain.in_features))
+        self.lora_b = nn.Parameter(weight.new_zeros(plain.out_features, config.rank))
+        self.lora_dropout = make_dropout(config.dropout)
+
+    def forward(self, input: Tensor) -> Tensor:
+        low = F.linear(self.lora_dropout(input), self.lora_a)  # (..., rank)
+        return F.linear(input, self.weight, self.bias) + F.linear(low, self.lora_b) * self.scale
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """A plain layer with the weight W + (alpha / rank) B A, computed in float32 at least."""
+        precise = torch.promote_types(self.weight.dtype, torch.float32)
+        update = self.lora_b.to(precise) @ self.lora_a.to(precise) * self.scale
+        plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
+        plain.weight = nn.Parameter((self.weight.to(precise) + update).to(self.weight.dtype))
+        plain.bias = self.bias
+        return plain
+
+
+def add_lora(decoder: Decoder, config: LoRAConfig, seed: int = 0) -> list[str]:
+    """Add new updates to the layers that `config.targets` match, and freeze all other weights of the decoder.
+
+    A is drawn uniformly within 1/sqrt(inputs), as a new linear layer's weight (Kaiming's rule with a = sqrt(5), which
+    the paper's code and peft use), from the seed and the path. Returns the paths of the layers. A target that is not a
+    linear layer with weights of its own is a `ConfigError`, a glob without a match a `UsageError`.
+    """
+    layers = find_targets(decoder, config.targets)
+    decoder.requires_grad_(False)
+    replace(decoder, layers, lambda layer: make_lora_linear(layer, config))
+    for path, layer in lora_layers(decoder).items():
+        generator = torch.Generator().manual_seed(stream_key("lora", seed, path) >> 1)
+        bound = layer.in_features**-0.5
+        draws = torch.empty(layer.lora_a.shape).uniform_(-bound, bound, generator=generator)
+        with torch.no_grad():
+            layer.lora_a.copy_(draws)
+    return layers
+
+
+def make_lora_linear(layer: nn.Module, config: LoRAConfig) -> LoRALinear:
+    """A linear layer with an update that does nothing yet."""
+    assert isinstance(layer, nn.Linear)
+    return LoRALinear(layer, config)
+
+
+def find_targets(decoder: Decoder, globs: Iterable[str]) -> list[str]:
+    """The paths of the linear layers that the globs match; each glob has to match one."""
+    modules = {path: module for path, module in decoder.named_modules() if path}
+    linear = [path for path, module in modules.items() if isinstance(module, nn.Linear)]
+    for glob in globs:
+        matched = select(glob, list(modules))
+        if not any(path in linear for path in matched):
+            raise ConfigError(f"'{matched[0]}' is not a linear layer, so LoRA cannot be added; try '{glob}.*'")
+    paths = select(globs, linear)
+    if twice := next((path for path in paths if isinstance(modules[path], LoRALinear)), None):
+        raise ConfigError(f"'{twice}' has a LoRA update already; merge it first (foretell.load does)")
+    return paths
+
+
+def lora_layers(decoder: Decoder) -> dict[str, LoRALinear]:
+    """The layers with an update, by path."""
+    return {path: module for path, module in decoder.named_modules() if isinstance(module, LoRALinear)}
+
+
+def lora_weights(decoder: Decoder) -> dict[str, Tensor]:
+    """The weights of the updates, by path: `trunk.blocks.0.attention.query.lora_a`."""
+    return {
+        f"{path}.{name}": getattr(layer, name)
+        for path, layer in lora_layers(decoder).items()
+        for name in ("lora_a", "lora_b")
+    }
+
+
+def merge_lora(decoder: Decoder) -> None:
+    """Put plain linear layers with the same outputs in the place of those with an update."""
+    if layers := lora_layers(decoder):
+        replace(decoder, list(layers), lambda layer: layer.merged() if isinstance(layer, LoRALinear) else layer)
+
+
+def set_updates(decoder: Decoder, updates: Mapping[str, tuple[Tensor, Tensor]]) -> None:
+    """Copy (A, B) into the layers at these paths."""
+    layers = lora_layers(decoder)
+    with torch.no_grad():
+        for path, (a, b) in updates.items():
+            layers[path].lora_a.copy_(a)
+            layers[path].lora_b.copy_(b)
