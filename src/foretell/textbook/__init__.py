@@ -8,8 +8,11 @@ embedding.py        token and position embeddings, unembedding
 attention.py        single-query, masked and multi-head attention
 parameters.py       the parameters theta, by the paper's symbols
 transformer.py      the decoder-only transformer in two forms, and the probability of a sequence
-training.py         gradient descent, with the gradient written out
-inference.py        generation with a temperature
+encoder_decoder.py  the encoder-decoder and the encoder-only transformer
+gradients.py        the gradient of every part, written out
+training.py         gradient descent on next tokens
+encoder_training.py gradient descent on pairs of sequences and on masked tokens
+inference.py        generation with a temperature, and translation
 family.py           the forward pass of every decoder that `ModelConfig` describes
 family_weights.py   its weights by module path: shapes, checks, reading from disk
 

@@ -1,4 +1,4 @@
-"""Generating a continuation of a prompt (Phuong and Hutter 2022, Algorithm 14)."""
+"""Generating a continuation of a prompt, or a translation (Phuong and Hutter 2022, Algorithms 14 and 15)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from foretell.errors import UsageError
+from foretell.textbook.encoder_decoder import SequenceToSequenceModel
 from foretell.textbook.transformer import NextTokenModel
 from foretell.textbook.vectors import Vector, softmax
 
@@ -22,6 +23,32 @@ def d_inference(x: Sequence[int], model: NextTokenModel, l_gen: int, tau: float,
         q = tempered(p, tau)
         sequence.append(int(rng.choice(len(q), p=q)))
     return sequence[len(x) :]
+
+
+def ed_inference(
+    z: Sequence[int],
+    model: SequenceToSequenceModel,
+    ends: tuple[int, int],
+    tau: float,
+    rng: np.random.Generator,
+) -> list[int]:
+    """x^ [bos_token, ..., eos_token] for a source z (l_z,): each token is drawn from q proportional to p^(1/tau).
+
+    Phuong and Hutter 2022, Algorithm 15. `model` is for example `partial(ed_transformer, theta=theta)`, and `ends` is
+    (bos_token, eos_token).
+
+    Raises:
+        ContextLengthError: no eos_token was drawn before the model's context was full.
+    """
+    bos_token, eos_token = ends
+    sequence = [bos_token]
+    y = None
+    while y != eos_token:
+        p = model(z, sequence)[:, -1]
+        q = tempered(p, tau)
+        y = int(rng.choice(len(q), p=q))
+        sequence.append(y)
+    return sequence
 
 
 def tempered(p: Vector, tau: float) -> Vector:

@@ -41,7 +41,10 @@ class MultiHeadParameters:
 
 @dataclass(frozen=True)
 class LayerParameters:
-    """One layer of Algorithm 10: two norms (d_e,), attention, W_mlp1 (d_mlp, d_e), W_mlp2 (d_e, d_mlp)."""
+    """One layer of Algorithms 9 and 10, and of Algorithm 8's encoder: two norms (d_e,), attention and an MLP.
+
+    W_mlp1 (d_mlp, d_e), W_mlp2 (d_e, d_mlp).
+    """
 
     gamma_1: Vector
     beta_1: Vector
@@ -67,8 +70,60 @@ class DTransformerParameters:
 
 
 @dataclass(frozen=True)
+class CrossLayerParameters:
+    """One decoder layer of Algorithm 8: three norms (d_e,), masked attention, cross-attention, and an MLP.
+
+    W_mlp3 (d_mlp, d_e), W_mlp4 (d_e, d_mlp).
+    """
+
+    attention: MultiHeadParameters
+    gamma_3: Vector
+    beta_3: Vector
+    cross_attention: MultiHeadParameters
+    gamma_4: Vector
+    beta_4: Vector
+    W_mlp3: Matrix
+    b_mlp3: Vector
+    W_mlp4: Matrix
+    b_mlp4: Vector
+    gamma_5: Vector
+    beta_5: Vector
+
+
+@dataclass(frozen=True)
+class EDTransformerParameters:
+    """Parameters of Algorithm 8: W_e (d_e, N_V), W_p (d_e, l_max), the layers of both trunks, W_u (N_V, d_e).
+
+    Source and target have one vocabulary.
+    """
+
+    W_e: Matrix
+    W_p: Matrix
+    encoder: tuple[LayerParameters, ...]
+    decoder: tuple[CrossLayerParameters, ...]
+    W_u: Matrix
+
+
+@dataclass(frozen=True)
+class ETransformerParameters:
+    """Parameters of Algorithm 9: as of Algorithm 10, and a final projection W_f (d_f, d_e), b_f (d_f,) before the norm.
+
+    gamma and beta are (d_f,), W_u (N_V, d_f).
+    """
+
+    W_e: Matrix
+    W_p: Matrix
+    layers: tuple[LayerParameters, ...]
+    W_f: Matrix
+    b_f: Vector
+    gamma: Vector
+    beta: Vector
+    W_u: Matrix
+
+
+@dataclass(frozen=True)
 class Hyperparameters:
-    """The sizes of Algorithm 10. Each head has d_attn = d_mid = d_e / H."""
+    """The sizes of Algorithms 8 to 10. Each head has d_attn = d_mid = d_e / H; d_f is d_e."""
 
     N_V: int
     l_max: int
@@ -94,6 +149,32 @@ def random_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> DTran
     )
 
 
+def random_ed_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> EDTransformerParameters:
+    """Initial parameters of the encoder-decoder transformer, as `random_parameters` draws them."""
+    return EDTransformerParameters(
+        W_e=rng.normal(size=(sizes.d_e, sizes.N_V)),
+        W_p=rng.normal(size=(sizes.d_e, sizes.l_max)),
+        encoder=tuple(_random_layer(sizes, rng) for _ in range(sizes.L)),
+        decoder=tuple(_random_cross_layer(sizes, rng) for _ in range(sizes.L)),
+        W_u=_random_matrix(sizes.N_V, sizes.d_e, rng),
+    )
+
+
+def random_e_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> ETransformerParameters:
+    """Initial parameters of the encoder-only transformer, as `random_parameters` draws them."""
+    d_e = sizes.d_e
+    return ETransformerParameters(
+        W_e=rng.normal(size=(d_e, sizes.N_V)),
+        W_p=rng.normal(size=(d_e, sizes.l_max)),
+        layers=tuple(_random_layer(sizes, rng) for _ in range(sizes.L)),
+        W_f=_random_matrix(d_e, d_e, rng),
+        b_f=np.zeros(d_e),
+        gamma=np.ones(d_e),
+        beta=np.zeros(d_e),
+        W_u=_random_matrix(sizes.N_V, d_e, rng),
+    )
+
+
 def combine(function: Callable[..., Any], first: AnyParameters, *others: AnyParameters) -> AnyParameters:
     """Parameters made by applying `function` to the corresponding arrays of one or more sets of the same shape."""
     tree: Any = first
@@ -109,12 +190,10 @@ def combine(function: Callable[..., Any], first: AnyParameters, *others: AnyPara
 
 def _random_layer(sizes: Hyperparameters, rng: np.random.Generator) -> LayerParameters:
     d_e, d_mlp = sizes.d_e, sizes.d_mlp
-    d_mid = d_e // sizes.H
-    heads = tuple(_random_head(d_mid, d_e, rng) for _ in range(sizes.H))
     return LayerParameters(
         gamma_1=np.ones(d_e),
         beta_1=np.zeros(d_e),
-        attention=MultiHeadParameters(heads, _random_matrix(d_e, sizes.H * d_mid, rng), np.zeros(d_e)),
+        attention=_random_heads(sizes, rng),
         gamma_2=np.ones(d_e),
         beta_2=np.zeros(d_e),
         W_mlp1=_random_matrix(d_mlp, d_e, rng),
@@ -122,6 +201,30 @@ def _random_layer(sizes: Hyperparameters, rng: np.random.Generator) -> LayerPara
         W_mlp2=_random_matrix(d_e, d_mlp, rng),
         b_mlp2=np.zeros(d_e),
     )
+
+
+def _random_cross_layer(sizes: Hyperparameters, rng: np.random.Generator) -> CrossLayerParameters:
+    one, zero = np.ones(sizes.d_e), np.zeros(sizes.d_e)
+    return CrossLayerParameters(
+        attention=_random_heads(sizes, rng),
+        gamma_3=one,
+        beta_3=zero,
+        cross_attention=_random_heads(sizes, rng),
+        gamma_4=one,
+        beta_4=zero,
+        W_mlp3=_random_matrix(sizes.d_mlp, sizes.d_e, rng),
+        b_mlp3=np.zeros(sizes.d_mlp),
+        W_mlp4=_random_matrix(sizes.d_e, sizes.d_mlp, rng),
+        b_mlp4=zero,
+        gamma_5=one,
+        beta_5=zero,
+    )
+
+
+def _random_heads(sizes: Hyperparameters, rng: np.random.Generator) -> MultiHeadParameters:
+    d_mid = sizes.d_e // sizes.H
+    heads = tuple(_random_head(d_mid, sizes.d_e, rng) for _ in range(sizes.H))
+    return MultiHeadParameters(heads, _random_matrix(sizes.d_e, sizes.H * d_mid, rng), np.zeros(sizes.d_e))
 
 
 def _random_head(d_attn: int, d_e: int, rng: np.random.Generator) -> AttentionParameters:

@@ -1,27 +1,21 @@
-"""Training by stochastic gradient descent (Phuong and Hutter 2022, Algorithm 13), with the gradient written out.
-
-d_Y is the derivative of the loss by Y and has Y's shape. The function `f_backward` takes what `f` read and the
-derivative of its output, and returns the derivatives of its input and its parameters.
-"""
+"""Training the decoder by stochastic gradient descent (Phuong and Hutter 2022, Algorithm 13)."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from foretell.textbook.attention import attention, attention_weights, project, unidirectional_mask
+from foretell.textbook.attention import unidirectional_mask
 from foretell.textbook.embedding import unembedding_per_column
-from foretell.textbook.parameters import (
-    AttentionParameters,
-    DTransformerParameters,
-    LayerParameters,
-    MultiHeadParameters,
-    combine,
+from foretell.textbook.gradients import (
+    embed_backward,
+    feed_forward_backward,
+    layer_norm_backward,
+    mh_attention_backward,
+    scores_backward,
 )
-from foretell.textbook.transformer import conditional_log_probability, overwriting_states
-from foretell.textbook.vectors import EPSILON, Matrix, Vector, gelu_erf, gelu_erf_derivative
+from foretell.textbook.parameters import DTransformerParameters, LayerParameters, combine
+from foretell.textbook.transformer import conditional_log_probability, mlp_weights, overwriting_states
+from foretell.textbook.vectors import Matrix, gelu_erf
 
 
 def d_training(
@@ -50,7 +44,7 @@ def loss_and_gradient(x: Sequence[int], theta: DTransformerParameters) -> tuple[
     """
     *states, last, normalised = overwriting_states(x, theta)
     P = unembedding_per_column(normalised, theta.W_u)
-    d_scores = scores_backward(P, x)
+    d_scores = scores_backward(P, next_tokens(x))
     d_X, d_gamma, d_beta = layer_norm_backward(last, theta.gamma, theta.W_u.T @ d_scores)
     d_layers: list[LayerParameters] = []
     for layer in reversed(range(len(theta.layers))):
@@ -61,16 +55,9 @@ def loss_and_gradient(x: Sequence[int], theta: DTransformerParameters) -> tuple[
     return -conditional_log_probability(P, x), gradient
 
 
-def scores_backward(P: Matrix, x: Sequence[int]) -> Matrix:
-    """d_scores (N_V, l) of the scores W_u X: for softmax and logarithm together, P minus the one-hot target.
-
-    The last token has no target, so its column is 0.
-    """
-    d_scores = P.copy()
-    for t in range(len(x) - 1):
-        d_scores[x[t + 1], t] -= 1
-    d_scores[:, -1] = 0
-    return d_scores
+def next_tokens(x: Sequence[int]) -> dict[int, int]:
+    """The target of each position but the last: the token after it."""
+    return dict(enumerate(x[1:]))
 
 
 def layer_backward(states: Sequence[Matrix], layer: LayerParameters, d_X: Matrix) -> tuple[Matrix, LayerParameters]:
@@ -80,82 +67,9 @@ def layer_backward(states: Sequence[Matrix], layer: LayerParameters, d_X: Matrix
     """
     before_norm_1, before_attention, before_norm_2, before_mlp = states
     # The derivative of X + f(X) is the sum of two paths: directly to X, and through f
-    d_inner, d_mlp = mlp_backward(before_mlp, layer, d_X)
+    d_inner, d_mlp = feed_forward_backward(before_mlp, mlp_weights(layer), gelu_erf, d_X)
     d_X, d_gamma_2, d_beta_2 = layer_norm_backward(before_norm_2, layer.gamma_2, d_X + d_inner)
-    d_inner, d_attention = mh_attention_backward(before_attention, layer.attention, d_X)
-    d_X, d_gamma_1, d_beta_1 = layer_norm_backward(before_norm_1, layer.gamma_1, d_X + d_inner)
+    X, mask = before_attention, unidirectional_mask(before_attention.shape[1])
+    d_queries, d_context, d_attention = mh_attention_backward(X, X, layer.attention, mask, d_X)
+    d_X, d_gamma_1, d_beta_1 = layer_norm_backward(before_norm_1, layer.gamma_1, d_X + d_queries + d_context)
     return d_X, LayerParameters(d_gamma_1, d_beta_1, d_attention, d_gamma_2, d_beta_2, *d_mlp)
-
-
-def project_backward(W: Matrix, X: Matrix, d_Y: Matrix) -> tuple[Matrix, Matrix, Vector]:
-    """d_X, d_W, d_b of Y = W X + b 1^T."""
-    return W.T @ d_Y, d_Y @ X.T, d_Y.sum(axis=1)
-
-
-def layer_norm_backward(X: Matrix, gamma: Vector, d_Y: Matrix) -> tuple[Matrix, Vector, Vector]:
-    """d_X (d, l), d_gamma (d,), d_beta (d,) of `layer_norm_per_column`.
-
-    The two subtracted terms come from the mean and the variance, which depend on every element of the column.
-    """
-    d_X, d_gamma = np.empty_like(X), np.zeros_like(gamma)
-    for t in range(X.shape[1]):
-        centred = X[:, t] - X[:, t].mean()
-        deviation = np.sqrt((centred**2).mean() + EPSILON)
-        unit, d_unit = centred / deviation, d_Y[:, t] * gamma
-        d_X[:, t] = (d_unit - d_unit.mean() - unit * (d_unit * unit).mean()) / deviation
-        d_gamma += d_Y[:, t] * unit
-    return d_X, d_gamma, d_Y.sum(axis=1)
-
-
-def mlp_backward(
-    X: Matrix, layer: LayerParameters, d_Y: Matrix
-) -> tuple[Matrix, tuple[Matrix, Vector, Matrix, Vector]]:
-    """d_X and (d_W_mlp1, d_b_mlp1, d_W_mlp2, d_b_mlp2) of `mlp`."""
-    hidden = project(layer.W_mlp1, layer.b_mlp1, X)
-    d_active, d_W2, d_b2 = project_backward(layer.W_mlp2, gelu_erf(hidden), d_Y)
-    d_X, d_W1, d_b1 = project_backward(layer.W_mlp1, X, d_active * gelu_erf_derivative(hidden))
-    return d_X, (d_W1, d_b1, d_W2, d_b2)
-
-
-def mh_attention_backward(X: Matrix, W: MultiHeadParameters, d_Y: Matrix) -> tuple[Matrix, MultiHeadParameters]:
-    """d_X and the gradient of masked multi-head self-attention."""
-    mask = unidirectional_mask(X.shape[1])
-    stacked = np.concatenate([attention(X, X, head, mask) for head in W.heads])
-    d_stacked, d_W_o, d_b_o = project_backward(W.W_o, stacked, d_Y)
-    parts = np.split(d_stacked, len(W.heads))
-    backward = [attention_backward(X, head, part) for head, part in zip(W.heads, parts, strict=True)]
-    d_X = np.sum([d_X for d_X, _ in backward], axis=0)
-    return d_X, MultiHeadParameters(tuple(d_head for _, d_head in backward), d_W_o, d_b_o)
-
-
-def attention_backward(X: Matrix, W: AttentionParameters, d_Y: Matrix) -> tuple[Matrix, AttentionParameters]:
-    """d_X and the gradient of one head of masked self-attention."""
-    Q, K, V = (project(W.W_q, W.b_q, X), project(W.W_k, W.b_k, X), project(W.W_v, W.b_v, X))
-    weights = attention_weights(X, X, W, unidirectional_mask(X.shape[1]))
-    d_Q, d_K, d_V = mixing_backward(Q, K, V, weights, d_Y)
-    d_X_q, d_W_q, d_b_q = project_backward(W.W_q, X, d_Q)
-    d_X_k, d_W_k, d_b_k = project_backward(W.W_k, X, d_K)
-    d_X_v, d_W_v, d_b_v = project_backward(W.W_v, X, d_V)
-    return d_X_q + d_X_k + d_X_v, AttentionParameters(d_W_q, d_b_q, d_W_k, d_b_k, d_W_v, d_b_v)
-
-
-def mixing_backward(Q: Matrix, K: Matrix, V: Matrix, weights: Matrix, d_Y: Matrix) -> tuple[Matrix, Matrix, Matrix]:
-    """d_Q, d_K, d_V of V softmax(K^T Q / sqrt(d_attn)), query by query. Masked entries have weight 0 and gradient 0."""
-    d_Q, d_K, d_V = np.zeros_like(Q), np.zeros_like(K), np.zeros_like(V)
-    for t in range(Q.shape[1]):
-        alpha = weights[:, t]
-        d_alpha = V.T @ d_Y[:, t]
-        d_scores = alpha * (d_alpha - alpha @ d_alpha) / math.sqrt(Q.shape[0])
-        d_Q[:, t] = K @ d_scores
-        d_K += np.outer(Q[:, t], d_scores)
-        d_V += np.outer(d_Y[:, t], alpha)
-    return d_Q, d_K, d_V
-
-
-def embed_backward(x: Sequence[int], W_e: Matrix, W_p: Matrix, d_X: Matrix) -> tuple[Matrix, Matrix]:
-    """d_W_e and d_W_p of `embed`: each token's derivative is added to the two columns it was made of."""
-    d_W_e, d_W_p = np.zeros_like(W_e), np.zeros_like(W_p)
-    for t, v in enumerate(x):
-        d_W_e[:, v] += d_X[:, t]
-        d_W_p[:, t] += d_X[:, t]
-    return d_W_e, d_W_p

@@ -12,16 +12,16 @@ import numpy as np
 from foretell.textbook.attention import mh_attention, project, unidirectional_mask
 from foretell.textbook.embedding import embed, unembedding_per_column
 from foretell.textbook.parameters import DTransformerParameters, LayerParameters
-from foretell.textbook.vectors import Matrix, gelu_erf, layer_norm_per_column
+from foretell.textbook.vectors import Matrix, Vector, gelu_erf, layer_norm_per_column
 
 NextTokenModel = Callable[[Sequence[int]], Matrix]  # ids (l,) to P (N_V, l), column t for the token after position t
 
 
 def d_transformer_overwriting(x: Sequence[int], theta: DTransformerParameters) -> Matrix:
-    """P (N_V, l): column t is the distribution of the token after x[0..t], as the listing computes it.
+    """P (N_V, l): column t is the distribution of the token after x[0..t], with X overwritten by its normalised value.
 
-    Phuong and Hutter 2022, Algorithm 10, in the form X <- layer_norm(X), X <- X + MHAttention(X): the normalised value
-    replaces X, and the residual is added to that.
+    Phuong and Hutter 2022, Algorithm 10, in the form that lecture notes list it, X <- layer_norm(X),
+    X <- X + MHAttention(X): the normalised value replaces X, and the residual is added to that.
     """
     X = overwriting_states(x, theta)[-1]
     return unembedding_per_column(X, theta.W_u)
@@ -61,8 +61,20 @@ def masked_self_attention(X: Matrix, layer: LayerParameters) -> Matrix:
 
 def mlp(X: Matrix, layer: LayerParameters) -> Matrix:
     """W_mlp2 GELU(W_mlp1 X + b_mlp1 1^T) + b_mlp2 1^T, (d_e, l)."""
-    hidden = gelu_erf(project(layer.W_mlp1, layer.b_mlp1, X))
-    return project(layer.W_mlp2, layer.b_mlp2, hidden)
+    return feed_forward(X, mlp_weights(layer), gelu_erf)
+
+
+def mlp_weights(layer: LayerParameters) -> tuple[Matrix, Vector, Matrix, Vector]:
+    """The weights of a layer's MLP."""
+    return layer.W_mlp1, layer.b_mlp1, layer.W_mlp2, layer.b_mlp2
+
+
+def feed_forward(
+    X: Matrix, weights: tuple[Matrix, Vector, Matrix, Vector], activation: Callable[[Vector], Vector]
+) -> Matrix:
+    """W_2 activation(W_1 X + b_1 1^T) + b_2 1^T, (d_e, l): the same two maps for every column."""
+    W_1, b_1, W_2, b_2 = weights
+    return project(W_2, b_2, activation(project(W_1, b_1, X)))
 
 
 def conditional_log_probability(P: Matrix, x: Sequence[int]) -> float:

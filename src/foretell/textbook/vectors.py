@@ -100,6 +100,11 @@ def relu(x: Vector) -> Vector:
     return np.maximum(x, 0)
 
 
+def relu_derivative(x: Vector) -> Vector:
+    """1 where x is above 0, else 0."""
+    return (x > 0).astype(x.dtype)
+
+
 def relu2(x: Vector) -> Vector:
     """max(0, x)^2 (So et al. 2021, "Primer")."""
     return relu(x) ** 2
