@@ -11,6 +11,8 @@ from pathlib import Path
 from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
+from foretell.manifest import check_model_files
+from foretell.runs.checkpoint import OPTIMIZER, TRAINING, Checkpoint, is_checkpoint
 from foretell.runs.find import RUNS
 from foretell.runs.run import Run, and_advice, is_run
 from foretell.text import Tokenizer, load_tokenizer
@@ -43,6 +45,13 @@ def find_model(argument: str) -> Path:
     raise CheckpointError(f"no model '{argument}': no such path, no run of that name{_suggest(name or argument)}")
 
 
+def check_files(directory: Path, *, in_full: bool | None = False) -> None:
+    """Compare a model's files with what was written; a checkpoint without a manifest is a `CheckpointError`."""
+    if is_checkpoint(directory):
+        Checkpoint(directory).manifest()
+    check_model_files(directory, skip=(OPTIMIZER, TRAINING), in_full=in_full)
+
+
 def check_not_a_file(path: Path) -> None:
     """Say what a single file is and what to name instead of it; a model is a folder."""
     if path.is_dir():
@@ -69,7 +78,9 @@ def find_tokenizer(argument: str) -> Tokenizer:
         return load_tokenizer(os.path.realpath(path))  # a link that the user names leads where they want
     if argument.startswith(PREFIX):
         return load_tokenizer(fetch_tokenizer(argument))
-    return load_tokenizer(find_model(argument))
+    directory = find_model(argument)
+    check_files(directory)
+    return load_tokenizer(directory)
 
 
 def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> Path:

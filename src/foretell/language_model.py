@@ -17,6 +17,7 @@ from foretell.config import ModelConfig
 from foretell.device import DeviceName, choose_device
 from foretell.errors import CheckpointError, OutputError, UsageError, did_you_mean
 from foretell.files import new_directory, read_json
+from foretell.manifest import MANIFEST, write_manifest
 from foretell.model.decoder import Decoder
 from foretell.model.logits import check_logits
 from foretell.saved_model import (
@@ -147,6 +148,7 @@ class LanguageModel:
         with new_directory(target) as temporary:
             parts = {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
             save_parts(temporary, parts, None if dtype is None else find_dtype(dtype))
+            write_manifest(temporary)
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,7 @@ def check_replaceable(directory: Path) -> None:
     if not directory.is_dir():
         raise OutputError(f"{directory} is a file; give the name of a directory")
     names = {path.name for path in directory.iterdir()}
-    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, *(name for part in KINDS.values() for name in part.file_names)}
+    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, MANIFEST, *(name for part in KINDS.values() for name in part.file_names)}
     if other := sorted(names - known):
         raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")
     if names and not is_saved_model(directory):

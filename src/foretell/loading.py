@@ -10,10 +10,9 @@ from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, UsageError
-from foretell.files import ADAPTER_CONFIG, CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, printable_name, read_json
-from foretell.finding import find_model
+from foretell.files import ADAPTER_CONFIG, CONFIG, MODEL_TYPE, printable_name, read_json
+from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, load_model
-from foretell.runs.checkpoint import Checkpoint, is_checkpoint
 
 
 def load(
@@ -23,6 +22,7 @@ def load(
     *,
     adapter: str | Path | None = None,
     keep_adapters: bool = False,
+    verify: bool | None = False,
 ) -> LanguageModel:
     """Load a model for inference.
 
@@ -32,15 +32,19 @@ def load(
     LoRA updates are merged into the weights, or stay modules of their own with `keep_adapters`. Raises CheckpointError
     where there is no such model or it is damaged, UsageError for a device that is missing. What was left out while
     reading is in the model's `notes`.
+
+    The files are compared with the model's manifest or export report: weights by their size, with `verify` by their
+    SHA-256. A model that has neither is not checked; `verify=True` refuses it, `verify=None` does not.
     """
     directory = find_model(str(argument))
     if is_adapter(directory):
         if adapter is not None:
             raise UsageError(f"{argument} is an adapter itself; name its base model")
-        return load(base_of(directory), device, dtype, adapter=directory, keep_adapters=keep_adapters)
+        base = base_of(directory)
+        return load(base, device, dtype, adapter=directory, keep_adapters=keep_adapters, verify=verify)
     chosen_device = choose_device(device)
-    if is_checkpoint(directory):
-        Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER_FILE))
+    for part in [directory] if adapter is None else [directory, Path(adapter)]:
+        check_files(part, in_full=verify)
     name, chosen_dtype = printable_name(argument), choose_inference_dtype(dtype, chosen_device)
     if is_own(directory):
         model = load_model(directory, chosen_device, chosen_dtype, name=name, keep_adapters=keep_adapters)

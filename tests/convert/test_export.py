@@ -23,10 +23,10 @@ from foretell.convert.export import export_huggingface, write_huggingface
 from foretell.convert.families import choose_family, find_family
 from foretell.convert.gguf.export_gguf import export_gguf
 from foretell.convert.huggingface import load_huggingface, stored_dtype
-from foretell.convert.parity import REPORT
 from foretell.convert.weights import check_weights
 from foretell.errors import ConfigError, OutputError
 from foretell.language_model import LanguageModel
+from foretell.manifest import EXPORT_REPORT
 from foretell.model.init import make_decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.text import Tokenizer
@@ -66,7 +66,7 @@ def test_an_export_is_the_same_model_and_its_report_gives_the_differences(
     model: LanguageModel, dtype, tmp_path: Path
 ) -> None:
     report = export_huggingface(model, tmp_path / "out", dtype)
-    assert json.loads((tmp_path / "out" / REPORT).read_text()) == report
+    assert json.loads((tmp_path / "out" / EXPORT_REPORT).read_text()) == report
     assert report["family"] == "qwen3"
     assert all(probe["logit_difference"] <= 1e-4 for probe in report["probes"])
     assert all(probe["greedy_same"] == probe["greedy_tokens"] > 0 for probe in report["probes"])
@@ -235,7 +235,7 @@ def test_the_verb_prints_the_report(directory_of, monkeypatch: pytest.MonkeyPatc
     source = ["convert", str(directory_of("qwen2"))]
     assert run_command([*source, "out", "--to", "huggingface", "--dtype", "bfloat16", "--json"]) == 0
     captured = capfd.readouterr()
-    assert json.loads(captured.out) == {"path": "out", **json.loads((tmp_path / "out" / REPORT).read_text())}
+    assert json.loads(captured.out) == {"path": "out", **json.loads((tmp_path / "out" / EXPORT_REPORT).read_text())}
     assert "7 of the model's 37 tokens are not in the tokenizer" in captured.err
     assert "transformers 5 builds its own Qwen2Tokenizer" in captured.err
     assert run_command([*source, "again", "--to", "huggingface"]) == 0

@@ -65,5 +65,5 @@ def test_a_flipped_byte_in_a_frozen_checkpoint_is_found(frozen, capfd):
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    assert run(["next", "run", "The cat"]) == 1
+    assert run(["next", "run", "The cat", "--verify"]) == 1
     assert "model.safetensors" in capfd.readouterr().err

@@ -17,7 +17,7 @@ SOURCE = Path(foretell.__file__).parent
 LAYERS = [
     {"errors", "openmp"},
     {"files", "typesetting"},
-    {"config", "paths", "randomness", "device", "safetensors_reader"},
+    {"config", "paths", "randomness", "device", "manifest", "safetensors_reader"},
     {"text", "model", "textbook"},
     {"data"},
     {"saved_model"},

@@ -142,7 +142,7 @@ def test_a_manifest_cannot_name_a_file_elsewhere(save: Save, folder: Path) -> No
     (folder / "secret").write_text("x")
     manifest = checkpoint.directory / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"config.json"', '"../secret"'))
-    with pytest.raises(CheckpointError, match=r"names '../secret', which is not a file of this checkpoint"):
+    with pytest.raises(CheckpointError, match=r"names '../secret', which is not a file of this directory"):
         checkpoint.verify()
 
 
@@ -315,6 +315,6 @@ def test_an_unreadable_file_is_one_line(save: Save, monkeypatch: pytest.MonkeyPa
         raise OSError(5, "Input/output error")
 
     checkpoint = save(7)
-    monkeypatch.setattr("foretell.runs.checkpoint.sha256", unreadable)
+    monkeypatch.setattr("foretell.manifest.sha256", unreadable)
     with pytest.raises(CheckpointError, match="cannot be read: Input/output error"):
         checkpoint.verify()

@@ -42,6 +42,10 @@ Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"], Parameter(help="Precision: auto, float32 or bfloat16.", show_choices=False)
 ]
 Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")]
+Verify = Annotated[
+    bool,
+    Parameter(name="--verify", negative="", show_default=False, help="Compare the weights with their SHA-256."),
+]
 Flag = Parameter(negative="", show_default=False)
 Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # of every option that is an integer
 

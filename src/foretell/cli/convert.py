@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Json, ModelArgument
+from foretell.cli.arguments import Json, ModelArgument, Verify
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.errors import UsageError
 
@@ -34,6 +34,7 @@ def convert(
         str | None,
         Parameter(help="float32, float16 or bfloat16 (gguf: f32, f16 or q8_0); default: as in SOURCE."),
     ] = None,
+    verify: Verify = False,
     json: Json = False,
 ) -> None:
     """Write a model in another program's format.
@@ -53,7 +54,7 @@ def convert(
         find_family(family, exporter.families)
     if dtype is not None:
         exporter.check_precision(to, dtype)
-    model = open_model(source, "cpu", "float32", adapter=adapter)
+    model = open_model(source, "cpu", "float32", adapter=adapter, verify=verify)
     chosen = dtype or exporter.defaults[stored_dtype(find_weights_of(source))]
     report = exporter.export(model, target, exporter.precisions[chosen], family)
     for line in report["notes"]:

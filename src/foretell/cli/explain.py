@@ -18,6 +18,7 @@ from foretell.cli.arguments import (
     Json,
     ModelArgument,
     TextArgument,
+    Verify,
     Whole,
     read_text,
 )
@@ -111,6 +112,7 @@ def explain(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    verify: Verify = False,
 ) -> None:
     """A pass over a text, layer by layer; any number of it; and what produced the prediction.
 
@@ -143,7 +145,7 @@ def explain(
         from foretell.files import HTML_MARK, check_target
 
         check_target(html, HTML_MARK)
-    answer = mode.answer(open_model(model, device, dtype, ids), text, given)
+    answer = mode.answer(open_model(model, device, dtype, ids, verify=verify), text, given)
     print_json(answer.to_json()) if json else results().print(str(answer))
     if fault := mode.fault(answer):
         raise ForetellError(fault)

@@ -16,6 +16,7 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    Verify,
     Whole,
     read_text,
 )
@@ -76,6 +77,7 @@ def generate(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    verify: Verify = False,
 ) -> None:
     """Continue a prompt.
 
@@ -95,7 +97,7 @@ def generate(
     if prompts and file:
         raise UsageError("PROMPT and --file exclude each other")
     texts = [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
-    loaded = open_model(model, device, dtype, ids)
+    loaded = open_model(model, device, dtype, ids, verify=verify)
     from foretell.inference.completion import make_completer
 
     stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Json
+from foretell.cli.arguments import Json, Verify
 from foretell.cli.terminal import note, open_model, print_json, results
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ def info(
     model: Annotated[str, Parameter(help="A model, or the name of a preset: tiny, gpt2, gpt3-175b, ...")],
     /,
     *,
+    verify: Verify = False,
     json: Json = False,
 ) -> None:
     """Paths, shapes and sizes of all weights, trace names, and cost.
@@ -31,7 +32,7 @@ def info(
     weights on disk.
     """
     config = find_preset(model)
-    facts = describe_model(model) if config is None else describe_preset(model, config)
+    facts = describe_model(model, verify) if config is None else describe_preset(model, config)
     print_json(facts) if json else show(facts)
 
 
@@ -55,9 +56,9 @@ def describe_preset(name: str, config: ModelConfig) -> dict[str, Any]:
     return describe(name, empty_decoder(config), None)
 
 
-def describe_model(argument: str) -> dict[str, Any]:
+def describe_model(argument: str, verify: bool) -> dict[str, Any]:
     """The facts about a model that can be loaded."""
-    model = open_model(argument, "cpu", "auto")
+    model = open_model(argument, "cpu", "auto", verify=verify)
     return describe(model.name, model.decoder, model.tokenizer)
 
 

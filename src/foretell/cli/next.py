@@ -15,6 +15,7 @@ from foretell.cli.arguments import (
     Json,
     ModelArgument,
     TextArgument,
+    Verify,
     Whole,
     read_text,
 )
@@ -42,6 +43,7 @@ def next_verb(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    verify: Verify = False,
 ) -> None:
     """The most likely next tokens with their probabilities.
 
@@ -50,7 +52,7 @@ def next_verb(
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text, file)
-    loaded = open_model(model, device, dtype, ids)
+    loaded = open_model(model, device, dtype, ids, verify=verify)
     from foretell.inference.query import next_tokens
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]

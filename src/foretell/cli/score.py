@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from foretell.cli.arguments import Device, Dtype, FileOption, Ids, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import Device, Dtype, FileOption, Ids, Json, ModelArgument, TextArgument, Verify, read_text
 from foretell.cli.terminal import open_model, print_json, results
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def score(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    verify: Verify = False,
 ) -> None:
     """The log-probability of a text, token by token.
 
@@ -33,7 +34,7 @@ def score(
     Colours: below 1 bit green, below 4 cyan, below 8 yellow, above red.
     """
     text = read_text(text, file)
-    loaded = open_model(model, device, dtype, ids)
+    loaded = open_model(model, device, dtype, ids, verify=verify)
     from foretell.inference.query import score as score_text
 
     result = score_text(loaded, text)

@@ -187,6 +187,7 @@ class LoadOptions(TypedDict, total=False):
 
     adapter: Path | None
     keep_adapters: bool
+    verify: bool
 
 
 def open_model(

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, FileOption, Flag, Ids, Json, ModelArgument, TextArgument, read_text
+from foretell.cli.arguments import (
+    Device,
+    Dtype,
+    FileOption,
+    Flag,
+    Ids,
+    Json,
+    ModelArgument,
+    TextArgument,
+    Verify,
+    read_text,
+)
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.errors import UsageError
 
@@ -35,6 +46,7 @@ def trace(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    verify: Verify = False,
 ) -> None:
     """Any value of a pass over a text, by name.
 
@@ -43,7 +55,7 @@ def trace(
     if not list_ and ((text is None and file is None) or out is None):
         raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
     text = "" if list_ else read_text(text, file)
-    loaded = open_model(model, device, dtype, ids)
+    loaded = open_model(model, device, dtype, ids, verify=verify)
     if list_:
         show_names(loaded, select or ["**"], json)
     else:

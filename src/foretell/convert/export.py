@@ -20,11 +20,12 @@ from foretell.convert.gguf.architectures import ARCHITECTURES
 from foretell.convert.gguf.export_gguf import export_gguf
 from foretell.convert.gguf.writer import PRECISIONS
 from foretell.convert.huggingface import CONFIG, INDEX, WEIGHTS, read_config
-from foretell.convert.parity import FORMAT, REPORT, ReadBack, check_parity, check_target, describe_files, rounding
+from foretell.convert.parity import FORMAT, ReadBack, check_parity, check_target, rounding
 from foretell.convert.weights import check_weights, iter_ours, iter_theirs
 from foretell.errors import OutputError, UsageError
 from foretell.files import new_directory, write_json
 from foretell.language_model import LanguageModel
+from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
 from foretell.saved_model import save_tensors
@@ -62,7 +63,7 @@ def export_huggingface(
             "notes": notes(family.tokenizer_class),
             "files": describe_files(directory.iterdir()),
         }
-        write_json(directory / REPORT, report)
+        write_json(directory / EXPORT_REPORT, report)
     return report
 
 

@@ -6,7 +6,7 @@ forward pass in NumPy, and the `tokenizers` library. export-report.json holds th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import torch
 
 from foretell.config import ModelConfig, SamplingConfig
 from foretell.errors import OutputError, TokenizerError
-from foretell.files import sha256
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence as TokenSequence
@@ -27,7 +26,7 @@ from foretell.text import Tokenizer
 from foretell.textbook.family import decoder_forward
 from foretell.textbook.vectors import Matrix
 
-REPORT, FORMAT = "export-report.json", 1
+FORMAT = 1
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     "  if x == 0:\n\treturn None  # done",
@@ -206,8 +205,3 @@ def check_target(target: Path) -> None:
     """Refuse to overwrite anything."""
     if target.is_symlink() or target.exists():
         raise OutputError(f"{target} exists; give another TARGET")
-
-
-def describe_files(files: Iterable[Path]) -> dict[str, Any]:
-    """Size and SHA-256 of each file, by name."""
-    return {path.name: {"bytes": path.stat().st_size, "sha256": sha256(path)} for path in sorted(files)}

@@ -26,6 +26,7 @@ from foretell.convert.weights import Pairing, pairings
 from foretell.errors import CheckpointError, OutputError, UsageError
 from foretell.files import ADAPTER_CONFIG, new_directory, read_json, write_json
 from foretell.language_model import LanguageModel
+from foretell.manifest import write_manifest
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
 from foretell.safetensors_reader import read_header, read_tensor
 from foretell.saved_model import check_finite, save_tensors
@@ -194,6 +195,7 @@ def export_peft(
         tensors = {name: tensor.detach().to("cpu", dtype).contiguous() for name, tensor in tensors.items()}
         save_tensors(directory / ADAPTER_WEIGHTS, tensors, {"format": "pt"})
         difference = largest_difference(directory, part, family, model.config) if dtype == torch.float32 else None
+        write_manifest(directory)
     return {"family": family.name, "layers": list(theirs), "rank": part.settings.rank, "difference": difference}
 
 

@@ -10,6 +10,7 @@ from foretell.config import read_toml
 from foretell.data.corpora import embedded_corpus
 from foretell.language_model import save_model
 from foretell.loading import load
+from foretell.manifest import READ_FOR_INFERENCE, write_manifest
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import Request
 from foretell.session.progress import choose_display
@@ -28,6 +29,7 @@ def make() -> None:
     best = session.run.best()
     model = load(best.directory, "cpu", "float32")
     save_model(HOME, model.decoder, model.tokenizer, torch.bfloat16)
+    write_manifest(HOME, READ_FOR_INFERENCE)
     loss = best.training()["validation_loss"]
     print(f"primer is step {best.step}: held-out loss {loss:.3f}, {session.task.bits_per_byte(loss):.3f} bits per byte")
 

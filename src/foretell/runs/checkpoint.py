@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from foretell.errors import CheckpointError
-from foretell.files import REPLACED, read_json, remove_directory, remove_leftovers, replaced_name, sha256, to_json
+from foretell.files import REPLACED, read_json, remove_directory, remove_leftovers, replaced_name
+from foretell.manifest import Manifest
 
-OPTIMIZER, TRAINING, MANIFEST = "optimizer.safetensors", "training.json", "manifest.json"
-FORMAT = 1
+OPTIMIZER, TRAINING = "optimizer.safetensors", "training.json"
 
 logger = logging.getLogger(__name__)
 
@@ -37,52 +37,20 @@ class Checkpoint:
 
     def verify(self, only: tuple[str, ...] = ()) -> None:
         """Compare every file (or only some) with the manifest; a `CheckpointError` names the first that differs."""
-        files = read_manifest(self.directory)
-        for name in only:
-            if name not in files:
-                raise CheckpointError(f"{self.directory / MANIFEST} is damaged: it does not name {name}")
-        for name, expected in files.items():
-            if not only or name in only:
-                check_file(self.directory, name, expected)
+        manifest = self.manifest()
+        manifest.require(only)
+        manifest.check(only or None)
+
+    def manifest(self) -> Manifest:
+        """What its files have to be; a `CheckpointError` if it is missing or damaged."""
+        manifest = Manifest.read(self.directory)
+        manifest.require((OPTIMIZER, TRAINING))
+        return manifest
 
 
 def is_checkpoint(directory: Path) -> bool:
     """True for a directory that training saved, even without its manifest."""
-    return any((directory / name).exists() for name in (MANIFEST, TRAINING, OPTIMIZER))
-
-
-def describe_file(path: Path) -> dict[str, Any]:
-    """A file's entry in the manifest."""
-    return {"bytes": path.stat().st_size, "sha256": sha256(path)}
-
-
-def read_manifest(directory: Path) -> dict[str, dict[str, Any]]:
-    """The entry of every file of a checkpoint; a manifest that is not as it was written is a `CheckpointError`."""
-    path = directory / MANIFEST
-    manifest = read_json(path)
-    files = manifest.get("files")
-    if manifest.get("format") != FORMAT or not isinstance(files, dict):
-        raise CheckpointError(f"{path} is damaged or of another version")
-    for name in files:
-        if (directory / name).parent != directory:
-            raise CheckpointError(f"{path} names '{name}', which is not a file of this checkpoint")
-    # Comparing the text also detects damage that JSON ignores: white space, a repeated key, an escaped letter
-    if path.read_text(encoding="utf-8") != to_json(manifest) or not {OPTIMIZER, TRAINING} <= files.keys():
-        raise CheckpointError(f"{path} is damaged: it is not as it was written")
-    return files
-
-
-def check_file(directory: Path, name: str, expected: dict[str, Any]) -> None:
-    """Compare a file with its entry in the manifest."""
-    path = directory / name
-    if not path.is_file():
-        raise CheckpointError(f"{path} is missing: {directory / MANIFEST} names it")
-    try:
-        actual = describe_file(path)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from error
-    if actual != expected:
-        raise CheckpointError(f"{path} is damaged: it does not match its entry in {directory / MANIFEST}")
+    return any((directory / name).exists() for name in (TRAINING, OPTIMIZER))
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:

@@ -17,7 +17,7 @@ from pydantic_core import to_jsonable_python
 from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, OutputError
 from foretell.files import is_temporary, read_json, remove_leftovers, sync, to_json, write_json, write_text
-from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints, read_manifest
+from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
 
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
@@ -225,7 +225,7 @@ class Run:
     def best(self) -> Checkpoint:
         """The checkpoint with the lowest validation loss."""
         best = best_checkpoint(self._existing())
-        read_manifest(best.directory)
+        best.manifest()
         return best
 
     def at(self, which: str) -> Checkpoint:

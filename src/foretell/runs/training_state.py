@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from foretell.errors import CheckpointError
 from foretell.files import new_directory, write_json
-from foretell.runs.checkpoint import FORMAT, MANIFEST, OPTIMIZER, TRAINING, Checkpoint, describe_file
+from foretell.manifest import write_manifest
+from foretell.runs.checkpoint import OPTIMIZER, TRAINING, Checkpoint
 from foretell.saved_model import open_tensors, save_tensors
 
 
@@ -32,8 +33,7 @@ def save_checkpoint(
         write_model(temporary)
         save_tensors(temporary / OPTIMIZER, optimizer_tensors(model, optimizer))
         write_json(temporary / TRAINING, training)
-        files = {path.name: describe_file(path) for path in sorted(temporary.iterdir())}
-        write_json(temporary / MANIFEST, {"format": FORMAT, "files": files})
+        write_manifest(temporary)
     return Checkpoint(final)
 
 

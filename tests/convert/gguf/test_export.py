@@ -17,9 +17,9 @@ from foretell.convert.gguf.architectures import choose_architecture
 from foretell.convert.gguf.export_gguf import export_gguf, read_gguf
 from foretell.convert.gguf.vocabulary import write_vocabulary
 from foretell.convert.gguf.writer import PRECISIONS, Packed, write_gguf
-from foretell.convert.parity import REPORT
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
 from foretell.language_model import LanguageModel, save_model
+from foretell.manifest import EXPORT_REPORT
 from foretell.model.presets import SIZES, preset_config
 from foretell.text import Tokenizer, tokenizer_json, train_tokenizer
 
@@ -43,8 +43,8 @@ def test_an_export_is_the_same_model_and_its_report_gives_the_differences(
     case: str, precision: str, make_model, tmp_path: Path
 ) -> None:
     report = export_gguf(make_model(case), tmp_path / "out.gguf", precision)
-    assert json.loads((tmp_path / REPORT).read_text()) == report
-    assert sorted(path.name for path in tmp_path.iterdir()) == [REPORT, "out.gguf"]
+    assert json.loads((tmp_path / EXPORT_REPORT).read_text()) == report
+    assert sorted(path.name for path in tmp_path.iterdir()) == [EXPORT_REPORT, "out.gguf"]
     assert case.startswith(report["family"])
     assert all(probe["logit_difference"] <= 1e-4 for probe in report["probes"])
     assert all(probe["greedy_same"] == probe["greedy_tokens"] > 0 for probe in report["probes"])
@@ -161,8 +161,8 @@ def test_a_tokenizer_that_normalizes_to_nfc_is_exported_with_a_note(
 def test_a_second_report_does_not_replace_the_first(make_model, tmp_path: Path) -> None:
     for precision in ("f32", "q8_0"):
         export_gguf(make_model("llama"), tmp_path / f"{precision}.gguf", precision)
-    assert json.loads((tmp_path / REPORT).read_text())["dtype"] == "f32"
-    assert json.loads((tmp_path / f"q8_0.{REPORT}").read_text())["dtype"] == "q8_0"
+    assert json.loads((tmp_path / EXPORT_REPORT).read_text())["dtype"] == "f32"
+    assert json.loads((tmp_path / f"q8_0.{EXPORT_REPORT}").read_text())["dtype"] == "q8_0"
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------
@@ -287,7 +287,7 @@ def saved(make_model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_verb_prints_the_report(saved: Path, capfd) -> None:
     assert run_command(["convert", "model", "out.gguf", "--to", "gguf", "--dtype", "q8_0", "--json"]) == 0
     captured = capfd.readouterr()
-    assert json.loads(captured.out) == {"path": "out.gguf", **json.loads((saved / REPORT).read_text())}
+    assert json.loads(captured.out) == {"path": "out.gguf", **json.loads((saved / EXPORT_REPORT).read_text())}
     assert "rows whose length is not a multiple of 32: f16" in captured.err
     assert run_command(["convert", "model", "folder/again.gguf", "--to", "gguf"]) == 0
     lines = capfd.readouterr().out.splitlines()

@@ -25,11 +25,12 @@ from foretell.convert.gguf.writer import (
     unpacked_model,
     write_gguf,
 )
-from foretell.convert.parity import FORMAT, REPORT, ReadBack, check_parity, check_target, describe_files, rounding
+from foretell.convert.parity import FORMAT, ReadBack, check_parity, check_target, rounding
 from foretell.convert.weights import check_weights, iter_ours
 from foretell.errors import OutputError, UsageError, did_you_mean
 from foretell.files import new_files, write_json
 from foretell.language_model import LanguageModel
+from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.textbook.vectors import Matrix
 
 
@@ -74,8 +75,8 @@ def export_gguf(
 
 def report_path_for(target: Path) -> Path:
     """export-report.json next to the target, or a name made from the target's if that exists."""
-    plain = target.with_name(REPORT)
-    return target.with_name(f"{target.stem}.{REPORT}") if plain.exists() else plain
+    plain = target.with_name(EXPORT_REPORT)
+    return target.with_name(f"{target.stem}.{EXPORT_REPORT}") if plain.exists() else plain
 
 
 def compose(text: str) -> str:
