@@ -132,7 +132,6 @@ def run(text: Characters, seed: int, steps: int | None) -> dict[str, Any]:
         settings,
         Progress(),
         [evaluation],
-        device=torch.device("cpu"),
         dtype=torch.bfloat16,
     )
     reached = next((point["minutes"] for point in curve if point["loss"] <= TARGET), None)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from foretell.errors import UsageError, did_you_mean
 
@@ -75,6 +76,13 @@ def read_limit(path: Path) -> str:
         return path.read_text(encoding="ascii").strip()
     except OSError:
         return ""
+
+
+def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on a device. A copy to a GPU is made from pinned memory, so that the host does not wait for it."""
+    if torch.device(device).type == "cuda" and tensor.device.type == "cpu":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.data.batch import IGNORED, PADDING, Batch, make_batch, make_document_batch, pad
+from foretell.device import to_device
 
 
 def test_targets_are_the_next_tokens() -> None:
@@ -75,3 +78,26 @@ def test_pad_on_the_right() -> None:
     assert rows.tolist() == [[1, 2, 3], [4, IGNORED, IGNORED]]
     assert lengths == [3, 1]
     assert pad([[1]], length=3)[0].tolist() == [[1, IGNORED, IGNORED]]
+
+
+class RecordedTensor:
+    """Stands for a tensor of the host, and records how it is copied."""
+
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        self.calls: list[object] = []
+
+    def pin_memory(self) -> RecordedTensor:
+        self.calls.append("pinned")
+        return self
+
+    def to(self, device: str, *, non_blocking: bool) -> None:
+        self.calls.append((device, non_blocking))
+
+
+@pytest.mark.parametrize(("device", "calls"), [("cuda", ["pinned", ("cuda", True)]), ("cpu", [("cpu", True)])])
+def test_copies_to_a_gpu_are_made_from_pinned_memory(device: str, calls: list[object]) -> None:
+    tensor: Any = RecordedTensor()
+    to_device(tensor, device)
+    assert tensor.calls == calls

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from foretell.pretraining.pretrain import resume_session
 from foretell.runs.checkpoint import list_checkpoints
@@ -43,7 +42,6 @@ def about_to_save(tiny: Any, halfway: Path, tmp_path_factory: pytest.TempPathFac
         session.training,
         session.progress,
         session.actions()[:1],  # evaluations are counted
-        device=torch.device("cpu"),
         dtype=session.dtype,
     )
     return session

@@ -54,7 +54,6 @@ class Training:
             self.config,
             self.progress,
             actions or [],
-            device=torch.device("cpu"),
             dtype=self.dtype,
             should_stop=lambda: self.progress.step == until,
         )

@@ -100,7 +100,7 @@ def test_updates_agree_with_torchs_muon(gradients: list[list[Tensor]]) -> None:
 def test_stacked_matrices_are_updated_as_single_ones(
     elements: int, gradients: list[list[Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(muon, "ELEMENTS_AT_ONCE", elements)
+    monkeypatch.setattr(muon, "ELEMENTS_AT_ONCE", {"cpu": elements})
     together = new_weights()
     steps_of(make_muon(together), together, gradients)
     for number, weight in enumerate(new_weights()):

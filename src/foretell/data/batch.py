@@ -9,6 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretell.device import to_device
+
 IGNORED = 0  # the target of a position without one; its loss weight is 0
 PADDING = -1  # the document id of padding
 
@@ -42,7 +44,7 @@ class Batch:
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._map(lambda tensor: to_device(tensor, device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
         optional = (None if tensor is None else change(tensor) for tensor in (self.positions, self.document_ids))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import torch
 from torch.optim import Optimizer
 
 from foretell.config import SamplingConfig, TrainingConfig, make_section
@@ -54,7 +53,7 @@ def train_on_rows(decoder: Decoder, optimizer: Optimizer, rows: list[list[int]],
         losses.append(progress.loss)
 
     objective, every_step = Objective(decoder), Action(1, record)
-    train(objective, optimizer, RepeatedRows(rows), config, Progress(), [every_step], device=torch.device("cpu"))
+    train(objective, optimizer, RepeatedRows(rows), config, Progress(), [every_step])
     decoder.eval()
     return losses
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from foretell.device import to_device
 from foretell.model.description import Description
 from foretell.randomness import random_words, signed, stream_key
 
@@ -49,10 +50,8 @@ class Dropout(nn.Module):
         rows, per_row = x.shape[0], x[0].numel()
         rng = self.dropout_rng
         global_rows = range(rng.first_row, rng.first_row + rows * rng.row_stride, rng.row_stride)
-        keys = torch.tensor(
-            [signed(stream_key(rng.seed, rng.step, self.path, row)) for row in global_rows], device=x.device
-        )
-        words = random_words(keys, -(-per_row // ELEMENTS_PER_WORD))
+        keys = torch.tensor([signed(stream_key(rng.seed, rng.step, self.path, row)) for row in global_rows])
+        words = random_words(to_device(keys, x.device), -(-per_row // ELEMENTS_PER_WORD))
         bits = words.view(torch.int16)[:, :per_row].reshape(x.shape)
         threshold = min(round(self.rate * 2 * HALF_RANGE) - HALF_RANGE, HALF_RANGE - 1)  # what 16 bits can hold
         return (bits >= threshold).to(x.dtype).mul_(1 / (1 - self.rate))

@@ -196,10 +196,10 @@ def measure_speed(config: ModelConfig, training: TrainingConfig, device: torch.d
     training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
     optimizer = make_optimizer(objective.decoder, training, dtype)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
-    batch = make_batch(tokens).to(device)
-    training_step(objective, optimizer, batch, 0, training, dtype)  # the first one warms up
+    batch = make_batch(tokens)
+    _ = training_step(objective, optimizer, batch, 0, training, dtype).loss  # the first one warms up
     started, steps = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - started) < PROBE_SECONDS or steps == 0:
-        training_step(objective, optimizer, batch, steps, training, dtype)
+        _ = training_step(objective, optimizer, batch, steps, training, dtype).loss  # reading it waits for a GPU
         steps += 1
     return steps * batch.count / elapsed

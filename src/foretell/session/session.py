@@ -119,7 +119,6 @@ class Session(Generic[AnyTask]):
                 self.training,
                 self.progress,
                 self.actions(),
-                device=self.device,
                 dtype=self.dtype,
                 should_stop=lambda: stop.number is not None or is_out_of_patience(self.progress, self.training),
             )

@@ -13,7 +13,9 @@ from torch import nn
 from foretell.config import TrainingConfig
 from foretell.training.optimizer import set_learning_rate
 from foretell.training.schedule import learning_rate_at
-from foretell.training.step import TrainingBatch, training_step
+from foretell.training.step import StepResult, TrainingBatch, training_step
+
+MOST_UNREAD = 100  # steps whose loss the host has not read yet
 
 
 @dataclass
@@ -57,32 +59,40 @@ def train(
     progress: Progress,
     actions: list[Action],
     *,
-    device: torch.device,
     dtype: torch.dtype = torch.float32,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Take optimizer steps from `progress.step` to the last, or until `should_stop`; `progress` is kept up to date.
 
     `objective` maps a batch to its `Loss`. Step n uses batch n, learning rate n and dropout masks n, so that beginning
-    at any step continues the same training.
+    at any step continues the same training. The loss and the gradient's norm are read when an action is due.
     """
     objective.train()
+    unread: list[StepResult] = []
     while progress.step < config.steps and not should_stop():
         started = time.perf_counter()
-        batch = source.batch(progress.step).to(device)
         learning_rate = learning_rate_at(progress.step, config)
         set_learning_rate(optimizer, learning_rate)
-        result = training_step(objective, optimizer, batch, progress.step, config, dtype)
-        seconds = time.perf_counter() - started
+        result = training_step(objective, optimizer, source.batch(progress.step), progress.step, config, dtype)
+        unread.append(result)
 
         progress.step += 1
-        progress.tokens += result.count
-        progress.seconds += seconds
-        progress.loss, progress.gradient_norm = result.loss, result.gradient_norm
+        progress.tokens += int(result.count)
         progress.learning_rate = learning_rate
-        for action in actions:
-            if action.is_due(progress.step, config.steps):
-                action.run(progress)
+        due = [action for action in actions if action.is_due(progress.step, config.steps)]
+        if due or len(unread) == MOST_UNREAD:
+            read(unread, progress)
+        progress.seconds += time.perf_counter() - started
+        for action in due:
+            action.run(progress)
+    read(unread, progress)
+
+
+def read(unread: list[StepResult], progress: Progress) -> None:
+    """Wait for the device, and bring the loss up to date; a `DivergedError` if that of any step is not finite."""
+    for result in unread:
+        progress.loss, progress.gradient_norm = result.loss, result.gradient_norm
+    unread.clear()
 
 
 def record_evaluation(progress: Progress) -> bool:

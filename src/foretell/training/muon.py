@@ -16,14 +16,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretell.training.skipping import SkippingOptimizer, unchanged_where
+
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steep at 0, where most singular values are
 ITERATIONS = 5
 SMALLEST_NORM = 1e-7
 UPDATE_SIZE = 0.2  # root mean square of AdamW's updates, as observed by Liu et al. 2025
-ELEMENTS_AT_ONCE = 2**20  # of matrices stacked for one product; larger matrices gain nothing from batching
+# Elements of matrices that are stacked for one product. On a CPU larger matrices gain nothing from batching; a GPU is
+# filled by it: of GPT-2's shape all matrices of a kind are one stack, of at most 256 MiB in float32
+ELEMENTS_AT_ONCE = {"cpu": 2**20}
+ELEMENTS_AT_ONCE_ON_GPU = 2**26
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(SkippingOptimizer):
     """Muon for matrices (R, C), with Nesterov momentum and decoupled weight decay.
 
     `dtype` is the precision of the products and should be that of the training: without instructions for bfloat16 its
@@ -43,32 +48,39 @@ class Muon(torch.optim.Optimizer):
 
     def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         """One step of matrices of the same shape."""
-        directions = torch.stack([advance(matrix, self.state[matrix], group["momentum"]) for matrix in matrices])
-        steps = orthogonalize(directions, group["dtype"])  # (N, R, C)
+        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
+        means = [self.mean_gradient(matrix) for matrix in matrices]
         size = UPDATE_SIZE * max(matrices[0].shape) ** 0.5
-        for matrix, step in zip(matrices, steps, strict=True):
-            matrix.mul_(1 - group["lr"] * group["weight_decay"]).add_(step, alpha=-group["lr"] * size)
+        with unchanged_where(self.skip, [*matrices, *means]):
+            directions = torch.stack(advance(means, gradients, group["momentum"]))
+            steps = orthogonalize(directions, group["dtype"])  # (N, R, C)
+            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(matrices, steps.unbind(), alpha=-group["lr"] * size)
+
+    def mean_gradient(self, matrix: Tensor) -> Tensor:
+        """The momentum: a running mean of the gradients, zeros at first."""
+        state = self.state[matrix]
+        if "momentum" not in state:
+            state["momentum"] = torch.zeros_like(matrix)
+        return state["momentum"]
 
 
 def iter_stacks(matrices: list[Tensor]) -> Iterator[list[Tensor]]:
-    """The matrices by shape, as many together as ELEMENTS_AT_ONCE allows."""
+    """The matrices by shape, as many together as the device gains from."""
     by_shape: dict[torch.Size, list[Tensor]] = {}
     for matrix in matrices:
         by_shape.setdefault(matrix.shape, []).append(matrix)
     for shape, members in by_shape.items():
-        count = max(1, ELEMENTS_AT_ONCE // shape.numel())
+        limit = ELEMENTS_AT_ONCE.get(members[0].device.type, ELEMENTS_AT_ONCE_ON_GPU)
+        count = max(1, limit // shape.numel())
         for first in range(0, len(members), count):
             yield members[first : first + count]
 
 
-def advance(matrix: Tensor, state: dict[str, Tensor], momentum: float) -> Tensor:
-    """Update the momentum; returns the Nesterov direction, the momentum after one more gradient like this one."""
-    gradient = matrix.grad
-    assert gradient is not None, "only matrices with a gradient are updated"
-    if "momentum" not in state:
-        state["momentum"] = torch.zeros_like(gradient)
-    mean = state["momentum"].lerp_(gradient, 1 - momentum)
-    return gradient.lerp(mean, momentum)
+def advance(means: list[Tensor], gradients: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
+    """Update the momenta; returns the Nesterov directions, the momenta after one more gradient like these."""
+    torch._foreach_lerp_(means, gradients, 1 - momentum)
+    return torch._foreach_lerp(gradients, means, momentum)
 
 
 def orthogonalize(matrices: Tensor, dtype: torch.dtype) -> Tensor:

@@ -12,6 +12,7 @@ from foretell.config import TrainingConfig
 from foretell.errors import ConfigError
 from foretell.paths import matches, suggest
 from foretell.training.muon import Muon, orthogonalize_flops
+from foretell.training.skipping import SkippingOptimizer, unchanged_where
 
 MUON = "trunk.**"  # matrices here are Muon's; embeddings and head look up or compare rows and stay with AdamW
 
@@ -19,7 +20,15 @@ Weights = Mapping[str, Tensor]  # by path
 Shapes = Mapping[str, tuple[int, ...]]  # by path
 
 
-class SGD(torch.optim.Optimizer):
+class AdamW(SkippingOptimizer, torch.optim.AdamW):
+    """torch's fused AdamW (Loshchilov and Hutter 2019), which skips a step under the name that GradScaler uses."""
+
+    @property
+    def found_inf(self) -> Tensor | None:
+        return self.skip
+
+
+class SGD(SkippingOptimizer):
     """SGD with momentum (Polyak 1964) and decoupled weight decay (Loshchilov and Hutter 2019, algorithm 1).
 
     torch's SGD adds the decay to the gradient, and so to the momentum. The momentum is kept also where it is 0, so that
@@ -39,14 +48,15 @@ class SGD(torch.optim.Optimizer):
                 state = self.state[parameter]
                 if "momentum" not in state:
                     state["momentum"] = torch.zeros_like(parameter)
-                velocity = state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
-                parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(velocity, alpha=-group["lr"])
+                with unchanged_where(self.skip, [parameter, state["momentum"]]):
+                    velocity = state["momentum"].mul_(group["momentum"]).add_(parameter.grad)
+                    parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(velocity, alpha=-group["lr"])
 
 
-class Composite(torch.optim.Optimizer):
+class Composite(SkippingOptimizer):
     """Several optimizers as one; each updates its own weights. Groups are one list, and state is one mapping."""
 
-    def __init__(self, parts: list[torch.optim.Optimizer]):
+    def __init__(self, parts: list[SkippingOptimizer]):
         super().__init__([group for part in parts for group in part.param_groups], {})
         self.parts = parts
         for part in parts:
@@ -59,40 +69,44 @@ class Composite(torch.optim.Optimizer):
     def step(self, closure: Any = None) -> Any:
         """One step of each part."""
         for part in self.parts:
+            part.skip = self.skip
             part.step()
 
 
-def make_optimizer(
-    model: nn.Module, config: TrainingConfig, dtype: torch.dtype = torch.float32
-) -> torch.optim.Optimizer:
+def make_optimizer(model: nn.Module, config: TrainingConfig, dtype: torch.dtype = torch.float32) -> SkippingOptimizer:
     """The optimizer of the weights of `model` that require a gradient; its own matrix products run in `dtype`.
 
     Matrices and embeddings decay towards zero; biases and norm scales, which have one dimension, do not, unless
-    `weight_decay_by_path` says otherwise. A glob there that matches no weight is a `ConfigError`.
+    `weight_decay_by_path` says otherwise. A glob there that matches no weight is a `ConfigError`. On a GPU, steps that
+    are not finite are skipped there.
     """
     weights = dict(model.named_parameters())
     check_globs("weight_decay_by_path", config.weight_decay_by_path, weights)
     trained = {path: weight for path, weight in weights.items() if weight.requires_grad}
-    return OPTIMIZERS[config.optimizer](trained, config, dtype)
+    optimizer = OPTIMIZERS[config.optimizer](trained, config, dtype)
+    device = next(iter(weights.values())).device
+    if device.type == "cuda":
+        optimizer.skip = torch.zeros((), device=device)
+    return optimizer
 
 
-def make_adamw(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> torch.optim.Optimizer:
+def make_adamw(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
     """AdamW (Loshchilov and Hutter 2019)."""
     betas = (config.beta1, config.beta2)
     groups = decay_groups(weights, config)
-    return torch.optim.AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
+    return AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
 
 
-def make_sgd(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> torch.optim.Optimizer:
+def make_sgd(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
     """SGD with momentum."""
     return SGD(decay_groups(weights, config), config.learning_rate, config.momentum)
 
 
-def make_muon(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> torch.optim.Optimizer:
+def make_muon(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
     """Muon for the matrices of the trunk, AdamW for all other weights, at the same learning rate."""
     matrices = {path: weight for path, weight in weights.items() if is_muons(path, weight.shape)}
     others = {path: weight for path, weight in weights.items() if path not in matrices}
-    parts: list[torch.optim.Optimizer] = []
+    parts: list[SkippingOptimizer] = []
     if matrices:
         parts.append(Muon(decay_groups(matrices, config), config.learning_rate, config.momentum, dtype))
     if others:
@@ -100,7 +114,7 @@ def make_muon(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> t
     return Composite(parts)
 
 
-OPTIMIZERS: dict[str, Callable[[Weights, TrainingConfig, torch.dtype], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[Weights, TrainingConfig, torch.dtype], SkippingOptimizer]] = {
     "adamw": make_adamw,
     "muon": make_muon,
     "sgd": make_sgd,

@@ -1,19 +1,25 @@
-"""One optimizer step: forward and backward over the micro-batches, clip, update."""
+"""One optimizer step: forward and backward over the micro-batches, clip, update.
+
+On a GPU a step only queues its work. The host reads no number of it and prepares the next batch in the meantime, until
+someone asks for the loss.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol, Self, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from foretell.config import TrainingConfig
 from foretell.device import autocast
 from foretell.errors import DivergedError, TrainingError
 from foretell.model.dropout import DropoutHost
+from foretell.training.skipping import SkippingOptimizer
 
 
 class TrainingBatch(Protocol):
@@ -36,13 +42,35 @@ class TrainingBatch(Protocol):
 AnyBatch = TypeVar("AnyBatch", bound=TrainingBatch)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class StepResult:
-    """Mean loss over the step's targets in nats, the gradient's norm before clipping, and the number of targets."""
+    """The loss and the gradient of a step, counted from 0. Reading either waits until the device has computed it.
 
-    loss: float
-    gradient_norm: float
-    count: int
+    count: the number of targets. figures (M + 1,): the summed loss of each of M micro-batches in nats, then the norm of
+    the gradient before clipping. If one of them is not finite, reading is a `DivergedError`.
+    """
+
+    step: int
+    count: float
+    figures: Tensor
+
+    @property
+    def loss(self) -> float:
+        """The mean over the step's targets, in nats."""
+        return self._values[0] / self.count
+
+    @property
+    def gradient_norm(self) -> float:
+        """Before clipping."""
+        return self._values[1]
+
+    @cached_property
+    def _values(self) -> tuple[float, float]:
+        *losses, norm = self.figures.tolist()
+        total = sum(losses)
+        if not (math.isfinite(total) and math.isfinite(norm)):
+            raise not_finite(total, norm, self.step)
+        return total, norm
 
 
 def training_step(
@@ -56,7 +84,8 @@ def training_step(
     """Update the weights once. The gradient is the same for any number of micro-batches.
 
     Matrix products run in `dtype`; weights, gradients and the optimizer stay in float32. Non-finite losses and
-    gradients are a `DivergedError`, raised before any weight is updated.
+    gradients never update a weight. That is a `DivergedError`, raised here. On a GPU it is raised when the result is
+    read, and an optimizer of `make_optimizer` skips that step and all later ones.
     """
     count = batch.count  # of the whole batch, so that micro-batches with fewer targets weigh less
     if count == 0:
@@ -64,20 +93,30 @@ def training_step(
             f"step {step + 1}: no token of the batch has a successor to learn; the documents are too short"
         )
     device = next(objective.parameters()).device
-    total = 0.0
+    figures: list[Tensor] = []
     for first_row, part in iter_micro_batches(batch, config.gradient_accumulation_steps):
         seed_dropout(objective, config.seed, step, first_row)
         with autocast(device, dtype):
-            loss = objective(part)
+            loss = objective(part.to(device))
         (loss.sum / count).backward()
-        total += float(loss.sum.detach())
-    norm = clip_gradient(objective, config.clip_norm)
-    if not (math.isfinite(total) and math.isfinite(norm)):
+        figures.append(loss.sum.detach())
+    figures.append(clip_gradient(objective, config.clip_norm))
+    result = StepResult(step, count, torch.stack(figures))
+    try:
+        if not skips_if_not_finite(optimizer, result):
+            _ = result.loss
+        optimizer.step()
+    finally:
         optimizer.zero_grad(set_to_none=True)
-        raise not_finite(total, norm, step)
-    optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return StepResult(total / count, norm, int(count))
+    return result
+
+
+def skips_if_not_finite(optimizer: torch.optim.Optimizer, result: StepResult) -> bool:
+    """Let the optimizer skip this and all later steps if a figure is not finite; False if it cannot."""
+    if not isinstance(optimizer, SkippingOptimizer) or optimizer.skip is None:
+        return False
+    optimizer.skip.clamp_(min=(~result.figures.isfinite().all()).float())
+    return True
 
 
 def iter_micro_batches(batch: AnyBatch, parts: int) -> Iterator[tuple[int, AnyBatch]]:
@@ -95,10 +134,10 @@ def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int) -> 
             rng.seed, rng.step, rng.first_row = seed, step, first_row
 
 
-def clip_gradient(model: nn.Module, limit: float | None) -> float:
+def clip_gradient(model: nn.Module, limit: float | None) -> Tensor:
     """Scale the gradient down to norm `limit` where it is longer (Pascanu et al. 2013); returns the norm before."""
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    return float(torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit))
+    return torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
 
 
 def not_finite(loss: float, norm: float, step: int) -> DivergedError:
