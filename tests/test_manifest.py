@@ -16,7 +16,7 @@ from foretell.finding import find_tokenizer
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.manifest import EXPORT_REPORT, MANIFEST, Manifest, write_manifest
-from foretell.pretraining.request import load_start
+from foretell.start import load_start
 
 
 @pytest.fixture(scope="module")

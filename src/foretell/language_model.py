@@ -135,6 +135,9 @@ class LanguageModel:
         target_device = None if device is None else find_device(device)
         target_dtype = None if dtype is None else find_dtype(dtype)
         self.decoder.to(device=target_device, dtype=target_dtype)
+        for part in self.parts.values():
+            for weight in part.weights().values():
+                weight.data = weight.data.to(device=target_device, dtype=target_dtype)
         return self
 
     def save(self, directory: str | Path, dtype: str | torch.dtype | None = None) -> None:

@@ -25,6 +25,15 @@ OPTIONS = {
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
         *("--report", "--show-batch", "--help-config", "--strict", "--json"),
     },
+    "finetune": {
+        *("--task", "--out", "--resume", "--dev", "--dev-fraction", "--text-column", "--label-column"),
+        *("--choice-column", "--columns", "--encoding", "--truncate", "--pool", "--lm-weight", "--class-weights"),
+        *("--best-by", "--epochs", "--dropout", "--head-dropout", "--seed", "--set", "--json", "--device", "--dtype"),
+    },
+    "predict": {
+        *("--column", "--choice-column", "--columns", "--encoding", "--truncate", "--out", "--json"),
+        *("--verify", "--device", "--dtype"),
+    },
     "runs": {"--png", "--delete", "--json"},
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),

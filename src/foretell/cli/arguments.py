@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from foretell.pretraining.tokens import Source
 
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
+WITH_SECTIONS = ("train", "finetune")  # verbs that take --section.key value
 SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
@@ -51,7 +52,7 @@ Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # 
 
 
 def rewrite(arguments: list[str]) -> list[str]:
-    """Arguments with `-` replaced by STANDARD_INPUT, `--model.width 256` of train by `--set model.width=256`.
+    """Arguments with `-` replaced by STANDARD_INPUT, `--model.width 256` by `--set model.width=256`.
 
     Options of other programs that mean the same as one of ours are replaced by it.
     """
@@ -62,7 +63,7 @@ def rewrite(arguments: list[str]) -> list[str]:
         if given == "--":
             return [*rewritten, given, *rest]
         argument = taken(verb, given)
-        section = SECTION_OPTION.fullmatch(argument) if verb == "train" else None
+        section = SECTION_OPTION.fullmatch(argument) if verb in WITH_SECTIONS else None
         if section:
             value = section[2] if section[2] is not None else next(rest, None)
             if value is None:

@@ -15,6 +15,14 @@ SYNONYMS = {
         "--max-steps": "--steps",
         "--max-iters": "--steps",
     },
+    "finetune": {
+        "--batch-size": "--training.batch-size",
+        "--learning-rate": "--training.learning-rate",
+        "--lr": "--training.learning-rate",
+        "--steps": "--training.steps",
+        "--patience": "--training.patience",
+        "--freeze": "--training.frozen",
+    },
     "generate": {"--max-new-tokens": "--max-tokens", "--n-predict": "--max-tokens", "--temp": "--temperature"},
 }
 SEVERAL = "give several PROMPTS, or other --seed, for several continuations; --max-tokens is their length"

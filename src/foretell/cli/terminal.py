@@ -182,6 +182,18 @@ class ProgressLine:
         self.console.print(line.ljust(WIDTH) if end == "\r" else line, style="dim", end=end)
 
 
+class CountLine(ProgressLine):
+    """Progress of a computation whose length is not known: how much is done. Call it with the count."""
+
+    def __call__(self, done: int, total: int = 0) -> None:
+        if time.monotonic() - self._last < self._seconds:
+            return
+        self._last = time.monotonic()
+        line = f"{self.what}: {done:,} rows"
+        end = "\r" if self.console.is_terminal else "\n"
+        self.console.print(line.ljust(WIDTH) if end == "\r" else line, style="dim", end=end)
+
+
 class LoadOptions(TypedDict, total=False):
     """Keywords of `foretell.load`."""
 

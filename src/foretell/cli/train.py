@@ -110,10 +110,11 @@ def train(
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
     from foretell.finding import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
-    from foretell.pretraining.request import Request, load_start
+    from foretell.pretraining.request import Request
     from foretell.session.display import make_reporter
     from foretell.session.reporter import Reporters
     from foretell.session.tensorboard import TensorBoardReporter
+    from foretell.start import load_start
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
     options |= {"tokenizer.kind": kind, "data.text_field": text_field}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import codecs
 import csv
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from foretell.errors import DataError, did_you_mean
@@ -13,6 +13,7 @@ from foretell.errors import DataError, did_you_mean
 RECORD_SUFFIXES = (".jsonl", ".json", ".csv", ".tsv")
 RECORD_LINES = (".jsonl", ".csv", ".tsv")  # read record by record, never held as a whole
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+CONVERT = "convert it, for example: iconv -f LATIN1 -t UTF-8 IN > OUT"
 LARGEST_CELL = 2**31 - 1  # characters; the most that csv accepts where a C long has 32 bits
 
 
@@ -48,17 +49,20 @@ def iter_records(
 # --- lines -----------------------------------------------------------------------------------------------------------
 
 
-def iter_lines(file: LineFile, name: str, note: Note) -> Iterator[str]:
-    """The decoded lines with their ends, cut at LF only: str.splitlines would also cut at U+2028 and form feeds."""
+def iter_lines(file: LineFile, name: str, note: Note, encoding: str = "utf-8", advice: str = CONVERT) -> Iterator[str]:
+    """The decoded lines with their ends, cut at LF only: str.splitlines would also cut at U+2028 and form feeds.
+
+    advice: the end of the message for a file that is not UTF-8.
+    """
     offset = 0
     for line_number, line in enumerate(file, start=1):
         where = f"{name}, line {line_number}"
         try:
-            text = line.decode("utf-8")
+            text = line.decode(encoding)
         except UnicodeDecodeError as error:
-            raise _not_text(where, line + file.read(4096), error.start, offset) from None
+            raise _not_text(where, line + file.read(4096), error.start, offset, advice) from None
         if "\0" in text:
-            raise _not_text(where, line, line.index(b"\0"), offset)
+            raise _not_text(where, line, line.index(b"\0"), offset, advice)
         if line_number == 1 and text.startswith("\ufeff"):
             note("byte order mark dropped", name)
             text = text[1:]
@@ -66,7 +70,7 @@ def iter_lines(file: LineFile, name: str, note: Note) -> Iterator[str]:
         yield text
 
 
-def _not_text(where: str, content: bytes, index: int, offset: int) -> DataError:
+def _not_text(where: str, content: bytes, index: int, offset: int, advice: str) -> DataError:
     """The error for bytes that are not UTF-8 text, the first of them `content[index]`; `offset` is that of content[0].
 
     `content` extends beyond the line, since an image or archive seldom has its first NUL in its first line, and iconv
@@ -74,7 +78,7 @@ def _not_text(where: str, content: bytes, index: int, offset: int) -> DataError:
     """
     if b"\0" not in content:
         what = f"not UTF-8 (byte 0x{content[index]:02x} at offset {offset + index})"
-        return DataError(f"{where}: {what}; convert it, for example: iconv -f LATIN1 -t UTF-8 IN > OUT")
+        return DataError(f"{where}: {what}; {advice}")
     if content.startswith(UTF16_MARKS):
         return DataError(f"{where}: this is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 IN > OUT")
     return DataError(f"{where}: NUL bytes, so this is not a text; give .txt, .jsonl, .json, .csv or .tsv")
@@ -86,13 +90,13 @@ def _not_text(where: str, content: bytes, index: int, offset: int) -> DataError:
 def _iter_json_lines(lines: Iterator[str], name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
     for line_number, line in enumerate(lines, start=1):
         where = f"{name}, line {line_number}"
-        yield where, _text_of(_parse_json(line.rstrip(), where), where, text_field) if line.strip() else ""
+        yield where, _text_of(parse_json(line.rstrip(), where), where, text_field) if line.strip() else ""
 
 
 def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
     if not content.strip():
         return
-    values = _parse_json(content, name)
+    values = parse_json(content, name)
     if not isinstance(values, list):
         raise DataError(f"{name}: not a list of strings or objects; name a file with one object per line .jsonl")
     for item_number, value in enumerate(values, start=1):
@@ -100,7 +104,8 @@ def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator
         yield where, _text_of(value, where, text_field)
 
 
-def _parse_json(content: str, where: str) -> Any:
+def parse_json(content: str, where: str) -> Any:
+    """The value of a JSON text; a DataError for anything else."""
     try:
         return json.loads(content)
     except json.JSONDecodeError as error:
@@ -143,23 +148,34 @@ def _iter_table(
     lines: Iterator[str], name: str, text_field: str | None, delimiter: str, note: Note
 ) -> Iterator[tuple[str, str]]:
     """The text column of every row; a row is located by the line on which it starts."""
-    # The limit is one for the whole process, at first 131,072 characters; raising it harms no other reader.
-    csv.field_size_limit(max(LARGEST_CELL, csv.field_size_limit()))
-    rows = csv.reader(lines, delimiter=delimiter, strict=True)
-    header = _next_row(rows, name)
+    rows = csv_rows(lines, delimiter)
+    header = next_row(rows, name)
     if header is None:
         return
     column = _text_column(header, name, text_field, note)
     line_number = rows.line_num + 1
-    while (row := _next_row(rows, name)) is not None:
+    while (row := next_row(rows, name)) is not None:
         where = f"{name}, line {line_number}"
-        if row and len(row) != len(header):
-            raise DataError(f"{where}: {len(row)} cells, but the header has {len(header)}; quote cells or repair it")
+        check_cells(row, header, where)
         yield where, row[column] if row else ""
         line_number = rows.line_num + 1
 
 
-def _next_row(rows: Any, name: str) -> list[str] | None:
+def csv_rows(lines: Iterator[str], delimiter: str) -> Any:
+    """The rows of a table, with the number of the last line read in `line_num`."""
+    # The limit is one for the whole process, at first 131,072 characters; raising it harms no other reader.
+    csv.field_size_limit(max(LARGEST_CELL, csv.field_size_limit()))
+    return csv.reader(lines, delimiter=delimiter, strict=True)
+
+
+def check_cells(row: list[str], header: Sequence[str], where: str) -> None:
+    """Refuse a row with more or fewer cells than the header; an empty row has none."""
+    if row and len(row) != len(header):
+        raise DataError(f"{where}: {len(row)} cells, but the header has {len(header)}; quote cells or repair it")
+
+
+def next_row(rows: Any, name: str) -> list[str] | None:
+    """The next row, None at the end; a DataError with the line on which a broken one starts."""
     start = rows.line_num + 1
     try:
         return next(rows, None)

@@ -14,7 +14,7 @@ from foretell.device import choose_device, choose_training_dtype
 from foretell.files import sync
 from foretell.language_model import load_model
 from foretell.model.init import make_decoder, weight_shapes
-from foretell.pretraining.request import Request, Start, find_start, how_to_extend
+from foretell.pretraining.request import Request, how_to_extend
 from foretell.pretraining.resolve import Facts, check_size_fits, measure_speed, resolve
 from foretell.pretraining.task import ContinuedTextTask, TextTask, describe_training
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
@@ -26,6 +26,7 @@ from foretell.session.failures import explain_memory_errors
 from foretell.session.reporter import Reporter
 from foretell.session.resources import check_disk_fits, device_memory
 from foretell.session.session import Session
+from foretell.start import Start, find_start
 
 logger = logging.getLogger(__name__)
 

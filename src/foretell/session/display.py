@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foretell.session.reporter import Reporter
+from foretell.session.task import Task
 
 PLAIN_SECONDS = 5.0  # between plain lines
 LABEL = 12  # columns before the text of a line
@@ -30,6 +31,10 @@ class PlainReporter(Reporter):
         self.console = console or standard_error()
         self._printed = 0.0
         self.clock = Remaining()
+        self.unit = Task.unit
+
+    def ready(self, task: Task) -> None:
+        self.unit = task.unit
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
         if time.monotonic() - self._printed > PLAIN_SECONDS and seconds > PLAIN_SECONDS:
@@ -41,7 +46,7 @@ class PlainReporter(Reporter):
         is_due = time.monotonic() - self._printed > PLAIN_SECONDS or metrics["step"] == steps
         if is_due or metrics["validation_loss"] is not None:
             self._printed = time.monotonic()
-            self.console.print(describe(metrics, steps, left))
+            self.console.print(describe(metrics, steps, left, self.unit))
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
         self.console.print(sample_text(step, prompt, continuation))
@@ -68,7 +73,7 @@ class LiveReporter(PlainReporter):
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         left = self.clock.update(metrics["step"], steps)
         if metrics["validation_loss"] is not None:
-            self.console.print(describe(metrics, steps, left))
+            self.console.print(describe(metrics, steps, left, self.unit))
         self.show_progress(metrics, steps, left)
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
@@ -81,7 +86,7 @@ class LiveReporter(PlainReporter):
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_row(ProgressBar(total=steps, completed=metrics["step"], complete_style="cyan"))
         if self.console.is_terminal:
-            self.live.update(Group(bar, describe(metrics, steps, left), describe_gauges(metrics)))
+            self.live.update(Group(bar, describe(metrics, steps, left, self.unit), describe_gauges(metrics)))
 
 
 class Remaining:
@@ -106,14 +111,14 @@ def make_reporter(console: Console) -> PlainReporter:
     return LiveReporter(console) if console.is_terminal else PlainReporter(console)
 
 
-def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
+def describe(metrics: dict[str, Any], steps: int, left: str, unit: str = Task.unit) -> Text:
     """The newest figures in one line of at most 80 columns."""
     line = Text(f"step {metrics['step']:>{len(str(steps))}}/{steps}", style="bold")
     line.append(f"  loss {metrics['loss']:.3f}", style="not bold")
     if metrics["validation_loss"] is not None:
         line.append(f"  validation {metrics['validation_loss']:.3f}", style="not bold cyan")
     if metrics["tokens_per_second"]:
-        line.append(f"  {metrics['tokens_per_second']:,.0f} tokens/s", style="not bold")
+        line.append(f"  {metrics['tokens_per_second']:,.0f} {unit}/s", style="not bold")
     return line.append(f"  {left}" if left else "", style="not bold dim")
 
 

@@ -90,7 +90,8 @@ def next_divisor(number: int, above: int) -> int:
 
 def resume_command(run: Run) -> str:
     """The command that resumes a run."""
-    return f"{command_name()} train --out {shlex.quote(str(run.directory))} --resume auto"
+    verb = run.record().get("verb", "train")
+    return f"{command_name()} {verb} --out {shlex.quote(str(run.directory))} --resume auto"
 
 
 def command_name() -> str:

@@ -27,13 +27,14 @@ class NotebookReporter(Reporter):
         self.clock = Remaining()
         self.lines: list[dict[str, Any]] = []
         self.samples: list[tuple[int, str, str]] = []
-        self._steps, self._left, self._shown = 1, "", 0.0
+        self._steps, self._left, self._shown, self._unit = 1, "", 0.0, Task.unit
 
     def __exit__(self, *_: object) -> None:
         if self.lines:
             self.show(self.to_html())
 
     def ready(self, task: Task) -> None:
+        self._unit = task.unit
         self.show("<p>training begins</p>")
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
@@ -57,7 +58,7 @@ class NotebookReporter(Reporter):
     def to_html(self) -> str:
         """The bar, the newest figures, the curve and the newest samples."""
         newest = self.lines[-1]
-        figures = f"{describe(newest, self._steps, self._left).plain}  {describe_gauges(newest).plain}"
+        figures = f"{describe(newest, self._steps, self._left, self._unit).plain}  {describe_gauges(newest).plain}"
         samples = "".join(
             f"<pre>step {step}: <i>{html.escape(prompt)}</i>{html.escape(continuation)}</pre>"
             for step, prompt, continuation in self.samples

@@ -35,6 +35,7 @@ class Task(ABC):
 
     objective: nn.Module  # maps a batch to its `Loss`; holds the model
     model: nn.Module  # whose weights are trained and saved; their paths name the optimizer's state and frozen weights
+    unit: str = "tokens"  # what a batch counts, for the display of the speed
     flops_per_token: int | None = None  # of training, per target; where it is known, MFU is logged
 
     @abstractmethod

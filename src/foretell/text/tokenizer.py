@@ -96,6 +96,19 @@ class Tokenizer:
         other.chat_template, other.notes = chat_template, tuple(notes)
         return other
 
+    def with_special_tokens(self, names: Sequence[str]) -> Tokenizer:
+        """The same tokenizer with further special tokens, with ids from `vocab_size` on; names that exist are kept.
+
+        Raises TokenizerError for a name that is a token of ordinary text.
+        """
+        known = self._plain.get_vocab()
+        if taken := next((name for name in names if name in known and name not in self.special_tokens), None):
+            raise TokenizerError(f"{taken!r} is a token of ordinary text here; give a special token another name")
+        if all(name in self.special_tokens for name in names):
+            return self
+        other = Tokenizer(tokenizer_json.with_special(self.to_json(), names))
+        return other.with_chat_template(self.chat_template, self.notes)
+
     # ------------------------------------------------------------------ text to ids
 
     def encode_input(self, text: str, allow_special: bool = False) -> list[int]:

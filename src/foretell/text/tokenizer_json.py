@@ -238,6 +238,16 @@ def with_start(content: TokenizerJson, token: str) -> TokenizerJson:
     return _with_template(content, {**plain, "single": single, "pair": pair, "special_tokens": entry})
 
 
+def with_special(content: TokenizerJson, names: Sequence[str]) -> TokenizerJson:
+    """The same tokenizer with further special tokens, whose ids follow the highest one; existing names are kept."""
+    added, vocabulary = content["added_tokens"], content["model"]["vocab"]
+    ids = [*range(len(vocabulary))] if isinstance(vocabulary, list) else [*vocabulary.values()]
+    first = max([*ids, *(token["id"] for token in added)]) + 1
+    new = [name for name in names if token_id(content, name) is None]
+    tokens = [special_token(name, first + index) for index, name in enumerate(new)]
+    return {**content, "added_tokens": [*added, *tokens]}
+
+
 def _with_template(content: TokenizerJson, template: dict[str, Any]) -> TokenizerJson:
     others = [step for step in _post_processors(content) if step["type"] != "TemplateProcessing"]
     return {**content, "post_processor": {"type": "Sequence", "processors": [*others, template]}}

@@ -65,14 +65,18 @@ class Objective(nn.Module):
     def token_losses(self, batch: Batch) -> Tensor:
         """-log P(target), smoothed in training, at every position, (B, T) in float32 or better; not weighted."""
         kv = FreshKVView(batch.ids, batch.positions, batch.document_ids)
-        hidden = self.decoder.hidden(batch.ids, kv).flatten(0, 1)  # (B*T, D)
-        chunks = math.ceil(len(hidden) * self.decoder.config.vocab_size / self.logits_at_once)
-        pairs = zip(hidden.chunk(chunks), batch.targets.flatten().chunk(chunks), strict=True)
+        return self.losses_from(self.decoder.hidden(batch.ids, kv), batch.targets)
+
+    def losses_from(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """The losses (B, T) of targets (B, T) from the hidden states (B, T, D) of a pass."""
+        rows = hidden.flatten(0, 1)  # (B*T, D)
+        chunks = max(1, math.ceil(len(rows) * self.decoder.config.vocab_size / self.logits_at_once))
+        pairs = zip(rows.chunk(chunks), targets.flatten().chunk(chunks), strict=True)
         if chunks == 1:
             losses = [self.chunk_losses(*pair) for pair in pairs]
         else:  # a chunk's logits are freed after use and recomputed for the gradient
             losses = [checkpoint(self.chunk_losses, *pair, use_reentrant=False) for pair in pairs]
-        return torch.cat(losses).view_as(batch.targets)  # (B, T)
+        return torch.cat(losses).view_as(targets)  # (B, T)
 
     def chunk_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The losses (N,) of targets (N,) from hidden states (N, D)."""

@@ -1,0 +1,94 @@
+"""`foretell predict MODEL TEXT|FILE`: the label or number that a tuned model predicts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify, is_file
+from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, write
+from foretell.errors import UsageError
+
+if TYPE_CHECKING:
+    from foretell.data.rows import Row
+    from foretell.finetuning.predict import TaskPrediction
+    from foretell.finetuning.prediction_file import Predicted
+    from foretell.language_model import LanguageModel
+
+ROW_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
+
+
+def predict(
+    model: ModelArgument,
+    /,
+    *text: Annotated[str, Parameter(help="A text, or as many as the task reads; or a file with rows.")],
+    column: Annotated[
+        list[str] | None, Parameter(negative="", help="The column with the text; default: as in training.")
+    ] = None,
+    choice_column: Annotated[list[str] | None, Parameter(negative="", help="A column with an answer.")] = None,
+    columns: Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")] = None,
+    encoding: Annotated[
+        Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
+    ] = "utf-8",
+    truncate: Annotated[
+        Literal["head", "tail", "middle"] | None,
+        Parameter(help="Leave out the head, tail or middle of what does not fit.", show_choices=False),
+    ] = None,
+    out: Annotated[Path | None, Parameter(help="Write .csv, .tsv or .jsonl: the rows with their predictions.")] = None,
+    json: Json = False,
+    verify: Verify = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """The label or number that a tuned model predicts.
+
+    A file (csv, tsv, jsonl, json, or txt with a text per line) is read row by row; the columns of its rows are kept.
+    """
+    if not text:
+        raise UsageError("give a TEXT, or a FILE with rows (csv, tsv, jsonl, json or txt)")
+    path = Path(text[0])
+    has_rows = len(text) == 1 and path.suffix.lower() in ROW_SUFFIXES and is_file(path)
+    if out is not None and not has_rows:
+        raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json or txt)")
+    loaded = open_model(model, device, dtype, verify=verify)
+    from foretell.data.rows import RowFile
+    from foretell.finetuning.head import with_truncation
+    from foretell.finetuning.predict import predict as predict_texts
+    from foretell.finetuning.prediction_file import predict_file
+    from foretell.finetuning.settings import Columns
+
+    loaded = with_truncation(loaded, truncate)
+    if not has_rows:
+        prediction = predict_texts(loaded, [text])[0]
+        print_json(prediction.to_json()) if json else write(str(prediction))
+        return
+    names = tuple(name.strip() for name in columns.split(",")) if columns else ()
+    given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
+    predicted = predict_file(loaded, RowFile(path, encoding, names), given)
+    if out is not None:
+        write_file(out, predicted, loaded)
+        return
+    for row, result in predicted:
+        if json:
+            print_json({**(result.to_json() if result else {"label": None}), "row": row.cells})
+        else:
+            write(row_line(row, result))
+
+
+def write_file(out: Path, predicted: Iterable[Predicted], loaded: LanguageModel) -> None:
+    """Write the rows with their predictions, with progress on stderr."""
+    from foretell.finetuning.head import head_of
+    from foretell.finetuning.prediction_file import write_predictions
+
+    with CountLine("predicting") as progress:
+        count = write_predictions(out, predicted, head_of(loaded).settings, progress)
+    note(f"{out}: {count:,} rows")
+
+
+def row_line(row: Row, prediction: TaskPrediction | None) -> str:
+    """The prediction and the beginning of the row, in one line."""
+    text = " | ".join(str(value) for value in row.cells.values()).replace("\n", " ").replace("\t", " ")
+    return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}"

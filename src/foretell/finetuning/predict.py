@@ -1,0 +1,100 @@
+"""Predictions of a tuned model for texts and for files of any size, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from foretell.data.rows import Row
+from foretell.errors import UsageError
+from foretell.finetuning.batches import EncodedExample
+from foretell.finetuning.figures import log_softmax
+from foretell.finetuning.head import head_of, input_format
+from foretell.finetuning.input_format import check_cuts
+from foretell.finetuning.settings import PAIRED, HeadSettings
+from foretell.finetuning.task import head_outputs
+from foretell.language_model import LanguageModel
+
+ROWS_AT_ONCE = 1024
+SHOWN = 20  # labels of one prediction
+
+
+@dataclass(frozen=True)
+class TaskPrediction:
+    """A label with the probability of each, or a number."""
+
+    label: str | None = None
+    probabilities: dict[str, float] | None = None
+    value: float | None = None
+
+    def __str__(self) -> str:
+        if self.probabilities is None:
+            return f"{self.value:.6g}"
+        width = max(len(name) for name in self.probabilities)
+        ordered = sorted(self.probabilities.items(), key=lambda item: -item[1])
+        return "\n".join(f"{value:>7.2%}  {name:<{min(width, 40)}}" for name, value in ordered[:SHOWN])
+
+    def short(self) -> str:
+        """The label and its probability, or the number, in a few characters."""
+        if self.probabilities is None:
+            return f"{self.value:.6g}"
+        assert self.label is not None
+        return f"{self.probabilities[self.label]:>6.1%}  {self.label[:16]}"
+
+    def to_json(self) -> dict[str, Any]:
+        if self.probabilities is None:
+            return {"value": self.value}
+        return {"label": self.label, "probabilities": self.probabilities}
+
+
+def predict(model: LanguageModel, rows: Sequence[Sequence[str]], where: Sequence[str] = ()) -> list[TaskPrediction]:
+    """A prediction for each row of texts: one, two, or a question and its answers.
+
+    Raises UsageError for the wrong number of texts and for a model without a head, DataError for a text that does not
+    fit the context where the model was not trained to cut it.
+    """
+    head = head_of(model)
+    check_counts(rows, head.settings)
+    places = where or [f"text {index}" for index in range(1, len(rows) + 1)]
+    inputs = input_format(model)
+    encoded = inputs.encode_all(rows)
+    check_cuts(encoded, places, head.settings, inputs.context_length)
+    examples = [EncodedExample(texts.sequences) for texts in encoded]
+    outputs = head_outputs(model.decoder, head, examples, model.dtype) if examples else np.zeros((0, 1))
+    return [prediction_of(row, texts, head.settings) for row, texts in zip(outputs, rows, strict=True)]
+
+
+def check_counts(rows: Sequence[Sequence[str]], settings: HeadSettings) -> None:
+    """Refuse a row with another number of texts than the task reads."""
+    least = 2 if settings.task in PAIRED else 3 if settings.task == "choice" else 1
+    for texts in rows:
+        if len(texts) < least or (len(texts) > least and settings.task != "choice"):
+            what = "a question and two answers or more" if settings.task == "choice" else f"{least} text(s)"
+            raise UsageError(f"a model for --task {settings.task} reads {what}, not {len(texts)}")
+
+
+def prediction_of(outputs: np.ndarray, texts: Sequence[str], settings: HeadSettings) -> TaskPrediction:
+    """The prediction from the outputs (C,) of one example."""
+    if settings.is_number:
+        return TaskPrediction(value=settings.mean + settings.deviation * float(outputs[0]))
+    names = settings.labels or tuple(texts[1:])
+    probabilities = np.exp(log_softmax(outputs[None, : len(names)])[0])
+    pairs = dict(zip(names, probabilities.tolist(), strict=True))
+    return TaskPrediction(label=names[int(probabilities.argmax())], probabilities=pairs)
+
+
+def iter_predictions(
+    model: LanguageModel, rows: Iterable[tuple[Row, tuple[str, ...]]]
+) -> Iterator[tuple[Row, TaskPrediction | None]]:
+    """Rows with their predictions, ROWS_AT_ONCE at a time; None for a row with an empty text."""
+    pending = iter(rows)
+    while group := list(islice(pending, ROWS_AT_ONCE)):
+        full = [(row, texts) for row, texts in group if all(text.strip() for text in texts)]
+        results = iter(predict(model, [texts for _, texts in full], [row.where for row, _ in full]))
+        present = {id(row) for row, _ in full}
+        for row, _ in group:
+            yield row, next(results) if id(row) in present else None

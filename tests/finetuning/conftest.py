@@ -1,0 +1,95 @@
+"""Shared by the tests of fine-tuning: a small model on words, files of examples, and one run that all look at."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from foretell.config import ModelConfig
+from foretell.finetuning.finetune import finetune_new
+from foretell.finetuning.request import FinetuneRequest
+from foretell.finetuning.settings import TuningSettings
+from foretell.language_model import LanguageModel
+from foretell.model.init import make_decoder
+from foretell.session.reporter import Reporter
+from foretell.start import Start, load_start
+from foretell.text import train_tokenizer
+
+GOOD, BAD = ("great", "lovely", "fine"), ("awful", "dull", "poor")
+THINGS = ("film", "book", "meal", "play", "song")
+
+
+def make_reviews() -> list[tuple[str, str]]:
+    """Texts with the label that one of their words decides."""
+    words = [(word, "good") for word in GOOD] + [(word, "bad") for word in BAD]
+    return [(f"the {thing} was {word} and long", label) for thing in THINGS for word, label in words for _ in range(2)]
+
+
+def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> Path:
+    """A CSV file."""
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+    return path
+
+
+@pytest.fixture(scope="session")
+def base(tmp_path_factory) -> Path:
+    """An untrained model with a vocabulary of words, as a saved model."""
+    text = " ".join(["the", "was", "and", "long", *GOOD, *BAD, *THINGS])
+    tokenizer = train_tokenizer("words", [text])
+    shape = {"num_layers": 1, "num_heads": 2, "width": 16, "context_length": 16}
+    decoder = make_decoder(ModelConfig(**shape, vocab_size=tokenizer.vocab_size), seed=1)
+    path = tmp_path_factory.mktemp("models") / "base"
+    LanguageModel(decoder.eval(), tokenizer, "base").save(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def start(base: Path) -> Start:
+    return load_start(base)
+
+
+@pytest.fixture(scope="session")
+def review_file(tmp_path_factory) -> Path:
+    return write_table(tmp_path_factory.mktemp("data") / "reviews.csv", ["text", "label"], make_reviews())
+
+
+def make_tiny_request(data: Path, out: Path, task: str = "classify", **changes: Any) -> FinetuneRequest:
+    """A few steps with all that resuming could get wrong: dropout, micro-batches, a second loss."""
+    training = {
+        "steps": 12,
+        "batch_size": 6,
+        "gradient_accumulation_steps": 2,
+        "learning_rate": 0.02,
+        "checkpoint_every": 6,
+        "evaluate_every": 6,
+    }
+    tuning = TuningSettings.model_validate({"task": task} | changes.pop("tuning", {}))
+    training |= changes.pop("training", {})
+    values: dict[str, Any] = {"dropout": 0.1, "training": training, **changes}
+    return FinetuneRequest(data=data, out=out, tuning=tuning, **values)
+
+
+@pytest.fixture
+def reviews() -> list[tuple[str, str]]:
+    return make_reviews()
+
+
+@pytest.fixture
+def tiny_request() -> Callable[..., FinetuneRequest]:
+    return make_tiny_request
+
+
+@pytest.fixture(scope="session")
+def tuned(start: Start, review_file: Path, tmp_path_factory) -> Path:
+    """A run whose model knows the labels of the reviews."""
+    out = tmp_path_factory.mktemp("runs") / "reviews"
+    training = {"steps": 60, "checkpoint_every": 30, "evaluate_every": 20, "patience": None}
+    finetune_new(make_tiny_request(review_file, out, training=training), start, Reporter())
+    return out

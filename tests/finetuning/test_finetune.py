@@ -1,0 +1,98 @@
+"""A fine-tuning from a file to a tuned model: what it learns, what it keeps, and that resuming is exact."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from foretell.errors import CheckpointError
+from foretell.files import read_json
+from foretell.finetuning.finetune import finetune_again, finetune_new, start_session
+from foretell.finetuning.head import head_of
+from foretell.finetuning.predict import predict
+from foretell.finetuning.report import REPORT
+from foretell.inference.completion import generate
+from foretell.loading import load
+from foretell.session.reporter import Reporter
+from foretell.session.session import Session
+from foretell.start import Start
+
+
+class Stopping(Reporter):
+    """Stops a training as Ctrl-C would, after some steps."""
+
+    def __init__(self, step: int):
+        self.step = step
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        if metrics["step"] >= self.step:
+            raise KeyboardInterrupt
+
+
+def test_the_tuned_model_knows_the_labels(tuned: Path, reviews) -> None:
+    texts, labels = zip(*reviews, strict=True)
+    predictions = predict(load(tuned), [(text,) for text in texts])
+    assert [prediction.label for prediction in predictions] == list(labels)
+    assert all(sum((prediction.probabilities or {}).values()) == pytest.approx(1) for prediction in predictions)
+
+
+def test_the_report_has_figures_next_to_the_baseline(tuned: Path) -> None:
+    report = read_json(tuned / REPORT)
+    assert report["dev"]["accuracy"] == 1.0 > report["baseline"]["accuracy"] == 0.5
+    assert report["dev"]["labels"] == ["bad", "good"]
+    assert sum(map(sum, report["dev"]["confusion"])) == report["examples"]["dev"] == 6
+    assert {"macro_f1", "calibration", "by_label"} <= report["dev"].keys()
+
+
+def test_a_tuned_model_keeps_its_head_and_goes_on_writing(tuned: Path, tmp_path: Path) -> None:
+    model = load(tuned)
+    model.save(tmp_path / "copy")
+    copy = load(tmp_path / "copy")
+    assert head_of(copy).settings == head_of(model).settings
+    assert torch.equal(head_of(copy).linear.weight, head_of(model).linear.weight)
+    assert generate(copy, "the film", max_tokens=3).token_ids
+
+
+def test_resuming_is_bit_identical_to_never_stopping(
+    start: Start, review_file: Path, tmp_path: Path, tiny_request
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    finetune_new(tiny_request(review_file, whole), start, Reporter())
+    with pytest.raises(KeyboardInterrupt):
+        finetune_new(tiny_request(review_file, cut), start, Stopping(9))
+    finetune_again(cut, Reporter())
+    for name in ("model.safetensors", "optimizer.safetensors"):
+        first, second = (load_file(path / "checkpoints" / "step-000012" / name) for path in (whole, cut))
+        assert all(torch.equal(first[key], second[key]) for key in first | second), name
+
+
+def test_resuming_with_other_examples_is_refused(start: Start, review_file: Path, tmp_path: Path, tiny_request) -> None:
+    data = tmp_path / "reviews.csv"
+    data.write_bytes(review_file.read_bytes())
+    with pytest.raises(KeyboardInterrupt):
+        finetune_new(tiny_request(data, tmp_path / "run"), start, Stopping(9))
+    data.write_text(data.read_text(encoding="utf-8") + "the song was fine,good\n", encoding="utf-8")
+    with pytest.raises(CheckpointError, match="examples"):
+        finetune_again(tmp_path / "run", Reporter())
+
+
+def gradients(session: Session, step: int = 0) -> dict[str, torch.Tensor | None]:
+    loss = session.task.objective(session.task.batch(step))
+    loss.sum.backward()
+    return {path: weight.grad for path, weight in session.task.model.named_parameters()}
+
+
+def test_gradients_reach_only_what_should_train(start: Start, review_file: Path, tmp_path: Path, tiny_request) -> None:
+    request = tiny_request(
+        review_file, tmp_path / "run", training={"frozen": ["embed.**", "trunk.blocks.0.attention.**"]}
+    )
+    session = start_session(request, start, Reporter())
+    for path, gradient in gradients(session).items():
+        is_frozen = path.startswith(("embed.", "trunk.blocks.0.attention."))
+        assert (gradient is None) == is_frozen, path
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["verb"] == "finetune"

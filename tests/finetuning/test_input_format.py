@@ -1,0 +1,63 @@
+"""The inputs of figure 1 of Radford et al. 2018, on hand-made cases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from foretell.errors import DataError
+from foretell.finetuning.input_format import InputFormat, check_cuts, choose_tokens, fit, with_input_tokens
+from foretell.finetuning.settings import Columns, HeadSettings
+from foretell.text import train_tokenizer
+
+WORDS = train_tokenizer("words", ["a b c d"])
+A, B, C, D, END = range(5)
+START, DELIMITER, EXTRACT = 5, 6, 7  # the ids after the highest of the tokenizer
+
+
+def format_of(task: Any, pool: Any = "extract", context: int = 16, truncate: str | None = None) -> InputFormat:
+    tokens = choose_tokens(WORDS, task, pool)
+    values = {"task": task, "pool": pool, "truncate": truncate, "tokens": tokens, "columns": Columns(texts=())}
+    return InputFormat(with_input_tokens(WORDS, tokens), HeadSettings.model_validate(values), context)
+
+
+@pytest.mark.parametrize(
+    ("task", "texts", "sequences"),
+    [
+        ("classify", ["a b"], [[START, A, B, EXTRACT - 1]]),
+        ("regress", ["a b"], [[START, A, B, EXTRACT - 1]]),
+        ("entailment", ["a b", "c"], [[START, A, B, DELIMITER, C, EXTRACT]]),
+        ("similarity", ["a", "c d"], [[START, A, DELIMITER, C, D, EXTRACT], [START, C, D, DELIMITER, A, EXTRACT]]),
+        ("choice", ["a", "b", "c"], [[START, A, DELIMITER, B, EXTRACT], [START, A, DELIMITER, C, EXTRACT]]),
+    ],
+)
+def test_the_inputs_of_the_paper(task, texts, sequences):
+    assert [list(row) for row in format_of(task).encode_all([texts])[0].sequences] == sequences
+
+
+@pytest.mark.parametrize("pool", ["last", "mean"])
+def test_without_an_extract_token_the_text_is_read_as_it_is(pool):
+    assert format_of("classify", pool).encode_all([["a b"]])[0].sequences == ([A, B],)
+
+
+@pytest.mark.parametrize(("truncate", "kept"), [("tail", [[A, B, C]]), ("head", [[B, C, D]]), ("middle", [[A, B, D]])])
+def test_what_does_not_fit_loses_the_named_part(truncate, kept):
+    assert fit([[A, B, C, D]], 3, truncate) == kept
+
+
+def test_of_two_texts_the_longer_one_is_cut():
+    assert fit([[A] * 9, [B] * 2], 6, "tail") == [[A] * 4, [B] * 2]
+    assert fit([[A] * 9, [B] * 9], 6, "tail") == [[A] * 3, [B] * 3]
+
+
+def test_texts_that_do_not_fit_are_refused_or_counted():
+    inputs = format_of("classify", context=4)
+    encoded = inputs.encode_all([["a b c d"], ["a b"]])
+    with pytest.raises(
+        DataError, match=r"1 of 2 examples .* context of 4, by up to 2 tokens \(line 1\); give --truncate"
+    ):
+        check_cuts(encoded, ["line 1", "line 2"], inputs.settings, 4)
+    inputs = format_of("classify", context=4, truncate="head")
+    assert list(inputs.encode_all([["a b c d"]])[0].sequences) == [[START, C, D, EXTRACT - 1]]
+    assert "lose their head" in check_cuts(encoded, ["line 1", "line 2"], inputs.settings, 4)
