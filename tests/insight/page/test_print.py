@@ -77,3 +77,10 @@ def test_bars_are_printed_without_background_graphics(screen):
         zlib.decompress(found) for found in re.findall(rb"FlateDecode.*?stream\r?\n(.*?)endstream", document, re.DOTALL)
     ]
     assert len(re.findall(BLUE_OF_BARS, b"".join(streams))) > 10
+
+
+def test_a_heading_stays_with_what_follows_it(printed):
+    breaks = (
+        "() => [...document.querySelectorAll('section > h2, .lead')].map((each) => getComputedStyle(each).breakAfter)"
+    )
+    assert set(printed.evaluate(breaks)) == {"avoid"}
