@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from foretell.lessons import algorithms_values
+from foretell.lessons import algorithms_lesson, algorithms_values
 from foretell.lessons.algorithms_lesson import AlgorithmsLesson, check_models
+from foretell.lessons.algorithms_listings import D_INFERENCE
 from foretell.lessons.algorithms_values import compute_attention
 from foretell.model import presets
 from foretell.textbook import attention
@@ -32,6 +34,12 @@ def test_a_missing_mask_in_the_textbook_fails(monkeypatch, lesson, failures):
     assert "masked: positions that change with the last word" in failed
 
 
+def test_code_that_is_not_the_textbooks_fails(monkeypatch, failures):
+    other = dataclasses.replace(D_INFERENCE, lines=(("4", "P ← DTransformer(x)", "P = model(sequence)[0]"),))
+    monkeypatch.setattr(algorithms_lesson, "LISTINGS", (other,))
+    assert failures(algorithms_lesson.check_listings()) == ["DInference: code shown that is not the textbook's"]
+
+
 def test_an_unscaled_single_query_fails(monkeypatch, lesson, failures):
     monkeypatch.setattr(attention, "math", SimpleNamespace(sqrt=lambda number: 1.0))
     assert failures(AlgorithmsLesson(compute_attention(), lesson.decoder).checks()) == ["single-query attention scales"]
@@ -42,8 +50,11 @@ def test_a_model_with_the_overwriting_residual_fails(lesson, failures):
 
 
 def test_two_equal_forms_fail(lesson, failures):
-    same_form = with_decoder(lesson, overwriting=lesson.decoder.residual)
-    assert failures(same_form) == ["the listing and GPT-2's residual differ by"]
+    same_form = with_decoder(lesson, overwriting=lesson.decoder.residual, listing=lesson.decoder.residual)
+    assert failures(same_form) == [
+        "the norm inside the loop changes P by",
+        "the listing and GPT-2's residual differ by",
+    ]
 
 
 def test_a_loss_with_another_logarithm_fails(lesson, failures):

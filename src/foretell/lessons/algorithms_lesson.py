@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
 
 from foretell.lessons import algorithms_values as figures
+from foretell.lessons.algorithms_listings import (
+    D_INFERENCE,
+    D_TRAINING,
+    D_TRANSFORMER,
+    LISTINGS,
+    MASKED_ATTENTION,
+    SINGLE_QUERY,
+)
 from foretell.lessons.algorithms_values import (
     ETA,
     LENGTH,
@@ -22,8 +31,9 @@ from foretell.lessons.algorithms_values import (
 from foretell.lessons.lesson import FigureCheck, Lesson, above, below, lesson_document, near, printed, same
 from foretell.model.cost import count_parameters
 from foretell.model.presets import preset_config
-from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Table, labelled_table
-from foretell.typesetting.expression import Call, Fraction, Matrix, Number, Root, Symbol, row, script
+from foretell.textbook.parameters import DTransformerParameters, ETransformerParameters
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table, labelled_table
+from foretell.typesetting.expression import Call, Fraction, Matrix, Number, Root, Symbol, SymbolMatrix, row, script
 
 SAME = 1e-12  # the same float64 sums in another order
 DIFFERENT = 1e-3
@@ -52,6 +62,7 @@ class AlgorithmsLesson(Lesson):
             *check_training(self.decoder),
             *check_inference(self.decoder),
             *check_models(),
+            *check_listings(),
         ]
 
 
@@ -66,6 +77,26 @@ def check_single_query(values: AttentionValues) -> list[FigureCheck]:
     ]
 
 
+def check_listings() -> list[FigureCheck]:
+    """The code next to a listing is the code that runs; BERT differs from GPT in three places."""
+    classes = (DTransformerParameters, ETransformerParameters)
+    names = [{field.name for field in dataclasses.fields(parameters)} for parameters in classes]
+    means = figures.layer_means()
+    return [
+        *(
+            same(f"{listing.title.split(';')[0]}: code shown that is not the textbook's", [], listing.missing_code())
+            for listing in LISTINGS
+        ),
+        same(
+            "BERT's parameters that GPT does not have",
+            ["W_f", "b_f"],
+            sorted(names[1] - names[0]),
+        ),
+        below("BERT normalises at the end of a layer: mean of a vector", SAME, means["BERT"]),
+        above("GPT does not: mean of a vector", DIFFERENT, means["GPT"]),
+    ]
+
+
 def check_mask(values: AttentionValues) -> list[FigureCheck]:
     """mask[tx, tz] = 1 if tz <= tx, in the textbook and in the model."""
     future = np.triu(np.ones((LENGTH, LENGTH)), k=1)
@@ -76,6 +107,13 @@ def check_mask(values: AttentionValues) -> list[FigureCheck]:
         near("masked softmax: rows sum to 1", np.ones(LENGTH), values.weights.sum(1), SAME),
         same("masked softmax: 0 above the diagonal", np.zeros((LENGTH, LENGTH)), values.weights * future),
         near("masked softmax: the textbook's and the model's", values.weights, values.model_weights, SAME),
+        above("the loop's weights of the last word: their sum", 2.0, float(values.loop_weights[-1].sum())),
+        near(
+            "the loop is right for the last visible word alone",
+            values.weights.diagonal(),
+            values.loop_weights.diagonal(),
+            SAME,
+        ),
         same("unmasked: positions that change with the last word", [True] * LENGTH, values.unmasked_changes),
         same("masked: positions that change with the last word", only_last, values.masked_changes),
     ]
@@ -83,8 +121,11 @@ def check_mask(values: AttentionValues) -> list[FigureCheck]:
 
 def check_forms(values: DecoderValues) -> list[FigureCheck]:
     """The listing and GPT-2 differ in the residual; the model has GPT-2's."""
-    difference = float(np.abs(values.overwriting - values.residual).max())
+    difference, in_loop = (
+        float(np.abs(values.overwriting - other).max()) for other in (values.residual, values.listing)
+    )
     return [
+        above("the norm inside the loop changes P by", 0.01, in_loop),
         near("the model and GPT-2's residual", values.residual, values.model, SAME),
         above("the listing and GPT-2's residual differ by", DIFFERENT, difference),
         near("each P sums to 1", np.ones(len(values.model)), values.model.sum(1), SAME),
@@ -137,8 +178,11 @@ def check_models() -> list[FigureCheck]:
 
 def introduction() -> Paragraph:
     return Paragraph(
-        "A transformer is a short list of algorithms. Here they run in NumPy, with the symbols of their source "
-        "(foretell's textbook), and each result is compared with the model that foretell trains and generates with."
+        "A transformer is a short list of algorithms. Habernal lists them line by line, after Phuong and Hutter 2022. "
+        "Here they run in NumPy (foretell's textbook), and each result is compared with the model that foretell trains "
+        "and generates with. In his listings a sequence X has one row per token, and weights multiply from the right, "
+        "X W. In the paper and in the textbook's code it has one column per token, and they multiply from the left, "
+        "W X. Both give the same numbers."
     )
 
 
@@ -168,6 +212,8 @@ def single_query(values: AttentionValues) -> DocumentSection:
             Formula(row(Call("softmax", Symbol("0.1 q Kᵀ")), "=", Matrix(values.weak))),
             Formula(row(Call("softmax", scaled), "=", Matrix(values.weak_scaled))),
             Formula(row(Symbol("ṽ"), "=", Matrix(values.weak_scaled), Matrix(keys, 0), "=", Matrix(values.mixture))),
+            Paragraph("The source gives no values, so the keys serve as values in this product."),
+            *SINGLE_QUERY.parts(),
         ],
     )
 
@@ -181,9 +227,11 @@ def mask(values: AttentionValues) -> DocumentSection:
         "2. The mask",
         [
             Paragraph(
-                "Each of four words has an attention score for each of the four; the row is the query. Where "
-                "the mask is 0, the score becomes -∞, and its weight after the softmax is 0:"
+                "Each of four words has an attention score for each of the four; the row is the query tx, the column "
+                "the key tz. The mask is 1 where tz is not after tx:"
             ),
+            Formula(row(Symbol("mask"), "=", Matrix(values.model_mask))),
+            Paragraph("Where the mask is 0, the score becomes -∞, and its weight after the softmax is 0:"),
             Formula(
                 row(
                     Matrix(np.array(figures.ASSOCIATIONS)),
@@ -198,35 +246,73 @@ def mask(values: AttentionValues) -> DocumentSection:
                 "outputs change when the last word is replaced:"
             ),
             Table(("attention", *(f"word {n + 1}" for n in range(4))), [("unmasked", *unmasked), ("masked", *masked)]),
+            *MASKED_ATTENTION.parts(),
+            Paragraph("Without the lines 6 and 7 this is unmasked self-attention, as in BERT."),
+            *loop_form(values),
         ],
     )
 
 
+def loop_form(values: AttentionValues) -> list[Part]:
+    """The source's loop, which divides each weight by another sum."""
+    names = ("the loop", "the softmax")
+    weights = np.stack([values.loop_weights[-1], values.weights[-1]])
+    lines = np.column_stack([weights, weights.sum(axis=1)])
+    return [
+        Paragraph(
+            "Before the masked matrix the source has a loop: for each t, α_t is exp(s_t) divided by the sum of "
+            "exp(s_u) over u = 1 to t. This is a slip. The sum ends at the key t, so each weight is divided by another "
+            "sum, and together they are more than 1. It should end at the position of the query. For word 4:"
+        ),
+        labelled_table(names, ("α₁", "α₂", "α₃", "α₄", "sum"), lines),
+    ]
+
+
 def two_forms(values: DecoderValues) -> DocumentSection:
     rows = [
-        ("the listing", values.overwriting[-1]),
+        ("the listing as printed", values.listing[-1]),
+        ("its last norm after the loop", values.overwriting[-1]),
         ("GPT-2's residual", values.residual[-1]),
         ("foretell's model", values.model[-1]),
     ]
+    in_loop = np.abs(values.listing - values.overwriting).max()
     inner = Call("LayerNorm", Symbol("X"))
     return DocumentSection(
-        "3. The decoder, in two forms",
+        "3. The decoder, in several forms",
         [
             Paragraph(
                 "DTransformer adds token and position embeddings, applies layers of attention and feed-forward, a last "
-                "norm, an unembedding and a softmax. The listing overwrites X with its normalised value and adds the "
-                "attention output to that:"
+                "norm, an unembedding and a softmax."
             ),
-            Formula(row(Symbol("X"), "←", inner)),
-            Formula(row(Symbol("X"), "←", Symbol("X"), "+", Call("Attention", Symbol("X")))),
-            Paragraph("GPT-2 normalises a copy. X itself is not normalised, and all updates are added to it:"),
+            *D_TRANSFORMER.parts(),
+            Paragraph(
+                "Line 10 has a slip: it is printed inside the loop over the layers, with a scale and a shift for each. "
+                "The last norm belongs after the loop, once. With one layer this is the same. With two, it changes "
+                f"probabilities by up to {in_loop:.2f} here."
+            ),
+            Paragraph(
+                "The lines 6 to 9 overwrite X with its normalised value and add the attention output to that. GPT-2 "
+                "normalises a copy. X itself is not normalised, and all updates are added to it:"
+            ),
+            Formula(
+                row(Symbol("X"), "←", inner, ";", Symbol("X"), "←", Symbol("X"), "+", Call("Attention", Symbol("X")))
+            ),
             Formula(row(Symbol("X"), "←", Symbol("X"), "+", Call("Attention", inner))),
             Paragraph(
-                "These are two different models. Both were given the same small random weights. After the "
-                f"{len(x)} tokens {' '.join(map(str, x))} they predict these probabilities:"
+                f"These are different models. All have the same small random weights and {figures.SIZES.L} layers. "
+                f"After the {len(x)} tokens {' '.join(map(str, x))} they predict these probabilities:"
             ),
             labelled_table([name for name, _ in rows], token_labels(5), np.array([p for _, p in rows]), digits=6),
             Paragraph("GPT-2's form is the one that was trained and published. foretell's model uses it."),
+            Paragraph("The encoder BERT (ETransformer in the paper and the textbook) differs in three places:"),
+            Table(
+                ("", "BERT", "GPT"),
+                [
+                    ("layer norm", "after each sublayer", "before each sublayer"),
+                    ("before the unembedding", "one more projection, W_f", "none"),
+                    ("attention", "sees both sides", "sees the past: left to right"),
+                ],
+            ),
         ],
     )
 
@@ -253,9 +339,11 @@ def training(values: DecoderValues) -> DocumentSection:
         "4. Training",
         [
             Paragraph(
-                f"The sentence '{' '.join(figures.WORDS)}' has the ids {sentence}. After The, a model gives cat, token "
-                f"11987, a probability of {figures.P_CAT}. The loss at t = 1 is"
+                f"The sentence '{' '.join(figures.WORDS)}' has the ids {sentence}. The model computes P: a row for "
+                "each word, with a probability for each token of the vocabulary. The source prints some of its numbers:"
             ),
+            Formula(row(script("P", "θ"), "=", SymbolMatrix(figures.P_PRINTED, figures.WORDS))),
+            Paragraph(f"After The, cat is token 11987, and its probability is {figures.P_CAT}. The loss at t = 1 is"),
             Formula(loss),
             Paragraph(
                 "The cross entropy with a target that is 1 for cat and 0 for every other token is the same number, "
@@ -266,6 +354,7 @@ def training(values: DecoderValues) -> DocumentSection:
                 f"θ ← θ - η ∇loss. With η = {ETA} on the {len(x)} tokens from above:"
             ),
             Table(("step", "loss"), rows),
+            *D_TRAINING.parts(),
         ],
     )
 
@@ -282,6 +371,7 @@ def inference(values: DecoderValues) -> DocumentSection:
             ),
             tempered,
             Paragraph(f"Four tokens drawn at τ = 1, after {' '.join(map(str, x))}: {generated}."),
+            *D_INFERENCE.parts(),
         ],
     )
 
@@ -297,6 +387,10 @@ def models() -> DocumentSection:
     return DocumentSection(
         "6. From GPT-1 to GPT-3",
         [
+            Paragraph(
+                "The decoder comes from the encoder-decoder for translation (Vaswani et al. 2017). Liu et al. 2018 "
+                "left out the encoder: one decoder reads the input and writes the output, there for Wikipedia pages."
+            ),
             Table(("model", "layers", "heads", "width", "norm", "attention", "billions"), rows),
             Paragraph(
                 "GPT-1 normalises after each sublayer. For a task it gets one more layer at the end and is fine-tuned. "
@@ -304,5 +398,7 @@ def models() -> DocumentSection:
                 "parameters, the shape has 1.558. GPT-3 has GPT-2's shape, and in every second layer a token sees only "
                 "its nearest predecessors. Each model is a preset: foretell train --size gpt2-xl."
             ),
+            Paragraph("What they were trained on (GPT-3: Brown et al. 2020):"),
+            Table(("model", "text"), figures.CORPORA),
         ],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -20,17 +21,34 @@ from foretell.textbook.attention import (
     single_query_attention,
     unidirectional_mask,
 )
+from foretell.textbook.embedding import embed, unembedding_per_column
+from foretell.textbook.encoder_decoder import encoder_layer_states
 from foretell.textbook.inference import d_inference, tempered
 from foretell.textbook.parameters import (
     AttentionParameters,
     DTransformerParameters,
     Hyperparameters,
     LayerParameters,
+    combine,
     random_parameters,
 )
 from foretell.textbook.training import sgd_step
-from foretell.textbook.transformer import conditional_log_probability, d_transformer_gpt2, d_transformer_overwriting
-from foretell.textbook.vectors import BooleanMask, Matrix, Vector, masked_softmax, softmax
+from foretell.textbook.transformer import (
+    conditional_log_probability,
+    d_transformer_gpt2,
+    d_transformer_overwriting,
+    masked_self_attention,
+    mlp,
+)
+from foretell.textbook.vectors import (
+    BooleanMask,
+    Matrix,
+    Vector,
+    gelu_erf,
+    layer_norm_per_column,
+    masked_softmax,
+    softmax,
+)
 
 # Printed in the source
 QUERY = [11.0, 12.0]
@@ -43,14 +61,24 @@ MASK = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]  # mask[tx, tz] 
 
 WORDS, IDS = ("The", "cat", "sat"), [21, 11987, 5438]
 P_CAT = 0.0041  # P[1, 11987], given The
+P_PRINTED = [  # three rows of P for the sentence, with dots between the second and the last column
+    ["0.001", "0.0007", "…", "0.0003"],
+    ["0.0013", "0.0065", "…", "0.0001"],
+    ["0.079", "0.015", "…", "0.0001"],
+]
 
 GPT1 = {"num_layers": 12, "num_heads": 12, "width": 768, "norm_placement": "post"}
 GPT2 = {"num_layers": 48, "width": 1600, "norm_placement": "pre"}
 GPT2_PARAMETERS = 1.542e9  # the shape with biases and positions has 1.558e9; the paper does not say how it counted
+CORPORA = (  # the first two as the lecture gives them; of GPT-3, Brown et al. 2020, section 2.2
+    ("GPT-1", "BooksCorpus: 7,000 unpublished books"),
+    ("GPT-2", "WebText: 8 million pages that Reddit links to with 3 karma or more"),
+    ("GPT-3", "Common Crawl filtered, WebText2, two book corpora, Wikipedia"),
+)
 GPT3 = {"num_layers": 96, "width": 12288, "norm_placement": "pre"}
 
 LENGTH = len(ASSOCIATIONS)
-SIZES = Hyperparameters(N_V=5, l_max=8, L=1, H=2, d_e=4, d_mlp=8)
+SIZES = Hyperparameters(N_V=5, l_max=8, L=2, H=2, d_e=4, d_mlp=8)
 SEED = 3
 x = [3, 0, 4, 1]
 ETA, STEPS = 0.1, 40
@@ -72,6 +100,7 @@ class AttentionValues:
     masked: Matrix  # the associations under the mask
     weights: Matrix
     model_weights: Matrix
+    loop_weights: Matrix  # as the source's loop computes them, each divided by the sum up to itself
     unmasked_changes: list[bool]  # for each position: does its output change when the last word does?
     masked_changes: list[bool]
 
@@ -95,9 +124,18 @@ def compute_attention() -> AttentionValues:
         masked.numpy(),
         masked_softmax(raw.T, columns).T,
         masked.softmax(dim=-1).numpy(),
+        np.stack([loop_weights(raw[t], t + 1) for t in range(LENGTH)]),
         changed_outputs(bidirectional_mask(LENGTH, LENGTH)),
         changed_outputs(columns),
     )
+
+
+def loop_weights(scores: Vector, visible: int) -> Vector:
+    """The source's loop: exp(s_t) divided by the sum over u = 1 .. t for each visible t, and 0 for the others."""
+    weights = np.zeros(len(scores))
+    for t in range(visible):
+        weights[t] = 1 / np.exp(scores[: t + 1] - scores[t]).sum()
+    return weights
 
 
 def identity_parameters(width: int) -> AttentionParameters:
@@ -118,7 +156,8 @@ def changed_outputs(mask: BooleanMask) -> list[bool]:
 class DecoderValues:
     """The outputs of the decoder algorithms."""
 
-    overwriting: Matrix  # P by the listing that overwrites X, one row per position
+    listing: Matrix  # P by the listing as printed, with the last norm in the loop over the layers; a row per position
+    overwriting: Matrix  # P by the listing with the last norm after the loop
     residual: Matrix  # P with GPT-2's residual
     model: Matrix  # P by the model with the same weights
     loss_of_cat: float
@@ -131,9 +170,10 @@ class DecoderValues:
 
 def compute_decoder() -> DecoderValues:
     """All values of the decoder."""
-    theta = random_parameters(SIZES, np.random.default_rng(SEED))
+    theta = draw_parameters()
     last = d_transformer_gpt2(x, theta)[:, -1]
     return DecoderValues(
+        norm_in_loop(x, theta).T,
         d_transformer_overwriting(x, theta).T,
         d_transformer_gpt2(x, theta).T,
         model_probabilities(theta),
@@ -144,6 +184,35 @@ def compute_decoder() -> DecoderValues:
         [sampler_probabilities(last, tau) for tau in TEMPERATURES],
         d_inference(x, partial(d_transformer_gpt2, theta=theta), 4, 1.0, np.random.default_rng(0)),
     )
+
+
+def draw_parameters() -> DTransformerParameters:
+    """Random parameters, varied so that no bias is 0 and no norm is plain, as in a trained model."""
+    rng = np.random.default_rng(SEED)
+    theta = random_parameters(SIZES, rng)
+    return combine(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), theta)
+
+
+def norm_in_loop(x: Sequence[int], theta: DTransformerParameters) -> Matrix:
+    """P (N_V, l) by the listing as the source prints it: it normalises a third time at the end of every layer."""
+    X = embed(x, theta.W_e, theta.W_p)
+    for layer in theta.layers:
+        X = layer_norm_per_column(X, layer.gamma_1, layer.beta_1)
+        X = X + masked_self_attention(X, layer)
+        X = layer_norm_per_column(X, layer.gamma_2, layer.beta_2)
+        X = X + mlp(X, layer)
+        X = layer_norm_per_column(X, theta.gamma, theta.beta)
+    return unembedding_per_column(X, theta.W_u)
+
+
+def layer_means() -> dict[str, float]:
+    """The largest mean of a token's vector after one layer, by BERT's layer (norm last) and by GPT's (norm first)."""
+    theta = random_parameters(SIZES, np.random.default_rng(SEED))  # with plain norms
+    layer, X = theta.layers[0], embed(x, theta.W_e, theta.W_p)
+    bert = encoder_layer_states(X, layer, gelu_erf)[-1]
+    attended = X + masked_self_attention(layer_norm_per_column(X, layer.gamma_1, layer.beta_1), layer)
+    gpt = attended + mlp(layer_norm_per_column(attended, layer.gamma_2, layer.beta_2), layer)
+    return {name: float(np.abs(Y.mean(axis=0)).max()) for name, Y in (("BERT", bert), ("GPT", gpt))}
 
 
 @torch.inference_mode()

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from foretell.inference.query import NextTokens
 from foretell.lessons import gpt2_values as figures
 from foretell.lessons.gpt2_values import IDS, PIECES, SENTENCE, Gpt2Values, compute_gpt2
 from foretell.lessons.lesson import FigureCheck, Lesson, above, below, lesson_document, printed, same
 from foretell.text.byte_level import piece_bytes, readable
-from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 
 # Rows of another length are summed in another order, in float32
 SAME_CONTEXT, SHORTER_CONTEXT = 1e-4, 5e-2
 COLUMNS = 3
 QUOTE = (34, 35)  # the two tokens of the opening quote
 BAR_WIDTH = 24
+GENERATION = (
+    '$ foretell generate gpt2 "The shares of IonQ Inc." --temperature 0',
+    '$ foretell generate gpt2 "The shares of IonQ Inc." --top-p 0.9 --seed 1',
+)
+FINE_TUNING = (
+    "$ foretell finetune gpt2 news.txt --task text",
+    "$ foretell finetune gpt2 reviews.csv --task classify",
+    "$ foretell predict runs/reviews new-reviews.csv",
+)
 
 
 class Gpt2Lesson(Lesson):
@@ -29,7 +40,7 @@ class Gpt2Lesson(Lesson):
         return "GPT-2's weights are not here; --weights DIR names a folder with them"
 
     def document(self) -> DocumentSection:
-        parts = [tokens(), quotes(), contexts(), predictions(self.values), continuation(self.values)]
+        parts = [tokens(), quotes(), contexts(), predictions(self.values), continuation(self.values), fine_tuning()]
         return lesson_document("gpt2", [Paragraph(SENTENCE), *parts])
 
     def checks(self) -> list[FigureCheck]:
@@ -131,43 +142,90 @@ def contexts() -> DocumentSection:
 
 
 def predictions(values: Gpt2Values) -> DocumentSection:
-    name = "GPT-2" if values.is_gpt2 else figures.INCLUDED_MODEL
-    shown = zip(values.positions, values.predictions, strict=True)
-    note = [] if values.is_gpt2 else [Paragraph(without_weights(values))]
+    return gpt2_predictions(values) if values.is_gpt2 else without_weights(values)
+
+
+def gpt2_predictions(values: Gpt2Values) -> DocumentSection:
+    """The printed probabilities next to those of the named weights, and any further position."""
+    shown = dict(zip(values.positions, values.predictions, strict=True))
+    others = [(position, prediction) for position, prediction in shown.items() if position not in figures.PREDICTIONS]
     return DocumentSection(
-        f"4. What {name} predicts",
+        "4. What GPT-2 predicts",
         [
-            *note,
-            *(part for position, prediction in shown for part in prediction_parts(position, prediction)),
-            Paragraph(
-                "To test this, the same tokens were also read alone, without the rest of the sentence. The "
-                f"probabilities differ by {values.same_context:.1e} at most. With one token fewer they differ by "
-                f"{values.shorter_context:.2f}. --at N shows any other position."
-            ),
+            *(part for position in figures.PREDICTIONS for part in printed_parts(position, shown.get(position))),
+            *(part for position, prediction in others for part in prediction_parts(position, prediction)),
+            same_context(values),
         ],
     )
 
 
-def without_weights(values: Gpt2Values) -> str:
-    return (
-        "GPT-2's weights are not part of foretell. With --weights DIR, a directory that holds them, this page shows "
-        "GPT-2's predictions, and --check compares them with the printed figures. Here foretell's own small model "
-        "reads the sentence instead. It was trained on Python's reference, not on news, and it needs "
-        f"{len(values.ids)} of its own tokens for the sentence. What this page says about contexts holds for it too."
+def without_weights(values: Gpt2Values) -> DocumentSection:
+    """The printed probabilities as data, and the included model's own."""
+    shown = zip(values.positions, values.predictions, strict=True)
+    return DocumentSection(
+        "4. What GPT-2 predicts",
+        [
+            Paragraph(
+                "These are the probabilities that the source prints. They are its data and not checked here: GPT-2's "
+                "weights are not part of foretell. With --weights DIR, a directory that holds them, this page shows "
+                "them next to the computed ones, and --check compares the two."
+            ),
+            *(part for position in figures.PREDICTIONS for part in printed_parts(position, None)),
+            Paragraph(
+                f"foretell's own small model, {figures.INCLUDED_MODEL}, reads the sentence too. It was trained on "
+                f"Python's reference, not on news, and it needs {len(values.ids)} of its own tokens for the sentence. "
+                "What this page says about contexts holds for it as well:"
+            ),
+            *(part for position, prediction in shown for part in prediction_parts(position, prediction)),
+            same_context(values),
+        ],
     )
 
 
-def prediction_parts(position: int, prediction: NextTokens) -> list[Paragraph | Table]:
-    largest = prediction.tokens[0].probability
+def printed_parts(position: int, prediction: NextTokens | None) -> list[Part]:
+    """The printed probabilities after a position, and the computed ones of the same tokens if they are known."""
+    context, expected = figures.PREDICTIONS[position]
+    title = Paragraph(f"After position {position}: {ending(context)}")
+    if prediction is None:
+        rows = [
+            (repr(text), f"{probability:.4f}", bar(probability, expected)) for text, probability in expected.items()
+        ]
+        return [title, Table(("next", "P, as printed", ""), rows)]
+    computed = {token.text: token.probability for token in prediction.tokens}
     rows = [
-        (repr(token.text), f"{token.probability:.4f}", "█" * max(1, round(BAR_WIDTH * token.probability / largest)))
-        for token in prediction.tokens
+        (
+            repr(text),
+            f"{probability:.4f}",
+            f"{computed[text]:.4f}" if text in computed else "less",
+            bar(probability, expected),
+        )
+        for text, probability in expected.items()
     ]
+    return [title, Table(("next", "P, as printed", "computed", ""), rows)]
+
+
+def prediction_parts(position: int, prediction: NextTokens) -> list[Part]:
+    """The most likely tokens after a position, as computed."""
+    computed = {token.text: token.probability for token in prediction.tokens}
+    rows = [(repr(text), f"{probability:.4f}", bar(probability, computed)) for text, probability in computed.items()]
     return [Paragraph(f"After position {position}: {ending(prediction.context)}"), Table(("next", "P", ""), rows)]
 
 
+def bar(probability: float, of: Mapping[str, float]) -> str:
+    """A bar; the most likely token's is the longest."""
+    return "█" * max(1, round(BAR_WIDTH * probability / max(of.values())))
+
+
+def same_context(values: Gpt2Values) -> Paragraph:
+    return Paragraph(
+        "To test which text a prediction follows, the same tokens were also read alone, without the rest of the "
+        f"sentence. The probabilities differ by {values.same_context:.1e} at most. With one token fewer they differ by "
+        f"{values.shorter_context:.2f}. --at N shows any other position."
+    )
+
+
 def ending(context: str, width: int = 52) -> str:
-    return context if len(context) <= width else "…" + context[-width:]
+    return context if len(context) <= width else "…" + context[-width:].partition(" ")[2]
 
 
 def continuation(values: Gpt2Values) -> DocumentSection:
@@ -177,8 +235,26 @@ def continuation(values: Gpt2Values) -> DocumentSection:
         [
             Paragraph(
                 "The most likely token is appended to the context, and the model reads again. Text is generated by "
-                "repeating this. foretell generate can also draw less likely tokens."
+                f"repeating this. {values.model.name if values.is_gpt2 else figures.INCLUDED_MODEL} continues:"
             ),
             Paragraph(f"{context} … {' '.join(values.continuation.split())}"),
+            Paragraph(
+                "The source has a heading for this and no text yet. As a command, greedy or with a draw; gpt2 is the "
+                "directory with the weights:"
+            ),
+            Table(("",), [(line,) for line in GENERATION], monospace=True),
+        ],
+    )
+
+
+def fine_tuning() -> DocumentSection:
+    return DocumentSection(
+        "6. Fine-tuning",
+        [
+            Paragraph(
+                "The same holds for fine-tuning: the source has the heading. It continues the training of a model that "
+                "can already write, on a few texts of another kind, or for a task with labels. As commands:"
+            ),
+            Table(("",), [(line,) for line in FINE_TUNING], monospace=True),
         ],
     )

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from foretell.lessons import smallest_values as figures
-from foretell.lessons.lesson import FigureCheck, Lesson, lesson_document, near, printed, same
+from foretell.lessons.lesson import FigureCheck, Lesson, above, lesson_document, near, printed, same
 from foretell.lessons.smallest_values import (
     IDS,
     TARGETS,
@@ -19,16 +19,31 @@ from foretell.lessons.smallest_values import (
     draw_weights,
 )
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table, labelled_table
-from foretell.typesetting.expression import Call, Fraction, MathRow, Matrix, Number, Operator, Root, Symbol, row, script
+from foretell.typesetting.expression import (
+    Call,
+    Fraction,
+    MathRow,
+    Matrix,
+    Number,
+    Operator,
+    Root,
+    Script,
+    Symbol,
+    Words,
+    row,
+    script,
+)
 
 WORDS = VOCABULARY[:-1]  # the five input words
 X, Q, K, V = (Symbol(name) for name in "XQKV")
 KT = script("K", above="T")
 
+CLASSIFIER = Call("softmax", row(script("h", "5"), script("W", "C", "T"), "+", script("b", "C")))
+
 TEXTBOOK_BOUND = 1e-12  # the same float64 sums in another order
 FLOAT32_BOUND = 1e-6  # the objective and the embedding return float32
 PRINTED = {  # value -> (its name in the check, the printed figures, digits)
-    "token": ("word embedding", figures.TOKEN_EMBEDDING[:-1], 4),
+    "token": ("word embedding of the sentence", figures.TOKEN_EMBEDDING[:-1], 4),
     "position": ("position embedding", figures.POSITION_EMBEDDING, 4),
     "stream": ("x = word + position", figures.EMBEDDING_SUM, 4),
     "scaled": ("scaled scores", figures.SCALED_SCORES, 2),
@@ -53,12 +68,19 @@ class SmallestLesson(Lesson):
         return lesson_document("smallest", [introduction(), *parts])
 
     def checks(self) -> list[FigureCheck]:
-        return [*self.printed_figures(), *self.model_and_textbook(), *self.loss_and_chain_rule(), *self.batch_layouts()]
+        return [
+            *self.printed_figures(),
+            *self.model_and_textbook(),
+            *self.slips(),
+            *self.loss_and_chain_rule(),
+            *self.batch_layouts(),
+        ]
 
     def printed_figures(self) -> list[FigureCheck]:
         """The figures that the source prints."""
         values = self.values
         weights = [printed(f"{name} weight", figure, values.weight(name)) for name, figure in PRINTED_WEIGHTS.items()]
+        weights.append(printed("word embedding, with !", figures.TOKEN_EMBEDDING, values.token_embedding))
         return weights + [
             printed(what, figure, values.model[name], digits) for name, (what, figure, digits) in PRINTED.items()
         ]
@@ -68,6 +90,27 @@ class SmallestLesson(Lesson):
         return [
             near(f"{name}: the textbook's and the model's", value, self.values.model[name], TEXTBOOK_BOUND)
             for name, value in self.values.textbook.items()
+        ]
+
+    def slips(self) -> list[FigureCheck]:
+        """Where the source's words or formulas differ from what its code computes."""
+        values = self.values
+        untransposed = np.abs(values.model["stream"] @ values.weight("query") - values.model["query"]).max()
+        positions = values.weights["embed.position.weight"].numpy()
+        return [
+            above("X W_Q, not transposed, differs from the printed queries by", 0.1, float(untransposed)),
+            same(
+                "masked with -1e9 and with -∞: weights of 0",
+                values.masked_by_number == 0,
+                values.model["masked"] < -1e9,
+            ),
+            near(
+                "masked with -1e9 and with -∞: weights", values.model["weights"], values.masked_by_number, FLOAT32_BOUND
+            ),
+            near("a row masked completely, with -1e9", [0.2] * 5, values.fully_masked["-1000000000.0"], FLOAT32_BOUND),
+            same("a row masked completely, with -∞", True, bool(np.isnan(values.fully_masked["-inf"]).all())),
+            same("this sentence's ids are its positions", list(range(len(IDS))), IDS),
+            near("positions of 'awesome data!' are 0, 1, 2", positions[:3], values.other_positions, TEXTBOOK_BOUND),
         ]
 
     def loss_and_chain_rule(self) -> list[FigureCheck]:
@@ -111,6 +154,11 @@ def tokens() -> DocumentSection:
                 "next word. It may use the word at that position and all words before it:"
             ),
             Table(("position", "context", "id", "target"), rows),
+            Paragraph(
+                "Here ! is the last token, where a special end token could be. A decoder does not need one, but learns "
+                "from it where texts end. An encoder such as BERT reads a special token at the start instead. It is "
+                "trained to fill in masked words, and sees the words on both sides."
+            ),
         ],
     )
 
@@ -118,33 +166,47 @@ def tokens() -> DocumentSection:
 def embeddings(values: SmallestValues) -> DocumentSection:
     model = values.model
     summed = row(Matrix(model["token"], row_labels=WORDS), "+", Matrix(model["position"]))
+    by_position = [(VOCABULARY[id], str(id), str(t)) for t, id in enumerate(figures.OTHER_TEXT)]
     return DocumentSection(
         "2. Words become vectors",
         [
+            Paragraph("Each of the six words has a vector. The row of ! is not used: here ! is only a target."),
+            Formula(row(Symbol("E"), "=", Matrix(values.token_embedding, row_labels=VOCABULARY))),
             Paragraph(
-                "Each word has a vector, and each position has one. The two are added, so that the model knows the "
-                "order of the words:"
+                "Each position has a vector too. The two are added, so that the model knows the order of the words:"
             ),
             Formula(row(X, "=", *summed.items, "=", Matrix(model["stream"], row_labels=WORDS))),
+            Paragraph(
+                "The source's code looks up positions by token ids. That is right here only because the ids are 0 to "
+                "4, in order. In 'awesome data !' it would read the positions 4, 1 and 5, and there is no position 5. "
+                "The model uses 0, 1 and 2:"
+            ),
+            Table(("word", "id", "position"), by_position),
         ],
     )
 
 
 def projections(values: SmallestValues) -> DocumentSection:
     model = values.model
-    weight = values.weight("query")
-    query = row(Q, "=", X, script("W", "Q", "T"), "=", X, Matrix(weight.T), "=", Matrix(model["query"]))
+    weights = [Formula(row(script("W", name[0].upper()), "=", Matrix(values.weight(name)))) for name in PRINTED_WEIGHTS]
+    products = [
+        Formula(row(symbol, "=", X, script("W", symbol.name, "T"), "=", Matrix(model[name])))
+        for name, symbol in zip(PRINTED_WEIGHTS, (Q, K, V), strict=True)
+    ]
     return DocumentSection(
         "3. Query, key and value",
         [
             Paragraph(
                 "Three linear maps turn each vector into a query, a key and a value. The query describes what a word "
                 "looks for. The key describes what a word offers to the queries of others. The value is what they "
-                "take from it:"
+                "take from it. These are the weights as printed, by torch:"
             ),
-            Formula(query),
-            Formula(row(K, "=", X, script("W", "K", "T"), "=", Matrix(model["key"]))),
-            Formula(row(V, "=", X, script("W", "V", "T"), "=", Matrix(model["value"]))),
+            *weights,
+            Paragraph(
+                "torch stores a weight with one row per output. So the products need the transpose, which is missing "
+                "in the printed formula Q = X W_Q:"
+            ),
+            *products,
         ],
     )
 
@@ -175,6 +237,13 @@ def scores(values: SmallestValues) -> DocumentSection:
                 )
             ),
             HeatMap(values.model["weights"], WORDS, WORDS),
+            Paragraph("An encoder has no mask. There the first word would attend to all five, also to those after it:"),
+            Formula(row(Call("softmax", Matrix(values.model["scaled"][0], 2)), "=", Matrix(values.unmasked[0]))),
+            Paragraph(
+                "The source puts -1e9 in place of -∞ and calls it a 'small value close to zero'. It is minus a "
+                "billion, far from zero. Its exponential is 0, so the weights are the same. The two differ if a row is "
+                "masked completely: -1e9 then gives every word the weight 0.2, and -∞ gives no number."
+            ),
         ],
     )
 
@@ -196,6 +265,10 @@ def outputs(values: SmallestValues) -> DocumentSection:
             Formula(row(MathRow(tuple(terms[1:])), "=", Matrix(model["output"][1]))),
             Paragraph("For all five words:"),
             Formula(row(Symbol("A"), V, "=", Matrix(model["output"], row_labels=WORDS))),
+            Paragraph(
+                "The output has the shape of X, five rows of width 3, so that another layer can read it. A GPT has "
+                "several heads in each layer, and adds a residual, a norm and a feed-forward layer."
+            ),
         ],
     )
 
@@ -230,20 +303,54 @@ def loss(values: SmallestValues) -> DocumentSection:
     return DocumentSection(
         "7. The loss, and the chain rule",
         [
-            Paragraph("The loss is the sum of the negative logarithms of the targets' probabilities:"),
+            Paragraph(
+                "The loss is the sum of the negative logarithms of the targets' probabilities. Θ are the weights; "
+                "training changes them so that the loss of all sequences becomes small:"
+            ),
+            Formula(
+                row(
+                    Call("L", Symbol("Θ")),
+                    "=",
+                    "-",
+                    script("Σ", "t=1", "T"),
+                    Symbol("log"),
+                    Call("P", row(*given(script("x", "t"), "t-1").items, ";", Symbol("Θ"))),
+                )
+            ),
             Table(("x₁ … xₜ", "xₜ₊₁", "P", "-log P"), [*rows, ("", "sum", "", f"{total:.6f}")]),
+            Paragraph(
+                "By the chain rule, the probability of a sequence is the product of the probabilities of its words:"
+            ),
+            Formula(
+                row(
+                    Call("P", row(script("x", "1"), ",", "…", ",", script("x", "T"))),
+                    "=",
+                    Call("P", script("x", "1")),
+                    "·",
+                    Call("P", row(script("x", "2"), "|", script("x", "1"))),
+                    "·",
+                    "…",
+                    "·",
+                    Call("P", given(script("x", "T"), "T-1")),
+                )
+            ),
             Paragraph(
                 "A sum of logarithms is the logarithm of a product. So the loss also gives the probability of the "
                 "sentence:"
             ),
             Formula(row(Call("P", condition), "=", Call("exp", Number(-total, 6)), "=", Number(product, 6))),
             Paragraph(
-                "P(x₁) is not one of the factors. The first prediction already follows the first word. Without a "
-                "start token before it, the model gives no probability for 'financial'. The result is the probability "
-                "of the rest, given the first word; foretell score says so too."
+                "In both printed formulas the first factor is P(x₁). The model does not give it: the first prediction "
+                "already follows the first word. Without a start token before 'financial', the sum has five terms, and "
+                "the result is the probability of the rest, given the first word; foretell score says so too."
             ),
         ],
     )
+
+
+def given(symbol: Script, last: str) -> MathRow:
+    """x | x₁, …, x_last."""
+    return row(symbol, "|", script("x", "1"), ",", "…", ",", script("x", last))
 
 
 def layouts(values: SmallestValues) -> DocumentSection:
@@ -253,9 +360,11 @@ def layouts(values: SmallestValues) -> DocumentSection:
         "8. Padded equals packed",
         [
             Paragraph(
-                "All rows of a batch have the same length. A short text is padded, or packed into one row with other "
-                "texts. In a packed row the mask hides the texts from each other, and the positions of each text start "
-                "at 0. Here a second text is in the batch. The loss of each target is the same in every layout:"
+                "All rows of a batch have the same length, such as 512 or 1024. The source pads or truncates every "
+                "text to it. Truncating loses the end of a long text; foretell cuts a long text into several rows. A "
+                "short text is padded, or packed into one row with others. In a packed row the mask hides the texts "
+                "from each other, and the positions of each text start at 0. Here a second text is in the batch. The "
+                "loss of each target is the same in every layout:"
             ),
             labelled_table([VOCABULARY[target] for target in TARGETS], names, losses, digits=6, corner="target"),
         ],
@@ -263,13 +372,21 @@ def layouts(values: SmallestValues) -> DocumentSection:
 
 
 def sentence_vector(values: SmallestValues) -> DocumentSection:
+    vector = script("h", "5")
     return DocumentSection(
-        "9. One vector for the whole text",
+        "9. One vector for the whole text, and fine-tuning",
         [
             Paragraph(
-                "Only the last position has seen every word. Its vector represents the sentence, for example as the "
-                "input of a classifier. foretell embed returns it:"
+                "Only the last position has seen every word. Its vector represents the sentence. foretell embed "
+                "returns it:"
             ),
-            Formula(Matrix(np.array([values.score.embedding]), row_labels=("financial … awesome",))),
+            Formula(row(vector, "=", Matrix(np.array([values.score.embedding])))),
+            Paragraph(
+                "Fine-tuning continues the training of a model for one task, with far fewer texts. It adds a linear "
+                f"layer that reads this vector. For two classes and width {figures.WIDTH}, its matrix W_C has six "
+                "weights. It starts untrained, and is trained together with the model:"
+            ),
+            Formula(row(Call("P", row(Words("class"), "|", Words("text"))), "=", CLASSIFIER)),
+            Table(("",), [("$ foretell finetune MODEL reviews.csv --task classify",)], monospace=True),
         ],
     )

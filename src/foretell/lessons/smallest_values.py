@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +96,7 @@ LAYER = "trunk.blocks.0.attention"
 IDS = [0, 1, 2, 3, 4]
 TARGETS = [1, 2, 3, 4, 5]
 OTHER_TEXT = [4, 1, 5]  # "awesome data!", in the same batch
+MASK_NUMBER = -1e9  # what the source puts in place of masked scores
 ROW_LENGTH = len(IDS) + len(OTHER_TEXT)  # a row that holds both texts
 TRACE_NAMES = {  # a value's name in the lesson -> its name in the trace
     "token": "embed.token",
@@ -125,6 +127,15 @@ class SmallestValues:
     textbook: dict[str, Matrix]
     losses: dict[str, list[float]]  # layout of the batch -> the loss of each target
     score: SentenceScore
+    unmasked: Matrix  # the attention weights of an encoder
+    masked_by_number: Matrix  # the attention weights with MASK_NUMBER, by torch in float32
+    fully_masked: dict[str, list[float]]  # the weights of a row without any visible key, by the number in its place
+    other_positions: Matrix  # the position vectors that the model adds to OTHER_TEXT
+
+    @property
+    def token_embedding(self) -> Matrix:
+        """The vectors of all six words."""
+        return self.weights["embed.token.weight"].numpy()
 
     def weight(self, name: str) -> Matrix:
         """The weight of "query", "key" or "value"."""
@@ -133,9 +144,29 @@ class SmallestValues:
 
 def compute_smallest(weights: WeightsByPath) -> SmallestValues:
     """All values of the decoder with these weights."""
+    model = model_values(weights)
+    scaled = torch.from_numpy(model["scaled"]).float()
+    hidden = torch.ones(CONTEXT, CONTEXT).tril() == 0
     return SmallestValues(
-        weights, model_values(weights), textbook_values(weights), losses_by_layout(weights), score_sentence(weights)
+        weights,
+        model,
+        textbook_values(weights),
+        losses_by_layout(weights),
+        score_sentence(weights),
+        torch.from_numpy(model["scaled"]).softmax(-1).numpy(),
+        scaled.masked_fill(hidden, MASK_NUMBER).softmax(-1).numpy(),
+        {str(number): torch.full((CONTEXT,), number).softmax(-1).tolist() for number in (MASK_NUMBER, -math.inf)},
+        other_positions(weights),
     )
+
+
+@torch.inference_mode()
+def other_positions(weights: WeightsByPath) -> Matrix:
+    """The position vectors that the model adds to a text whose ids are not its positions."""
+    model = make_smallest(weights)
+    with Trace(model, "embed.position") as trace:
+        model.decoder(torch.tensor([OTHER_TEXT]))
+    return last_two_axes(trace["embed.position"])
 
 
 def draw_weights() -> WeightsByPath:

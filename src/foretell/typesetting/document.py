@@ -27,10 +27,11 @@ class Formula:
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a header. Columns of numbers are right-aligned."""
+    """Rows of cells under a header. Columns of numbers are right-aligned. `monospace` is for code and commands."""
 
     header: Sequence[str]
     rows: Sequence[Sequence[str]]
+    monospace: bool = False
 
 
 @dataclass(frozen=True, eq=False)

@@ -177,7 +177,9 @@ def _scrolling(label: str, content: str) -> str:
 
 def _table(table: Table, level: int) -> str:
     sides = ["right" if numeric else "left" for numeric in numeric_columns(table)]
-    return _framed("", _line("th", table.header, sides) + "".join(_line("td", row, sides) for row in table.rows))
+    style = ' style="font-family:ui-monospace,monospace;font-size:0.85em"' if table.monospace else ""
+    header = _line("th", table.header, sides) if any(table.header) else ""
+    return _framed(style, header + "".join(_line("td", row, sides) for row in table.rows))
 
 
 def _line(tag: str, cells: Sequence[str], sides: list[str]) -> str:

@@ -90,9 +90,11 @@ def _segments(items: list[Expression], signs: frozenset[str]) -> Iterator[list[E
 
 
 def _joined(items: Sequence[Expression], limit: int) -> TextBlock:
-    blocks = [_block(item, limit) for item in items]
-    spaced = [part for block in blocks for part in (one_line(" "), block)]
-    return side_by_side(spaced[1:])
+    spaced: list[TextBlock] = []
+    for item in items:
+        is_comma = isinstance(item, Operator) and item.sign in (",", ";")
+        spaced += [_block(item, limit)] if is_comma or not spaced else [one_line(" "), _block(item, limit)]
+    return side_by_side(spaced)
 
 
 def _block(expression: Expression, limit: int) -> TextBlock:
