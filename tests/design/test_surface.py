@@ -29,6 +29,7 @@ OPTIONS = {
         *("--task", "--out", "--resume", "--dev", "--dev-fraction", "--text-column", "--label-column"),
         *("--choice-column", "--columns", "--encoding", "--truncate", "--pool", "--lm-weight", "--class-weights"),
         *("--best-by", "--epochs", "--dropout", "--head-dropout", "--seed", "--set", "--json", "--device", "--dtype"),
+        "--lora",
     },
     "predict": {
         *("--column", "--choice-column", "--columns", "--encoding", "--truncate", "--out", "--json"),

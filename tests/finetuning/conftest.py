@@ -90,6 +90,6 @@ def tiny_request() -> Callable[..., FinetuneRequest]:
 def tuned(start: Start, review_file: Path, tmp_path_factory) -> Path:
     """A run whose model knows the labels of the reviews."""
     out = tmp_path_factory.mktemp("runs") / "reviews"
-    training = {"steps": 60, "checkpoint_every": 30, "evaluate_every": 20, "patience": None}
+    training = {"steps": 150, "checkpoint_every": 75, "evaluate_every": 50, "patience": None}
     finetune_new(make_tiny_request(review_file, out, training=training), start, Reporter())
     return out

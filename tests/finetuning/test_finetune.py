@@ -10,10 +10,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from foretell.adapters import LORA
+from foretell.convert.peft import export_peft
 from foretell.errors import CheckpointError
 from foretell.files import read_json
 from foretell.finetuning.finetune import finetune_again, finetune_new, start_session
-from foretell.finetuning.head import head_of
+from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT
 from foretell.inference.completion import generate
@@ -96,3 +98,31 @@ def test_gradients_reach_only_what_should_train(start: Start, review_file: Path,
         is_frozen = path.startswith(("embed.", "trunk.blocks.0.attention."))
         assert (gradient is None) == is_frozen, path
     assert json.loads((tmp_path / "run" / "run.json").read_text())["verb"] == "finetune"
+
+
+def test_lora_trains_its_updates_and_the_head_alone(
+    start: Start, review_file: Path, tmp_path: Path, tiny_request
+) -> None:
+    tuning = {"lora": {"rank": 2, "targets": ["**.attention.*"]}}
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    session = finetune_new(tiny_request(review_file, whole, tuning=tuning), start, Reporter())
+    trained = {path for path, weight in session.task.model.named_parameters() if weight.requires_grad}
+    assert all(path.startswith(TASK_HEAD) or path.endswith(("lora_a", "lora_b")) for path in trained)
+    weights = load_file(whole / "checkpoints" / "step-000012" / "model.safetensors")
+    before = start.model.decoder.state_dict()
+    assert all(torch.equal(weights[path], before[path]) for path in before if not path.startswith("embed.token"))
+    assert float(weights["trunk.blocks.0.attention.query.lora_b"].abs().max()) > 0
+    with pytest.raises(KeyboardInterrupt):
+        finetune_new(tiny_request(review_file, cut, tuning=tuning), start, Stopping(9))
+    finetune_again(cut, Reporter())
+    resumed = load_file(cut / "checkpoints" / "step-000012" / "model.safetensors")
+    assert all(torch.equal(weights[path], resumed[path]) for path in weights | resumed)
+    assert LORA not in load(whole).parts  # merged for inference
+
+
+def test_the_updates_of_a_tuned_model_leave_for_peft(
+    start: Start, review_file: Path, tmp_path: Path, tiny_request
+) -> None:
+    finetune_new(tiny_request(review_file, tmp_path / "run", tuning={"lora": {}}), start, Reporter())
+    report = export_peft(load(tmp_path / "run", keep_adapters=True), tmp_path / "adapter", family_name="gpt2")
+    assert report["layers"] == ["transformer.h.0.attn.c_attn"]

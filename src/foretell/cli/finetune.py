@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, Whole, parse_settings
+from foretell.cli.arguments import Device, Dtype, Flag, Json, Whole, parse_settings
 from foretell.cli.terminal import messages, note, print_json, results
 from foretell.errors import UsageError
 
@@ -61,9 +61,13 @@ def finetune(
     epochs: Annotated[float | None, Parameter(help="How often the examples are read; default: 3.")] = None,
     dropout: Annotated[float | None, Parameter(help="Dropout of the whole model; default: 0.1.")] = None,
     head_dropout: Annotated[float, Parameter(help="Dropout before the new layer.")] = 0.1,
+    lora: Annotated[
+        bool, Flag, Parameter(help="Train low-rank updates and the new layer alone; also --lora.rank 8.")
+    ] = False,
     seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.")] = None,
     settings: Annotated[
-        list[str] | None, Parameter(name="--set", negative="", help="Any field, as --training.learning-rate 1e-4.")
+        list[str] | None,
+        Parameter(name="--set", negative="", help="Any field, as --training.learning-rate 1e-4, --lora.rank 8."),
     ] = None,
     json: Json = False,
     device: Device = "auto",
@@ -73,6 +77,9 @@ def finetune(
 
     GPT-1's recipe (Radford et al. 2018): new start, delimiter and extract tokens, one linear layer on the extract
     token's vector, and language modelling as a second loss. What is held out decides which checkpoint is best.
+
+    With --lora (Hu et al. 2021) the model's own weights stay as they are; --lora.rank, --lora.alpha, --lora.dropout and
+    --lora.targets (globs of module paths) change the updates.
     """
     from foretell.config import make_section
     from foretell.finetuning.finetune import finetune_again, finetune_new
@@ -90,7 +97,8 @@ def finetune(
         return finish(session.run.directory, json)
     if model is None or data is None:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA --task classify")
-    training = training_settings(settings or [], seed)
+    sections = tuning_sections(settings or [])
+    training = {**sections.get("training", {}), **({} if seed is None else {"seed": seed})}
     tuning = make_section(
         TuningSettings,
         {
@@ -102,6 +110,7 @@ def finetune(
             "best_by": best_by,
             "encoding": encoding,
             "names": tuple(name.strip() for name in columns.split(",")) if columns else (),
+            "lora": sections.get("lora", {} if lora else None),
         },
         "finetuning",
     )
@@ -158,13 +167,13 @@ def check_new(request: FinetuneRequest) -> None:
         raise OutputError(f"{request.out} exists; resume it with --resume auto, or give another --out")
 
 
-def training_settings(settings: list[str], seed: int | None) -> dict[str, Any]:
-    """The section `training` of --set; any other section is refused."""
+def tuning_sections(settings: list[str]) -> dict[str, dict[str, Any]]:
+    """The sections `training` and `lora` of --set; any other is refused."""
     sections = parse_settings(settings)
     for name in sections:
-        if name != "training":
-            raise UsageError(f"--{name}... is not a section of finetune; its fields begin with --training.")
-    return {**sections.get("training", {}), **({} if seed is None else {"seed": seed})}
+        if name not in ("training", "lora"):
+            raise UsageError(f"--{name}... is not a section of finetune; its sections are training and lora")
+    return sections
 
 
 def finish(directory: Path, json: bool) -> None:

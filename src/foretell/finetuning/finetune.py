@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
+from foretell.adapters import LORA, add_adapters
 from foretell.config import make_section
 from foretell.device import choose_device, choose_training_dtype
 from foretell.errors import CheckpointError, UsageError
@@ -89,6 +91,9 @@ def make_task(request: FinetuneRequest, start: Start, config: FinetuneConfig) ->
     """The task before its first step: the start's weights and a new head."""
     untuned = replace(start.model, decoder=start.decoder(config.model), notes=())
     model = with_head(untuned, config.head, config.training.seed)
+    if config.finetuning.lora is not None:
+        adapters = add_adapters(model.decoder, config.finetuning.lora, config.training.seed)
+        model = replace(model, parts={**model.parts, LORA: adapters})
     about: dict[str, Any] = {"data": request.described, "size": start.name, "reasons": [], "from": start.record()}
     # the configuration names the shape with the rows of new tokens
     config = config.model_copy(update={"model": model.config})
@@ -113,9 +118,18 @@ def describe_task(task: FinetuneTask, counts: Counter[str]) -> list[str]:
         f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.split_rule}",
         f"labels      {kinds}" if head.task != "choice" else "labels      the index of the right answer",
         f"input       pool {head.pool}, {tokens}; at most {longest} of {task.config.model.context_length} tokens",
+        f"trained     {describe_trained(task.model)}",
         f"recipe      {training.steps:,} steps of {training.batch_size} rows, learning rate "
         f"{training.learning_rate:g}, lambda {task.config.finetuning.lm_weight:g}",
     ]
+
+
+def describe_trained(model: nn.Module) -> str:
+    """How many of the weights are trained: `all 812,034 weights`, `2,048 of 812,034 weights (0.25%)`."""
+    weights = list(model.parameters())
+    count = sum(weight.numel() for weight in weights)
+    trained = sum(weight.numel() for weight in weights if weight.requires_grad)
+    return f"all {count:,} weights" if trained == count else f"{trained:,} of {count:,} weights ({trained / count:.2%})"
 
 
 def resume_session(directory: Path, reporter: Reporter, device_name: Any, dtype_name: Any) -> Session[FinetuneTask]:

@@ -96,8 +96,8 @@ class TaskHead:
             if name is not None and name not in tokenizer.tokenizer.special_tokens:
                 raise CheckpointError(f"{source.directory}: the tokenizer lacks the task head's token {name!r}")
         width = decoder.decoder.config.width
-        weights = source.read({"weight": (settings.num_outputs, width), "bias": (settings.num_outputs,)})
-        linear = nn.Linear(width, settings.num_outputs, device="meta")
+        weights = source.read({"weight": (settings.num_outputs, width)})
+        linear = nn.Linear(width, settings.num_outputs, bias=False, device="meta")
         linear.load_state_dict(weights, assign=True)
         return cls(settings, linear)
 
@@ -113,12 +113,11 @@ class TaskHead:
 
 
 def new_head(settings: HeadSettings, width: int, seed: int) -> TaskHead:
-    """A head with initial weights: normal with standard deviation 0.02, biases 0."""
-    linear = nn.Linear(width, settings.num_outputs)
+    """A head with initial weights: normal with standard deviation 0.02. Like the paper's W_y it has no bias."""
+    linear = nn.Linear(width, settings.num_outputs, bias=False)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         linear.weight.copy_(torch.randn(linear.weight.shape, generator=generator) * WEIGHT_STD)
-        linear.bias.zero_()
     return TaskHead(settings, linear)
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from foretell.config import ModelConfig, Section, TrainingConfig
+from foretell.model.lora import LoRAConfig
 
 TaskName = Literal["classify", "regress", "similarity", "entailment", "choice"]
 Pool = Literal["extract", "last", "mean"]
@@ -69,6 +70,7 @@ class TuningSettings(Section):
     best_by: Literal["loss", "accuracy", "macro_f1"] = "loss"
     encoding: str = "utf-8"
     names: tuple[str, ...] = ()  # of the columns of a file without a header
+    lora: LoRAConfig | None = None  # train low-rank updates and the head alone
 
 
 class FinetuneConfig(Section):
