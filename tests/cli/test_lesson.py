@@ -32,6 +32,13 @@ def test_writes_a_lesson_as_a_page(foretell, tmp_path):
     assert "<!doctype html>" in (tmp_path / "mask.html").read_text(encoding="utf-8")
 
 
+def test_ask_puts_a_question_to_the_trained_toy(foretell):
+    assert (
+        "living in amsterdam is how <EOS>  exciting <EOS>  stopped"
+        in foretell("lesson", "toy", "--ask", "Living in Amsterdam is how?").out
+    )
+
+
 def test_break_shows_the_training_error(foretell):
     outcome = foretell("lesson", "mask", "--break")
     assert outcome.code == 0
@@ -71,6 +78,9 @@ def test_a_figure_that_differs_is_shown_with_exit_code_1(foretell, monkeypatch):
         (["gpt2", "--break"], 2, ["--break", "mask"]),
         (["--seed", "3"], 2, ["--seed", "toy"]),
         (["toy", "--seed", "-1"], 2, ["--seed", "-1"]),
+        (["toy", "--ask", "how is paris"], 1, ["paris", "vocabulary"]),
+        (["toy", "--check", "--ask", "how"], 2, ["--check", "--ask"]),
+        (["mask", "--ask", "how"], 2, ["--ask", "toy"]),
         (["toy", "--seed", str(2**63)], 2, ["--seed"]),
         (["--html", "x.html"], 2, ["--html", "NAME"]),
         (["toy", "--check", "--html", "x.html"], 2, ["--html", "--check"]),

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from foretell.lessons.lesson import Lesson, LessonReport
     from foretell.lessons.registry import LessonOptions
 
+SHOWN_ONLY = ("at", "ask", "break")  # options that add to what is shown and change no check
+
 
 def lesson(
     name: Annotated[str | None, Parameter(help="A lesson's name, or E1 to E6. Lists all without one.")] = None,
@@ -27,6 +29,7 @@ def lesson(
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.", show_default=False)] = None,
     at: Annotated[int | None, Whole, Parameter(help="gpt2: one more position to show.", show_default=False)] = None,
     seed: Annotated[int | None, Whole, Parameter(help="toy: the seed of its weights.", show_default=False)] = None,
+    ask: Annotated[str | None, Parameter(help="toy: a prompt for the trained model.", show_default=False)] = None,
     break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
     json: Json = False,
 ) -> None:
@@ -34,10 +37,13 @@ def lesson(
 
     --check compares the computed figures with those that the sources print; exit code 1 if one differs.
     """
-    given = {"weights": weights is not None, "at": at is not None, "seed": seed is not None, "break": break_}
+    given = {
+        option: value is not None for option, value in (("weights", weights), ("at", at), ("seed", seed), ("ask", ask))
+    }
+    given["break"] = break_
     entries = [find_lesson(name)] if name is not None else list(ENTRIES)
     refuse_other_lessons_options(name, entries, [option for option, is_given in given.items() if is_given], check)
-    refuse_contradictions(name, check, html, json, break_ or at is not None)
+    refuse_contradictions(name, check, html, json, [option for option in SHOWN_ONLY if given[option]])
     refuse_seed(seed)
     if name is None and not check:
         list_lessons(json)
@@ -47,7 +53,7 @@ def lesson(
     note("computing ...")
     from foretell.lessons.registry import LessonOptions, make_lesson
 
-    options = LessonOptions(weights, at, seed, break_)
+    options = LessonOptions(weights, at, seed, ask, break_)
     if check:
         check_lessons(entries, options, json)
     else:
@@ -62,10 +68,10 @@ def refuse_other_lessons_options(name: str | None, entries: list[LessonEntry], g
             raise UsageError(f"--{option} is for the lesson {owner}: foretell lesson {owner} --{option}")
 
 
-def refuse_contradictions(name: str | None, check: bool, html: Path | None, json: bool, show_only: bool) -> None:
+def refuse_contradictions(name: str | None, check: bool, html: Path | None, json: bool, shown_only: list[str]) -> None:
     """Raise a `UsageError` for options that exclude each other."""
-    if check and show_only:
-        raise UsageError("--check covers everything; leave out --break and --at, which only change what is shown")
+    if check and shown_only:
+        raise UsageError(f"--check covers everything; leave out --{shown_only[0]}, which only changes what is shown")
     if html is not None and (check or json or name is None):
         raise UsageError("--html writes one lesson: foretell lesson NAME --html FILE, without --check or --json")
 

@@ -45,7 +45,7 @@ ENTRIES = (
         "A toy that learns to answer, one step of Adam at a time",
         'seyong2, "Building a Decoder-Only Transformer Model", after Josh Starmer\'s video '
         '"Coding a ChatGPT Like Transformer From Scratch in PyTorch"',
-        options=("seed",),
+        options=("seed", "ask"),
     ),
     LessonEntry(
         "aggregation",

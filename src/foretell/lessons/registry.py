@@ -22,6 +22,7 @@ class LessonOptions:
     weights: str | None = None  # gpt2: a directory with GPT-2
     at: int | None = None  # gpt2: one more position whose distribution is shown
     seed: int | None = None  # toy: the seed of its weights
+    question: str | None = None  # toy: a prompt for the trained model
     broken: bool = False  # mask: show the model whose mask is missing
 
 
@@ -29,7 +30,7 @@ LESSONS: dict[str, Callable[[LessonOptions], Lesson]] = {
     "smallest": lambda options: SmallestLesson(),
     "gpt2": lambda options: Gpt2Lesson(options.weights, options.at),
     "algorithms": lambda options: AlgorithmsLesson(),
-    "toy": lambda options: ToyLesson(options.seed),
+    "toy": lambda options: ToyLesson(options.seed, options.question),
     "aggregation": lambda options: AggregationLesson(),
     "translation": lambda options: TranslationLesson(),
     "mask": lambda options: MaskLesson(options.broken),

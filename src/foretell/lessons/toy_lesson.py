@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import astuple
 
 import numpy as np
 
+from foretell.generation.sequence import Sequence
 from foretell.lessons import toy_values as toy
-from foretell.lessons.lesson import FigureCheck, Lesson, below, lesson_document, near, same
+from foretell.lessons.lesson import FigureCheck, Lesson, above, below, lesson_document, near, same
 from foretell.lessons.toy_values import AdamStep, ToyRun
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part, Table, labelled_table
 from foretell.typesetting.expression import Call, Fraction, MathRow, Matrix, Number, Root, Symbol, row, script
@@ -16,24 +18,31 @@ SEED = 1
 GRADIENT_BOUND = 1e-6  # float32's gradient and float64's differences, both near 0.1; measured: 6e-8 at most in 20 seeds
 ADAM_BOUND = 1e-6  # the optimizer computes in float32
 WORDS = toy.VOCABULARY
-SHOWN_EPOCHS = (1, 11, 21, 31, 51, 71, 100)
+QKT = row(Symbol("Q"), script("K", above="T"))
 ENDS = {"end": "stopped by itself", "context": "never stopped", "None": "never stopped"}
 
 
 class ToyLesson(Lesson):
     """Two prompts and one answer, learned in a hundred epochs."""
 
-    def __init__(self, seed: int | None = None):
+    def __init__(self, seed: int | None = None, question: str | None = None):
         self.seed = SEED if seed is None else seed
         self.run = toy.run_toy(self.seed)
+        self.reply = toy.ask(self.run.decoder, question) if question is not None else None
 
     def document(self) -> DocumentSection:
         run = self.run
-        parts = [sentences(), positions(), gradient(run), adam(run), training(run), answers(run)]
-        return lesson_document("toy", [introduction(run, self.seed), *parts])
+        parts = [sentences(), positions(), gradient(run), adam(run), training(run), attention(run), answers(run)]
+        asked = [question(*self.reply)] if self.reply is not None else []
+        return lesson_document("toy", [*introduction(run, self.seed), *parts, *asked])
 
     def checks(self) -> list[FigureCheck]:
-        return [*check_positions(), *check_first_steps(self.run), *check_outcome(self.run)]
+        return [
+            *check_positions(),
+            *check_first_steps(self.run),
+            *check_attention(self.run),
+            *check_outcome(self.run),
+        ]
 
 
 def check_positions() -> list[FigureCheck]:
@@ -42,6 +51,26 @@ def check_positions() -> list[FigureCheck]:
     return [
         near("position 0", toy.FIRST_POSITION, toy.position_vectors(1)[0], 1e-12),
         near("positions: the textbook's and the model's", textbook, model, 1e-12),
+        near("position 0: the last cosine with the printed exponent", toy.FIRST_POSITION[3], printed_cosine(0), 1e-12),
+        above("position 1: the printed exponent is wrong by", 0.4, model[1, 3] - printed_cosine(1)),
+    ]
+
+
+def printed_cosine(position: int) -> float:
+    """The last number of a position with the exponent that the source prints for it, 2 · 0 / 4."""
+    return math.cos(position / 10_000 ** (2 * 0 / 4))
+
+
+def check_attention(run: ToyRun) -> list[FigureCheck]:
+    """The formula gives the model's weights and output; the mask is needed after training too."""
+    values = toy.attention_of_answer(run.decoder)
+    exponentials = np.exp(values["masked"] - values["masked"].max(axis=1, keepdims=True))
+    weights = exponentials / exponentials.sum(axis=1, keepdims=True)
+    return [
+        near("softmax of the masked scores", weights, values["weights"], 1e-6),
+        near("the weights times V", weights @ values["value"], values["output"], 1e-5),
+        below("the least P of a word, without the mask", 0.9, min(toy.probabilities_without_mask(run.decoder))),
+        same("epochs of the printed losses", list(range(0, toy.EPOCHS, 10)), list(toy.PRINTED_LOSSES)),
     ]
 
 
@@ -71,13 +100,30 @@ def check_outcome(run: ToyRun) -> list[FigureCheck]:
     ]
 
 
-def introduction(run: ToyRun, seed: int) -> Paragraph:
+def introduction(run: ToyRun, seed: int) -> list[Part]:
     count = sum(weight.numel() for weight in run.decoder.parameters())
-    return Paragraph(
-        f"This model has {count} weights: width {toy.WIDTH}, one head, sinusoidal positions, a residual around "
-        f"attention, and a linear head. It learns one answer to two prompts. Its weights were drawn with seed {seed} "
-        "and trained just now, by the same loop that trains every foretell model. --seed N draws other weights."
-    )
+    return [
+        Paragraph(
+            f"This model has {count} weights: width {toy.WIDTH}, one head, sinusoidal positions, a residual around "
+            "attention, and a linear head. It learns one answer to two prompts. Its weights were drawn with seed "
+            f"{seed} and trained just now, by the same loop that trains every foretell model. --seed N draws other "
+            "weights, and --ask TEXT asks the trained model something else."
+        ),
+        Paragraph("A decoder alone differs from the standard transformer, which translates, in two ways:"),
+        Table(
+            ("", "standard transformer", "decoder alone"),
+            [
+                ("units", "an encoder reads, a decoder writes", "one unit reads and writes"),
+                ("attention", "self-attention, masked self-attention", "masked self-attention"),
+                ("", "and encoder-decoder attention", "and no other"),
+            ],
+        ),
+        Paragraph(
+            "The source says that the standard transformer uses the mask only in training. Its decoder uses it when it "
+            "writes, too: a word must be read as it was in training, before the words after it. Section 7 shows what "
+            "happens to the numbers without it."
+        ),
+    ]
 
 
 def sentences() -> DocumentSection:
@@ -106,6 +152,15 @@ def positions() -> DocumentSection:
             Formula(row(script("PE", "t,2i"), "=", Call("sin", angle))),
             Formula(row(script("PE", "t,2i+1"), "=", Call("cos", angle))),
             labelled_table([f"position {t}" for t in range(4)], ("0", "1", "2", "3"), toy.position_vectors(4)),
+            Paragraph(
+                "A recurrent network reads one word after the other, so it knows their order. A transformer reads all "
+                "words at once; without these vectors it would not know the order."
+            ),
+            Paragraph(
+                "The source has a slip in its example: it prints the last cosine of position 0 with the exponent "
+                "2·0/4, where the formula has 2·1/4. At position 0 both give 1. At position 1 the printed exponent "
+                f"would give {printed_cosine(1):.5f}; the right number is {toy.position_vectors(2)[1, 3]:.5f}."
+            ),
         ],
     )
 
@@ -193,19 +248,48 @@ def five_digits(value: float) -> str:
 
 
 def training(run: ToyRun) -> DocumentSection:
-    losses = run.epochs
-    rows = [(str(epoch), f"{losses[epoch - 1]:.5f}", bar(losses[epoch - 1])) for epoch in SHOWN_EPOCHS]
+    losses = run.second_losses
+    rows = [
+        (str(epoch), f"{printed:.5f}", f"{losses[epoch]:.5f}", bar(losses[epoch]))
+        for epoch, printed in toy.PRINTED_LOSSES.items()
+    ]
     return DocumentSection(
         "5. A hundred epochs",
         [
-            Table(("epoch", "larger loss", ""), rows),
             Paragraph(
-                f"A model that gives all seven words the same probability has a loss of ln 7 = {np.log(7):.4f}. In "
-                f'"Building a Decoder-Only Transformer Model" the loss fell from {toy.FIRST_LOSS} to {toy.LAST_LOSS}. '
-                f"That run's seed is not given; here each of 20 seeds ends below {toy.LIMIT}."
+                "The source prints the loss of the second sentence every ten epochs, counted from 0. Its seed is not "
+                "given, so its losses are data; those of this run are next to them:"
+            ),
+            Table(("epoch", "as printed", "this run", ""), rows),
+            Paragraph(
+                f"A model that gives all seven words the same probability has a loss of ln 7 = {np.log(7):.4f}. The "
+                f"larger loss of the two sentences at the end is {run.epochs[-1]:.5f}; each of 20 tested seeds ends "
+                f"below {toy.LIMIT}."
             ),
         ],
     )
+
+
+def attention(run: ToyRun) -> DocumentSection:
+    values = toy.attention_of_answer(run.decoder)
+    scores = row(Fraction(QKT, Root(script("d", "k"))), "+", Symbol("M"))
+    formula = Call("Attention", row(Symbol("Q"), ",", Symbol("K"), ",", Symbol("V")))
+    return DocumentSection(
+        "6. What the trained model attends to",
+        [
+            Paragraph("M is the mask: 0 where a word may look, and -∞ where it may not:"),
+            Formula(row(formula, "=", Call("softmax", scores), Symbol("V"))),
+            Paragraph("These are the scores of the first prompt and its answer, with d = 4:"),
+            Formula(row(*scores.items, "=", Matrix(values["masked"], digits=2, row_labels=row_words()))),
+            Paragraph("Their softmax, row by row, as a picture; the columns are the same words:"),
+            HeatMap(values["weights"], row_words(), row_words()),
+        ],
+    )
+
+
+def row_words() -> list[str]:
+    """The first prompt and its answer, without the last <EOS>, which is only a target."""
+    return [WORDS[token] for token in toy.training_rows()[0][:-1]]
 
 
 def bar(loss: float) -> str:
@@ -214,22 +298,31 @@ def bar(loss: float) -> str:
 
 
 def answers(run: ToyRun) -> DocumentSection:
-    rows = [
-        (prompt, " ".join(WORDS[token] for token in answer.generated), ENDS[str(answer.finish_reason)])
-        for prompt, answer in zip(toy.PROMPTS, run.answers, strict=True)
-    ]
-    labels = [WORDS[token] for token in toy.training_rows()[0][:-1]]
-    weights, predictions = toy.attention_weights_of_answer(run.decoder), toy.most_likely_next(run.decoder)
+    rows = [reply(prompt, answer) for prompt, answer in zip(toy.PROMPTS, run.answers, strict=True)]
+    predictions = zip(toy.most_likely_next(run.decoder), toy.probabilities_without_mask(run.decoder), strict=True)
+    rows_of_predictions = [(WORDS[a], WORDS[b], f"{p:.4f}", f"{unmasked:.4f}") for (a, b, p), unmasked in predictions]
     return DocumentSection(
-        "6. Both prompts, answered",
+        "7. Both prompts, answered",
         [
             Table(("prompt", "answer", ""), rows),
             Paragraph(
                 "The most likely word is appended and the model reads again, until that word is <EOS>. The model has "
-                "also memorised its prompts. The table shows its prediction after each word of the first prompt, the "
-                "picture its attention weights:"
+                "also memorised its prompts. The table shows its prediction after each word of the first prompt, and "
+                "the same probability without the mask:"
             ),
-            Table(("after", "prediction", "P"), [(WORDS[a], WORDS[b], f"{p:.4f}") for a, b, p in predictions]),
-            HeatMap(weights, labels, labels),
+            Table(("after", "prediction", "P", "without the mask"), rows_of_predictions),
+            Paragraph(
+                "So the mask is not only for training. Without it, a trained model sees what it never saw in training, "
+                "and its probabilities change."
+            ),
         ],
     )
+
+
+def question(prompt: str, answer: Sequence) -> DocumentSection:
+    return DocumentSection("8. Your question", [Table(("prompt", "answer", ""), [reply(prompt, answer)])])
+
+
+def reply(prompt: str, answer: Sequence) -> tuple[str, str, str]:
+    """A prompt, the generated words, and why they end."""
+    return prompt, " ".join(WORDS[token] for token in answer.generated), ENDS[str(answer.finish_reason)]
