@@ -72,7 +72,11 @@ class Part(Protocol):
 
 KINDS: dict[str, type[Part]] = {}
 # kinds of parts whose module is imported when a model has one: kind -> module
-KIND_MODULES: dict[str, str] = {"lora": "foretell.adapters", "task_head": "foretell.finetuning.head"}
+KIND_MODULES: dict[str, str] = {
+    "lora": "foretell.adapters",
+    "series_codec": "foretell.forecasting.codec",
+    "task_head": "foretell.finetuning.head",
+}
 
 
 def register_part(part: type[Part]) -> type[Part]:

@@ -46,10 +46,12 @@ def shortened(command: list[str]) -> list[str]:
 
 @pytest.fixture
 def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
-    """The working directory that the documents assume: a text, my.txt, and a GPT-2 directory, gpt2."""
+    """The working directory that the documents assume: my.txt, passengers.csv, and a GPT-2 directory, gpt2."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
     shutil.copytree(gpt2_directory, tmp_path / "gpt2")
+    months = [f"{1949 + month // 12}-{month % 12 + 1:02},{100 + month + 9 * (month % 12)}" for month in range(144)]
+    (tmp_path / "passengers.csv").write_text("\n".join(["Month,Passengers", *months]), encoding="utf-8")
     return tmp_path
 
 

@@ -30,7 +30,7 @@ LAYERS = [
     {"loading"},
     {"inference", "start"},
     {"session"},
-    {"pretraining", "finetuning"},
+    {"pretraining", "finetuning", "forecasting"},
     {"lessons"},
     {"cli"},
     {"primer"},

@@ -43,6 +43,10 @@ OPTIONS = {
     "next": {"--file", "--ids", "--top", "--at", "--every", "--json", "--device", "--dtype", "--verify"},
     "score": {"--file", "--ids", "--json", "--device", "--dtype", "--verify"},
     "evaluate": {"--task", "--stride", "--text-field", "--limit", "--json", "--device", "--dtype", "--verify"},
+    "forecast": {
+        *("--horizon", "--levels", "--samples", "--seed", "--series", "--column", "--out", "--paths", "--plot"),
+        *("--html", "--json", "--device", "--dtype", "--verify"),
+    },
     "embed": {"--file", "--ids", "--pool", "--json", "--device", "--dtype", "--verify"},
     "info": {"--verify", "--json"},
     "explain": {

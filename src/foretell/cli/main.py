@@ -50,6 +50,7 @@ VERBS = {  # verb: (group, summary, function)
     "score": (ASK, "The log-probability of a text, token by token.", "foretell.cli.score:score"),
     "evaluate": (ASK, "Loss on texts, or accuracy at questions.", "foretell.cli.evaluate:evaluate"),
     "predict": (ASK, "The label or number that a tuned model predicts.", "foretell.cli.predict:predict"),
+    "forecast": (ASK, "The next values of series of numbers.", "foretell.cli.forecast:forecast"),
     "embed": (ASK, "The embedding vector of a text.", "foretell.cli.embed:embed"),
     "info": (LOOK, "Paths, shapes and sizes of weights; trace names; cost.", "foretell.cli.info:info"),
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),

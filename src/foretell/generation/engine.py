@@ -23,16 +23,18 @@ def generate(
     *,
     end_id: int | None = None,
     context_shift: bool = False,
+    copies: int = 1,
 ) -> Iterator[tuple[Sequence, int]]:
     """Continue all sequences together, yielding (sequence, id) for each sampled token.
 
     Prompts may differ in length, and the result of each does not depend on the others. The end token is added to
     `generated` but not yielded. The caller may end a sequence by setting its `finish_reason`. max_tokens: None means
     until the context is full. With `context_shift`, a sequence that fills the context continues from its last half,
-    which is read again. Raises ContextLengthError or UsageError before anything is generated.
+    which is read again. copies: the sequences come in groups of this many with equal prompts, each of which is read
+    once. Raises ContextLengthError or UsageError before anything is generated.
     """
     check_lengths(decoder, sequences, max_tokens, context_shift)
-    return _continue(decoder, sequences, sampler, max_tokens, end_id, context_shift)
+    return _continue(decoder, sequences, sampler, max_tokens, end_id, context_shift, copies)
 
 
 def _continue(
@@ -42,6 +44,7 @@ def _continue(
     max_tokens: int | None,
     end_id: int | None,
     context_shift: bool,
+    copies: int,
 ) -> Iterator[tuple[Sequence, int]]:
     decoder = with_packed_weights(decoder, max_tokens)
     active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]
@@ -50,7 +53,8 @@ def _continue(
     cache: KVCache | None = None
     while active:
         if cache is None:
-            cache, logits = prefill(decoder, active, max_tokens)
+            cache, logits = prefill(decoder, active, max_tokens, copies)
+            copies = 1  # once they have grown, all are different
         else:
             logits = decode_one(decoder, active, cache)
         sampled = sampler(logits, [sequence.ids for sequence in active], [sequence.sample for sequence in active])
@@ -71,9 +75,14 @@ def _continue(
 
 
 @torch.inference_mode()
-def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None) -> tuple[KVCache, Tensor]:
-    """Read the visible part of each sequence; returns the filled cache and the logits (B, V) of the next token."""
-    rows = [sequence.visible for sequence in sequences]
+def prefill(
+    decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, copies: int = 1
+) -> tuple[KVCache, Tensor]:
+    """Read the visible part of each sequence; returns the filled cache and the logits (B, V) of the next token.
+
+    Of each group of `copies` sequences the first is read for all.
+    """
+    rows = [sequence.visible for sequence in sequences[::copies]]
     counts = [len(row) for row in rows]
     context_length = decoder.config.context_length
     capacity = context_length if max_tokens is None else min(context_length, max(counts) + max_tokens)
@@ -84,7 +93,10 @@ def prefill(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None)
         target[: len(row)] = torch.tensor(row)
     hidden = decoder.hidden(ids.to(weight.device), cache.make_room(counts))  # (B, T, D)
     last = torch.tensor(counts, device=weight.device) - 1
-    return cache, decoder.head(hidden[torch.arange(len(rows), device=weight.device), last])  # (B, V)
+    logits = decoder.head(hidden[torch.arange(len(rows), device=weight.device), last])  # (B / copies, V)
+    if copies > 1:
+        cache.keep_rows([row for row in range(len(rows)) for _ in range(copies)])
+    return cache, logits.repeat_interleave(copies, dim=0)  # (B, V)
 
 
 @torch.inference_mode()

@@ -1,0 +1,59 @@
+"""The configuration of a forecaster: model, codec, how series are cut into windows, training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from foretell.config import ModelConfig, Section, TrainingConfig
+from foretell.forecasting.codec import CodecConfig
+
+
+class SeriesConfig(Section):
+    """How series become windows. Lengths are in values."""
+
+    horizon: int = Field(gt=0)  # the last values of every series that are held out, and the shortest training target
+    hold_out: bool = True  # False: train on all values, and measure nothing
+    noise: float = Field(0.1, ge=0, le=1)  # standard deviation of random changes of a window's scale
+    missing_rate: float = Field(0.05, ge=0, lt=1)  # share of the windows in which some values are hidden
+    smoothing: float = Field(1.5, ge=0)  # standard deviation, in bins, of the target's distribution over near bins
+
+
+class ForecastConfig(Section):
+    """One whole training run of a forecaster."""
+
+    model: ModelConfig
+    codec: CodecConfig = CodecConfig()
+    series: SeriesConfig
+    training: TrainingConfig
+
+
+# Rotary positions with a low base tell offsets of a day and of a week apart; biased queries and keys can look at a
+# fixed offset for any value there. Widths and depths by name.
+MODEL: dict[str, Any] = {
+    "position": "rotary",
+    "rope_theta": 1000.0,
+    "norm": "rmsnorm",
+    "qk_norm": True,
+    "activation": "relu2",
+    "tie_embeddings": False,
+    "bias": {"attention": True, "attention_output": False, "feedforward": False, "norm": True, "head": True},
+}
+SIZES: dict[str, dict[str, int]] = {
+    "toy": {"num_layers": 2, "num_heads": 2, "width": 32},
+    "tiny": {"num_layers": 2, "num_heads": 2, "width": 64},
+    "small": {"num_layers": 4, "num_heads": 4, "width": 128},
+    "medium": {"num_layers": 6, "num_heads": 6, "width": 192},
+}
+DEFAULT_SIZE = "small"
+TRAINING: dict[str, Any] = {
+    "batch_size": 32,
+    "optimizer": "muon",
+    "learning_rate": 4e-3,
+    "final_learning_rate_share": 0.0,
+    "schedule": "linear",
+    "warmup_steps": 30,
+    "sample_every": 500,
+}
+CONTEXT_LENGTH = 448  # two weeks of hours and then some, with room for two days to come

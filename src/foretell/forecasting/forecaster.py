@@ -1,0 +1,177 @@
+"""`Forecaster`: a decoder with its codec. It continues series by sampled paths, with the generation of any decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from foretell.config import SamplingConfig
+from foretell.device import DeviceName, DtypeName
+from foretell.errors import CheckpointError, DataError, UsageError
+from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
+from foretell.forecasting.series import Series
+from foretell.generation.engine import generate
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import Sequence as TokenSequence
+from foretell.language_model import LanguageModel
+from foretell.loading import load
+from foretell.model.decoder import Decoder
+
+PART = "codec"  # the name of the codec among the parts of a saved model
+TOKENS_AT_ONCE = 2**17  # context and horizon of all rows together: 0.5 GiB of keys and values in the size `small`
+Advance = Callable[[int, int], None]  # told how many of how many series are done
+
+
+def ignore_progress(done: int, total: int) -> None:
+    """Show nothing."""
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What a forecast starts from: the ids of a context, and the scale that turns ids back into values."""
+
+    ids: list[int]
+    scale: Scale
+
+
+@dataclass(frozen=True)
+class Forecaster:
+    """A decoder that was trained on series, and the codec between their values and its ids."""
+
+    decoder: Decoder
+    codec: SeriesCodec
+    horizon: int  # that it was trained for
+    name: str = "model"
+
+    @property
+    def context_length(self) -> int:
+        """The most values that the decoder reads at once, those of the forecast included."""
+        return self.decoder.config.context_length
+
+    def context_for(self, horizon: int) -> int:
+        """How many values before a forecast are read, so that the forecast fits behind them; at least half of them.
+
+        A horizon beyond that rolls: when the context is full, its last half is read again.
+        """
+        return max(1, self.context_length // 2, self.context_length - horizon)
+
+    def rolls(self, horizon: int) -> bool:
+        """True if the horizon does not fit the context next to the values before it."""
+        return self.context_for(horizon) + horizon > self.context_length + 1
+
+    def prompt(self, history: np.ndarray, context: int) -> Prompt:
+        """The last `context` values of a history, scaled by themselves."""
+        values = history[-context:]
+        if np.isnan(values).all():
+            raise DataError(f"the last {len(values)} values of a series are all missing, so there is nothing to go on")
+        scale = scale_of(values)
+        return Prompt(self.codec.encode(values, scale).tolist(), scale)
+
+    def sample_paths(
+        self,
+        histories: Sequence[np.ndarray],
+        horizon: int,
+        samples: int,
+        *,
+        seed: int = 1,
+        context: int | None = None,
+        progress: Advance = ignore_progress,
+    ) -> list[np.ndarray]:
+        """Sampled continuations (samples, horizon) of each history; those of one do not depend on the others.
+
+        context: read this many of the last values, at most as many as fit; default: as many as fit.
+        """
+        if horizon < 1 or samples < 1:
+            raise UsageError(f"horizon and samples must be at least 1, not {horizon} and {samples}")
+        length = min(context or self.context_length, self.context_for(horizon))
+        prompts = [self.prompt(history, length) for history in histories]
+        paths: list[np.ndarray] = []
+        for first, last in self.batches(prompts, horizon, samples):
+            paths += self.continue_prompts(prompts[first:last], horizon, samples, seed)
+            progress(last, len(prompts))
+        return paths
+
+    def batches(self, prompts: Sequence[Prompt], horizon: int, samples: int) -> Iterator[tuple[int, int]]:
+        """Ranges of prompts whose paths fit the memory together."""
+        length = min(self.context_length, max(len(prompt.ids) for prompt in prompts) + horizon)
+        count = max(1, TOKENS_AT_ONCE // (length * samples))
+        for first in range(0, len(prompts), count):
+            yield first, min(first + count, len(prompts))
+
+    def continue_prompts(self, prompts: Sequence[Prompt], horizon: int, samples: int, seed: int) -> list[np.ndarray]:
+        """The paths of prompts that are sampled together. A missing value is never sampled."""
+        sequences = [TokenSequence(prompt.ids, sample) for prompt in prompts for sample in range(samples)]
+        sampling = SamplingConfig(temperature=1.0, top_p=1.0, seed=seed)
+        sampler = Sampler(sampling, vocab_size=self.codec.config.bins)
+        is_rolling = self.rolls(horizon)
+        for _ in generate(self.decoder, sequences, sampler, horizon, context_shift=is_rolling, copies=samples):
+            pass  # the sequences keep what is generated
+        ids = np.array([sequence.generated for sequence in sequences]).reshape(len(prompts), samples, horizon)
+        return [self.codec.decode(each, prompt.scale) for each, prompt in zip(ids, prompts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """Sampled paths (samples, H) of a series' next values."""
+
+    series: Series
+    paths: np.ndarray
+
+    @property
+    def times(self) -> list[str]:
+        """The times of the forecast."""
+        return [self.series.timeline.text(len(self.series) + step) for step in range(self.paths.shape[1])]
+
+    @property
+    def mean(self) -> np.ndarray:
+        """(H,) the mean of the paths."""
+        return self.paths.mean(0)
+
+    @property
+    def median(self) -> np.ndarray:
+        """(H,) the median of the paths: the forecast with the smallest expected absolute error."""
+        return np.median(self.paths, 0)
+
+    def quantile(self, share: float) -> np.ndarray:
+        """(H,) the value below which this share of the paths lies."""
+        return np.quantile(self.paths, share, axis=0)
+
+    def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
+        """The bounds (H,), (H,) between which `level` percent of the paths lie, as many below as above."""
+        outside = (1 - level / 100) / 2
+        return self.quantile(outside), self.quantile(1 - outside)
+
+
+def forecast(
+    forecaster: Forecaster,
+    series: Sequence[Series],
+    horizon: int,
+    samples: int,
+    *,
+    seed: int = 1,
+    progress: Advance = ignore_progress,
+) -> list[Forecast]:
+    """The next `horizon` values of each series, as sampled paths."""
+    histories = [each.values for each in series]
+    paths = forecaster.sample_paths(histories, horizon, samples, seed=seed, progress=progress)
+    return [Forecast(each, sampled) for each, sampled in zip(series, paths, strict=True)]
+
+
+def load_forecaster(
+    argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto", *, verify: bool | None = False
+) -> Forecaster:
+    """The forecaster that a MODEL argument names; another kind of model is a CheckpointError. verify: as in `load`."""
+    return as_forecaster(load(argument, device, dtype, verify=verify))
+
+
+def as_forecaster(model: LanguageModel) -> Forecaster:
+    """A loaded model with a codec, as a forecaster."""
+    part = model.parts.get(PART)
+    if not isinstance(part, SeriesCodecPart):
+        raise CheckpointError(
+            f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
+        )
+    return Forecaster(model.decoder, part.codec, part.horizon, model.name)

@@ -1,0 +1,199 @@
+"""Evaluation with rolling origins: forecasts from several points of each series, next to the seasonal naive one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from foretell.errors import DataError, UsageError
+from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress
+from foretell.forecasting.metrics import (
+    QUANTILES,
+    coverage,
+    mase,
+    mase_scale,
+    mean_of,
+    median_of,
+    quantile_loss,
+    seasonal_naive,
+    smape,
+)
+from foretell.forecasting.series import Series
+
+LEVELS = (80.0, 95.0)
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A point of a series from which to forecast: the values before it, and those to be forecast."""
+
+    history: np.ndarray
+    actual: np.ndarray  # (H,)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is measured: the season, levels in percent, the number of sampled paths and their seed."""
+
+    season: int
+    levels: tuple[float, ...] = LEVELS
+    samples: int = 100
+    seed: int = 1
+
+
+def rolling_origins(series: Sequence[Series], horizon: int, stride: int, windows: int) -> list[Origin]:
+    """Up to `windows` origins per series, the last one `horizon` values before its end, each `stride` before the next.
+
+    Origins without a known value before them, or to be forecast, are left out. Raises DataError if none is left.
+    """
+    if min(horizon, stride, windows) < 1:
+        raise UsageError(f"horizon, stride and windows must be at least 1, not {horizon}, {stride}, {windows}")
+    origins = []
+    for each in series:
+        for window in range(windows):
+            at = len(each) - horizon - window * stride
+            origins += [] if at < 1 else [Origin(each.values[:at], each.values[at : at + horizon])]
+    return check_any(origins, horizon)
+
+
+def given_origins(series: Sequence[Series], following: Sequence[Series]) -> list[Origin]:
+    """One origin per series, at its end: what follows is the series of the same name in another file."""
+    by_name = {each.unique_id: each for each in following}
+    absent = [each.unique_id for each in series if each.unique_id not in by_name]
+    if absent or len(by_name) > len(series):
+        name = absent[0] if absent else next(iter(by_name.keys() - {each.unique_id for each in series}))
+        raise DataError(f"the series '{name}' is in one of the two files only; both must have the same series")
+    origins = [Origin(each.values, by_name[each.unique_id].values) for each in series]
+    return check_any(origins, max(len(origin.actual) for origin in origins))
+
+
+def check_any(origins: list[Origin], horizon: int) -> list[Origin]:
+    """The origins that can be measured; none at all is a DataError."""
+    kept = [each for each in origins if np.isfinite(each.history).any() and np.isfinite(each.actual).any()]
+    if not kept:
+        raise DataError(f"no series is longer than the horizon of {horizon}; give a shorter --horizon")
+    return kept
+
+
+@dataclass(frozen=True)
+class Score:
+    """Errors of one kind of forecast, over all origins; None for what cannot be measured."""
+
+    mase: float | None
+    mase_median: float | None
+    smape: float | None
+    smape_median: float | None
+    wql: float | None  # the quantile loss of all values over the sum of their sizes
+    by_step: list[float]  # (H,) the absolute error at each step ahead, each series in units of its seasonal error
+    coverage: dict[str, float] = field(default_factory=dict)  # the share inside the interval of each level, in percent
+
+    def to_json(self) -> dict[str, Any]:
+        """All figures but those by step."""
+        figures = {key: getattr(self, key) for key in ("mase", "mase_median", "smape", "smape_median", "wql")}
+        return {**figures, **({"coverage": self.coverage} if self.coverage else {})}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The model's score next to that of the seasonal naive forecast."""
+
+    model: Score
+    naive: Score
+    origins: int
+    without_mase: int  # origins whose history has no seasonal error
+
+    @property
+    def behind_from(self) -> int | None:
+        """The first step from which on the model's error stays above the naive forecast's; None if it does not."""
+        behind = np.array(self.model.by_step) > np.array(self.naive.by_step)
+        if not len(behind) or not behind[-1]:
+            return None
+        before = np.flatnonzero(~behind)
+        return int(before[-1]) + 2 if len(before) else 1
+
+
+def evaluate_origins(
+    forecaster: Forecaster,
+    origins: Sequence[Origin],
+    plan: Plan,
+    *,
+    context: int | None = None,
+    progress: Advance = ignore_progress,
+) -> Evaluation:
+    """Forecast from every origin and measure. context: from at most this many values."""
+    horizon = max(len(origin.actual) for origin in origins)
+    histories = [origin.history for origin in origins]
+    paths = forecaster.sample_paths(
+        histories, horizon, plan.samples, seed=plan.seed, context=context, progress=progress
+    )
+    naive = [seasonal_naive(origin.history, plan.season, horizon)[None] for origin in origins]
+    scales = [mase_scale(origin.history, plan.season) for origin in origins]
+    return Evaluation(
+        score(origins, paths, plan, scales, plan.levels),
+        score(origins, naive, plan, scales, ()),
+        len(origins),
+        sum(math.isnan(scale) for scale in scales),
+    )
+
+
+def score(
+    origins: Sequence[Origin],
+    paths: Sequence[np.ndarray],
+    plan: Plan,
+    scales: Sequence[float],
+    levels: Sequence[float],
+) -> Score:
+    """The score of sampled paths (samples, H) from each origin; the median is the point forecast."""
+    pairs = [(origin, sampled[:, : len(origin.actual)]) for origin, sampled in zip(origins, paths, strict=True)]
+    medians = [np.median(sampled, 0) for _, sampled in pairs]
+    mases = [
+        mase(each.actual, median, each.history, plan.season) for (each, _), median in zip(pairs, medians, strict=True)
+    ]
+    smapes = [smape(each.actual, median) for (each, _), median in zip(pairs, medians, strict=True)]
+    losses = [quantile_loss(each.actual, quantiles_of(sampled)) for each, sampled in pairs]
+    size = sum(float(np.nansum(np.abs(each.actual))) for each in origins)
+    return Score(
+        mean_of(mases),
+        median_of(mases),
+        mean_of(smapes),
+        median_of(smapes),
+        sum(losses) / size if size else None,
+        by_step([each.actual - median for (each, _), median in zip(pairs, medians, strict=True)], scales),
+        {f"{level:g}": coverage_of(pairs, level) for level in levels},
+    )
+
+
+def quantiles_of(paths: np.ndarray) -> dict[float, np.ndarray]:
+    """The quantiles 0.1 to 0.9 of paths."""
+    return dict(zip(QUANTILES, np.quantile(paths, QUANTILES, axis=0), strict=True))
+
+
+def coverage_of(pairs: Sequence[tuple[Origin, np.ndarray]], level: float) -> float:
+    """The percentage of values that lie inside the interval of a level."""
+    outside = (1 - level / 100) / 2
+    counts = [coverage(each.actual, *np.quantile(sampled, (outside, 1 - outside), axis=0)) for each, sampled in pairs]
+    return 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
+
+
+def by_step(errors: Sequence[np.ndarray], scales: Sequence[float]) -> list[float]:
+    """The mean of absolute errors over their scale at each step, of the series that have a scale."""
+    horizon = max(len(each) for each in errors)
+    rows = [np.abs(each) / scale for each, scale in zip(errors, scales, strict=True) if not math.isnan(scale)]
+    if not rows:
+        return []
+    padded = np.full((len(rows), horizon), np.nan)
+    for row, each in zip(padded, rows, strict=True):
+        row[: len(each)] = each
+    known = (~np.isnan(padded)).sum(0)
+    return (np.nansum(padded, 0) / np.maximum(known, 1)).tolist()
+
+
+def evaluate_contexts(
+    forecaster: Forecaster, origins: Sequence[Origin], plan: Plan, contexts: Sequence[int]
+) -> dict[int, Evaluation]:
+    """The evaluation from contexts of several lengths."""
+    return {context: evaluate_origins(forecaster, origins, plan, context=context) for context in contexts}

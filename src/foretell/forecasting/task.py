@@ -1,0 +1,143 @@
+"""The forecasting task: a decoder that learns to continue the values of series, from every length of context."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from foretell.data.batch import Batch
+from foretell.errors import DataError
+from foretell.evaluation.perplexity import evaluate
+from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
+from foretell.forecasting.config import ForecastConfig
+from foretell.forecasting.forecaster import PART, Forecaster
+from foretell.forecasting.objective import OrdinalObjective
+from foretell.forecasting.series import Series, fingerprint
+from foretell.forecasting.windows import (
+    Window,
+    WindowSource,
+    check_no_look_ahead,
+    held_out_windows,
+    make_window_batch,
+)
+from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.decoder import Decoder
+from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.saved_model import DECODER, DecoderPart, save_parts
+from foretell.session.task import Sample, Task
+from foretell.training.mask_check import check_mask
+
+SHOWN_VALUES, SAMPLE_PATHS = 6, 20
+
+
+class ForecastTask(Task):
+    """Next-value prediction on series. `about` is what run.json says next to the configuration."""
+
+    def __init__(self, config: ForecastConfig, series: Sequence[Series], decoder: Decoder, about: dict[str, Any]):
+        self.config, self.series, self.about = config, list(series), about
+        self.decoder = self.model = decoder
+        self.codec = SeriesCodec(config.codec)
+        self.objective = OrdinalObjective(decoder, config.codec.bins, config.series.smoothing)
+        self.flops_per_token = training_flops_per_token(config.model)
+        horizon, seed = config.series.horizon, config.training.seed
+        values = [each.values for each in series]
+        self.is_long_enough = [len(each) > horizon for each in values]  # others are learned from as a whole
+        held_out = horizon if config.series.hold_out else 0
+        taught = [
+            each[: len(each) - held_out] if is_long else each
+            for each, is_long in zip(values, self.is_long_enough, strict=True)
+        ]
+        self.source = WindowSource(taught, self.codec, config.series, self.length, config.training.batch_size, seed)
+
+    @property
+    def length(self) -> int:
+        """The values in a row: the model's context."""
+        return self.config.model.context_length
+
+    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
+        choose_kernels(self.decoder, Use(device, dtype, self.length, is_training=True))
+
+    def batch(self, step: int) -> Batch:
+        return self.source.batch(step)
+
+    def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
+        """The loss on the held-out values of series evenly spread over the data."""
+        windows = self.held_out(self.config.training.evaluation_tokens) if self.config.series.hold_out else []
+        return {"validation_loss": self.loss_on(windows, dtype)} if windows else {}
+
+    def held_out(self, max_tokens: int | None = None, context: int | None = None) -> list[Window]:
+        """The windows that end in held-out values, or as many as about `max_tokens` allow."""
+        long_enough = [each.values for each, is_long in zip(self.series, self.is_long_enough, strict=True) if is_long]
+        windows = held_out_windows(long_enough, self.length, self.config.series.horizon, context)
+        most = len(windows) if max_tokens is None else max(1, max_tokens // self.length)
+        return windows[:: -(-len(windows) // most)] if windows else []
+
+    def loss_on(self, windows: Sequence[Window], dtype: torch.dtype) -> float:
+        """The mean loss in nats per value after the context of each window."""
+        rows = self.config.training.batch_size
+        parts = (windows[first : first + rows] for first in range(0, len(windows), rows))
+        batches = (
+            make_window_batch(part, self.codec, [window.scale() for window in part], self.length) for part in parts
+        )
+        return evaluate(self.objective, batches, dtype).loss
+
+    def loss_by_context(self, dtype: torch.dtype) -> dict[int, float]:
+        """The loss on the held-out values by the number of values before them: 1, 2, 4, ... and all that fit."""
+        most = self.length - self.config.series.horizon
+        contexts = sorted({*(2**power for power in range(most.bit_length())), most})
+        windows = {context: self.held_out(self.config.training.evaluation_tokens, context) for context in contexts}
+        return {context: self.loss_on(each, dtype) for context, each in windows.items() if each}
+
+    def samples(self) -> list[Sample]:
+        """The forecast of the first series' held-out values, a few numbers of it."""
+        series = self.series[0]
+        horizon = min(self.config.series.horizon, SHOWN_VALUES, max(1, len(series) // 2))
+        history = series.values[: len(series) - horizon]
+        if np.isnan(history).all():
+            return []
+        forecaster = Forecaster(self.decoder.eval(), self.codec, horizon)
+        (paths,) = forecaster.sample_paths([history], horizon, SAMPLE_PATHS)
+        self.decoder.train()
+        past, future = (
+            " ".join(f"{value:.4g}" for value in part) for part in (history[-SHOWN_VALUES:], np.median(paths, 0))
+        )
+        return [Sample(f"{series.unique_id}: {past} ", f"forecast {future}")]
+
+    def save_model(self, directory: Path) -> None:
+        codec = SeriesCodecPart(self.codec, self.config.series.horizon)
+        save_parts(directory, {PART: codec, DECODER: DecoderPart(self.decoder)})
+
+    def fingerprints(self) -> dict[str, str]:
+        return {"series": fingerprint(self.series)}
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "config": self.config.model_dump(mode="json"),
+            **self.about,
+            "parameters": count_parameters(self.config.model),
+        }
+
+    def check(self, batch: Batch, dtype: torch.dtype) -> None:
+        """Refuse a model that sees the future, and scales that do."""
+        check_mask(self.decoder, batch, dtype)
+        rng = np.random.default_rng(0)
+        check_no_look_ahead([self.source.draw(rng) for _ in range(4)], self.codec)
+
+    def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
+        """The loss of the untrained model, and what the codec's rounding alone costs."""
+        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
+        return [f"untrained   loss {loss:.2f}, ln({self.codec.vocab_size:,}) = {np.log(self.codec.vocab_size):.2f}"]
+
+
+def check_series_fit(series: Sequence[Series], config: ForecastConfig) -> None:
+    """Refuse data in which nothing can be held out although it should be."""
+    if config.series.hold_out and all(len(each) <= config.series.horizon + 1 for each in series):
+        longest = max(len(each) for each in series)
+        raise DataError(
+            f"the longest series has {longest} values, too few to hold out {config.series.horizon}; give a shorter "
+            "--horizon, or --no-hold-out"
+        )

@@ -1,0 +1,127 @@
+"""Training windows: a stretch of a series, scaled by its first values alone, that teaches the values after them.
+
+A forecast scales a series by its context and continues it. Training does the same at every context length: in each
+window the first `context` values, a random number of them, give the scale, and the loss counts from there on. No value
+of the loss has helped to scale it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from foretell.data.batch import Batch, make_batch, pad
+from foretell.errors import DataError, TrainingError
+from foretell.forecasting.codec import Scale, SeriesCodec, scale_of
+from foretell.forecasting.config import SeriesConfig
+from foretell.randomness import stream_key
+
+MOST_HIDDEN = 0.3  # of the values of a window in which some are hidden
+
+
+ScaleRule = Callable[["Window"], Scale]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Values of a series (T,), of which the first `context` are known when the others are forecast."""
+
+    values: np.ndarray
+    context: int
+
+    def scale(self, scale_rule: ScaleRule | None = None) -> Scale:
+        """The scale, from the context alone. `scale_rule` is another one, of the whole window, for the check below."""
+        return scale_of(self.values[: self.context]) if scale_rule is None else scale_rule(self)
+
+    def loss_mask(self) -> np.ndarray:
+        """(T-1,) which targets count: values after the context that are not missing."""
+        counts = ~np.isnan(self.values)
+        counts[: self.context] = False
+        return counts[1:]
+
+
+def make_window_batch(windows: Sequence[Window], codec: SeriesCodec, scales: Sequence[Scale], length: int) -> Batch:
+    """Windows as one batch of rows (B, length - 1)."""
+    ids = [codec.encode(window.values, scale).tolist() for window, scale in zip(windows, scales, strict=True)]
+    rows, lengths = pad(ids, length)
+    mask = torch.zeros(len(rows), length - 1)
+    for row, window in zip(mask, windows, strict=True):
+        row[: len(window.values) - 1] = torch.from_numpy(window.loss_mask())
+    return replace(make_batch(rows, lengths), loss_weights=mask)
+
+
+class WindowSource:
+    """Random windows of some series; those of a step are a function of (seed, step)."""
+
+    def __init__(
+        self, series: Sequence[np.ndarray], codec: SeriesCodec, config: SeriesConfig, length: int, rows: int, seed: int
+    ):
+        self.series = [values for values in series if (~np.isnan(values)).sum() > 1]
+        if not self.series:
+            raise DataError("no series has two values to learn from, after those that are held out")
+        self.codec, self.config, self.length, self.rows, self.seed = codec, config, length, rows, seed
+        lengths = np.array([len(values) for values in self.series], dtype=float)
+        self.shares = lengths / lengths.sum()
+
+    @property
+    def values(self) -> int:
+        """The number of values to learn from."""
+        return sum(len(values) for values in self.series)
+
+    def batch(self, step: int) -> Batch:
+        """The windows of a step, with their scales changed at random."""
+        rng = np.random.default_rng(stream_key("windows", self.seed, step))
+        windows = [self.draw(rng) for _ in range(self.rows)]
+        scales = [self.change(window.scale(), rng) for window in windows]
+        return make_window_batch(windows, self.codec, scales, self.length)
+
+    def draw(self, rng: np.random.Generator) -> Window:
+        """A random stretch of a random series; of a series that is shorter than a row, its end from a random start."""
+        values = self.series[rng.choice(len(self.series), p=self.shares)]
+        last_start = len(values) - self.length if len(values) > self.length else len(values) // 2
+        start = int(rng.integers(0, last_start + 1)) if len(values) > 2 else 0
+        values = values[start : start + self.length]
+        target = min(self.config.horizon, len(values) // 2)
+        context = int(rng.integers(1, max(1, len(values) - target) + 1))
+        return Window(self.hide(values, rng), context)
+
+    def hide(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """In some windows a random share of the values is missing, so that the model knows the missing value."""
+        if rng.random() >= self.config.missing_rate:
+            return values
+        hidden = rng.random(len(values)) < MOST_HIDDEN * rng.random()
+        return np.where(hidden, np.nan, values)
+
+    def change(self, scale: Scale, rng: np.random.Generator) -> Scale:
+        """A scale near the given one, so that the model learns more bins than these series happen to use."""
+        shift, stretch = self.config.noise * rng.standard_normal(2)
+        return scale.moved(float(shift), float(np.exp(stretch)))
+
+
+def held_out_windows(
+    series: Sequence[np.ndarray], length: int, horizon: int, context: int | None = None
+) -> list[Window]:
+    """The last `horizon` values of each series after as much of what precedes them as fits, or `context` values."""
+    windows = []
+    for values in series:
+        before = len(values) - horizon
+        known = min(before, length - horizon if context is None else context)
+        if known >= max(1, context or 1):
+            windows.append(Window(values[before - known :], known))
+    return windows
+
+
+def check_no_look_ahead(windows: Sequence[Window], codec: SeriesCodec, scale_rule: ScaleRule | None = None) -> None:
+    """Change every value after the context; if that changes an id before it, raise a TrainingError."""
+    for window in windows:
+        future = 3 * np.abs(window.values[window.context :]) + 1
+        changed = Window(np.concatenate([window.values[: window.context], future]), window.context)
+        length = len(window.values)
+        before, after = (
+            make_window_batch([each], codec, [each.scale(scale_rule)], length) for each in (window, changed)
+        )
+        if not torch.equal(before.ids[:, : window.context], after.ids[:, : window.context]):
+            raise TrainingError("values after the context of a window change the ids before: its scale looks ahead")

@@ -1,0 +1,132 @@
+"""Training a forecaster, forecasting and evaluating on the command line."""
+
+from __future__ import annotations
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+from foretell.cli.main import run
+
+ROWS = ["unique_id,ds,y", *(f"a,2024-01-{day:02},{day % 7 + 0.1 * day:.1f}" for day in range(1, 31))]
+TRAIN = [
+    "train",
+    "--task",
+    "forecast",
+    "days.csv",
+    "--size",
+    "toy",
+    "--steps",
+    "2",
+    "--horizon",
+    "3",
+    "--out",
+    "runs/d",
+]
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory):
+    """A folder with days.csv and the run runs/d, trained on it by the command."""
+    folder = tmp_path_factory.mktemp("forecast")
+    (folder / "days.csv").write_text("\n".join(ROWS) + "\n", encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        assert run(TRAIN) == 0
+    return folder
+
+
+@pytest.fixture
+def here(directory, monkeypatch):
+    monkeypatch.chdir(directory)
+    return directory
+
+
+def test_training_says_what_was_chosen_and_what_to_do_next(here, tmp_path, capfd):
+    assert run([*TRAIN[:-1], str(tmp_path / "run")]) == 0
+    captured = capfd.readouterr()
+    for words in ("1 of 30 values, one per 1 day", "season      7: the usual one", "rounding alone costs 0.0"):
+        assert words in captured.err
+    assert "validation loss" in captured.out
+    assert "foretell forecast" in captured.out
+
+
+def test_a_forecast_is_a_table_on_standard_output(here, capfd):
+    assert run(["forecast", "d", "days.csv", "--samples", "4", "--levels", "50"]) == 0
+    header, *rows = csv.reader(capfd.readouterr().out.splitlines())
+    assert header == ["unique_id", "ds", "mean", "median", "lo-50", "hi-50"]
+    assert [row[:2] for row in rows] == [["a", "2024-01-31"], ["a", "2024-02-01"], ["a", "2024-02-02"]]
+    assert all(np.isfinite(float(cell)) for row in rows for cell in row[2:])
+
+
+def test_every_output_is_written(here, tmp_path, capfd):
+    files = {"--out": "o.csv", "--paths": "p.csv", "--plot": "o.png", "--html": "o.html"}
+    options = [word for option, name in files.items() for word in (option, str(tmp_path / name))]
+    assert run(["forecast", "d", "days.csv", "--samples", "2", *options]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["o.csv", "o.html", "o.png", "p.csv"]
+    assert capfd.readouterr().out == ""
+
+
+def test_json_is_one_object_per_series(here, capfd):
+    assert run(["forecast", "d", "days.csv", "--samples", "2", "--json", "--series", "a"]) == 0
+    made = json.loads(capfd.readouterr().out)
+    assert list(made) == ["unique_id", "ds", "mean", "median", "intervals"]
+    assert list(made["intervals"]) == ["80", "95"]
+
+
+def test_a_long_horizon_rolls_aloud(here, capfd):
+    assert run(["forecast", "d", "days.csv", "--samples", "2", "--horizon", "40"]) == 0
+    captured = capfd.readouterr()
+    assert "last half is read again" in " ".join(captured.err.split())
+    assert len(captured.out.splitlines()) == 41
+
+
+def test_evaluate_shows_the_model_next_to_the_naive_forecast(here, capfd):
+    assert (
+        run(["evaluate", "d", "days.csv", "--samples", "4", "--windows", "2", "--stride", "2", "--contexts", "7"]) == 0
+    )
+    captured = capfd.readouterr()
+    names = [line[:14].strip() for line in captured.out.splitlines()]
+    assert names[1:4] == ["model", "seasonal naive", "context 7"]
+    assert "2 origins in 1 series, stride 2" in captured.out
+    assert "knows some of what is forecast" in " ".join(captured.err.split())
+    assert all(len(line) < 80 for line in captured.out.splitlines()[:4])
+
+
+def test_evaluate_measures_what_follows_in_another_file(here, tmp_path, capfd):
+    (tmp_path / "next.csv").write_text("unique_id,ds,y\na,2024-01-31,6\na,2024-02-01,7\n", encoding="utf-8")
+    assert run(["evaluate", "d", "days.csv", "--test", str(tmp_path / "next.csv"), "--samples", "4", "--json"]) == 0
+    made = json.loads(capfd.readouterr().out)
+    assert (made["horizon"], made["season"], made["origins"]) == (2, 7, 1)
+    assert set(made["model"]["coverage"]) == {"80", "95"}
+    assert "coverage" not in made["seasonal_naive"]
+
+
+REFUSED = {
+    "another kind of model": (["forecast", "primer", "days.csv"], 1, "not trained on series"),
+    "no file": (["forecast", "d", "day.csv"], 1, "did you mean 'days.csv'"),
+    "no such series": (["forecast", "d", "days.csv", "--series", "b"], 1, "no series 'b'"),
+    "horizon": (["forecast", "d", "days.csv", "--horizon", "0"], 2, "at least 1"),
+    "samples": (["forecast", "d", "days.csv", "--samples", "0"], 2, "at least 1"),
+    "levels": (["forecast", "d", "days.csv", "--levels", "80,x"], 2, "--levels '80,x'"),
+    "level": (["forecast", "d", "days.csv", "--levels", "100"], 2, "between 0 and 100"),
+    "json and out": (["forecast", "d", "days.csv", "--json", "--out", "x.csv"], 2, "--json"),
+    "no folder": (["forecast", "d", "days.csv", "--out", "none/x.csv"], 1, "no folder"),
+    "test and stride": (["evaluate", "d", "days.csv", "--test", "days.csv", "--stride", "2"], 2, "--test"),
+    "contexts": (["evaluate", "d", "days.csv", "--contexts", "a"], 2, "--contexts 'a'"),
+    "season": (["evaluate", "d", "days.csv", "--season", "0"], 2, "--season"),
+    "long horizon": (["evaluate", "d", "days.csv", "--horizon", "30"], 1, "horizon of 30"),
+    "unknown option of the task": (["train", "--task", "forecast", "days.csv", "--kind", "bpe"], 2, "--kind"),
+    "unknown size": ([*TRAIN[:4], "--size", "huge", "--out", "x"], 2, "huge"),
+}
+
+
+@pytest.mark.parametrize(("command", "code", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_mistake_is_one_line(command, code, words, here, capfd):
+    assert run(command) == code
+    lines = [line for line in capfd.readouterr().err.splitlines() if line.startswith("foretell: ")]
+    assert len(lines) == 1
+    assert words in lines[0]
+    assert sorted(path.name for path in here.iterdir()) == ["days.csv", "runs"]

@@ -1,0 +1,51 @@
+"""Packages that can be deleted: the rest names them only where their verbs and parts are entered, and works without."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import foretell
+
+SOURCE = Path(foretell.__file__).parent
+# package: the files outside of it that name it, each in a line of a table or in a verb of its own
+REMOVABLE = {
+    "forecasting": {
+        *("saved_model.py", "cli/evaluate_forecast.py", "cli/forecast.py", "cli/train_forecast.py"),
+    },
+}
+WITHOUT = """
+import importlib, importlib.abc, pkgutil, sys
+class Deleted(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name == PACKAGE or name.startswith(PACKAGE + "."):
+            raise ModuleNotFoundError(f"{name} is deleted")
+sys.meta_path.insert(0, Deleted())
+import foretell
+for module in pkgutil.walk_packages(foretell.__path__, "foretell.", onerror=lambda name: None):
+    if not module.name.startswith(PACKAGE) and module.name not in SKIPPED:
+        importlib.import_module(module.name)
+"""
+
+
+@pytest.mark.parametrize("package", REMOVABLE)
+def test_nothing_else_names_a_removable_package(package):
+    others = (path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] != package)
+    naming = {
+        path.relative_to(SOURCE).as_posix()
+        for path in others
+        if re.search(rf"foretell\.{package}\b", path.read_text(encoding="utf-8"))
+    }
+    assert naming == REMOVABLE[package]
+
+
+@pytest.mark.parametrize("package", REMOVABLE)
+def test_the_rest_can_be_imported_without_it(package):
+    skipped = ("foretell.__main__",)
+    code = f"PACKAGE, SKIPPED = {f'foretell.{package}'!r}, {skipped!r}\n{WITHOUT}"
+    finished = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert finished.returncode == 0, finished.stderr

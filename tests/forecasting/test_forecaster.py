@@ -1,0 +1,91 @@
+"""Forecasting: sampled paths that do not depend on company, batch or cache, of any horizon."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from foretell.errors import CheckpointError, DataError, UsageError
+from foretell.forecasting.forecaster import Forecast, forecast, load_forecaster
+from foretell.forecasting.series import Series
+from foretell.forecasting.timeline import numbered
+from foretell.model.cache import FreshKVView
+
+WAVE = 50 + 7 * np.sin(np.arange(40))
+
+
+def test_paths_do_not_depend_on_what_is_sampled_with_them(forecaster, monkeypatch):
+    histories = [WAVE, WAVE[:3], 1e6 * WAVE]
+    together = forecaster.sample_paths(histories, 5, 4)
+    monkeypatch.setattr("foretell.forecasting.forecaster.TOKENS_AT_ONCE", 1)
+    for history, paths in zip(histories, together, strict=True):
+        np.testing.assert_array_equal(forecaster.sample_paths([history], 5, 4)[0], paths)
+
+
+def test_a_path_of_a_few_samples_is_one_of_many(forecaster):
+    few, many = (forecaster.sample_paths([WAVE], 5, samples)[0] for samples in (2, 6))
+    np.testing.assert_array_equal(few, many[:2])
+    assert not np.array_equal(few, forecaster.sample_paths([WAVE], 5, 2, seed=2)[0])
+
+
+def test_the_first_value_follows_the_distribution_of_an_uncached_pass(forecaster):
+    prompt = forecaster.prompt(WAVE, 20)
+    ids = torch.tensor([prompt.ids])
+    with torch.no_grad():
+        logits = forecaster.decoder(ids, FreshKVView(ids))[0, -1, : forecaster.codec.config.bins]
+    values = forecaster.codec.decode(np.arange(forecaster.codec.config.bins), prompt.scale)
+    expected = float(logits.softmax(-1).double() @ torch.from_numpy(values))
+    spread = 3 * prompt.scale.spread / np.sqrt(400)
+    paths = forecaster.sample_paths([WAVE], 1, 400, context=20)[0]
+    assert paths.mean() == pytest.approx(expected, abs=3 * spread)
+
+
+def test_the_forecast_of_a_stretched_series_is_the_stretched_forecast(forecaster):
+    plain, stretched = forecaster.sample_paths([WAVE, -3 + 8 * WAVE], 4, 3)
+    np.testing.assert_allclose(stretched, -3 + 8 * plain, rtol=1e-9)
+
+
+@pytest.mark.parametrize("horizon", [1, 16, 17, 70])
+def test_any_horizon_can_be_forecast(forecaster, horizon):
+    assert forecaster.rolls(horizon) == (horizon > 17)
+    (paths,) = forecaster.sample_paths([WAVE], horizon, 2)
+    assert paths.shape == (2, horizon)
+    assert np.isfinite(paths).all()  # a missing value is never sampled
+
+
+def test_a_rolling_forecast_begins_like_one_that_fits(forecaster):
+    short, long = (forecaster.sample_paths([WAVE], horizon, 2, context=16)[0] for horizon in (16, 40))
+    np.testing.assert_array_equal(short, long[:, :16])
+
+
+HISTORIES = {
+    "constant": np.full(9, -4.0),
+    "one value": np.array([3.0]),
+    "missing values": np.array([1.0, np.nan, 2.0, np.nan]),
+    "negative and huge": np.array([-1e150, 1e150, 5e149]),
+}
+
+
+@pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
+def test_every_history_has_a_finite_forecast(forecaster, history):
+    assert np.isfinite(forecaster.sample_paths([history], 3, 2)[0]).all()
+
+
+def test_what_cannot_be_forecast_is_refused(forecaster):
+    with pytest.raises(DataError, match="all missing"):
+        forecaster.sample_paths([np.append(WAVE, np.full(40, np.nan))], 3, 2)
+    with pytest.raises(UsageError, match="at least 1"):
+        forecaster.sample_paths([WAVE], 0, 2)
+    with pytest.raises(CheckpointError, match="not trained on series"):
+        load_forecaster("primer")
+
+
+def test_a_forecast_has_times_median_and_intervals(forecaster):
+    made = Forecast(Series("a", WAVE, numbered()), np.arange(101.0)[:, None] * [1.0, 2.0])
+    assert made.times == ["41", "42"]
+    assert made.mean.tolist() == made.median.tolist() == [50, 100]
+    low, high = made.interval(80)
+    np.testing.assert_allclose([low, high], [[10, 20], [90, 180]])
+    (real,) = forecast(forecaster, [made.series], 4, 3)
+    assert real.paths.shape == (3, 4)

@@ -1,0 +1,59 @@
+"""Forecasts as tables, JSON, pictures and pages."""
+
+from __future__ import annotations
+
+import csv
+
+import numpy as np
+import pytest
+
+from foretell.errors import OutputError, UsageError
+from foretell.forecasting.forecaster import Forecast, forecast
+from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, write_table
+from foretell.forecasting.page import write_forecast_page
+from foretell.forecasting.plots import draw_forecasts
+from foretell.forecasting.series import Series
+from foretell.forecasting.table import read_series
+from foretell.forecasting.timeline import numbered
+
+FORECAST = Forecast(Series("a,b", np.array([1.0, np.nan, 3.0]), numbered()), np.array([[1.5, -2e6], [2.5, 4e6]]))
+
+
+def test_the_table_has_a_row_per_value_and_survives_csv(tmp_path):
+    write_table(tmp_path / "x.csv", table_rows([FORECAST], (80.0, 99.9)))
+    header, first, second = csv.reader((tmp_path / "x.csv").read_text().splitlines())
+    assert header == ["unique_id", "ds", "mean", "median", "lo-80", "hi-80", "lo-99.9", "hi-99.9"]
+    assert first[:6] == ["a,b", "4", "2", "2", "1.6", "2.4"]
+    assert second[:4] == ["a,b", "5", "1000000", "1000000"]
+
+
+def test_paths_and_json_hold_the_same_numbers():
+    assert list(path_rows([FORECAST]))[1] == ["a,b", "4", "1.5", "2.5"]
+    made = forecast_json(FORECAST, (80.0,))
+    assert made["ds"] == ["4", "5"]
+    assert made["intervals"]["80"][0][0] == pytest.approx(1.6)
+
+
+def test_outputs_are_checked_before_any_work(tmp_path):
+    (tmp_path / "text.csv").write_text("my own notes")
+    with pytest.raises(OutputError, match="another kind"):
+        check_outputs(tmp_path / "text.csv", None, None, None)
+    with pytest.raises(UsageError, match="same name"):
+        check_outputs(tmp_path / "a", tmp_path / "a", None, None)
+    check_outputs(None, None, None, None)
+
+
+def test_a_picture_has_a_panel_per_series_and_says_what_is_left_out(tmp_path):
+    lines = draw_forecasts(tmp_path / "x.png", [FORECAST] * 8, (80.0, 95.0))
+    assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
+    assert "2 more are left out" in lines[0]
+    assert draw_forecasts(tmp_path / "x.png", [FORECAST], (80.0,)) == []
+
+
+def test_the_page_names_times_and_values_of_its_tokens(forecaster, series_file, tmp_path):
+    (made,) = forecast(forecaster, read_series(series_file)[:1], 4, 2)
+    report = write_forecast_page(forecaster, made, tmp_path / "x.html")
+    content = (tmp_path / "x.html").read_text()
+    assert report.tokens == 32
+    assert "2024-01-02T23:00:00 97." in content  # the last value of the history
+    assert "2024-01-03T03:00:00 " in content  # the last of the forecast

@@ -1,0 +1,77 @@
+"""Rolling origins: what is forecast from where, and how it is scored next to the seasonal naive forecast."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretell.errors import DataError, UsageError
+from foretell.forecasting.rolling import (
+    Evaluation,
+    Origin,
+    Plan,
+    Score,
+    evaluate_contexts,
+    evaluate_origins,
+    given_origins,
+    rolling_origins,
+    score,
+)
+from foretell.forecasting.series import Series
+from foretell.forecasting.timeline import numbered
+
+VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])
+PLAN = Plan(season=2, levels=(50.0,), samples=8)
+
+
+def one(values, name: str = "a") -> Series:
+    return Series(name, np.array(values, dtype=float), numbered())
+
+
+def test_origins_go_back_from_the_end_by_the_stride():
+    origins = rolling_origins([one(VALUES), one(VALUES[:3], "b")], horizon=2, stride=3, windows=3)
+    assert [(len(each.history), each.actual.tolist()) for each in origins] == [(6, [4, 12]), (3, [7, 3]), (1, [5, 2])]
+
+
+def test_an_origin_needs_values_on_both_sides():
+    with pytest.raises(DataError, match="longer than the horizon"):
+        rolling_origins([one(VALUES)], 8, 1, 1)
+    with pytest.raises(UsageError, match="at least 1"):
+        rolling_origins([one(VALUES)], 2, 0, 1)
+
+
+def test_what_follows_can_be_given_in_another_file():
+    (origin,) = given_origins([one(VALUES)], [one([6, 15])])
+    assert (origin.history.tolist(), origin.actual.tolist()) == (VALUES.tolist(), [6, 15])
+    with pytest.raises(DataError, match="series 'b' is in one"):
+        given_origins([one(VALUES)], [one([6], "a"), one([6], "b")])
+
+
+def test_a_score_is_that_of_the_median():
+    origin = Origin(VALUES[:4], np.array([3.0, 9.0]))  # seasonal error 1.5
+    paths = np.array([[1.0, 9.0], [6.0, 9.0], [6.0, 10.0]])
+    result = score([origin], [paths], PLAN, [1.5], (50.0,))
+    assert result.mase == result.mase_median == pytest.approx(1.0)
+    assert result.smape == pytest.approx(200 * 3 / 9 / 2)
+    assert result.by_step == pytest.approx([2.0, 0.0])
+    assert result.coverage == {"50": 50.0}  # 3 is below 3.5, the quarter of 1, 6, 6; 9 is inside
+
+
+def test_the_model_is_scored_next_to_the_naive_forecast(forecaster):
+    origins = rolling_origins([one(VALUES), one(np.ones(9), "constant")], 2, 2, 2)
+    result = evaluate_origins(forecaster, origins, PLAN)
+    assert result.naive.mase == pytest.approx((2 / 1.5 + 1.5 / 1.5) / 2)  # errors 1, 3 and 1, 2
+    assert (result.origins, result.without_mase) == (4, 2)
+    assert result.model.mase is not None and result.model.wql is not None
+    assert set(evaluate_contexts(forecaster, origins, PLAN, (1, 3))) == {1, 3}
+
+
+@pytest.mark.parametrize(
+    ("model", "behind"),
+    [([1, 1, 1], None), ([3, 3, 3], 1), ([1, 3, 3], 2), ([3, 1, 3], 3), ([3, 3, 1], None), ([], None)],
+)
+def test_it_is_said_from_where_on_the_naive_forecast_is_better(model, behind):
+    def with_steps(steps):
+        return Score(None, None, None, None, None, steps)
+
+    assert Evaluation(with_steps(model), with_steps([2] * len(model)), 1, 0).behind_from == behind

@@ -1,0 +1,37 @@
+"""The season: given, usual for the times, or found in the values."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from foretell.errors import UsageError
+from foretell.forecasting.season import choose_season, find_season
+from foretell.forecasting.series import Series
+from foretell.forecasting.timeline import find_timeline, numbered
+
+NOISE = np.random.default_rng(0)
+PERIOD = 6
+WAVE = np.tile([0.0, 5, 9, 9, 4, 1], 40)
+
+
+def test_the_season_is_found_in_values_without_times():
+    values = WAVE[:200] + NOISE.standard_normal(200) + 0.3 * np.arange(200)
+    season, strength = find_season([values, values[:30]])
+    assert season == PERIOD
+    assert strength > 0.3
+
+
+@pytest.mark.parametrize("values", [NOISE.standard_normal(300), np.ones(50), np.array([1.0, 2.0]), np.full(9, np.nan)])
+def test_values_without_a_season_have_season_one(values):
+    assert find_season([values])[0] == 1
+
+
+def test_what_is_given_or_usual_for_the_times_comes_first():
+    hours, _ = find_timeline(["2024-01-01 00:00", "2024-01-01 01:00"], "x")
+    series = [Series("a", WAVE, hours)]
+    assert choose_season(series, None) == (24, "the usual one for steps of 1 hour")
+    assert choose_season(series, 7) == (7, "as given")
+    assert choose_season([Series("a", WAVE, numbered())], None)[0] == PERIOD
+    with pytest.raises(UsageError, match="--season"):
+        choose_season(series, 0)

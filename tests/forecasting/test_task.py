@@ -1,0 +1,141 @@
+"""The forecasting task, and its training from a file to a saved model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from foretell.errors import CheckpointError, ConfigError, DataError, TrainingError
+from foretell.forecasting.codec import scale_of
+from foretell.forecasting.forecaster import load_forecaster
+from foretell.forecasting.task import ForecastTask
+from foretell.forecasting.train import ForecastRequest, train_forecaster
+from foretell.forecasting.windows import Window
+from foretell.loading import load
+from foretell.session.reporter import Reporter
+
+
+def weights(directory) -> dict[str, torch.Tensor]:
+    return dict(load(directory, dtype="float32").decoder.named_parameters())
+
+
+def test_a_run_holds_a_model_with_its_codec_in_the_place_of_a_tokenizer(run_directory):
+    (checkpoint,) = (run_directory / "checkpoints").iterdir()
+    parts = json.loads((checkpoint / "config.json").read_text())["parts"]
+    assert parts["codec"] == {"kind": "series_codec", "bins": 63, "limit": 15.0, "linear_range": 1.0, "horizon": 4}
+    assert not (checkpoint / "tokenizer.json").exists()
+    assert load_forecaster(run_directory).horizon == 4
+
+
+def test_the_loss_is_reported_for_contexts_of_every_size(session):
+    by_context = session.task.loss_by_context(torch.float32)
+    assert list(by_context) == [1, 2, 4, 8, 16, 28]
+    assert all(0 < loss < 10 for loss in by_context.values())
+
+
+def test_samples_show_numbers(session):
+    (sample,) = session.task.samples()
+    assert sample.prompt.startswith("small: ")
+    assert len(sample.continuation.split()) == 5
+
+
+def test_held_out_values_are_not_learned_from(session):
+    lengths = [len(values) for values in session.task.source.series]
+    assert lengths == [len(each) - 4 for each in session.task.series]
+
+
+def test_all_values_can_be_learned_from(request_for, tmp_path):
+    request = request_for(tmp_path / "run", steps=1, overrides={"series": {"hold_out": False}})
+    trained = train_forecaster(request, Reporter())
+    assert trained.task.source.values == sum(len(each) for each in trained.task.series)
+    assert trained.run.best().training()["validation_loss"] is None
+
+
+def test_training_with_scales_that_look_ahead_is_refused(request_for, tmp_path, monkeypatch):
+    monkeypatch.setattr(Window, "scale", lambda window, rule=None: scale_of(window.values))
+    with pytest.raises(TrainingError, match="looks ahead"):
+        train_forecaster(request_for(tmp_path / "run"), Reporter())
+    assert not (tmp_path / "run").exists()
+
+
+def test_resuming_is_bit_identical_to_never_stopping(request_for, tmp_path, monkeypatch):
+    steps = {"steps": 4, "batch_size": 4, "evaluate_every": 2, "checkpoint_every": 2}
+    whole = train_forecaster(request_for(tmp_path / "whole", overrides={"training": steps}), Reporter())
+    batch = ForecastTask.batch
+
+    def fail_at_3(task, step):
+        if step == 3:
+            raise KeyboardInterrupt
+        return batch(task, step)
+
+    request = request_for(tmp_path / "cut", overrides={"training": steps})
+    with monkeypatch.context() as patched:
+        patched.setattr(ForecastTask, "batch", fail_at_3)
+        with pytest.raises(KeyboardInterrupt):
+            train_forecaster(request, Reporter())
+    resumed = train_forecaster(request, Reporter(), resume=True)
+    expected = weights(whole.run.directory)
+    assert all(torch.equal(weight, expected[path]) for path, weight in weights(resumed.run.directory).items())
+
+
+REFUSED = {
+    "another horizon": (
+        lambda request: ForecastRequest(request.data, request.out, horizon=3),
+        ConfigError,
+        "horizon = 4",
+    ),
+    "another size": (
+        lambda request: ForecastRequest(request.data, request.out, size="tiny"),
+        ConfigError,
+        "size = toy",
+    ),
+    "another width": (
+        lambda request: ForecastRequest(request.data, request.out, overrides={"model": {"width": 64}}),
+        ConfigError,
+        "model.width = 16, not 64",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "error", "words"), REFUSED.values(), ids=REFUSED)
+def test_a_run_is_not_resumed_with_other_settings(change, error, words, request_for, run_directory):
+    with pytest.raises(error, match=words):
+        train_forecaster(change(request_for(run_directory)), Reporter(), resume=True)
+
+
+def test_a_run_is_not_resumed_on_other_values(request_for, series_file, tmp_path):
+    request = request_for(tmp_path / "run", steps=1)
+    train_forecaster(request, Reporter())
+    original = series_file.read_text()
+    try:
+        series_file.write_text(original.replace(",100.000", ",101.000"))
+        with pytest.raises(CheckpointError, match="series"):
+            train_forecaster(request, Reporter(), resume=True)
+    finally:
+        series_file.write_text(original)
+
+
+WRONG = {
+    "size": ({"size": "large"}, "size 'large'"),
+    "section": ({"overrides": {"tokenizer": {}}}, "tokenizer"),
+    "minutes": ({"minutes": -1}, "minutes"),
+    "horizon": ({"horizon": 0}, "horizon"),
+    "both": ({"minutes": 1, "overrides": {"training": {"steps": 1}}}, "minutes and steps"),
+    "key": ({"overrides": {"codec": {"bin": 3}}}, "bin"),
+    "vocabulary": ({"overrides": {"model": {"vocab_size": 9}}}, "codec.bins"),
+    "long horizon": ({"horizon": 40, "overrides": {"model": {"context_length": 8}}}, "does not fit the context"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), WRONG.values(), ids=WRONG)
+def test_wrong_settings_are_refused_and_leave_nothing(changes, words, series_file, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        train_forecaster(ForecastRequest(series_file, tmp_path / "run", **changes), Reporter())
+    assert not (tmp_path / "run").exists()
+
+
+def test_too_short_series_are_refused(series_file, tmp_path):
+    with pytest.raises(DataError, match="too few to hold out 59"):
+        train_forecaster(ForecastRequest(series_file, tmp_path / "run", horizon=59), Reporter())
