@@ -20,6 +20,12 @@ from foretell.model.attention import SDPAttention
         ({"mask": np.ones((3, 3), dtype=int)}, "the model's mask is lower triangular"),
         ({"masked_sums": np.array([[2, -1, 1]] * 3)}, "the mask times H"),
         ({"forecast": [0] * 8}, "forecast"),
+        ({"associations": np.eye(3)}, "A is not symmetric"),
+        ({"elementwise": np.array([2, 0, 3])}, "and give another sum for other values"),
+        (
+            {"gradients": {"recurrent": [1.0], "attention": [1.0]}},
+            "a recurrent network's gradient over the longest distance",
+        ),
         ({"probabilities": [0.5] * 8}, "next number after a context of 2"),
     ],
 )

@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
+from foretell.insight.trace import Trace
 from foretell.lessons.practice import adam, generate_greedily, train_on_rows
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
@@ -22,6 +24,14 @@ H = [[2, 0, 0], [0, -1, 0], [0, 0, 1]]
 W = [1, 1, 1]
 WEIGHTED_SUM = [2, -1, 1]
 MASKED_SUMS = [[2, 0, 0], [2, -1, 0], [2, -1, 1]]
+
+PAIRS = ("subject", "verb", "object")  # the source's order of words; their keys and queries here are made up
+KEYS = [[1, 0, 0], [0, 1, 0], [0, 0, 1]]  # what am I: subject, verb, object
+QUERIES = [[0, 2, 0], [0, 0, 2], [0, 0, 0]]  # who am I looking for: a subject its verb, a verb its object
+OTHER_V = [[2, 1, 0], [0, -1, 3], [1, 0, 1]]  # values that are not on a diagonal
+
+DISTANCES = (4, 15, 60)  # how far back the gradient of the last output is measured
+RECURRENT_WIDTH = 16
 
 LEVELS, WINDOW = 4, 8  # the series goes up and down between 0 and 3
 STEPS, LEARNING_RATE, SEED = 120, 0.02, 1
@@ -36,6 +46,11 @@ class AggregationValues:
     mask: Matrix  # the model's: 1 where row i sees column k
     weighted_sum: Matrix
     masked_sums: Matrix
+    associations: Matrix  # A = Q Kᵀ of subject, verb and object
+    aggregated: Matrix  # A V, with the words themselves as values
+    elementwise: Matrix  # A_1 V for OTHER_V as the source computes it
+    row_times_matrix: Matrix  # and the right one
+    gradients: dict[str, list[float]]  # kind of network -> size of the last output's gradient, by distance
     prefixes: dict[str, float]  # kind of positions -> largest difference between a prefix alone and in its window
     reordered: dict[str, float]  # kind of positions -> change of the last output when earlier entries are reversed
     probabilities: list[float]  # of the series' next number, after a context of 1, 2, ... numbers
@@ -53,6 +68,11 @@ def compute_aggregation() -> AggregationValues:
         mask,
         np.array(W) @ np.array(H),
         mask @ np.array(H),
+        np.array(QUERIES) @ np.array(KEYS).T,
+        np.array(QUERIES) @ np.array(KEYS).T @ np.array(H),
+        mask[0] * np.array(OTHER_V)[0] + mask[1] * np.array(OTHER_V)[1],
+        mask[1] @ np.array(OTHER_V),
+        {"recurrent": recurrent_gradients(), "attention": attention_gradients()},
         {kind: prefix_difference(make_untrained(kind)) for kind in POSITIONS},
         {kind: order_difference(make_untrained(kind)) for kind in POSITIONS},
         next_probabilities(decoder),
@@ -60,6 +80,31 @@ def compute_aggregation() -> AggregationValues:
         generate_greedily(decoder, [window], HORIZON)[0].generated,
         losses,
     )
+
+
+def recurrent_gradients() -> list[float]:
+    """The size of the last output's gradient by an input that is some steps back, in a recurrent network (Elman)."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        network = torch.nn.RNN(RECURRENT_WIDTH, RECURRENT_WIDTH).double()
+        inputs = torch.randn(max(DISTANCES) + 1, RECURRENT_WIDTH, dtype=torch.float64, requires_grad=True)
+    (gradient,) = torch.autograd.grad(network(inputs)[0][-1].square().sum(), [inputs])
+    return gradient_sizes(gradient)
+
+
+def attention_gradients() -> list[float]:
+    """The same in one layer of masked attention with random weights, where each input is one step away."""
+    config = series_config("none", context_length=max(DISTANCES) + 1, width=RECURRENT_WIDTH)
+    decoder = make_decoder(config, SEED).double().eval()
+    ids = torch.tensor([series(max(DISTANCES) + 1)])
+    with Trace(decoder, "embed", gradients=True) as trace:
+        decoder(ids)[0, -1].square().sum().backward()
+    return gradient_sizes(trace["grad:embed"][0])
+
+
+def gradient_sizes(gradient: Tensor) -> list[float]:
+    """The norm of a gradient (T, D) at the distances from its last row."""
+    return [float(gradient[-1 - distance].norm()) for distance in DISTANCES]
 
 
 def series_config(position: str, **changes: Any) -> ModelConfig:

@@ -38,7 +38,7 @@ WORDS = VOCABULARY[:-1]  # the five input words
 X, Q, K, V = (Symbol(name) for name in "XQKV")
 KT = script("K", above="T")
 
-CLASSIFIER = Call("softmax", row(script("h", "5"), script("W", "C", "T"), "+", script("b", "C")))
+CLASSIFIER = Call("softmax", row(script("h", "5"), script("W", "C", "T")))
 
 TEXTBOOK_BOUND = 1e-12  # the same float64 sums in another order
 FLOAT32_BOUND = 1e-6  # the objective and the embedding return float32
@@ -383,8 +383,8 @@ def sentence_vector(values: SmallestValues) -> DocumentSection:
             Formula(row(vector, "=", Matrix(np.array([values.score.embedding])))),
             Paragraph(
                 "Fine-tuning continues the training of a model for one task, with far fewer texts. It adds a linear "
-                f"layer that reads this vector. For two classes and width {figures.WIDTH}, its matrix W_C has six "
-                "weights. It starts untrained, and is trained together with the model:"
+                f"layer that reads this vector. For two classes and width {figures.WIDTH}, its matrix W_C has six new "
+                "weights. They start untrained, and are trained together with the model:"
             ),
             Formula(row(Call("P", row(Words("class"), "|", Words("text"))), "=", CLASSIFIER)),
             Table(("",), [("$ foretell finetune MODEL reviews.csv --task classify",)], monospace=True),

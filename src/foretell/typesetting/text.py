@@ -145,7 +145,7 @@ def _script(script: Script, limit: int) -> TextBlock:
     marks = _mark(script.below, BELOW, "_", limit) + _mark(script.above, ABOVE, "^", limit)
     if len(base.lines) == 1:
         return one_line(base.lines[0] + marks)
-    return side_by_side([base, TextBlock((marks,), len(base.lines) - 1 if script.below else 0)])
+    return side_by_side([base, TextBlock((marks,), len(base.lines) - 1 if script.below else base.baseline)])
 
 
 def _mark(small: Expression | None, letters: Mapping[str, str], sign: str, limit: int) -> str:
