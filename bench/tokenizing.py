@@ -105,7 +105,7 @@ def prepare(text: Path, kind: str, result: Path) -> None:
     clock, started = Clock(), time.perf_counter()
     config = make_section(TokenizerConfig, {"kind": kind})
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:
-        made = tokenize_text(make_source([text], None), config, DataConfig(), Path(folder), clock)
+        made = tokenize_text(make_source([text], DataConfig()), config, DataConfig(), Path(folder), clock)
         tokens = sum(record.tokens for record in made.store.splits.values())
     seconds = time.perf_counter() - started
     result.write_text(json.dumps({"tokens": tokens, "seconds": seconds, "mb_per_second": clock.rate}))

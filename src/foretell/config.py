@@ -84,6 +84,12 @@ def _own_name(section: type[BaseModel], key: str) -> str:
     return own if key not in section.model_fields and own in section.model_fields else key
 
 
+def _raise_first(problems: Mapping[str, bool]) -> None:
+    for message, wrong in problems.items():
+        if wrong:
+            raise ValueError(message)
+
+
 class SectionType(type(BaseModel)):
     """The class of `Section`: calling a section with wrong values raises a one-line `ConfigError`.
 
@@ -147,6 +153,9 @@ class DropoutRates(Section):
         return value
 
 
+FOLLOWS: Any = None  # the default of a field that follows from others, for type checkers; None itself is not valid
+
+
 class RopeScaling(Section):
     """How rotary frequencies are stretched beyond the trained context (Llama 3.1's scheme, or linear interpolation)."""
 
@@ -162,9 +171,6 @@ class RopeScaling(Section):
         reversed_band = f"high_frequency_factor {high:g} must be above low_frequency_factor {low:g}"
         _raise_first({reversed_band: self.type == "llama3" and high <= low})
         return self
-
-
-FOLLOWS: Any = None  # the default of a size that follows from others, for type checkers; None itself is not valid
 
 
 class ModelConfig(Section):
@@ -264,6 +270,7 @@ class TokenizerConfig(Section):
     kind: Literal["characters", "words", "bytes", "bpe"] = "bpe"
     vocab_size: int | None = Field(None, gt=0)  # bpe and words; None: chosen from the amount of text
     split: Literal["gpt2", "qwen2"] | None = None  # how bpe cuts text into words before merging; None: qwen2
+    start_token: str | None = None  # a special token to put before every text
 
 
 class DataConfig(Section):
@@ -272,6 +279,42 @@ class DataConfig(Section):
     text_field: str | None = None  # the field or column that holds the text, where a file has several
     validation_fraction: float = Field(0.1, ge=0, lt=1)
     document_mask: bool = False  # hide other documents that were packed into the same row
+    window_length: int | None = Field(None, gt=0)  # tokens per row, at most the context; None: the context
+    special: tuple[str, ...] = ()  # names that are read as special tokens; a tokenizer that is made has them
+    rows: bool = False  # each line or record is a row of its own, padded and never joined with its neighbour
+    prompt_field: str | None = None  # rows of two parts: the field or column with the first part
+    answer_field: str | None = None  # the field or column with the second part
+    separator: str = ""  # between prompt and answer, part of the prompt
+    loss_on: Literal["all", "answer"] = FOLLOWS  # from the others: "answer" where there is one, else "all"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in(cls, values: Any) -> Any:
+        """Prompts and answers are rows; their loss is that of the answers."""
+        values = _with_own_names(cls, values)  # here too, since pydantic runs this before the base's validator
+        if not isinstance(values, Mapping):
+            return values
+        has_answers = values.get("answer_field") is not None
+        return {**({"rows": True} if has_answers else {}), "loss_on": "answer" if has_answers else "all", **values}
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        named = [self.prompt_field is not None, self.answer_field is not None]
+        problems = {
+            "prompt_field and answer_field go together; give both": any(named) and not all(named),
+            "prompt_field and answer_field are rows; leave out rows = false": any(named) and not self.rows,
+            "text_field is for rows of one part; leave it out next to prompt_field": (
+                any(named) and self.text_field is not None
+            ),
+            "separator goes between prompt and answer; give prompt_field and answer_field": (
+                self.separator != "" and not any(named)
+            ),
+            "loss_on = 'answer' needs answer_field": self.loss_on == "answer" and self.answer_field is None,
+            "rows are not joined, so document_mask has nothing to hide; leave it out": self.rows and self.document_mask,
+            "rows are as long as their data; leave out window_length": self.rows and self.window_length is not None,
+        }
+        _raise_first(problems)
+        return self
 
 
 class TrainingConfig(Section):
@@ -334,6 +377,17 @@ class Config(Section):
     tokenizer: TokenizerConfig = TokenizerConfig()
     data: DataConfig = DataConfig()
     training: TrainingConfig
+
+    @property
+    def window_length(self) -> int:
+        """Tokens per row of training, at most."""
+        return self.data.window_length or self.model.context_length
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        window, context = self.data.window_length or 0, self.model.context_length
+        _raise_first({f"data.window_length {window} is above model.context_length {context}": window > context})
+        return self
 
 
 AnySection = TypeVar("AnySection", bound=Section)
@@ -413,12 +467,6 @@ def _as_int(value: Any) -> int | None:
         return int(value)
     except (TypeError, ValueError, OverflowError):
         return None
-
-
-def _raise_first(problems: Mapping[str, bool]) -> None:
-    for message, wrong in problems.items():
-        if wrong:
-            raise ValueError(message)
 
 
 def _one_line(section: type[BaseModel], error: ValidationError, where: str) -> str:

@@ -109,6 +109,17 @@ class LanguageModel:
         """The same model, whose texts are token ids: `encode("464 3290")` is [464, 3290], without a start token."""
         return replace(self, tokenizer=id_tokenizer(self.config.vocab_size))
 
+    def reading_special(self) -> Self:
+        """The same model, which reads the names of special tokens in a text as those tokens."""
+        return replace(self, tokenizer=self.tokenizer.reading(self.tokenizer.special_tokens))
+
+    def with_start(self, name: str) -> Self:
+        """The same model, which reads every text after this special token of its tokenizer, such as the end token.
+
+        Raises TokenizerError for a name that is not a special token.
+        """
+        return replace(self, tokenizer=self.tokenizer.with_start(name))
+
     def log_probabilities(self, logits: Tensor) -> Tensor:
         """Logits (..., V) as log-probabilities in nats, in float64, over the tokenizer's ids alone.
 

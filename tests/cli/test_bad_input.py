@@ -81,6 +81,25 @@ TABLE = [
     (["train", "nofield.jsonl"], 1, ["nofield.jsonl", "body"]),
     (["train", "twocolumns.csv"], 1, ["twocolumns.csv", "title", "body"]),
     (["train", "CORPUS", "--text-field", "txt", "twocolumns.csv"], 1, ["txt"]),
+    # rows and special tokens
+    ([*TOY, "--rows", "--model.context-length", "16"], 1, ["CORPUS, line", "48 tokens", "--model.context-length 47"]),
+    ([*TOY, "--rows", "--data.document-mask", "true"], 2, ["rows", "document_mask"]),
+    ([*TOY, "--rows", "--data.window-length", "9"], 2, ["rows", "window_length"]),
+    ([*TOY, "--data.window-length", "65"], 2, ["window_length 65", "64"]),
+    ([*TOY, "--prompt-field", "q"], 2, ["prompt_field", "answer_field", "both"]),
+    ([*TOY, "--loss-on", "answer"], 2, ["loss_on", "answer_field"]),
+    ([*TOY, "--data.separator", ":"], 2, ["separator", "answer_field"]),
+    ([*TOY, "--prompt-field", "q", "--answer-field", "a"], 1, ["CORPUS", "'q'", ".csv"]),
+    (["train", "twocolumns.csv", "--prompt-field", "titel", "--answer-field", "body"], 1, ["title", "--prompt-field"]),
+    (["train", "noanswer.csv", "--prompt-field", "q", "--answer-field", "a"], 1, ["line 3", "answer is empty"]),
+    ([*TOY, "--special", " "], 1, ["special token", "empty"]),
+    ([*TOY, "--special", "a"], 1, ["'a'", "ordinary token"]),
+    ([*TOY[:2], "--from", "RUN", "--special", "<|endotext|>", "--steps", "1"], 1, ["<|endotext|>", "<|endoftext|>"]),
+    ([*TOY[:2], "--from", "RUN", "--start-token", "<s>", "--steps", "1"], 1, ["<s>", "<|endoftext|>"]),
+    (["train", "RUN/tokens", "--rows", "--steps", "1", "--out", "unmade"], 1, ["joined", "from the texts"]),
+    (["tokenizer", "train", "CORPUS", "--kind", "bytes", "--special", "a", "--out", "t"], 1, ["'a'", "ordinary"]),
+    (["score", "RUN", "The", "--start-token", "<s>"], 1, ["<s>", "<|endoftext|>"]),
+    (["score", "RUN", "84 104", "--ids", "--allow-special"], 2, ["--ids", "special"]),
     # tokenizers
     (["train", "CORPUS", "--tokenizer", "missing.json"], 1, ["missing.json"]),
     (["train", "CORPUS", "--tokenizer", "bad.json"], 1, ["bad.json"]),
@@ -179,6 +198,7 @@ def made_files(tmp_path, trained):
     (tmp_path / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     (tmp_path / "nofield.jsonl").write_text('{"body": "fine"}\n')
     (tmp_path / "twocolumns.csv").write_text("title,body\na,b\n")
+    (tmp_path / "noanswer.csv").write_text("q,a\nWho?,A cat.\nWhat?, \n")
     (tmp_path / "bad.toml").write_text("[model\n")
     (tmp_path / "unknown.toml").write_text("[modle]\nwidth = 3\n")
     nanogpt = "[training]\nbatch_size = 12\ngradient_accumulation_steps = 40\ngrad_clip = 1.0\n"

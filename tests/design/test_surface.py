@@ -24,6 +24,7 @@ OPTIONS = {
         "--from",
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
         *("--report", "--show-batch", "--help-config", "--strict", "--json"),
+        *("--rows", "--special", "--start-token", "--prompt-field", "--answer-field", "--loss-on"),
     },
     "finetune": {
         *("--task", "--out", "--resume", "--dev", "--dev-fraction", "--text-column", "--label-column"),
@@ -38,10 +39,24 @@ OPTIONS = {
     "runs": {"--png", "--delete", "--json"},
     "generate": {
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
-        *("--seed", "--slide", "--receipt", "--file", "--ids", "--json", "--device", "--dtype", "--verify"),
+        *(
+            "--seed",
+            "--slide",
+            "--receipt",
+            "--file",
+            "--allow-special",
+            "--ids",
+            "--json",
+            "--device",
+            "--dtype",
+            "--verify",
+        ),
     },
-    "next": {"--file", "--ids", "--top", "--at", "--every", "--json", "--device", "--dtype", "--verify"},
-    "score": {"--file", "--ids", "--json", "--device", "--dtype", "--verify"},
+    "next": {
+        *("--file", "--allow-special", "--start-token", "--ids", "--top", "--at", "--every", "--json"),
+        *("--device", "--dtype", "--verify"),
+    },
+    "score": {"--file", "--allow-special", "--start-token", "--ids", "--json", "--device", "--dtype", "--verify"},
     "evaluate": {"--task", "--stride", "--text-field", "--limit", "--json", "--device", "--dtype", "--verify"},
     "forecast": {
         *("--horizon", "--levels", "--samples", "--seed", "--series", "--column", "--out", "--paths", "--plot"),
@@ -68,7 +83,9 @@ OPTIONS = {
     "trace": {"--file", "--ids", "--select", "--out", "--list", "--json", "--device", "--dtype", "--verify"},
     "tokenize": {"--file", "--allow-special", "--json"},
     "convert": {"--to", "--adapter", "--family", "--dtype", "--verify", "--json"},
-    "tokenizer train": {"--kind", "--vocab-size", "--split", "--text-field", "--out", "--json"},
+    "tokenizer train": {
+        *("--kind", "--vocab-size", "--split", "--text-field", "--special", "--start-token", "--out", "--json"),
+    },
 }
 
 

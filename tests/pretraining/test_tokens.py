@@ -11,7 +11,7 @@ from foretell.config import DataConfig, TokenizerConfig, make_section
 from foretell.data import documents, sources
 from foretell.data.documents import Document
 from foretell.data.sources import read_documents
-from foretell.pretraining import tokens
+from foretell.pretraining import encoding, tokens
 from foretell.pretraining.task import Prompts
 from foretell.pretraining.tokens import make_source, spread_sample, tokenize_text
 from foretell.session.reporter import Reporter
@@ -77,7 +77,7 @@ def test_every_document_is_between_the_start_and_the_end_token(tmp_path: Path) -
     first, second = ([start, *text.encode(), plain.end_id] for text in texts.values())
     assert stream.read(0, len(stream)).tolist() == first + second
     assert stream.document_starts.tolist() == [0, len(first)]
-    prompts = Prompts(("the",), stream, tokenizer, context_length=8)
+    prompts = Prompts(("the",), [], tokenizer, context_length=8)
     assert prompts.prompts == [tokenizer.encode_input("the")] == [[start, *b"the"]]
 
 
@@ -86,7 +86,7 @@ def test_progress_is_reported_up_to_the_end_and_the_speed_is_logged(
 ) -> None:
     monkeypatch.setattr(sources, "LARGE", 64)
     monkeypatch.setattr(documents, "BLOCK", 1000)
-    monkeypatch.setattr(tokens, "SMALLEST_RATED", 1000)
+    monkeypatch.setattr(encoding, "SMALLEST_RATED", 1000)
     recorder = Recorder()
     config = TokenizerConfig(kind="bytes")
     tokenize_text(lambda: read_documents([file]), config, DataConfig(), tmp_path / "tokens", recorder)
@@ -110,7 +110,7 @@ def test_a_vocabulary_of_much_text_is_learned_from_a_spread_sample_and_that_is_l
 def test_notes_of_the_reader_are_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "a.txt").write_text("text")
     (tmp_path / "empty.txt").write_text("")
-    source = make_source([tmp_path], None)
+    source = make_source([tmp_path], DataConfig())
     assert [len(list(source())) for _ in range(2)] == [1, 1]
     assert len([line for line in caplog.messages if "empty" in line]) == 1
 

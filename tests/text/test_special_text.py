@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from foretell.errors import TokenizerError
-from foretell.text import Tokenizer, vocabulary_tokenizer
+from foretell.text import Tokenizer, train_tokenizer, vocabulary_tokenizer
 from foretell.text.byte_level import BYTE_TO_CHARACTER, NOT_IN_UTF8
 
 END = "<|endoftext|>"
@@ -160,3 +160,49 @@ def test_bytes_that_utf8_cannot_contain_may_be_missing() -> None:
     tokenizer = wrapped(backend)
     text = "añ🙂\U0010ffff\u07ff"
     assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_names_that_a_tokenizer_reads_become_tokens_and_other_names_stay_text() -> None:
+    plain = train_tokenizer("bpe", ["the cat <a>"] * 9, vocab_size=262, special=["<a>", "<b>"])
+    a, b = (plain.special_tokens[name] for name in ("<a>", "<b>"))
+    reading = plain.reading(["<a>"])
+    text = "the<a> cat<b><a>"
+    expected = [*plain.encode("the"), a, *plain.encode(" cat<b>"), a]
+    assert b not in expected
+    assert reading.encode(text) == expected
+    assert reading.encode_batch([text])[0].tolist() == reading.encode_long(text).tolist() == expected
+    assert [token for part in reading.encode_stream(["the<", "a> cat<b>", "<a>"]) for token in part] == expected
+    assert reading.decode(expected) == text
+    assert (reading.fingerprint, a in plain.encode(text)) == (plain.fingerprint, False)
+
+
+@pytest.mark.parametrize("kind", ["characters", "words", "bytes", "bpe"])
+def test_a_made_tokenizer_has_the_special_tokens_asked_for(kind: str) -> None:
+    texts = ["how is it <EOS> fine <EOS>"]
+    tokenizer = train_tokenizer(kind, texts, special=["<EOS>"], start="<BOS>")
+    assert list(tokenizer.special_tokens) == ["<BOS>", "<EOS>"]  # no further end token
+    start, end = tokenizer.special_tokens.values()
+    assert (tokenizer.start_ids, tokenizer.end_ids) == ((start,), (end,))
+    assert tokenizer.vocab_size == end + 1
+    ids = tokenizer.reading(["<EOS>"]).encode_input("it <EOS> is")
+    assert (ids[0], ids.count(end)) == (start, 1)
+    assert not any(piece in "<EOS>" for piece in tokenizer.pieces(range(end - 1)) if kind in ("characters", "words"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "special", "message"),
+    [
+        ("bytes", ["a"], "'a' is an ordinary token"),
+        ("bpe", ["b"], "'b' is an ordinary token"),
+        ("words", [" "], "name of a special token is empty"),
+        ("bpe", ["<a>", "<b>", "<c>", "<d>", "<e>", "<f>", "<g>"], "258 is too small .* 264 or more"),
+    ],
+)
+def test_special_tokens_that_cannot_be_made_are_refused(kind: str, special: list[str], message: str) -> None:
+    with pytest.raises(TokenizerError, match=message):
+        train_tokenizer(kind, ["other other a b"], special=special, vocab_size=258 if kind == "bpe" else None)
+
+
+def test_an_unknown_name_to_read_is_refused_with_a_suggestion() -> None:
+    with pytest.raises(TokenizerError, match=r"'<EOSS>' is not a special token .*did you mean '<EOS>'"):
+        vocabulary_tokenizer(["a"], special=["<EOS>"]).reading(["<EOSS>"])

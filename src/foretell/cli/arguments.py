@@ -16,6 +16,7 @@ from foretell.cli.terminal import note
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from foretell.config import DataConfig
     from foretell.pretraining.tokens import Source
 
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
@@ -41,6 +42,17 @@ Device = Annotated[
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"], Parameter(help="Precision: auto, float32 or bfloat16.", show_choices=False)
+]
+AllowSpecial = Annotated[
+    bool,
+    Parameter(negative="", show_default=False, help="Read names like <|endoftext|> as special tokens."),
+]
+StartToken = Annotated[
+    str | None, Parameter(show_default=False, help="Read the text after this special token, such as '<|endoftext|>'.")
+]
+Special = Annotated[
+    list[str] | None,
+    Parameter(negative="", consume_multiple=False, help="A name in the data that is a special token; may be repeated."),
 ]
 Json = Annotated[bool, Parameter(name="--json", negative="", show_default=False, help="Print JSON.")]
 Verify = Annotated[
@@ -122,11 +134,11 @@ def is_file(path: Path) -> bool:
         return False
 
 
-def text_source(data: Sequence[str], text_field: str | None, strict: bool = False) -> Source:
+def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -> Source:
     """The documents of DATA arguments; what the reader reports goes to stderr."""
     from foretell.pretraining.train import make_source
 
-    return make_source(["-" if path == STANDARD_INPUT else path for path in data], text_field, strict)
+    return make_source(["-" if path == STANDARD_INPUT else path for path in data], config, strict)
 
 
 def describe_data(data: Sequence[str]) -> str:

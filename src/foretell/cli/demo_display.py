@@ -59,7 +59,7 @@ class DemoReporter(LiveReporter):
         """The tokens of a sentence, then the headline of the training."""
         assert isinstance(task, TextTask), "the demo pretrains"
         self.bits_per_byte = task.bits_per_byte
-        train_tokens = len(task.loader.stream)
+        train_tokens = task.text.store.splits["train"].tokens
         title(self.console, "2 the tokens", f"the model sees numbers, {train_tokens:,} of them to learn from")
         self.show_tokens(task.text.tokenizer)
         title(

@@ -9,6 +9,7 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     STANDARD_INPUT,
+    AllowSpecial,
     Device,
     Dtype,
     FileOption,
@@ -73,6 +74,7 @@ def generate(
         bool, Flag, Parameter(name="--slide", help="When the context is full, continue from its last half.")
     ] = False,
     receipt: Annotated[bool, Flag, Parameter(help="Then show how each token was sampled.")] = False,
+    allow_special: AllowSpecial = False,
     ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
@@ -97,7 +99,7 @@ def generate(
     if prompts and file:
         raise UsageError("PROMPT and --file exclude each other")
     texts = [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
-    loaded = open_model(model, device, dtype, ids, verify=verify)
+    loaded = open_model(model, device, dtype, ids, allow_special=allow_special, verify=verify)
     from foretell.inference.completion import make_completer
 
     stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import (
+    AllowSpecial,
     Device,
     Dtype,
     FileOption,
@@ -14,6 +15,7 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    StartToken,
     TextArgument,
     Verify,
     Whole,
@@ -39,6 +41,8 @@ def next_verb(
     top: Annotated[int, Whole, Parameter(help="How many tokens to show.")] = 5,
     at: Annotated[int | None, Whole, Parameter(help="After this token, 0 being the first.", show_default=False)] = None,
     every: Annotated[bool, Flag, Parameter(help="After each token of the text.")] = False,
+    allow_special: AllowSpecial = False,
+    start_token: StartToken = None,
     ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
@@ -52,7 +56,7 @@ def next_verb(
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text, file)
-    loaded = open_model(model, device, dtype, ids, verify=verify)
+    loaded = open_model(model, device, dtype, ids, allow_special=allow_special, start_token=start_token, verify=verify)
     from foretell.inference.query import next_tokens
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]

@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from foretell.cli.arguments import Device, Dtype, FileOption, Ids, Json, ModelArgument, TextArgument, Verify, read_text
+from foretell.cli.arguments import (
+    AllowSpecial,
+    Device,
+    Dtype,
+    FileOption,
+    Ids,
+    Json,
+    ModelArgument,
+    StartToken,
+    TextArgument,
+    Verify,
+    read_text,
+)
 from foretell.cli.terminal import open_model, print_json, results
 
 if TYPE_CHECKING:
@@ -22,6 +34,8 @@ def score(
     /,
     *,
     file: FileOption = None,
+    allow_special: AllowSpecial = False,
+    start_token: StartToken = None,
     ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
@@ -34,7 +48,7 @@ def score(
     Colours: below 1 bit green, below 4 cyan, below 8 yellow, above red.
     """
     text = read_text(text, file)
-    loaded = open_model(model, device, dtype, ids, verify=verify)
+    loaded = open_model(model, device, dtype, ids, allow_special=allow_special, start_token=start_token, verify=verify)
     from foretell.inference.query import score as score_text
 
     result = score_text(loaded, text)

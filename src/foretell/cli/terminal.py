@@ -17,6 +17,8 @@ from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from foretell.errors import UsageError
+
 if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
@@ -203,9 +205,20 @@ class LoadOptions(TypedDict, total=False):
 
 
 def open_model(
-    argument: str, device: DeviceName, dtype: DtypeName, ids: bool = False, **options: Unpack[LoadOptions]
+    argument: str,
+    device: DeviceName,
+    dtype: DtypeName,
+    ids: bool = False,
+    allow_special: bool = False,
+    start_token: str | None = None,
+    **options: Unpack[LoadOptions],
 ) -> LanguageModel:
-    """Load a model; one line on stderr before it, one with what was chosen after it. ids: its texts are token ids."""
+    """Load a model; one line on stderr before it, one with what was chosen after it. ids: its texts are token ids.
+
+    allow_special: names of special tokens in a text are those tokens; start_token: one to read every text after.
+    """
+    if ids and (allow_special or start_token is not None):
+        raise UsageError("--ids and names of special tokens exclude each other; write the id of the special token")
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     from foretell.loading import load
@@ -218,4 +231,6 @@ def open_model(
     console.print(f"{argument}: {parameters:,} parameters on {model.device.type} in {precision}", style="dim")
     for line in model.tokenizer.notes:
         note(line)
-    return model.on_ids() if ids else model
+    model = model.on_ids() if ids else model
+    model = model if start_token is None else model.with_start(start_token)
+    return model.reading_special() if allow_special else model

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import FileOption, Flag, Json, TextArgument, read_text
+from foretell.cli.arguments import AllowSpecial, FileOption, Json, TextArgument, read_text
 from foretell.cli.terminal import note, print_json, results
 
 
@@ -16,7 +16,7 @@ def tokenize(
     /,
     *,
     file: FileOption = None,
-    allow_special: Annotated[bool, Flag, Parameter(help="Read names like <|endoftext|> as special tokens.")] = False,
+    allow_special: AllowSpecial = False,
     json: Json = False,
 ) -> None:
     """The tokens that a model reads for a text.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import DataArgument, Json, Whole, describe_data, text_source
+from foretell.cli.arguments import DataArgument, Json, Special, Whole, describe_data, text_source
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import OutputError
 
@@ -23,6 +23,10 @@ def train(
         Parameter(help="How bpe cuts text into words first; default: qwen2.", show_default=False),
     ] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.", show_default=False)] = None,
+    special: Special = None,
+    start_token: Annotated[
+        str | None, Parameter(help="Put this special token before every text.", show_default=False)
+    ] = None,
     out: Annotated[Path, Parameter(help="The folder for tokenizer.json.")],
     json: Json = False,
 ) -> None:
@@ -37,10 +41,9 @@ def train(
     target = out / "tokenizer.json"
     if target.exists():
         raise OutputError(f"{target} exists; give another --out")
-    source = text_source(data, text_field)
-    everything = DataConfig(validation_fraction=0.0)
-    config = TokenizerConfig(kind=kind, vocab_size=vocab_size, split=split)
-    tokenizer = make_tokenizer(source, config, everything)
+    everything = DataConfig(text_field=text_field, validation_fraction=0.0, special=tuple(special or ()))
+    config = TokenizerConfig(kind=kind, vocab_size=vocab_size, split=split, start_token=start_token)
+    tokenizer = make_tokenizer(text_source(data, everything), config, everything)
     try:
         out.mkdir(parents=True, exist_ok=True)
         tokenizer.save(target)

@@ -16,6 +16,7 @@ from foretell.cli.arguments import (
     Dtype,
     Flag,
     Json,
+    Special,
     Whole,
     describe_data,
     parse_settings,
@@ -49,6 +50,16 @@ def train(
     ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
     kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
+    start_token: Annotated[
+        str | None, Parameter(help="Put this special token before every text; it may be the end token.")
+    ] = None,
+    special: Special = None,
+    rows: Annotated[bool, Parameter(negative="", help="Each line or record is a row by itself, never joined.")] = False,
+    prompt_field: Annotated[str | None, Parameter(help="Rows of two parts: the field with the prompt.")] = None,
+    answer_field: Annotated[str | None, Parameter(help="And the field with the answer.")] = None,
+    loss_on: Annotated[
+        Literal["all", "answer"] | None, Parameter(help="What is learned; default: the answer where there is one.")
+    ] = None,
     seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.")] = None,
     checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.")] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
@@ -97,6 +108,7 @@ def train(
         return show_config()
     if show_batch is not None:
         others = (data, size, minutes, steps, config, start, tokenizer, kind, seed, checkpoint_every, text_field)
+        others += (start_token, special, rows or None, prompt_field, answer_field, loss_on)
         check_alone(*others, strict or None, sample_prompt, report, settings, resume == "auto" or None)
         from foretell.cli.batch_display import show_step
 
@@ -108,6 +120,7 @@ def train(
     out = out or default_out(data, resume == "auto")
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
+    from foretell.config import DataConfig, make_section
     from foretell.finding import find_tokenizer
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.request import Request
@@ -117,12 +130,14 @@ def train(
     from foretell.start import load_start
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
-    options |= {"tokenizer.kind": kind, "data.text_field": text_field}
+    options |= {"tokenizer.kind": kind, "tokenizer.start_token": start_token, "data.text_field": text_field}
+    options |= {"data.special": tuple(special) if special else None, "data.rows": rows or None}
+    options |= {"data.prompt_field": prompt_field, "data.answer_field": answer_field, "data.loss_on": loss_on}
     options |= {"training.sample_prompts": tuple(sample_prompt) if sample_prompt else None}
     overrides = merge(config, settings or [], options)
     store = token_store(data)
     request = Request(
-        text_source(data, overrides.get("data", {}).get("text_field"), strict),
+        text_source(data, make_section(DataConfig, overrides.get("data", {}), "data"), strict),
         described=[describe_data(data)] if data or not is_resumed else [],
         out=out,
         size=size,
@@ -215,18 +230,23 @@ def finish(session: Session[TextTask]) -> None:
     best = run.best()
     loss = best.training()["validation_loss"]
     if loss is not None:
-        console.print(
-            f"best        step {best.step:,}: validation loss {loss:.3f}, {task.bits_per_byte(loss):.3f} bits per byte"
-        )
+        console.print(f"best        step {best.step:,}: validation loss {task.data.describe_loss(loss)}")
     files = "metrics.jsonl, samples/, loss.png" if (run.directory / "loss.png").exists() else "metrics.jsonl, samples/"
     missing = "" if "png" in files or has_matplotlib() else " (for loss.png: pip install 'foretell[plot]')"
     console.print(f"run         {run.directory}: checkpoints/, {files}{missing}")
-    console.print(f'try         {command_name()} generate {shlex.quote(str(run.directory))} "{run_prompt(task)}"')
+    special = " --allow-special" if task.config.data.special else ""
+    prompt = shlex.quote(run_prompt(task)) if task.config.data.rows else f'"{run_prompt(task)}"'
+    console.print(f"try         {command_name()} generate {shlex.quote(str(run.directory))} {prompt}{special}")
 
 
 def run_prompt(task: TextTask) -> str:
-    """Up to three words of the text's beginning, as they are in the text: without anything between them but a space."""
-    stream = task.loader.stream
+    """Up to three words of the text's beginning, as they are in the text: without anything between them but a space.
+
+    Of rows, the prompt of the first.
+    """
+    if task.config.data.rows:
+        return task.text.tokenizer.decode(task.data.beginning()[len(task.text.tokenizer.start_ids) :])
+    stream = task.text.store.split("train")
     beginning = task.text.tokenizer.decode(stream.read(0, min(PROMPT_TOKENS, len(stream))))
     words = WORDS.findall(beginning.rpartition(" ")[0] or beginning)  # the last word may be cut
     return max(words, key=lambda found: len(found.split()), default="The")

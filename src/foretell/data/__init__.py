@@ -10,6 +10,7 @@
     shards         read token stores: ids on disk, checked before they are used
     shard_writer   write token stores
     loader         the batch of a step, as a function of (seed, step)
+    row_stream     rows of their own: padded, never joined; their order in training
     batch          Batch: ids, targets, loss weights, positions, document ids
 
 Nothing is imported here, so that reading a file does not cost the import of torch.

@@ -51,12 +51,17 @@ class Batch:
         return Batch(change(self.ids), change(self.targets), change(self.loss_weights), *optional)
 
 
-def make_batch(tokens: np.ndarray, lengths: list[int] | None = None) -> Batch:
-    """A batch of tokens (B, T+1), each predicting the next. Row b has lengths[b] tokens, the rest is padding."""
+def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: np.ndarray | None = None) -> Batch:
+    """A batch of tokens (B, T+1), each predicting the next. Row b has lengths[b] tokens, the rest is padding.
+
+    loss_mask (B, T+1): 1 for tokens that count in the loss as targets, 0 for others; None: all do.
+    """
     tensor = torch.from_numpy(np.ascontiguousarray(tokens, dtype=np.int64))
     loss_weights = torch.ones(tensor[:, 1:].shape)
     if lengths is not None:
         loss_weights = (torch.arange(loss_weights.shape[1]) + 1 < torch.tensor(lengths)[:, None]).float()
+    if loss_mask is not None:
+        loss_weights = loss_weights * torch.from_numpy(loss_mask[:, 1:])
     return Batch(tensor[:, :-1], tensor[:, 1:], loss_weights)
 
 

@@ -85,6 +85,25 @@ class TextDocument(Document):
 
 
 @dataclass(frozen=True)
+class AnsweredDocument(Document):
+    """A prompt and its answer in memory; its text is one after the other, and it is never cut."""
+
+    prompt: str
+    answer: str
+
+    def pieces(self) -> Iterator[str]:
+        yield self.prompt
+        yield self.answer
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.prompt or self.answer)
+
+    def cut(self, fraction: float) -> tuple[Document, Document]:
+        raise NotImplementedError("prompts and answers are held out as a whole")
+
+
+@dataclass(frozen=True)
 class FileDocument(Document):
     """The bytes `start` to `end` of a UTF-8 file as one text, CRLF read as LF, without the text in memory.
 

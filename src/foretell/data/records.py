@@ -6,7 +6,8 @@ import codecs
 import csv
 import json
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 from foretell.errors import DataError, did_you_mean
 
@@ -28,22 +29,61 @@ class LineFile(Protocol):
 Note = Callable[[str, str], None]  # takes what was done to the input, and where
 
 
+Texts = tuple[str, ...]  # of one record, a text for each field asked for
+
+
+class RecordField(NamedTuple):
+    """A field, and the option that names it. None: `text`, or the only column."""
+
+    name: str | None
+    option: str
+
+    def __str__(self) -> str:
+        return self.name or "text"
+
+
+@dataclass(frozen=True)
+class RecordFields:
+    """What is read of each record: the field `text`, or the only column, or the fields named.
+
+    text: another name for that field. answer: a second field, and `text` is then that of the prompt. by_line: each
+    line of a file without fields is a record.
+    """
+
+    text: str | None = None
+    answer: str | None = None
+    by_line: bool = False
+
+    def each(self) -> tuple[RecordField, ...]:
+        """The fields, one for each text of a record."""
+        if self.answer is None:
+            return (RecordField(self.text, "--text-field"),)
+        return RecordField(self.text, "--prompt-field"), RecordField(self.answer, "--answer-field")
+
+
 def iter_records(
-    file: LineFile, name: str, suffix: str, text_field: str | None, note: Note
-) -> Iterator[tuple[str, str]]:
-    """(where, text) of every record, empty ones included; a file of another suffix is one record.
+    file: LineFile, name: str, suffix: str, fields: RecordFields, note: Note
+) -> Iterator[tuple[str, Texts]]:
+    """(where, texts) of every record, empty ones included; a file of another suffix is one record, or one per line.
 
     Raises DataError, with the line, for a file that is not UTF-8 or whose records cannot be read.
     """
     lines = iter_lines(file, name, note)
     if suffix == ".jsonl":
-        yield from _iter_json_lines(lines, name, text_field)
+        yield from _iter_json_lines(lines, name, fields.each())
     elif suffix == ".json":
-        yield from _iter_json_list("".join(lines), name, text_field)
+        yield from _iter_json_list("".join(lines), name, fields.each())
     elif suffix in (".csv", ".tsv"):
-        yield from _iter_table(lines, name, text_field, "," if suffix == ".csv" else "\t", note)
+        yield from _iter_table(lines, name, fields.each(), "," if suffix == ".csv" else "\t", note)
+    elif fields.answer is not None:
+        raise DataError(
+            f"{name}: has no fields {fields.text!r} and {fields.answer!r}; give .jsonl, .json, .csv or .tsv"
+        )
+    elif fields.by_line:
+        for line_number, line in enumerate(lines, start=1):
+            yield f"{name}, line {line_number}", (line.removesuffix("\n").removesuffix("\r"),)
     else:
-        yield name, "".join(lines)
+        yield name, ("".join(lines),)
 
 
 # --- lines -----------------------------------------------------------------------------------------------------------
@@ -87,13 +127,16 @@ def _not_text(where: str, content: bytes, index: int, offset: int, advice: str) 
 # --- JSON ------------------------------------------------------------------------------------------------------------
 
 
-def _iter_json_lines(lines: Iterator[str], name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
+def _iter_json_lines(lines: Iterator[str], name: str, fields: Sequence[RecordField]) -> Iterator[tuple[str, Texts]]:
     for line_number, line in enumerate(lines, start=1):
         where = f"{name}, line {line_number}"
-        yield where, _text_of(parse_json(line.rstrip(), where), where, text_field) if line.strip() else ""
+        yield (
+            where,
+            _texts_of(parse_json(line.rstrip(), where), where, fields) if line.strip() else ("",) * len(fields),
+        )
 
 
-def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator[tuple[str, str]]:
+def _iter_json_list(content: str, name: str, fields: Sequence[RecordField]) -> Iterator[tuple[str, Texts]]:
     if not content.strip():
         return
     values = parse_json(content, name)
@@ -101,7 +144,7 @@ def _iter_json_list(content: str, name: str, text_field: str | None) -> Iterator
         raise DataError(f"{name}: not a list of strings or objects; name a file with one object per line .jsonl")
     for item_number, value in enumerate(values, start=1):
         where = f"{name}, item {item_number}"
-        yield where, _text_of(value, where, text_field)
+        yield where, _texts_of(value, where, fields)
 
 
 def parse_json(content: str, where: str) -> Any:
@@ -116,48 +159,54 @@ def parse_json(content: str, where: str) -> Any:
         raise DataError(f"{where}: JSON that cannot be read ({reason}); repair or remove it") from None
 
 
-def _text_of(value: Any, where: str, text_field: str | None) -> str:
-    if isinstance(value, str):
-        return value
+def _texts_of(value: Any, where: str, fields: Sequence[RecordField]) -> Texts:
+    if isinstance(value, str) and len(fields) == 1:
+        return (value,)
     if not isinstance(value, dict):
-        raise DataError(f"{where}: {_kind(value)}; write a string, or an object with the field 'text'")
-    field = text_field or "text"
-    if field not in value:
+        written = "an object with the fields" if len(fields) > 1 else "a string, or an object with the field"
+        names = " and ".join(repr(str(field)) for field in fields)
+        raise DataError(f"{where}: {_kind(value)}; write {written} {names}")
+    return tuple(_text_of(value, where, field) for field in fields)
+
+
+def _text_of(value: dict[str, Any], where: str, field: RecordField) -> str:
+    name = str(field)
+    if name not in value:
         raise DataError(f"{where}: {_no_such('field', field, list(value))}")
-    if not isinstance(value[field], str):
-        raise DataError(f"{where}: field {field!r} is {_kind(value[field])}; it must be a string")
-    return value[field]
+    if not isinstance(value[name], str):
+        raise DataError(f"{where}: field {name!r} is {_kind(value[name])}; it must be a string")
+    return value[name]
 
 
 def _kind(value: Any) -> str:
-    names = {type(None): "null", bool: "true or false", list: "a list", dict: "an object"}
+    names = {str: "a string", type(None): "null", bool: "true or false", list: "a list", dict: "an object"}
     return names.get(type(value), "a number")
 
 
-def _no_such(kind: str, wanted: str, known: list[str]) -> str:
+def _no_such(kind: str, wanted: RecordField, known: list[str]) -> str:
     shown = ", ".join(repr(name if len(name) <= 40 else name[:39] + "…") for name in known[:8]) or "none"
     more = f" and {len(known) - 8} more" if len(known) > 8 else ""
-    advice = f"{did_you_mean(wanted, known)}; name the right one with --text-field"
-    return f"no {kind} {wanted!r} among the {kind}s {shown}{more}{advice}"
+    advice = f"{did_you_mean(str(wanted), known)}; name the right one with {wanted.option}"
+    return f"no {kind} {str(wanted)!r} among the {kind}s {shown}{more}{advice}"
 
 
 # --- tables ----------------------------------------------------------------------------------------------------------
 
 
 def _iter_table(
-    lines: Iterator[str], name: str, text_field: str | None, delimiter: str, note: Note
-) -> Iterator[tuple[str, str]]:
-    """The text column of every row; a row is located by the line on which it starts."""
+    lines: Iterator[str], name: str, fields: Sequence[RecordField], delimiter: str, note: Note
+) -> Iterator[tuple[str, Texts]]:
+    """The columns asked for of every row; a row is located by the line on which it starts."""
     rows = csv_rows(lines, delimiter)
     header = next_row(rows, name)
     if header is None:
         return
-    column = _text_column(header, name, text_field, note)
+    columns = [_column(header, name, field, note) for field in fields]
     line_number = rows.line_num + 1
     while (row := next_row(rows, name)) is not None:
         where = f"{name}, line {line_number}"
         check_cells(row, header, where)
-        yield where, row[column] if row else ""
+        yield where, tuple(row[column] if row else "" for column in columns)
         line_number = rows.line_num + 1
 
 
@@ -186,13 +235,13 @@ def next_row(rows: Any, name: str) -> list[str] | None:
         ) from None
 
 
-def _text_column(header: list[str], name: str, text_field: str | None, note: Note) -> int:
-    wanted = text_field or "text"
+def _column(header: list[str], name: str, field: RecordField, note: Note) -> int:
+    wanted = str(field)
     if header.count(wanted) > 1:
         raise DataError(f"{name}, line 1: {header.count(wanted)} columns are called {wanted!r}; rename all but one")
     if wanted in header:
         return header.index(wanted)
-    if len(header) == 1 and text_field is None:
+    if len(header) == 1 and field.name is None:
         note(f"no column 'text', so the only one is read, {header[0][:40]!r} (line 1 names columns)", name)
         return 0
-    raise DataError(f"{name}, line 1: {_no_such('column', wanted, header)}")
+    raise DataError(f"{name}, line 1: {_no_such('column', field, header)}")

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from foretell.data.compressed import COMPRESSIONS, DecompressedLines, open_compressed
-from foretell.data.documents import Document, FileDocument, TextDocument, has_crlf, is_clean
-from foretell.data.records import RECORD_LINES, RECORD_SUFFIXES, iter_lines, iter_records
+from foretell.data.documents import AnsweredDocument, Document, FileDocument, TextDocument, has_crlf, is_clean
+from foretell.data.records import RECORD_LINES, RECORD_SUFFIXES, RecordFields, Texts, iter_lines, iter_records
 from foretell.errors import DataError, UsageError, did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -32,6 +32,7 @@ CODE_SUFFIXES = (
 FOLDER_SUFFIXES = frozenset((*PROSE_SUFFIXES, *RECORD_SUFFIXES, *CODE_SUFFIXES))
 
 MOST_NAMED = 8  # files that are left out, each with its error
+EVERY_TEXT = RecordFields()  # the field `text` of records, and files without fields as a whole
 LARGE = 2**24  # bytes; larger text files are read in pieces
 STANDARD_INPUT = "standard input"
 REACHED_BEFORE = "reached before, skipped"
@@ -55,20 +56,28 @@ def read_documents(
     UTF-8 or malformed, with the line. Missing paths and folders without text files are reported by the call itself,
     before the first document is requested.
     """
-    return DocumentReader(paths, text_field=text_field, strict=strict).read()
+    return DocumentReader(paths, RecordFields(text_field), strict=strict).read()
 
 
 class DocumentReader:
     """`read_documents` for texts that are read several times: what an earlier reading logged is not logged again.
 
+    With an answer in `fields`, every record becomes an `AnsweredDocument`, `separator` at the end of its prompt.
     Standard input can be read only once.
     """
 
-    def __init__(self, paths: Sequence[str | Path], *, text_field: str | None = None, strict: bool = False):
+    def __init__(
+        self,
+        paths: Sequence[str | Path],
+        fields: RecordFields = EVERY_TEXT,
+        *,
+        separator: str = "",
+        strict: bool = False,
+    ):
         if isinstance(paths, str | Path) or not paths or not all(str(path) for path in paths):
             raise UsageError(f"paths {paths!r}: give a list of at least one file, folder or '-' for standard input")
         self.paths = list(paths)
-        self.text_field = text_field
+        self.fields, self.separator = fields, separator
         self.strict = strict
         self._logged: set[str] = set()
 
@@ -87,7 +96,7 @@ class DocumentReader:
             for source in inputs:
                 if source.in_folder and not self.strict and not self._can_be_read(source, notes):
                     continue
-                for document in _iter_documents_of(source, self.text_field, notes):
+                for document in self._iter_documents_of(source, notes):
                     any_text = True
                     yield document
         finally:
@@ -97,10 +106,27 @@ class DocumentReader:
         if not any_text:
             raise DataError(f"{inputs[0]}: holds no text, and neither does any other file; give files with text")
 
+    def _iter_documents_of(self, source: _InputFile, notes: _ReadingNotes) -> Iterator[Document]:
+        if not self.fields.by_line and source.path is not None and _is_large(source, source.path):
+            yield _large_document(source, source.path, notes)
+            return
+        any_text = False
+        with _opened(source) as file:
+            for where, texts in iter_records(file, str(source), source.suffix, self.fields, notes.add):
+                if any(text.strip() for text in texts):
+                    any_text = True
+                    yield _make_document(where, texts, self.separator, notes)
+                elif source.suffix in RECORD_SUFFIXES or self.fields.by_line:
+                    notes.add("empty document skipped", where)
+        if not any_text and source.in_folder:
+            notes.add("file without text skipped", str(source))
+        elif not any_text:
+            raise DataError(f"{source}: {NO_TEXT}")
+
     def _can_be_read(self, source: _InputFile, notes: _ReadingNotes) -> bool:
         """Read a file once, so that one that cannot be read is left out as a whole; the error is noted."""
         try:
-            for _ in _iter_documents_of(source, self.text_field, _ReadingNotes()):
+            for _ in self._iter_documents_of(source, _ReadingNotes()):
                 pass
         except DataError as error:
             notes.left_out.append(error)
@@ -275,22 +301,14 @@ def _opened(source: _InputFile) -> Iterator[BinaryIO | DecompressedLines]:
                 yield file
 
 
-def _iter_documents_of(source: _InputFile, text_field: str | None, notes: _ReadingNotes) -> Iterator[Document]:
-    if source.path is not None and _is_large(source, source.path):
-        yield _large_document(source, source.path, notes)
-        return
-    any_text = False
-    with _opened(source) as file:
-        for where, text in iter_records(file, str(source), source.suffix, text_field, notes.add):
-            if text.strip():
-                any_text = True
-                yield TextDocument(where, _with_newlines(_encodable(text, where), where, notes))
-            elif source.suffix in RECORD_SUFFIXES:
-                notes.add("empty document skipped", where)
-    if not any_text and source.in_folder:
-        notes.add("file without text skipped", str(source))
-    elif not any_text:
-        raise DataError(f"{source}: {NO_TEXT}")
+def _make_document(where: str, texts: Texts, separator: str, notes: _ReadingNotes) -> Document:
+    clean = [_with_newlines(_encodable(text, where), where, notes) for text in texts]
+    if len(clean) == 1:
+        return TextDocument(where, clean[0])
+    for what, text in zip(("prompt", "answer"), clean, strict=True):
+        if not text.strip():
+            raise DataError(f"{where}: the {what} is empty; fill it in, or remove this record")
+    return AnsweredDocument(where, clean[0] + separator, clean[1])
 
 
 def _encodable(text: str, where: str) -> str:

@@ -30,9 +30,23 @@ def split_documents(
 
     Raises UsageError for a fraction that is neither 0 nor between 0.000001 and 0.5.
     """
-    if fraction != 0 and not SMALLEST_FRACTION <= fraction <= LARGEST_FRACTION:
-        raise UsageError(f"validation fraction {fraction}: give 0, or a number from {SMALLEST_FRACTION:f} to 0.5")
+    _check_fraction(fraction)
     return _split(iter(documents), fraction, seed)
+
+
+def split_rows(documents: Iterable[Document], fraction: float = 0.1, seed: int = 0) -> Iterator[tuple[Part, Document]]:
+    """Like `split_documents`, but no document is cut: of fewer than 20, nothing is held out."""
+    _check_fraction(fraction)
+    iterator = iter(documents)
+    first = list(islice(iterator, FEW_DOCUMENTS))
+    return _split(chain(first, iterator), fraction if len(first) == FEW_DOCUMENTS else 0, seed)
+
+
+def describe_row_split(rows: int, fraction: float = 0.1, seed: int = 0) -> str:
+    """The rule of `split_rows` for this number of rows, in one line."""
+    if fraction != 0 and rows < FEW_DOCUMENTS:
+        return f"nothing is held out for validation of fewer than {FEW_DOCUMENTS} rows"
+    return describe_split(rows, fraction, seed).replace("document", "row")
 
 
 def describe_split(documents: int, fraction: float = 0.1, seed: int = 0) -> str:
@@ -42,6 +56,11 @@ def describe_split(documents: int, fraction: float = 0.1, seed: int = 0) -> str:
     if documents < FEW_DOCUMENTS:
         return f"validation is the last {fraction:.3g} of each document (fewer than {FEW_DOCUMENTS} documents)"
     return f"validation is one whole document in every {_group_size(fraction)}, chosen by seed {seed}"
+
+
+def _check_fraction(fraction: float) -> None:
+    if fraction != 0 and not SMALLEST_FRACTION <= fraction <= LARGEST_FRACTION:
+        raise UsageError(f"validation fraction {fraction}: give 0, or a number from {SMALLEST_FRACTION:f} to 0.5")
 
 
 def _split(documents: Iterator[Document], fraction: float, seed: int) -> Iterator[tuple[Part, Document]]:

@@ -10,14 +10,17 @@ from typing import Any
 import torch
 
 from foretell.config import Config, make_section
+from foretell.data.row_stream import RowStream
+from foretell.data.shards import TokenStore
 from foretell.device import choose_device, choose_training_dtype
 from foretell.files import sync
 from foretell.language_model import load_model
 from foretell.model.init import make_decoder, weight_shapes
 from foretell.pretraining.request import Request, how_to_extend
-from foretell.pretraining.resolve import Facts, check_size_fits, measure_speed, resolve
+from foretell.pretraining.resolve import Facts, RowFacts, check_size_fits, measure_speed, resolve
 from foretell.pretraining.task import ContinuedTextTask, TextTask, describe_training
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
+from foretell.pretraining.training_data import check_store
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
 from foretell.runs.run import Run, is_run, is_unfinished
@@ -70,6 +73,7 @@ def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
     """The tokens of the request: an existing store, or one made now inside the run."""
     if request.tokens is not None:
         text = open_tokens(request.tokens, request.given_tokenizer)
+        check_store(text.store, request.data_config())
         shutil.copytree(request.tokens, run.tokens, dirs_exist_ok=True)
         for path in run.tokens.iterdir():
             sync(path)
@@ -85,6 +89,7 @@ def resolve_task(request: Request, text: TokenizedText, run: Run, device: torch.
         train_tokens=len(text.store.split("train")),
         memory=device_memory(device),
         measure_speed=partial(measure_speed, device=device, dtype=dtype),
+        rows=row_facts(text.store) if request.data_config().rows else None,
     )
     config, reasons, size = resolve(request, facts)
     check_disk_fits(weight_shapes(config.model), config.training, run.directory)
@@ -95,6 +100,12 @@ def resolve_task(request: Request, text: TokenizedText, run: Run, device: torch.
     if request.start is not None:
         about["from"] = request.start.record()
     return first_task(config, text, request.start, about)
+
+
+def row_facts(store: TokenStore) -> RowFacts:
+    """What the index of a store of rows says about them."""
+    longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
+    return RowFacts(store.splits["train"].documents, longest, str(store.extra["rows"].get("longest", store.directory)))
 
 
 def first_task(config: Config, text: TokenizedText, start: Start | None, about: dict[str, Any]) -> TextTask:

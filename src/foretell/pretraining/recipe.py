@@ -40,33 +40,37 @@ DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
 
 
 def training_defaults(
-    size: str, config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({})
+    size: str,
+    config: ModelConfig,
+    steps: int,
+    chosen: Mapping[str, Any] = MappingProxyType({}),
+    row: int | None = None,
 ) -> dict[str, Any]:
-    """The settings for a new model; some depend on what the user set, `chosen`."""
+    """The settings for a new model, on rows of `row` tokens (None: the context); some depend on `chosen` ones."""
     optimizer = chosen.get("optimizer", "muon" if size in MUON else "adamw")
     recipe = (MUON if optimizer == "muon" else ADAMW).get(size, LARGE)
     return {
         "optimizer": optimizer,
         "learning_rate": recipe.learning_rate,
         **({} if "schedule" in chosen else SCHEDULES.get(optimizer, {})),
-        **paced(recipe, config, steps),
+        **paced(recipe, row or config.context_length, steps),
     }
 
 
 def continued_defaults(
-    config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({})
+    config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({}), row: int | None = None
 ) -> dict[str, Any]:
     """The settings for a trained model that continues: AdamW, with which most public models were trained."""
-    defaults = training_defaults(nearest_size(config), config, steps, {"optimizer": "adamw", **chosen})
+    defaults = training_defaults(nearest_size(config), config, steps, {"optimizer": "adamw", **chosen}, row)
     return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
 
 
-def paced(recipe: Recipe, config: ModelConfig, steps: int) -> dict[str, Any]:
-    """Rows per step, and the number of steps between actions."""
+def paced(recipe: Recipe, row: int, steps: int) -> dict[str, Any]:
+    """Rows of `row` tokens per step, and the number of steps between actions."""
     tokens_per_step = recipe.tokens_per_step
     return {
         "steps": steps,
-        "batch_size": max(1, tokens_per_step // config.context_length),
+        "batch_size": max(1, tokens_per_step // row),
         "warmup_steps": min(100, max(1, steps // 10)),
         # a tenth of the training's arithmetic at most: a forward pass costs a third of a step, and ten are made
         "evaluation_tokens": min(65_536, max(8_192, steps * tokens_per_step // 32)),

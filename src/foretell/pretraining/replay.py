@@ -9,10 +9,10 @@ import torch
 
 from foretell.config import Config, make_section
 from foretell.data.batch import Batch
-from foretell.data.loader import Loader
 from foretell.errors import UsageError
 from foretell.language_model import LanguageModel
-from foretell.pretraining.tokens import make_loader, open_tokens
+from foretell.pretraining.tokens import open_tokens
+from foretell.pretraining.training_data import TrainingData, make_training_data
 from foretell.runs.run import RUN, Run
 from foretell.training.objective import Objective
 
@@ -70,29 +70,31 @@ def replay(run: Run, step: int, model: LanguageModel) -> Replay:
     if not 1 <= step <= config.training.steps:
         raise UsageError(f"{run.directory} has steps 1 to {config.training.steps:,}, not {step:,}")
     text = open_tokens(run.tokens, model.tokenizer)
-    loader = make_loader(text, config)
-    batch = loader.batch(step - 1)  # counted from 0 there
+    data = make_training_data(text, config)
+    batch = data.batch(step - 1)  # counted from 0 there
     objective = Objective(model.decoder).eval()
     parts = [batch.rows(row, row + 1) for row in range(len(batch.ids))]  # one row at a time needs the least memory
     losses = torch.cat([objective.token_losses(part.to(model.device)).cpu() for part in parts])  # (B, T)
-    rows = [make_row(loader, batch, losses, (step - 1) * loader.batch_size + row, model) for row in range(len(losses))]
+    rows = [make_row(data, batch, losses, (step - 1) * data.batch_size + row, model) for row in range(len(losses))]
     logged = {line["step"]: line.get("loss") for line in run.metrics()}
     mean = float((losses * batch.loss_weights).sum()) / max(batch.count, 1.0)
     return Replay(step, mean, logged.get(step), rows)
 
 
-def make_row(loader: Loader, batch: Batch, losses: torch.Tensor, window: int, model: LanguageModel) -> ReplayedRow:
-    """One row of a batch: its T + 1 tokens; the first is not a target, and others may have no loss."""
-    row = window % loader.batch_size
-    ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])]
+def make_row(data: TrainingData, batch: Batch, losses: torch.Tensor, index: int, model: LanguageModel) -> ReplayedRow:
+    """One row of a batch without its padding; the first token is not a target, and others may have no loss."""
+    row, extent = index % data.batch_size, data.extent(index)
+    ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])][: extent.tokens]
     counted = [False, *(batch.loss_weights[row] > 0).tolist()]
     row_losses = [0.0, *losses[row].tolist()]
-    documents = documents_of(batch, row)
+    documents = documents_of(batch, row)[: len(ids)]
     tokens = [
         ReplayedToken(token, model.tokenizer.decode([token]), loss if is_counted else None, document)
-        for token, loss, is_counted, document in zip(ids, row_losses, counted, documents, strict=True)
+        for token, loss, is_counted, document in zip(
+            ids, row_losses, counted, documents, strict=False
+        )  # without the padding
     ]
-    return ReplayedRow(loader.window_start(window), tokens)
+    return ReplayedRow(extent.start, tokens)
 
 
 def documents_of(batch: Batch, row: int) -> list[int | None]:

@@ -84,7 +84,7 @@ class Request:
             return
         if self.size is not None:
             raise ConfigError("--from takes the size of its model; leave out --size")
-        if self.tokenizer is not None or self.section("tokenizer"):
+        if self.tokenizer is not None or self.tokenizer_settings:
             raise ConfigError(
                 "--from takes the tokenizer of its model; leave out --tokenizer, --kind and their settings"
             )
@@ -96,7 +96,7 @@ class Request:
 
     def _check_tokenizer(self) -> None:
         """Refuse settings of a tokenizer, or of its data, where they are given already."""
-        if self.tokenizer is not None and self.section("tokenizer"):
+        if self.tokenizer is not None and self.tokenizer_settings:
             raise ConfigError("a tokenizer is given, so there is none to make; leave out tokenizer settings (--kind)")
         if self.tokens is not None and (self.section("tokenizer") or "validation_fraction" in self.section("data")):
             raise ConfigError(
@@ -104,9 +104,19 @@ class Request:
             )
 
     @property
+    def tokenizer_settings(self) -> list[str]:
+        """What the user set about making a tokenizer; a start token can be chosen for any."""
+        return [key for key in self.section("tokenizer") if key != "start_token"]
+
+    @property
     def given_tokenizer(self) -> Tokenizer | None:
         """The tokenizer to use, None if one is to be made."""
-        return self.tokenizer if self.start is None else self.start.tokenizer
+        return self.tokenizer_with(self.tokenizer_config().start_token)
+
+    def tokenizer_with(self, start_token: str | None) -> Tokenizer | None:
+        """The tokenizer given, with a start token chosen for it; None if none is given."""
+        tokenizer = self.tokenizer if self.start is None else self.start.tokenizer
+        return tokenizer if tokenizer is None or start_token is None else tokenizer.with_start(start_token)
 
     @property
     def given_size(self) -> str | None:
@@ -172,7 +182,7 @@ class Request:
         self.check_exportable(config.model)
         if self.described not in ([], record["data"]):
             raise ConfigError(self._changed("data", ", ".join(record["data"]), ", ".join(self.described)))
-        given, start = self.given_tokenizer, record.get("from")
+        given, start = self.tokenizer_with(config.tokenizer.start_token), record.get("from")
         if given is not None and given.fingerprint != tokenizer.fingerprint:
             raise ConfigError(self._changed("tokenizer", tokenizer.fingerprint, given.fingerprint))
         if self.start is not None and (start is None or start["weights_sha256"] != self.start.digest):

@@ -14,6 +14,7 @@ import torch
 from foretell.config import Config, ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.data.loader import check_enough_tokens
+from foretell.errors import DataError
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import make_decoder, weight_shapes
 from foretell.model.presets import SIZES, preset_config
@@ -33,6 +34,15 @@ PROBED_EPOCHS = 5.0  # decides the dropout of a shape whose speed is measured
 
 
 @dataclass(frozen=True)
+class RowFacts:
+    """Rows of the training text that are not joined: how many, and the tokens and the source of the longest."""
+
+    count: int
+    longest: int
+    longest_source: str
+
+
+@dataclass(frozen=True)
 class Facts:
     """What is known about the text and the machine. `measure_speed` returns training tokens per second of a shape."""
 
@@ -40,6 +50,7 @@ class Facts:
     train_tokens: int
     memory: DeviceMemory
     measure_speed: Callable[[ModelConfig, TrainingConfig], float]
+    rows: RowFacts | None = None
 
 
 class Resolved(NamedTuple):
@@ -53,7 +64,8 @@ class Resolved(NamedTuple):
 def resolve(request: Request, facts: Facts) -> Resolved:
     """Fill in what the user left open. A model or batch that does not fit the memory is a `ConfigError`."""
     smallest = request.model_config(request.size or "toy", facts.vocab_size)
-    check_enough_tokens(facts.train_tokens, smallest.context_length)
+    if facts.rows is None:
+        check_enough_tokens(facts.train_tokens, window_length(request, facts, smallest))
     reasons: list[str] = []
     size = request.given_size
     if size is None:
@@ -64,8 +76,58 @@ def resolve(request: Request, facts: Facts) -> Resolved:
         steps, reason = resolve_steps(request, facts, size)
         reasons.append(reason)
     config = resolve_config(request, facts, size, steps)
-    check_fits(config.model, config.training, facts.memory)
+    if facts.rows is not None:
+        check_row_fits(facts.rows, config.model.context_length)
+    elif config.window_length < config.model.context_length:
+        reasons.append(describe_window(config, facts.train_tokens))
+    check_fits(config.model, longest_row(request, facts, config.model), config.training, facts.memory)
     return Resolved(config, reasons, size)
+
+
+def window_length(request: Request, facts: Facts, model: ModelConfig) -> int:
+    """Tokens per row of a text: the context, the number asked for, or the whole of a shorter text that follows others.
+
+    A new model is not given a context that it could never learn to use; a trained one has its context.
+    """
+    asked = request.data_config().window_length
+    if asked is None and request.start is not None and facts.train_tokens <= model.context_length:
+        return max(1, facts.train_tokens - 1)
+    return model.context_length if asked is None else asked
+
+
+def mean_row(request: Request, facts: Facts, model: ModelConfig) -> int:
+    """Tokens per row of training, on average."""
+    if facts.rows is None:
+        return window_length(request, facts, model)
+    return max(1, round(facts.train_tokens / facts.rows.count) - 1)
+
+
+def longest_row(request: Request, facts: Facts, model: ModelConfig) -> int:
+    """Tokens of the longest row of training."""
+    return window_length(request, facts, model) if facts.rows is None else facts.rows.longest - 1
+
+
+def most_rows(facts: Facts, row: int) -> int | None:
+    """Rows of a step beyond which they would repeat; None where that is not a concern."""
+    if facts.rows is not None:
+        return facts.rows.count
+    return 1 if facts.train_tokens == row + 1 else None
+
+
+def describe_window(config: Config, train_tokens: int) -> str:
+    """The line about rows shorter than the context."""
+    window, context = config.window_length, config.model.context_length
+    whole = f", all of a text shorter than the context of {context:,}" if train_tokens == window + 1 else ""
+    return f"window      {window:,} tokens per row{whole or f' of the context of {context:,}'}"
+
+
+def check_row_fits(rows: RowFacts, context_length: int) -> None:
+    """Raise DataError if the longest row does not fit the context; the last token of a row is only a target."""
+    if rows.longest > context_length + 1:
+        raise DataError(
+            f"{rows.longest_source}: a row of {rows.longest:,} tokens, and the context is {context_length:,}; shorten "
+            f"it, or take a model with a larger context (a new one: --model.context-length {rows.longest - 1})"
+        )
 
 
 def resolve_size(request: Request, facts: Facts) -> tuple[str, str]:
@@ -80,7 +142,7 @@ def resolve_steps(request: Request, facts: Facts, size: str) -> tuple[int, str]:
     """The number of steps for the time and the text, and the reason; the speed of the size is measured."""
     model, training = probed_shape(request, facts, size)
     rate = facts.measure_speed(model, training)
-    tokens_per_step = training.batch_size * model.context_length
+    tokens_per_step = training.batch_size * mean_row(request, facts, model)
     minutes = request.minutes or DEFAULT_MINUTES
     return choose_steps(facts.train_tokens, tokens_per_step, minutes, rate, fixed_time=request.minutes is not None)
 
@@ -89,39 +151,51 @@ def resolve_config(request: Request, facts: Facts, size: str, steps: int) -> Con
     """The whole configuration, once size and steps are known."""
     model = request.model_config(size, facts.vocab_size)
     request.check_exportable(model)
-    training = training_config(request, size, model, steps)
+    row = mean_row(request, facts, model)
+    training = training_config(request, size, model, steps, row, most_rows(facts, row))
     if "dropout" not in request.section("model"):
-        epochs = steps * training.batch_size * model.context_length / facts.train_tokens
+        epochs = steps * training.batch_size * row / facts.train_tokens
         model = model.replaced(dropout=choose_dropout(epochs))
-    return Config(model=model, tokenizer=request.tokenizer_config(), data=request.data_config(), training=training)
+    data = request.data_config()
+    if facts.rows is None and (window := window_length(request, facts, model)) != model.context_length:
+        data = data.model_copy(update={"window_length": window})
+    return Config(model=model, tokenizer=request.tokenizer_config(), data=data, training=training)
 
 
-def training_config(request: Request, size: str, model: ModelConfig, steps: int) -> TrainingConfig:
-    """The recipe of the size, changed by what the user set."""
+def training_config(
+    request: Request, size: str, model: ModelConfig, steps: int, row: int | None = None, most: int | None = None
+) -> TrainingConfig:
+    """The recipe of the size for rows of `row` tokens (None: the context), changed by what the user set."""
     chosen = request.section("training")
     make_section(TrainingConfig, {**chosen, "steps": steps}, "training")  # checked before anything depends on it
     if request.start is None:
-        defaults = training_defaults(size, model, steps, chosen)
+        defaults = training_defaults(size, model, steps, chosen, row)
     else:
-        defaults = continued_defaults(model, steps, chosen)
+        defaults = continued_defaults(model, steps, chosen, row)
+    if most is not None:
+        defaults["batch_size"] = min(most, defaults["batch_size"])
     return make_section(TrainingConfig, {**defaults, **chosen, "steps": steps}, "training")
 
 
 def probed_shape(request: Request, facts: Facts, size: str) -> tuple[ModelConfig, TrainingConfig]:
-    """A size as its speed is measured, with the dropout that it will most likely have; it must fit the memory."""
+    """A size as its speed is measured, with the dropout that it will most likely have; it must fit the memory.
+
+    Its context is as long as the rows of training are on average.
+    """
     model = request.model_config(size, facts.vocab_size)
     if "dropout" not in request.section("model"):
         model = model.replaced(dropout=choose_dropout(PROBED_EPOCHS))
-    training = training_config(request, size, model, steps=1)
-    check_fits(model, training, facts.memory)
-    return model, training
+    row = mean_row(request, facts, model)
+    training = training_config(request, size, model, 1, row, most_rows(facts, row))
+    check_fits(model, longest_row(request, facts, model), training, facts.memory)
+    return model.replaced(context_length=min(row, model.context_length)), training
 
 
-def check_fits(model: ModelConfig, training: TrainingConfig, memory: DeviceMemory) -> None:
-    """Refuse a model, or a batch, that is larger than the memory."""
+def check_fits(model: ModelConfig, row: int, training: TrainingConfig, memory: DeviceMemory) -> None:
+    """Refuse a model, or a batch of rows of `row` tokens, that is larger than the memory."""
     shapes = weight_shapes(model)
     check_model_fits(shapes, training, memory)
-    check_batch_fits(model, shapes, training, memory)
+    check_batch_fits(model.replaced(context_length=row), shapes, training, memory)
 
 
 def check_size_fits(request: Request, size: str, memory: DeviceMemory) -> None:

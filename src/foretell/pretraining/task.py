@@ -11,8 +11,7 @@ import torch
 
 from foretell.config import Config, SamplingConfig
 from foretell.data.batch import Batch
-from foretell.data.loader import iter_evaluation_batches
-from foretell.data.shards import TokenStream
+from foretell.data.row_stream import RowStream
 from foretell.errors import ConfigError
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
 from foretell.generation.engine import generate
@@ -22,14 +21,18 @@ from foretell.language_model import save_model
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
-from foretell.pretraining.tokens import TokenizedText, make_loader
+from foretell.pretraining.tokens import TokenizedText
+from foretell.pretraining.training_data import make_training_data
 from foretell.session.task import Sample, Task
 from foretell.text import Tokenizer
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
 
 START_TOLERANCE = 0.3  # nats: a fresh model whose loss is further from ln V gets a warning
-PROMPT_TOKENS, SAMPLE_TOKENS = 8, 48
+SAMPLE_TOKENS = 48
+NOT_HELD_OUT = (
+    "held out    nothing: the text is too short, so there is no validation loss and the last step is the best"
+)
 SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
 
 
@@ -41,37 +44,36 @@ class TextTask(Task):
         self.decoder = self.model = decoder
         self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
         self.flops_per_token = training_flops_per_token(config.model)
-        self.loader = make_loader(text, config)
-        self.held_out = text.store.split("validation")
-        if config.training.patience is not None and len(self.held_out) < 2:
+        self.data = make_training_data(text, config)
+        if config.training.patience is not None and not self.data.held_out_tokens:
             raise ConfigError(
                 "training.patience waits for a better validation loss, and no text is held out; leave it out, or "
                 "raise data.validation_fraction"
             )
-        stream = self.held_out if len(self.held_out) else self.loader.stream
-        self.prompts = Prompts(config.training.sample_prompts, stream, text.tokenizer, config.model.context_length)
+        tokenizer = text.tokenizer.reading(config.data.special)
+        prompts, context_length = config.training.sample_prompts, config.model.context_length
+        self.prompts = Prompts(prompts, self.data.beginning(), tokenizer, context_length)
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
-        choose_kernels(self.decoder, Use(device, dtype, self.config.model.context_length, is_training=True))
+        choose_kernels(self.decoder, Use(device, dtype, self.config.window_length, is_training=True))
 
     def batch(self, step: int) -> Batch:
-        return self.loader.batch(step)
+        return self.data.batch(step)
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """The loss on windows evenly spread over the held-out text."""
-        if len(self.held_out) < 2:
+        if not self.data.held_out_tokens:
             return {}
         return {"validation_loss": self.evaluate_held_out(dtype, self.config.training.evaluation_tokens).loss}
 
     def evaluate_held_out(self, dtype: torch.dtype, max_tokens: int | None = None) -> Evaluation:
         """The loss on the held-out text, or on about `max_tokens` of it."""
-        length, rows = self.config.model.context_length, self.config.training.batch_size
-        batches = iter_evaluation_batches(self.held_out, length, rows, max_tokens, self.config.data.document_mask)
-        return evaluate(self.objective, batches, dtype)
+        return evaluate(self.objective, self.data.evaluation_batches(max_tokens), dtype)
 
     def bits_per_byte(self, loss: float) -> float:
         """A loss in nats per token of the held-out text as bits per byte."""
-        return bits_per_byte(loss, len(self.held_out), self.held_out.bytes)
+        held_out = self.text.store.split("validation")
+        return bits_per_byte(loss, len(held_out), held_out.bytes)
 
     def samples(self) -> list[Sample]:
         return self.prompts.continue_all(self.decoder)
@@ -120,32 +122,43 @@ def describe_training(config: Config, text: TokenizedText, size: str, reasons: l
         f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
         f"tokens      {len(train):,} and {len(held_out):,}, {train.bytes / max(1, len(train)):.2f} bytes each, "
         f"vocabulary {model.vocab_size:,}",
+        *([describe_rows(config, text)] if config.data.rows else []),
+        *([NOT_HELD_OUT] if len(held_out) < 2 and config.data.validation_fraction and not config.data.rows else []),
         *reasons,
         f"model       {size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
         f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
-        f"dropout     {describe_dropout(config, len(train))}",
+        f"dropout     {describe_dropout(config, text)}",
         f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} schedule, "
         f"{training.batch_size:,} rows per step",
     ]
 
 
-def describe_dropout(config: Config, train_tokens: int) -> str:
+def describe_rows(config: Config, text: TokenizedText) -> str:
+    """The rows that are not joined, and what their loss is of."""
+    train, held_out = (RowStream.open(text.store, name) for name in ("train", "validation"))
+    loss = "the answers" if config.data.loss_on == "answer" else "all tokens"
+    shortest = f"{train.lengths.min():,} to " if train.lengths.min() < train.longest else ""
+    return (
+        f"rows        {len(train):,} and {len(held_out):,}, of {shortest}{train.longest:,} tokens, "
+        f"padded, never joined; loss on {loss}"
+    )
+
+
+def describe_dropout(config: Config, text: TokenizedText) -> str:
     """The dropout rates, and how often the text is read."""
     rates, training = config.model.dropout, config.training
-    epochs = training.steps * training.batch_size * config.model.context_length / train_tokens
+    train, rows = text.store.splits["train"], training.steps * training.batch_size
+    epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens
     shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
     return f"{shown}, for a text that is read {epochs:.1f} times"
 
 
 class Prompts:
-    """Prompts that the model continues as it learns, always with the same draws; by default a stream's beginning."""
+    """Prompts that the model continues as it learns, always with the same draws; without any, `beginning`."""
 
-    def __init__(self, prompts: tuple[str, ...], stream: TokenStream, tokenizer: Tokenizer, context_length: int):
+    def __init__(self, prompts: tuple[str, ...], beginning: list[int], tokenizer: Tokenizer, context_length: int):
         self.tokenizer, self.context_length = tokenizer, context_length
-        self.prompts = [self.encode(prompt) for prompt in prompts]
-        if not prompts:
-            count = min(PROMPT_TOKENS, len(stream), max(1, context_length // 2))
-            self.prompts = [stream.read(0, count).tolist()]
+        self.prompts = [self.encode(prompt) for prompt in prompts] or [beginning]
 
     def encode(self, prompt: str) -> list[int]:
         """A prompt's ids; a prompt that leaves no room for a continuation is a `ConfigError`."""

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
-import numpy as np
-
-from foretell.config import Config, DataConfig, TokenizerConfig
+from foretell.config import DataConfig, TokenizerConfig
 from foretell.data.corpora import embedded_corpus
 from foretell.data.documents import Document
-from foretell.data.loader import Loader
+from foretell.data.records import RecordFields
+from foretell.data.row_stream import loss_split
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import SplitRecord, TokenStore
 from foretell.data.sources import DocumentReader
-from foretell.data.split import describe_split, split_documents
+from foretell.data.split import Part, split_documents, split_rows
 from foretell.errors import DataError
 from foretell.files import sync
+from foretell.pretraining.encoding import DocumentEncoder, RowEncoder, Speed
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.long_text import AFTER_WORD, iter_pieces
@@ -31,7 +32,6 @@ BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the wo
 SIZED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds whose vocabulary size is a choice
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
 SAMPLE_BYTES = 2**25  # of text to make a vocabulary from; more changes it little and takes longer
-SMALLEST_RATED = 10**6  # bytes of text for which the speed is logged
 BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
 
 Source = Callable[[], Iterable[Document]]  # documents that can be read more than once
@@ -48,11 +48,12 @@ class TokenizedText:
     split_rule: str
 
 
-def make_source(paths: Sequence[str | Path], text_field: str | None, strict: bool = False) -> Source:
+def make_source(paths: Sequence[str | Path], config: DataConfig, strict: bool = False) -> Source:
     """The documents of the paths (none: the text inside Python), read again each time; standard input (`-`) once."""
     if not paths:
         return embedded_corpus
-    reader = DocumentReader(paths, text_field=text_field, strict=strict)
+    fields = RecordFields(config.prompt_field or config.text_field, config.answer_field, by_line=config.rows)
+    reader = DocumentReader(paths, fields, separator=config.separator, strict=strict)
     if "-" in map(str, paths):
         return cache(lambda: list(reader.read()))
     return reader.read
@@ -73,40 +74,13 @@ def tokenize_text(
     if tokenizer is None:
         tokenizer = make_tokenizer(source, tokenizer_config, data_config)
     speed = Speed(sum(document.utf8_bytes for document in source()), reporter)
-    records, documents = write_splits(source, tokenizer, data_config, directory, speed)
+    records, extra = write_splits(source, tokenizer, data_config, directory, speed)
     speed.log()
     tokenizer.save(directory / TOKENIZER)
     sync(directory / TOKENIZER)  # the index, which makes it a store, must not be there before it
-    rule = describe_split(documents, data_config.validation_fraction)
-    write_index(directory, tokenizer.fingerprint, tokenizer.vocab_size, records, {"split_rule": rule})
+    write_index(directory, tokenizer.fingerprint, tokenizer.vocab_size, records, extra)
     store = TokenStore.open(directory, tokenizer.fingerprint)
-    return TokenizedText(tokenizer, store, rule)
-
-
-class Speed:
-    """How much of a text is tokenized, and how fast."""
-
-    def __init__(self, total: int, reporter: Reporter):
-        self.total, self.reporter = total, reporter
-        self.done = 0
-        self.started = time.perf_counter()
-
-    @property
-    def seconds(self) -> float:
-        return time.perf_counter() - self.started
-
-    def watch(self, pieces: Iterable[str]) -> Iterator[str]:
-        """Yield the same pieces; each counts as done when the next one is asked for."""
-        for piece in pieces:
-            yield piece
-            self.done += len(piece.encode("utf-8"))
-            self.reporter.tokenizing(self.done, self.total, self.seconds)
-
-    def log(self) -> None:
-        """Log the speed, if there was enough text to measure it."""
-        if self.total >= SMALLEST_RATED:
-            rate = self.total / 1e6 / self.seconds
-            logger.info(f"tokenized   {self.total / 1e6:,.1f} MB in {self.seconds:.1f} s, {rate:.1f} MB/s")
+    return TokenizedText(tokenizer, store, str(extra["split_rule"]))
 
 
 def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> TokenizedText:
@@ -116,24 +90,16 @@ def open_tokens(directory: Path, tokenizer: Tokenizer | None = None) -> Tokenize
     return TokenizedText(tokenizer, store, str(store.extra.get("split_rule", "as in the token store")))
 
 
-def make_loader(text: TokenizedText, config: Config) -> Loader:
-    """The batches of a run, for training and for looking at them later."""
-    return Loader(
-        text.store.split("train"),
-        config.model.context_length,
-        config.training.batch_size,
-        config.training.seed,
-        document_mask=config.data.document_mask,
-    )
-
-
 def make_tokenizer(source: Source, config: TokenizerConfig, data_config: DataConfig) -> Tokenizer:
-    """A tokenizer from the training part of the text; without a given size, its vocabulary is sized to the text."""
+    """A tokenizer from the training part of the text; without a given size, its vocabulary is sized to the text.
+
+    It has the special tokens of the configuration, whose names are not learned from.
+    """
 
     whole = config.kind == "characters"  # characters that only the held-out text has need an id too
 
     def texts() -> Iterator[str]:
-        for part, document in split_documents(source(), data_config.validation_fraction):
+        for part, document in iter_parts(source(), data_config):
             if part == "train" or whole:
                 yield from document.pieces()
 
@@ -148,8 +114,14 @@ def make_tokenizer(source: Source, config: TokenizerConfig, data_config: DataCon
                 f"vocabulary  learned from {SAMPLE_BYTES / 1e6:,.0f} of {size / 1e6:,.0f} MB, evenly spread over them"
             )
         sample = spread_sample(texts(), size)
-    split = {"split": config.split or BPE_SPLIT} if config.kind == "bpe" or config.split else {}
-    return train_tokenizer(config.kind, sample, vocab_size=vocab_size, **split)
+    word_split = {"split": config.split or BPE_SPLIT} if config.kind == "bpe" or config.split else {}
+    special = {"special": data_config.special, "start": config.start_token}
+    return train_tokenizer(config.kind, sample, vocab_size=vocab_size, **word_split, **special)
+
+
+def iter_parts(documents: Iterable[Document], config: DataConfig) -> Iterator[tuple[Part, Document]]:
+    """The documents, or their parts, with the part of the split that they belong to; rows are never cut."""
+    return (split_rows if config.rows else split_documents)(documents, config.validation_fraction)
 
 
 def spread_sample(texts: Iterable[str], size: int) -> Iterator[str]:
@@ -173,23 +145,18 @@ def vocabulary_for(text_bytes: int) -> int:
 
 def write_splits(
     source: Source, tokenizer: Tokenizer, config: DataConfig, directory: Path, speed: Speed
-) -> tuple[dict[str, SplitRecord], int]:
+) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
     """Encode every document into its split, between the tokenizer's start and end tokens, if it has them.
 
-    Returns the records and the number of sources.
+    Returns the records, and what the index says next to them.
     """
-    start = np.array(tokenizer.start_ids, dtype=np.int32)
-    end = np.array([] if tokenizer.end_id is None else [tokenizer.end_id], dtype=np.int32)
-    sources: set[str] = set()
-    with (
-        TokenWriter(directory, "train", tokenizer.vocab_size) as train,
-        TokenWriter(directory, "validation", tokenizer.vocab_size) as validation,
-    ):
-        writers = {"train": train, "validation": validation}
-        for part, document in split_documents(source(), config.validation_fraction):
-            sources.add(document.source)
-            ids = tokenizer.encode_stream(speed.watch(document.pieces()))
-            writers[part].add_pieces(chain([start], ids, [end]), document.utf8_bytes)
-    if not train.record.tokens:
+    kinds = ("train", "validation")
+    names = [*kinds, *(loss_split(name) for name in kinds if config.loss_on == "answer")]
+    with ExitStack() as stack:
+        writers = {name: stack.enter_context(TokenWriter(directory, name, tokenizer.vocab_size)) for name in names}
+        write = RowEncoder(tokenizer, config, writers) if config.rows else DocumentEncoder(tokenizer, config, writers)
+        for part, document in iter_parts(source(), config):
+            write.add(part, document, speed)
+    if not writers["train"].record.tokens:
         raise DataError("the data has no text; give a file with some")
-    return {name: writer.record for name, writer in writers.items()}, len(sources)
+    return {name: writer.record for name, writer in writers.items()}, write.extra()

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from foretell.config import DataConfig, make_section
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
@@ -60,7 +61,7 @@ def train(
     if isinstance(tokenizer, Mapping):
         sections["tokenizer"], tokenizer = dict(tokenizer), None
     request = Request(
-        make_source(paths, sections.get("data", {}).get("text_field")),
+        make_source(paths, make_section(DataConfig, sections.get("data", {}), "data")),
         described=[str(path) for path in paths] or ["the language reference inside Python"],
         out=default_run_directory(paths, resume) if out is None else Path(out),
         size=size,

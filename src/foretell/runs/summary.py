@@ -78,7 +78,7 @@ def summarize(run: Run) -> Summary:
         best_step=best.step if best and loss != float("inf") else None,
         best_validation_loss=None if loss == float("inf") else loss,
         bits_per_byte=None
-        if loss == float("inf") or held_out is None
+        if loss == float("inf") or held_out is None or held_out.tokens_per_byte is None
         else loss / math.log(2) * held_out.tokens_per_byte,
         held_out=None if held_out is None else held_out.digest,
         state=state_of(checkpoints, config),
@@ -99,9 +99,12 @@ def count_parameters(record: dict[str, Any], checkpoints: list[Checkpoint]) -> i
 
 
 class HeldOut(NamedTuple):
-    """The held-out tokens of a run: how many there are per byte of text, and a hash of them and of the tokenizer."""
+    """The held-out tokens of a run: how many there are per byte of text, and a hash of them and of the tokenizer.
 
-    tokens_per_byte: float
+    Of rows not every token is predicted, so a loss has no bits per byte.
+    """
+
+    tokens_per_byte: float | None
     digest: str
 
 
@@ -115,10 +118,11 @@ def read_held_out(run: Run) -> HeldOut | None:
         split = index["splits"]["validation"]
         if not split["bytes"] or not split["tokens"]:
             return None
-        content = [index["tokenizer"], *(shard["sha256"] for shard in split["shards"])]
+        rows = index["extra"].get("rows")
+        content = [index["tokenizer"], *(shard["sha256"] for shard in split["shards"]), *([rows] if rows else [])]
         digest = hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
-        return HeldOut(split["tokens"] / split["bytes"], digest)
-    except (KeyError, TypeError):
+        return HeldOut(None if rows else split["tokens"] / split["bytes"], digest)
+    except (KeyError, TypeError, AttributeError):
         raise CheckpointError(f"{path} is damaged: it does not describe the held-out text") from None
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import tokenizers
 
-from foretell.errors import OutputError, TokenizerError
+from foretell.errors import OutputError, TokenizerError, did_you_mean
 from foretell.text import tokenizer_json
 from foretell.text.backend import (
     make_backend,
@@ -27,6 +27,7 @@ from foretell.text.backend import (
     refuse_unknown_characters,
     refuse_unknown_words,
     rust_failures,
+    without_text_changes,
     writable_characters,
 )
 from foretell.text.byte_level import piece_bytes, readable
@@ -57,6 +58,7 @@ class Tokenizer:
         """Build from the content of a tokenizer.json; the TokenizerError for a broken one begins with `origin`."""
         self._plain = make_backend(content, origin)
         self._plain.encode_special_tokens = True
+        self._encoder = self._plain  # what text is encoded with; see `reading`
         content = self.to_json()
         refuse_broken_templates(content, origin)
         vocabulary = self._plain.get_vocab()
@@ -109,6 +111,44 @@ class Tokenizer:
         other = Tokenizer(tokenizer_json.with_special(self.to_json(), names))
         return other.with_chat_template(self.chat_template, self.notes)
 
+    def with_start(self, name: str) -> Tokenizer:
+        """The same tokenizer, which puts this special token of it before every text; it may be the end token.
+
+        Raises TokenizerError for a name that is not a special token.
+        """
+        self._refuse_not_special([name])
+        content = tokenizer_json.with_start(self.to_json(), name)
+        ends = [self.piece(token_id) for token_id in self.end_ids]
+        content = tokenizer_json.with_ends(content, ends) if ends else content
+        return Tokenizer(content).with_chat_template(self.chat_template, self.notes)
+
+    def reading(self, names: Iterable[str]) -> Tokenizer:
+        """The same tokenizer, whose every encoding reads these special tokens' names in a text as those tokens.
+
+        Raises TokenizerError for a name that is not a special token.
+        """
+        names = sorted(set(names))
+        if not names:
+            return self
+        self._refuse_not_special(names)
+        # An ordinary added token is recognised in every text, and the other special tokens are still read as text
+        content = without_text_changes(self.to_json())
+        for token in content["added_tokens"]:
+            token["special"] = token["special"] and token["content"] not in names
+        other = copy.copy(self)
+        other._encoder = tokenizers.Tokenizer.from_str(json.dumps(content))
+        other._encoder.encode_special_tokens = True
+        other._cut = safe_cut(content)
+        other._forbidden = self._forbidden - {self.special_tokens[name] for name in names}
+        return other
+
+    def _refuse_not_special(self, names: Sequence[str]) -> None:
+        known = ", ".join(list(self.special_tokens)[:8]) or "none"
+        for name in names:
+            if name not in self.special_tokens:
+                near = did_you_mean(name, self.special_tokens)
+                raise TokenizerError(f"{name!r} is not a special token of this tokenizer{near}; it has {known}")
+
     # ------------------------------------------------------------------ text to ids
 
     def encode_input(self, text: str, allow_special: bool = False) -> list[int]:
@@ -125,7 +165,7 @@ class Tokenizer:
         Raises TokenizerError for a lone surrogate, and for text that the vocabulary cannot write if it has no unknown
         token.
         """
-        backend = self._special if allow_special else self._plain
+        backend = self._special if allow_special else self._encoder
         self._refuse_unwritable(text, backend)
         with self._named_failures([text], backend):
             ids = backend.encode(text, add_special_tokens=False).ids
@@ -152,9 +192,9 @@ class Tokenizer:
     def _iter_encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         for group in _groups(texts):
             for text in group:
-                self._refuse_unwritable(text, self._plain)
-            with self._named_failures(group, self._plain):
-                encodings = self._plain.encode_batch_fast(group, add_special_tokens=False)
+                self._refuse_unwritable(text, self._encoder)
+            with self._named_failures(group, self._encoder):
+                encodings = self._encoder.encode_batch_fast(group, add_special_tokens=False)
             for encoding in encodings:
                 ids = encoding.ids  # a property that makes a new list each time
                 self._refuse_special(ids)

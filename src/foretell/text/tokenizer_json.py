@@ -78,11 +78,13 @@ def character_json(tokens: Sequence[str], special: Sequence[str]) -> TokenizerJs
     return _tokenizer_json(_word_level(tokens), special, EVERY_CHARACTER, {"type": "Fuse"})
 
 
-def byte_level_json(vocabulary: dict[str, int], merges: Sequence[Any], split: TokenizerJson) -> TokenizerJson:
-    """Byte-level BPE; `<|endoftext|>` is a special token if the vocabulary has it."""
+def byte_level_json(
+    vocabulary: dict[str, int], merges: Sequence[Any], split: TokenizerJson, special: Sequence[str] = (END,)
+) -> TokenizerJson:
+    """Byte-level BPE; those of `special` that the vocabulary has are special tokens."""
     model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}
-    special = [END] if END in vocabulary else []
-    return _tokenizer_json(model, special, split, byte_level_split(use_regex=True))
+    known = [name for name in special if name in vocabulary]
+    return _tokenizer_json(model, known, split, byte_level_split(use_regex=True))
 
 
 def openai_gpt_json(vocabulary: dict[str, int], merges: Sequence[Any]) -> TokenizerJson:

@@ -1,15 +1,16 @@
 """Make a tokenizer from texts or from a list of words: characters, words, bytes, byte-level BPE.
 
-Every trained tokenizer has one token that ends a document, `<|endoftext|>`, with the last id, and no start token. The
-same texts always give the same tokenizer.
+Every trained tokenizer has a token that ends a document, with the last id: `<|endoftext|>`, unless one of the special
+tokens asked for has a usual name of an end token. The same texts always give the same tokenizer.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 import tokenizers
 from tokenizers import pre_tokenizers, trainers
@@ -21,6 +22,7 @@ from foretell.text.long_text import AFTER_WORD, iter_pieces
 from foretell.text.tokenizer import Tokenizer
 from foretell.text.tokenizer_json import (
     END,
+    END_NAMES,
     QWEN2_PATTERN,
     UNKNOWN,
     TokenizerJson,
@@ -32,8 +34,6 @@ from foretell.text.tokenizer_json import (
 )
 
 DEFAULT_BPE_SIZE = 2048
-SMALLEST_BPE_SIZE = 257  # 256 bytes and END
-SMALLEST_WORDS_SIZE = 3  # one word, UNKNOWN and END
 
 # The names of these pre-tokenizers in llama.cpp
 SPLITS: dict[str, TokenizerJson] = {"gpt2": byte_level_split(use_regex=True), "qwen2": pattern_split(QWEN2_PATTERN)}
@@ -42,14 +42,22 @@ _WORDS = pre_tokenizers.Sequence([pre_tokenizers.WhitespaceSplit(), pre_tokenize
 
 
 def train_tokenizer(
-    kind: str, texts: Iterable[str], *, vocab_size: int | None = None, split: str = "gpt2"
+    kind: str,
+    texts: Iterable[str],
+    *,
+    vocab_size: int | None = None,
+    split: str = "gpt2",
+    special: Sequence[str] = (),
+    start: str | None = None,
 ) -> Tokenizer:
     """A tokenizer of `kind` 'characters', 'words', 'bytes' or 'bpe' for the texts; deterministic.
 
     `vocab_size` counts every id. For 'bpe' (default 2048, at least 257) it is the size reached if the texts have that
     many pairs to merge; for 'words' it keeps the most frequent ones and writes the rest as `<|unknown|>`; the other
-    kinds refuse it. `split` ('gpt2' or 'qwen2') is how 'bpe' splits text into words. Raises TokenizerError for an
-    unknown kind or split, a size that does not fit the kind, texts that are all empty, or a lone surrogate.
+    kinds refuse it. `split` ('gpt2' or 'qwen2') is how 'bpe' splits text into words. `special` are the names of special
+    tokens, which are not learned from where they occur in the texts; `start`, a special token too, is put before every
+    text. Raises TokenizerError for an unknown kind or split, a size that does not fit the kind, texts that are all
+    empty, a lone surrogate, or a special token's name that is an ordinary token too.
     """
     _refuse_unknown("kind", kind, _TRAINERS)
     _refuse_unknown("split", split, SPLITS)
@@ -57,7 +65,25 @@ def train_tokenizer(
         raise TokenizerError(f"the size of a {kind} vocabulary follows from the text; leave vocab_size out")
     if split != "gpt2" and kind != "bpe":
         raise TokenizerError(f"split={split!r} is for kind 'bpe'; leave it out for {kind!r}")
-    return Tokenizer(_TRAINERS[kind](_not_empty(texts), vocab_size, split))
+    names = special_names([*special, *([] if start is None else [start])])
+    plain = _not_empty(split_at_names(texts, special) if special else texts)
+    tokenizer = Tokenizer(_TRAINERS[kind](plain, vocab_size, split, names))
+    return tokenizer if start is None else tokenizer.with_start(start)
+
+
+def special_names(asked: Sequence[str]) -> list[str]:
+    """The special tokens of a tokenizer to be made, each once; the last is END if none has a usual end token's name."""
+    if any(not name.strip() for name in asked):
+        raise TokenizerError("the name of a special token is empty; give one that no text has, such as '<EOS>'")
+    names = list(dict.fromkeys(asked))
+    ends = [name for name in names if name in END_NAMES] or [END]
+    return [*(name for name in names if name not in ends), *ends]
+
+
+def split_at_names(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:
+    """The text between the names, longer names first. A name cut in two by the border of two texts is not found."""
+    pattern = re.compile("|".join(map(re.escape, sorted(names, key=len, reverse=True))))
+    return itertools.chain.from_iterable(map(pattern.split, texts))
 
 
 def vocabulary_tokenizer(words: Sequence[str], *, special: Sequence[str] = ()) -> Tokenizer:
@@ -105,47 +131,64 @@ def _unicode(text: str) -> str:
     return text
 
 
-def _train_characters(texts: Iterator[str], vocab_size: int | None, split: str) -> TokenizerJson:
+def _train_characters(texts: Iterator[str], vocab_size: int | None, split: str, special: list[str]) -> TokenizerJson:
     characters: set[str] = set()
     for text in texts:
         characters.update(text)
-    return character_json([*sorted(characters), END], [END])
+    _refuse_ordinary(special, characters)
+    return character_json([*sorted(characters), *special], special)
 
 
-def _train_words(texts: Iterator[str], vocab_size: int | None, split: str) -> TokenizerJson:
-    if vocab_size is not None and vocab_size < SMALLEST_WORDS_SIZE:
-        raise TokenizerError(f"vocab_size={vocab_size} leaves no room for a word; give {SMALLEST_WORDS_SIZE} or more")
+def _train_words(texts: Iterator[str], vocab_size: int | None, split: str, special: list[str]) -> TokenizerJson:
+    smallest = 2 + len(special)  # one word and UNKNOWN
+    if vocab_size is not None and vocab_size < smallest:
+        raise TokenizerError(f"vocab_size={vocab_size} leaves no room for a word; give {smallest} or more")
     counts: Counter[str] = Counter()
     for piece in _pieces(texts):
         counts.update(_split_words(piece))
     if not counts:
         raise TokenizerError("the texts hold only white space; give at least one with a word in it")
     words = sorted(counts, key=lambda word: (-counts[word], word))
-    special = [END] if vocab_size is None else [UNKNOWN, END]
+    _refuse_ordinary(special, words)
+    special = special if vocab_size is None else [UNKNOWN, *special]
     kept = words if vocab_size is None else words[: vocab_size - len(special)]
     return word_level_json([*kept, *special], special)
 
 
-def _train_bytes(texts: Iterator[str], vocab_size: int | None, split: str) -> TokenizerJson:
-    vocabulary = {BYTE_TO_CHARACTER[byte]: byte for byte in range(256)} | {END: 256}
-    return byte_level_json(vocabulary, [], byte_level_split(use_regex=False))
+def _train_bytes(texts: Iterator[str], vocab_size: int | None, split: str, special: list[str]) -> TokenizerJson:
+    vocabulary = {BYTE_TO_CHARACTER[byte]: byte for byte in range(256)}
+    return byte_level_json(_extended(vocabulary, special), [], byte_level_split(use_regex=False), special)
 
 
-def _train_bpe(texts: Iterator[str], vocab_size: int | None, split: str) -> TokenizerJson:
+def _train_bpe(texts: Iterator[str], vocab_size: int | None, split: str, special: list[str]) -> TokenizerJson:
     size = DEFAULT_BPE_SIZE if vocab_size is None else vocab_size
-    if size < SMALLEST_BPE_SIZE:
-        raise TokenizerError(f"vocab_size={size} is too small for byte-level BPE; give {SMALLEST_BPE_SIZE} or more")
+    if size < 256 + len(special):
+        raise TokenizerError(f"vocab_size={size} is too small for byte-level BPE; give {256 + len(special)} or more")
     backend = tokenizers.Tokenizer.from_str(json.dumps(byte_level_json({}, [], SPLITS[split])))
     alphabet = sorted(CHARACTER_TO_BYTE)
-    trainer = trainers.BpeTrainer(vocab_size=size - 1, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(vocab_size=size - len(special), initial_alphabet=alphabet, show_progress=False)
     with rust_failures("the tokenizer cannot be trained"):
         backend.train_from_iterator(_pieces(texts), trainer)
     learned = json.loads(backend.to_str())["model"]
-    vocabulary = learned["vocab"] | {END: len(learned["vocab"])}
-    return byte_level_json(vocabulary, learned["merges"], SPLITS[split])
+    return byte_level_json(_extended(learned["vocab"], special), learned["merges"], SPLITS[split], special)
 
 
-_TRAINERS: dict[str, Callable[[Iterator[str], int | None, str], TokenizerJson]] = {
+def _extended(vocabulary: dict[str, int], special: Sequence[str]) -> dict[str, int]:
+    """The vocabulary, then the special tokens."""
+    _refuse_ordinary(special, vocabulary)
+    return vocabulary | {name: len(vocabulary) + index for index, name in enumerate(special)}
+
+
+def _refuse_ordinary(special: Sequence[str], ordinary: Collection[str]) -> None:
+    for name in special:
+        if name in ordinary:
+            raise TokenizerError(
+                f"the special token {name!r} is an ordinary token of the vocabulary too; "
+                "give it a name that no text has, such as '<EOS>'"
+            )
+
+
+_TRAINERS: dict[str, Callable[[Iterator[str], int | None, str, list[str]], TokenizerJson]] = {
     "characters": _train_characters,
     "words": _train_words,
     "bytes": _train_bytes,

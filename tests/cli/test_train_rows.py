@@ -1,0 +1,158 @@
+"""Sequences as data: rows of their own, special tokens in the data, prompts and answers; texts below one context."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from foretell.runs.run import Run
+from foretell.runs.summary import summarize
+
+SMALL = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--dtype", "float32"]
+QUICK = [*SMALL, "--steps", "4", "--training.batch-size", "3", "--training.log-every", "1"]
+ROWS = ["how is it <EOS> fine", "", "is it <EOS>", "it is <EOS> how fine it is <EOS>"]
+QUESTIONS = [{"q": f"{n} + 1 =", "a": f" {n + 1}", "n": n} for n in range(30)]
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    (tmp_path / "lines.txt").write_text("\n".join(ROWS), encoding="utf-8")
+    return tmp_path / "lines.txt"
+
+
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, QUESTIONS)), encoding="utf-8")
+    return tmp_path / "sums.jsonl"
+
+
+def rows_of(foretell, run: str, step: int = 1) -> list[str]:
+    """The rows of a step, a space between tokens, those with a loss marked."""
+    told = foretell("train", "--show-batch", step, "--out", run, "--json").json
+    return sorted(
+        " ".join(token["text"] + ("" if token["loss"] is None else "*") for token in row["tokens"])
+        for row in told["rows"]
+    )
+
+
+def test_every_line_is_a_row_with_special_tokens_and_one_end(foretell, lines) -> None:
+    outcome = foretell("train", lines, "--rows", "--special", "<EOS>", "--kind", "words", *QUICK, "--out", "x")
+    assert outcome.code == 0, outcome.err
+    assert "rows        3 and 0, of 3 to 8 tokens, padded, never joined; loss on all tokens" in outcome.err
+    assert "nothing is held out for validation of fewer than 20 rows" in outcome.err
+    assert "empty document skipped" in outcome.err
+    assert rows_of(foretell, "x") == [
+        "how is* it* <EOS>* fine* <EOS>*",
+        "is it* <EOS>*",
+        "it is* <EOS>* how* fine* it* is* <EOS>*",
+    ]
+    data = json.loads(Path("x/run.json").read_text())["config"]["data"]
+    assert (data["rows"], data["special"], data["loss_on"]) == (True, ["<EOS>"], "all")
+
+
+@pytest.mark.parametrize(("loss_on", "prompt"), [("answer", "4 + 1 ="), ("all", "4 +* 1* =*")])
+def test_the_loss_is_on_the_answer_or_on_all(foretell, questions, loss_on, prompt) -> None:
+    options = ["--prompt-field", "q", "--answer-field", "a", "--loss-on", loss_on, "--kind", "words", *QUICK]
+    outcome = foretell("train", questions, *options, "--training.batch-size", "27", "--out", "x")
+    assert outcome.code == 0, outcome.err
+    assert "rows        27 and 3, of 6 tokens" in outcome.err
+    assert f"{prompt} 5* <|endoftext|>*" in rows_of(foretell, "x")
+    assert f"per token of {'the answers' if loss_on == 'answer' else 'the rows'}" in outcome.out
+    logged = [json.loads(line) for line in Path("x/metrics.jsonl").read_text().splitlines()]
+    assert logged[-1]["tokens"] == 4 * 27 * (2 if loss_on == "answer" else 5)
+    assert summarize(Run.open(Path("x"))).bits_per_byte is None
+
+
+def test_a_run_of_rows_resumes_bit_identically_and_its_tokens_train_again(foretell, questions) -> None:
+    options = ["--prompt-field", "q", "--answer-field", "a", "--kind", "bytes", "--checkpoint-every", "2"]
+    for name in ("whole", "cut"):
+        assert foretell("train", questions, *options, *QUICK, "--model.dropout", "0.1", "--out", name).code == 0
+    shutil.rmtree("cut/checkpoints/step-000004")
+    assert foretell("train", "--out", "cut", "--resume", "auto").code == 0
+    whole, again = (load_file(f"{run}/checkpoints/step-000004/model.safetensors") for run in ("whole", "cut"))
+    assert all(torch.equal(whole[path], again[path]) for path in whole)
+    again_options = ["--rows", "--data.prompt-field", "q", "--data.answer-field", "a", *QUICK]
+    assert foretell("train", "whole/tokens", *again_options, "--out", "again").code == 0
+    assert foretell("train", "whole/tokens", *QUICK, "--out", "y").last_line.endswith("add --rows")
+    assert (
+        "--loss-on all needs the texts" in foretell("train", "whole/tokens", "--rows", *QUICK, "--out", "y").last_line
+    )
+
+
+def test_prompts_and_answers_are_learned_and_generated(foretell, tmp_path) -> None:
+    (tmp_path / "qa.csv").write_text("question,answer\nWho?,A cat.\nWhat?,A mat.\n")
+    options = ["--prompt-field", "question", "--answer-field", "answer", "--data.separator", " -> ", "--kind", "bytes"]
+    fast = ["--steps", "60", "--training.learning-rate", "0.01", "--model.dropout", "0", "--training.batch-size", "2"]
+    outcome = foretell("train", "qa.csv", *options, "--size", "toy", *fast, "--out", "x")
+    assert outcome.code == 0, outcome.err
+    assert "generate x 'Wh" in outcome.out
+    for prompt, answer in (("Who? -> ", "A cat."), ("What? -> ", "A mat.")):
+        told = foretell("generate", "x", prompt, "--temperature", "0", "--json").json
+        assert (told["text"], told["finish_reason"]) == (answer, "end")
+
+
+def test_the_first_token_has_a_probability_after_a_chosen_start_token(foretell, corpus, trained) -> None:
+    options = ["--kind", "words", "--start-token", "<BOS>", *QUICK]
+    assert foretell("train", corpus, *options, "--out", "x").code == 0
+    assert foretell("tokenize", "x", "The cat", "--json").json["pieces"] == ["<BOS>", "The", "cat"]
+    for arguments in (["x", "The cat"], [trained, "The", "--start-token", "<|endoftext|>"]):
+        told = foretell("score", *arguments, "--json").json
+        logprobs = [token["logprob"] for token in told["tokens"]]
+        assert None not in logprobs
+        assert told["logprob"] == pytest.approx(sum(logprobs))
+    assert foretell("score", trained, "The", "--json").json["tokens"][0]["logprob"] is None
+    assert "given the start token '<BOS>'" in foretell("score", "x", "The cat").out
+    told = foretell("train", corpus, "--from", trained, "--start-token", "<|endoftext|>", *QUICK[-6:], "--out", "y")
+    assert told.code == 0, told.err
+    assert foretell("score", "y", "The", "--json").json["tokens"][0]["logprob"] is not None
+
+
+@pytest.mark.parametrize("verb", ["score", "next", "generate"])
+def test_special_tokens_in_a_text_are_read_only_when_allowed(foretell, trained, verb) -> None:
+    options = ["--max-tokens", "1"] if verb == "generate" else []
+    text = "<|endoftext|>The"
+    plain = foretell(verb, trained, text, *options, "--json").json
+    special = foretell(verb, trained, text, "--allow-special", *options, "--json").json
+    assert plain != special
+    if verb == "score":
+        assert [token["id"] for token in special["tokens"]] == [256, *b"The"]
+
+
+# --- texts shorter than one context ----------------------------------------------------------------------------------
+
+
+def test_a_model_goes_on_with_a_text_shorter_than_its_context(foretell, tmp_path, trained) -> None:
+    (tmp_path / "short.txt").write_text("The cat sat on it.\n")
+    options = ["--from", trained, "--steps", "4", "--dtype", "float32", "--checkpoint-every", "2"]
+    for name in ("x", "cut"):
+        outcome = foretell("train", "short.txt", *options, "--out", name)
+        assert outcome.code == 0, outcome.err
+    assert "window      17 tokens per row, all of a text shorter than the context of 32" in outcome.err
+    assert "1 rows per step" in outcome.err
+    record = json.loads(Path("x/run.json").read_text())
+    assert record["config"]["data"]["window_length"] == 17
+    assert len(foretell("train", "--show-batch", 4, "--out", "x", "--json").json["rows"][0]["tokens"]) == 18
+    shutil.rmtree("cut/checkpoints/step-000004")
+    assert foretell("train", "--out", "cut", "--resume", "auto").code == 0
+    whole, again = (load_file(f"{run}/checkpoints/step-000004/model.safetensors") for run in ("x", "cut"))
+    assert all(torch.equal(whole[path], again[path]) for path in whole)
+
+
+def test_a_text_too_short_to_hold_anything_out_is_trained_without_validation(foretell, tmp_path, trained) -> None:
+    (tmp_path / "tiny.txt").write_text("c")
+    outcome = foretell("train", "tiny.txt", "--from", trained, "--steps", "2", "--out", "x")
+    assert outcome.code == 0, outcome.err
+    assert "held out    nothing: the text is too short, so there is no validation loss" in outcome.err
+    assert "best " not in outcome.out
+
+
+def test_a_shorter_window_can_be_chosen(foretell, corpus, trained) -> None:
+    options = ["--from", trained, "--steps", "2", "--data.window-length", "8", "--training.batch-size", "2"]
+    outcome = foretell("train", corpus, *options, "--out", "x")
+    assert "window      8 tokens per row of the context of 32" in outcome.err
+    assert len(foretell("train", "--show-batch", 1, "--out", "x", "--json").json["rows"][0]["tokens"]) == 9

@@ -1,0 +1,88 @@
+"""Rows of their own: padded to their batch, each once per epoch, with the loss on the tokens that are asked for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from foretell.data.row_stream import RowLoader, RowStream, iter_row_batches, loss_split
+from foretell.data.shard_writer import TokenWriter, write_index
+from foretell.data.shards import TokenStore
+
+ROWS = [[1, 2, 3, 4], [5, 6], [7, 8, 9], [10, 11, 12, 13, 14]]
+FIRST_TARGETS = (2, 1, 1, 4)  # of each row, where the loss is on answers
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    names = ("train", "answers", loss_split("answers"))
+    with (
+        TokenWriter(tmp_path, names[0], 100) as train,
+        TokenWriter(tmp_path, names[1], 100) as answers,
+        TokenWriter(tmp_path, names[2], 100) as loss,
+    ):
+        for row, first in zip(ROWS, FIRST_TARGETS, strict=True):
+            train.add_document(np.array(row), len(row))
+            answers.add_document(np.array(row), len(row))
+            loss.add_document((np.arange(len(row)) >= first).astype(np.uint8), len(row))
+    writers = dict(zip(names, (train, answers, loss), strict=True))
+    write_index(tmp_path, "a tokenizer", 100, {name: writer.record for name, writer in writers.items()})
+    return TokenStore.open(tmp_path)
+
+
+def test_a_batch_is_padded_to_its_longest_row_and_padding_is_not_in_the_loss(store: TokenStore) -> None:
+    batch = RowStream.open(store, "train").batch([1, 0])
+    assert batch.ids.tolist() == [[5, 6, 0], [1, 2, 3]]
+    assert batch.targets.tolist() == [[6, 0, 0], [2, 3, 4]]
+    assert batch.loss_weights.tolist() == [[1, 0, 0], [1, 1, 1]]
+    assert batch.document_ids is None  # causal attention alone hides padding on the right
+
+
+def test_with_a_loss_mask_only_its_tokens_are_targets(store: TokenStore) -> None:
+    rows = RowStream.open(store, "answers")
+    for row, first in enumerate(FIRST_TARGETS):
+        batch = rows.batch([row])
+        counted = batch.targets[batch.loss_weights == 1].tolist()
+        assert counted == ROWS[row][first:]
+        assert rows.prompt(row) == ROWS[row][:first]
+
+
+def test_a_row_without_a_loss_mask_has_its_first_half_as_prompt(store: TokenStore) -> None:
+    rows = RowStream.open(store, "train")
+    assert [rows.prompt(row) for row in range(4)] == [[1, 2], [5], [7], [10, 11]]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 9])
+def test_every_row_comes_once_per_epoch_in_a_new_order(batch_size: int, store: TokenStore) -> None:
+    loader = RowLoader(RowStream.open(store, "train"), batch_size, seed=1)
+    order = [loader.row(index) for index in range(40)]
+    epochs = [tuple(order[first : first + 4]) for first in range(0, 40, 4)]
+    assert all(sorted(epoch) == [0, 1, 2, 3] for epoch in epochs)
+    assert len(set(epochs)) > 3
+    seen = [int(row[0]) for step in range(4) for row in loader.batch(step).ids]
+    assert seen == [ROWS[row][0] for row in order[: 4 * batch_size]]
+
+
+def test_a_batch_is_a_function_of_seed_and_step(store: TokenStore) -> None:
+    rows = RowStream.open(store, "train")
+    first, other = RowLoader(rows, 2, seed=1), RowLoader(rows, 2, seed=1)
+    batches = [first.batch(step).ids for step in range(6)]
+    assert all(torch.equal(other.batch(step).ids, batches[step]) for step in reversed(range(6)))
+    assert [RowLoader(rows, 4, seed=seed).row(0) for seed in range(9)] != [first.row(0)] * 9
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+def test_every_token_but_the_first_of_each_row_is_evaluated_once(batch_size: int, store: TokenStore) -> None:
+    batches = iter_row_batches(RowStream.open(store, "train"), batch_size)
+    targets = Counter(token for batch in batches for token in batch.targets[batch.loss_weights == 1].tolist())
+    assert targets == Counter(token for row in ROWS for token in row[1:])
+
+
+@pytest.mark.parametrize(("max_tokens", "rows"), [(1, [1]), (7, [1, 7]), (14, [1, 5, 7, 10]), (99, [1, 5, 7, 10])])
+def test_max_tokens_keeps_rows_evenly_spread(max_tokens: int, rows: list[int], store: TokenStore) -> None:
+    batches = iter_row_batches(RowStream.open(store, "train"), 2, max_tokens)
+    assert [int(row[0]) for batch in batches for row in batch.ids] == rows
