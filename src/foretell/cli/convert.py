@@ -56,6 +56,10 @@ def convert(
         exporter.check_precision(to, dtype)
     model = open_model(source, "cpu", "float32", adapter=adapter, verify=verify)
     chosen = dtype or exporter.defaults[stored_dtype(find_weights_of(source))]
+    if "task_head" in model.parts and to == "huggingface":
+        from foretell.finetuning.export_classifier import export_classifier
+
+        return show_classifier(target, export_classifier(model, target, exporter.precisions[chosen], family), json)
     report = exporter.export(model, target, exporter.precisions[chosen], family)
     for line in report["notes"]:
         note(line)
@@ -94,6 +98,20 @@ def convert_adapter(
     layers = report["layers"]
     results().print(f"{target}: LoRA of rank {report['rank']} for {len(layers)} layers of a {report['family']}")
     note(f"it belongs on the same base model: PeftModel.from_pretrained(base, '{target}')")
+
+
+def show_classifier(target: Path, report: dict[str, Any], json: bool) -> None:
+    """Print what was written of a tuned classifier."""
+    if json:
+        return print_json({"path": str(target), **report})
+    size = sum(file["bytes"] for file in report["files"].values())
+    lines = [
+        f"{target}: {report['family']} ({report['architecture']}), {report['dtype']}, {size / 1e6:,.1f} MB",
+        f"labels      {', '.join(report['labels'])}",
+        f"outputs     {report['logit_difference']:.1e} apart at most, {report['logit_bound']:.1e} allowed",
+        f"tokenizer   {report['texts']} of {report['texts']} texts are the same, special tokens included",
+    ]
+    return results().print("\n".join(lines))
 
 
 def show(target: Path, report: dict[str, Any]) -> None:

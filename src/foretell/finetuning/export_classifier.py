@@ -1,0 +1,181 @@
+"""A tuned classifier as a Hugging Face directory: GPT2ForSequenceClassification and the other families' classes.
+
+Their `score` is our head, read at the last token that is not padding. The exported tokenizer puts the special tokens of
+the input format around a text, or around a pair of texts, so that a caller does not have to know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tokenizers
+import torch
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.convert.export import SHARD_BYTES, config_json, rounded, write_tokenizer, write_weights
+from foretell.convert.families import choose_family
+from foretell.convert.family import Family
+from foretell.convert.huggingface import CONFIG
+from foretell.convert.parity import ABSOLUTE, FORMAT, RELATIVE, check_target, probe_texts
+from foretell.convert.weights import iter_ours, iter_theirs
+from foretell.errors import OutputError, UsageError
+from foretell.files import TOKENIZER_FILE, new_directory, read_json, write_json
+from foretell.finetuning.batches import EncodedExample
+from foretell.finetuning.head import TaskHead, head_of, input_format
+from foretell.finetuning.input_format import EncodedTexts
+from foretell.finetuning.settings import PAIRED
+from foretell.finetuning.task import head_outputs
+from foretell.language_model import LanguageModel
+from foretell.manifest import EXPORT_REPORT, describe_files
+from foretell.textbook.family import decoder_stream
+from foretell.textbook.family_weights import load_weights
+from foretell.textbook.vectors import Matrix
+
+SCORE = "score.weight"
+EXPRESSIBLE = ("classify", "entailment")  # tasks whose example is one sequence with a label
+
+
+def export_classifier(
+    model: LanguageModel, target: Path, dtype: torch.dtype = torch.float32, family_name: str | None = None
+) -> dict[str, Any]:
+    """Write a tuned float32 model on the CPU as a new Hugging Face directory; returns the content of its report.
+
+    A task that transformers' classes do not have is a UsageError, a configuration that no family has a ConfigError,
+    outputs that differ when read back an OutputError; all leave nothing behind.
+    """
+    check_target(target)
+    head = head_of(model)
+    check_expressible(head)
+    family = classifier_family(choose_family(model.config, family_name))
+    written = replace(rounded(model, dtype), parts={**model.parts, head.kind: rounded_head(head, dtype)})
+    with new_directory(target) as directory:
+        write_weights(directory, iter_tensors(written, family, dtype), SHARD_BYTES)
+        write_json(directory / CONFIG, {**config_json(family, model.config, model.tokenizer, dtype), **labels(model)})
+        write_tokenizer(directory, model.tokenizer, model.config)
+        write_template(directory / TOKENIZER_FILE, model)
+        report = {
+            "format": FORMAT,
+            "foretell": version("foretell"),
+            "family": family.name,
+            "architecture": family.architecture,
+            "dtype": str(dtype).removeprefix("torch."),
+            "labels": list(head.settings.labels),
+            **compare(directory, written, family),
+            "files": describe_files(directory.iterdir()),
+        }
+        write_json(directory / EXPORT_REPORT, report)
+    return report
+
+
+def check_expressible(head: TaskHead) -> None:
+    """Refuse a head that reads something else than the last token of one sequence."""
+    settings = head.settings
+    if settings.task not in EXPRESSIBLE:
+        raise UsageError(
+            f"a model for --task {settings.task} has no class in transformers; {' and '.join(EXPRESSIBLE)} have one"
+        )
+    if settings.pool == "mean":
+        raise UsageError("transformers' classifiers read the last token; tune with --pool extract or last to export")
+
+
+def classifier_family(family: Family) -> Family:
+    """The family with its class for classifiers, which has no head for the vocabulary."""
+    architecture = family.architecture.replace("LMHeadModel", "").replace("ForCausalLM", "")
+    rows = tuple(row for row in family.rows if row.ours != ("head",))
+    return replace(family, architecture=f"{architecture}ForSequenceClassification", rows=rows)
+
+
+def rounded_head(head: TaskHead, dtype: torch.dtype) -> TaskHead:
+    """The head with its weight rounded as it will be on disk, in float32."""
+    linear = torch.nn.Linear(head.linear.in_features, head.linear.out_features, bias=False, device="meta")
+    linear.weight = torch.nn.Parameter(head.linear.weight.detach().to(dtype).float())
+    return replace(head, linear=linear)
+
+
+def iter_tensors(model: LanguageModel, family: Family, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) of the decoder in the family's layout, then the head."""
+    weights = {path: weight.detach().to("cpu", dtype) for path, weight in model.decoder.named_parameters()}
+    yield from iter_theirs(family, model.config, weights)
+    yield SCORE, head_of(model).linear.weight.detach().to("cpu", dtype).contiguous()
+
+
+def labels(model: LanguageModel) -> dict[str, Any]:
+    """The fields of config.json that name the labels, and the padding, which transformers needs for several rows."""
+    names = head_of(model).settings.labels
+    return {
+        "id2label": {str(index): name for index, name in enumerate(names)},
+        "label2id": {name: index for index, name in enumerate(names)},
+        "problem_type": "single_label_classification",
+        "pad_token_id": model.tokenizer.end_id,
+    }
+
+
+def write_template(path: Path, model: LanguageModel) -> None:
+    """Let the tokenizer in a tokenizer.json put the special tokens around one text, or around two."""
+    inputs = input_format(model)
+    names = {token: piece for piece, token in model.tokenizer.special_tokens.items()}
+    start, delimiter, extract = (
+        [{"SpecialToken": {"id": names[token], "type_id": 0}} for token in ids]
+        for ids in (inputs.start, inputs.delimiter, inputs.extract)
+    )
+    first, second = ({"Sequence": {"id": name, "type_id": 0}} for name in ("A", "B"))
+    used = [*inputs.start, *inputs.delimiter, *inputs.extract]
+    content = read_json(path)
+    content["post_processor"] = {
+        "type": "TemplateProcessing",
+        "single": [*start, first, *extract],
+        "pair": [*start, first, *delimiter, second, *extract],
+        "special_tokens": {
+            names[token]: {"id": names[token], "ids": [token], "tokens": [names[token]]} for token in used
+        },
+    }
+    write_json(path, content)
+
+
+# --- reading back ----------------------------------------------------------------------------------------------------
+
+
+def compare(directory: Path, model: LanguageModel, family: Family) -> dict[str, Any]:
+    """Outputs by the textbook in NumPy and ids by the `tokenizers` library, from disk, next to the model's own."""
+    head, tokenizer = head_of(model), model.tokenizer
+    texts = [shortened(text, model) for text in probe_texts(tokenizer)]
+    rows = [(text, texts[0]) if head.settings.task in PAIRED else (text,) for text in texts]
+    encoded = input_format(model).encode_all(rows)
+    theirs = tokenizers.Tokenizer.from_file(str(directory / TOKENIZER_FILE))
+    for row, example in zip(rows, encoded, strict=True):
+        if theirs.encode(row[0], row[1] if len(row) > 1 else None).ids != example.sequences[0]:
+            raise OutputError(f"the exported tokenizer reads {row[0]!r} differently; nothing was kept")
+    ours = head_outputs(model.decoder, head, [EncodedExample(texts.sequences) for texts in encoded], torch.float32)
+    read = outputs_read_back(directory, model.config, family, encoded)
+    difference, bound = float(np.abs(ours - read).max()), max(ABSOLUTE, RELATIVE * float(np.abs(ours).max()))
+    if not difference <= bound:
+        raise OutputError(f"outputs differ by {difference:.2g} when read back, allowed: {bound:.2g}; nothing was kept")
+    return {"texts": len(texts), "logit_difference": difference, "logit_bound": bound}
+
+
+def shortened(text: str, model: LanguageModel) -> str:
+    """The text, or so much of its beginning that the context holds it twice, with the special tokens."""
+    while len(model.tokenizer.encode(text)) > (model.config.context_length - 4) // 2:
+        words = text.split()
+        text = " ".join(words[: len(words) // 2]) if len(words) > 1 else text[: len(text) // 2]
+    return text
+
+
+def outputs_read_back(
+    directory: Path, config: ModelConfig, family: Family, examples: Sequence[EncodedTexts]
+) -> np.ndarray:
+    """The outputs (N, C) for examples of one sequence, by the textbook from the weights on disk."""
+    arrays: dict[str, Matrix] = {}
+    for file in sorted(directory.glob("*.safetensors")):
+        arrays |= load_weights(file)
+    headless = config.replaced(tie_embeddings=True, bias={**config.bias.model_dump(), "head": False})
+    ours = iter_ours(family, headless, lambda name: torch.from_numpy(arrays[name]))
+    weights = {path: tensor.numpy() for path, tensor in ours}
+    vectors = [decoder_stream(headless, weights, example.sequences[0])[-1] for example in examples]
+    return np.stack(vectors) @ arrays[SCORE].T  # (N, C)
