@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         TrainingError,
         UsageError,
     )
+    from foretell.inference.chat import Chat
     from foretell.inference.completion import Completion, generate, stream
     from foretell.inference.query import embed, next_tokens, score
     from foretell.insight.attribution.ablation import ablate
@@ -72,6 +73,7 @@ _PUBLIC = {
         "CheckpointError ConfigError ContextLengthError DataError DivergedError ForetellError Interrupted LessonError "
         "OutputError TokenizerError TrainingError UsageError"
     ),
+    "inference.chat": "Chat",
     "inference.completion": "Completion generate stream",
     "inference.query": "embed next_tokens score",
     "insight.attribution.ablation": "ablate",
@@ -105,6 +107,7 @@ _HOMES = {
 }
 __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "Batch",
+    "Chat",
     "CheckpointError",
     "Completion",
     "Config",

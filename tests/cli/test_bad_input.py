@@ -138,6 +138,21 @@ TABLE = [
     (["info", "oddconfig"], 1, ["wdith", "width"]),
     (["info", "misshaped"], 1, ["feedforward", "shape"]),
     (["info", "othertokenizer"], 1, ["tokenizer", "tokens"]),
+    # chat
+    (["chat", "primmer"], 1, ["primmer", "primer"]),
+    (["chat", "RUN", "--template", "chatlm"], 2, ["chatlm", "chatml"]),
+    (["chat", "RUN", "--template", "loop.jinja"], 1, ["loop.jinja", "loops too often"]),
+    (["chat", "RUN", "--template", "escape.jinja"], 1, ["escape.jinja", "__class__"]),
+    (["chat", "RUN", "--max-tokens", "0"], 2, ["max_tokens", "0"]),
+    (["finetune", "--task", "chat"], 2, ["MODEL", "--resume auto"]),
+    (["finetune", "RUN", "missing.json", "--task", "chat"], 1, ["missing.json"]),
+    (["finetune", "RUN", "role.jsonl", "--task", "chat"], 1, ["role.jsonl", "line 2", "'tool'"]),
+    (["finetune", "RUN", "silent.jsonl", "--task", "chat"], 1, ["silent.jsonl", "line 1", "empty"]),
+    (["finetune", "RUN", "nofield.jsonl", "--task", "chat"], 1, ["nofield.jsonl", "line 1", "question"]),
+    (["finetune", "RUN", "long.jsonl", "--task", "chat"], 1, ["long.jsonl", "context of 32", "--truncate"]),
+    (["finetune", "RUN", "long.jsonl", "--task", "chat", "--epochs", "0"], 2, ["epochs", "0"]),
+    (["finetune", "RUN", "long.jsonl", "--task", "chat", "--model.width", "9"], 2, ["model.width", "dropout"]),
+    (["finetune", "RUN", "long.jsonl", "--task", "chat", "--template", "loop.jinja"], 1, ["loops too often"]),
     # runs
     (["runs", "nonesuch"], 1, ["nonesuch"]),
     (["runs", "RUN", "nonesuch"], 1, ["nonesuch"]),
@@ -197,6 +212,12 @@ def made_files(tmp_path, trained):
     (tmp_path / "emptyfolder").mkdir()
     (tmp_path / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
     (tmp_path / "nofield.jsonl").write_text('{"body": "fine"}\n')
+    (tmp_path / "role.jsonl").write_text('{"prompt": "p", "completion": "c"}\n{"messages": [{"role": "tool"}]}\n')
+    (tmp_path / "silent.jsonl").write_text('{"prompt": "p", "completion": ""}\n')
+    (tmp_path / "long.jsonl").write_text(json.dumps({"prompt": "p", "completion": "c" * 99}) + "\n")
+    loop = "{% for a in range(99999) %}"
+    (tmp_path / "loop.jinja").write_text(loop * 3 + "{% endfor %}" * 3)
+    (tmp_path / "escape.jinja").write_text("{{ messages.__class__.__mro__ }}")
     (tmp_path / "twocolumns.csv").write_text("title,body\na,b\n")
     (tmp_path / "noanswer.csv").write_text("q,a\nWho?,A cat.\nWhat?, \n")
     (tmp_path / "bad.toml").write_text("[model\n")

@@ -52,6 +52,10 @@ OPTIONS = {
             "--verify",
         ),
     },
+    "chat": {
+        *("--system", "--template", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p"),
+        *("--repetition-penalty", "--seed", "--json", "--device", "--dtype", "--verify"),
+    },
     "next": {
         *("--file", "--allow-special", "--start-token", "--ids", "--top", "--at", "--every", "--json"),
         *("--device", "--dtype", "--verify"),
@@ -90,12 +94,12 @@ OPTIONS = {
 
 
 NAMES = """
-    Batch CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder DivergedError
-    ForetellError Interrupted KVCache LanguageModel LessonError LiveReporter LoRAConfig ModelConfig NotebookReporter
-    Objective OutputError PRESETS PlainReporter Reporter SamplingConfig TensorBoardReporter Tokenizer TokenizerConfig
-    TokenizerError Trace TrainingConfig TrainingError UsageError ablate add_lora direct_logit_attribution embed
-    explain generate head_patterns load logit_lens make_batch make_decoder make_optimizer next_tokens preset score
-    stream trace_names train training_step write_page
+    Batch Chat CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder
+    DivergedError ForetellError Interrupted KVCache LanguageModel LessonError LiveReporter LoRAConfig ModelConfig
+    NotebookReporter Objective OutputError PRESETS PlainReporter Reporter SamplingConfig TensorBoardReporter Tokenizer
+    TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError ablate add_lora
+    direct_logit_attribution embed explain generate head_patterns load logit_lens make_batch make_decoder make_optimizer
+    next_tokens preset score stream trace_names train training_step write_page
 """
 PUBLIC = NAMES.split()
 

@@ -14,9 +14,10 @@ from foretell.cli.score import SURPRISE
 from foretell.cli.terminal import open_model, print_json, results
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import UsageError
-from foretell.pretraining.replay import Replay, ReplayedRow, ReplayedToken, replay
+from foretell.pretraining.replay import Replay, replay
 from foretell.runs.find import find_run
 from foretell.runs.run import is_run
+from foretell.session.replayed_tokens import ReplayedRow, ReplayedToken
 
 WIDTH = 80
 NO_LOSS = "-"

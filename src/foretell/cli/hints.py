@@ -26,7 +26,7 @@ SYNONYMS = {
     "generate": {"--max-new-tokens": "--max-tokens", "--n-predict": "--max-tokens", "--temp": "--temperature"},
 }
 SEVERAL = "give several PROMPTS, or other --seed, for several continuations; --max-tokens is their length"
-NO_CHAT = "there is no dialogue; give a PROMPT, or - to read one from standard input"
+NO_CHAT = "foretell chat MODEL is a conversation; here give a PROMPT, or - to read one from standard input"
 ANY_VERB = {
     "--model": "the MODEL is the first argument",
     "-m": "the MODEL is the first argument",

@@ -46,6 +46,7 @@ VERBS = {  # verb: (group, summary, function)
     "runs": (LEARN, "List runs, or compare several.", "foretell.cli.runs:runs"),
     "finetune": (LEARN, "Train a model for a task on labelled texts.", "foretell.cli.finetune:finetune"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
+    "chat": (ASK, "Talk with a model.", "foretell.cli.chat:chat"),
     "next": (ASK, "The most likely next tokens with their probabilities.", "foretell.cli.next:next_verb"),
     "score": (ASK, "The log-probability of a text, token by token.", "foretell.cli.score:score"),
     "evaluate": (ASK, "Loss on texts, or accuracy at questions.", "foretell.cli.evaluate:evaluate"),

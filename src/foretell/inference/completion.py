@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from html import escape
 from typing import Any, TypedDict, Unpack, overload
@@ -17,6 +17,7 @@ from foretell.language_model import LanguageModel
 from foretell.text import StopStrings
 from foretell.typesetting.notebook import ShownList
 
+Prompt = str | list[int]
 DEFAULT_TOKENS = 200
 REPR_CHARACTERS = 40  # of the prompt and of the text in a completion's repr
 
@@ -136,19 +137,23 @@ def stream(
 class Completer:
     """Continues prompts and yields their text while it grows.
 
+    A prompt is a text, or the ids to continue. stop_ids: tokens that end a continuation; the end tokens do so anyway.
     samples: the index of each prompt's random stream; by default 0, and 1, 2, ... for further copies of a prompt.
     """
 
     def __init__(
         self,
         model: LanguageModel,
-        prompts: list[str],
+        prompts: Iterable[Prompt],
         sampling: SamplingConfig,
         stop: list[str],
         samples: list[int] | None = None,
         allow_special: bool = False,
+        stop_ids: Collection[int] = (),
     ):
-        self.model, self.prompts = model, prompts
+        self.model, prompts = model, list(prompts)
+        self.prompts = [prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in prompts]
+        self.stop_ids = frozenset([*model.tokenizer.end_ids, *stop_ids])
         self.sampler = self._make_sampler(sampling)
         if any(not text for text in stop):
             raise UsageError("a stop string is empty; give at least one character")
@@ -177,7 +182,9 @@ class Completer:
     def _make_sampler(self, sampling: SamplingConfig) -> Sampler:
         return Sampler(sampling, self.model.tokenizer.vocab_size)
 
-    def _encode(self, prompt: str, allow_special: bool) -> list[int]:
+    def _encode(self, prompt: Prompt, allow_special: bool) -> list[int]:
+        if not isinstance(prompt, str):
+            return list(prompt)
         ids, end_id = self.model.encode(prompt, allow_special), self.model.tokenizer.end_id
         if not ids and end_id is not None:  # nothing to continue: what follows the end of a document
             return [end_id]
@@ -199,7 +206,7 @@ class Completer:
     def _read(self, tokens: Iterator[tuple[Sequence, int]]) -> Iterator[tuple[int, str]]:
         indices = {id(sequence): index for index, sequence in enumerate(self.sequences)}
         for sequence, token in tokens:
-            if token in self.model.tokenizer.end_ids:
+            if token in self.stop_ids:
                 sequence.finish_reason = "end"
                 continue
             index = indices[id(sequence)]
@@ -241,7 +248,7 @@ class Completer:
         return "".join([*map(decoder.push, sequence.generated[:count]), decoder.finish()])
 
 
-def number_copies(prompts: list[str]) -> list[int]:
+def number_copies(prompts: list[Prompt]) -> list[int]:
     """How often each prompt occurs before: 0, 0, 1 for a, b, a. So a prompt's draws do not depend on the others."""
     return [prompts[:index].count(prompt) for index, prompt in enumerate(prompts)]
 
@@ -263,11 +270,12 @@ class RecordingCompleter(Completer):
 
 def make_completer(
     model: LanguageModel,
-    prompts: list[str],
+    prompts: Iterable[Prompt],
     sampling: SamplingConfig,
     stop: str | list[str] | None = None,
     receipts: bool = False,
+    stop_ids: Collection[int] = (),
 ) -> Completer:
     """A completer, one that keeps receipts where they are asked for."""
     completer = RecordingCompleter if receipts else Completer
-    return completer(model, prompts, sampling, [stop] if isinstance(stop, str) else stop or [])
+    return completer(model, prompts, sampling, [stop] if isinstance(stop, str) else stop or [], stop_ids=stop_ids)

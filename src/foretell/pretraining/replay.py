@@ -14,34 +14,8 @@ from foretell.language_model import LanguageModel
 from foretell.pretraining.tokens import open_tokens
 from foretell.pretraining.training_data import TrainingData, make_training_data
 from foretell.runs.run import RUN, Run
+from foretell.session.replayed_tokens import ReplayedRow, ReplayedToken
 from foretell.training.objective import Objective
-
-
-@dataclass(frozen=True)
-class ReplayedToken:
-    """A token of a row. `loss` is its -log P in nats, None if it was not a target: the first of a row or document.
-
-    `document` counts documents within the row if they do not see each other; else it is None.
-    """
-
-    id: int
-    text: str
-    loss: float | None
-    document: int | None
-
-
-@dataclass(frozen=True)
-class ReplayedRow:
-    """A row, and its first position in the tokens of the training text."""
-
-    start: int
-    tokens: list[ReplayedToken]
-
-    @property
-    def loss(self) -> float | None:
-        """The mean over the targets."""
-        losses = [token.loss for token in self.tokens if token.loss is not None]
-        return sum(losses) / len(losses) if losses else None
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,221 @@
+"""`foretell chat MODEL`: a conversation with a model."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify, Whole, decode_text
+from foretell.cli.terminal import fail, note, open_model, print_json, write
+from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from foretell.inference.chat import Chat
+
+PROMPT = "> "
+HELP = """/reset           forget the conversation; the system message stays
+/system [TEXT]   show the system message, or set it
+/save FILE       write the conversation as JSON, in a shape that finetune --task chat reads
+/look [N]        what decided the last token of the answer, or the Nth from its end
+/help            this list
+//TEXT           send a message that begins with a slash
+Ctrl-C stops an answer, and ends the program where there is none; Ctrl-D ends it too"""
+ENDINGS = {
+    "context": "context full: the answer stops here; /reset begins a new conversation",
+    "length": "stopped after --max-tokens",
+    "interrupted": "stopped; the answer so far is kept",
+}
+MARK = b'"messages"'  # in every saved conversation
+PARTS_SHOWN = 5
+
+
+def chat(
+    model: ModelArgument,
+    /,
+    *,
+    system: Annotated[str | None, Parameter(help="What the model is told before the conversation.")] = None,
+    template: Annotated[
+        str | None, Parameter(help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.")
+    ] = None,
+    max_tokens: Annotated[int | None, Whole, Parameter(help="Of an answer; default: what fits the context.")] = None,
+    temperature: Annotated[
+        float | None, Parameter(help="0 always takes the most likely token; default: 0.8.", show_default=False)
+    ] = None,
+    top_k: Annotated[int | None, Whole, Parameter(help="Keep the k most likely tokens.", show_default=False)] = None,
+    top_p: Annotated[
+        float | None, Parameter(help="Keep this much probability; default: 0.95.", show_default=False)
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        Parameter(help="Drop what is less likely than this share of the most likely; default: 0.", show_default=False),
+    ] = None,
+    repetition_penalty: Annotated[
+        float | None,
+        Parameter(help="Above 1, tokens that occurred become less likely; default: 1.", show_default=False),
+    ] = None,
+    seed: Annotated[
+        int | None,
+        Whole,
+        Parameter(help="The same seed and messages give the same answers; default: 1.", show_default=False),
+    ] = None,
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    verify: Verify = False,
+) -> None:
+    """Talk with a model.
+
+    Each line is a message; the answer is streamed. /help lists the commands. Piped, each line of standard input is a
+    message, and each answer ends with a line feed.
+    """
+    loaded = open_model(model, device, dtype, verify=verify)
+    from foretell.config import SamplingConfig
+    from foretell.inference.chat import Chat
+
+    options = {
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "seed": seed,
+    }
+    sampling = SamplingConfig(**{name: value for name, value in options.items() if value is not None})
+    conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.model_dump())
+    if is_interactive():
+        note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
+    for place, line in iter_lines():
+        try:
+            take_line(conversation, line, json)
+        except ForetellError as error:
+            if not is_interactive():
+                raise type(error)(f"{place}: {error}") from None
+            fail(str(error), error.exit_code)
+
+
+def is_interactive() -> bool:
+    """True where a person types the messages."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def iter_lines() -> Iterator[tuple[str, str]]:
+    """Each line of standard input that is not blank, with its place."""
+    if sys.stdin is None:
+        raise DataError("standard input is closed; pipe a message into it, one per line")
+    lines = typed_lines() if is_interactive() else piped_lines()
+    yield from ((f"line {number}", line) for number, line in enumerate(lines, start=1) if line.strip())
+
+
+def typed_lines() -> Iterator[str]:
+    """Lines that are typed, with the editing and the history of readline where Python has it."""
+    if find_spec("readline"):
+        importlib.import_module("readline")
+    while True:
+        try:
+            yield input(PROMPT)
+        except EOFError:
+            write("")
+            return
+
+
+def piped_lines() -> Iterator[str]:
+    """Lines of a pipe or a file, as they come."""
+    while line := sys.stdin.buffer.readline():
+        yield decode_text(line, "standard input").rstrip("\r\n")
+
+
+def take_line(conversation: Chat, line: str, json: bool) -> None:
+    """Run a command, or send a message and show the answer."""
+    if line.startswith("/") and not line.startswith("//"):
+        name, _, argument = line.partition(" ")
+        if name not in COMMANDS:
+            raise UsageError(f"unknown command {name}{did_you_mean(name, COMMANDS)}; /help lists all")
+        COMMANDS[name](conversation, argument.strip())
+    else:
+        answer(conversation, line.removeprefix("/") if line.startswith("//") else line, json)
+
+
+def answer(conversation: Chat, text: str, json: bool) -> None:
+    """Send a message; the answer appears while it is generated. Ctrl-C stops it."""
+    with closing(conversation.stream(text)) as pieces:
+        try:
+            for piece in pieces:
+                if not json:
+                    write(piece, end="")
+        except KeyboardInterrupt:
+            pieces.close()
+    result = conversation.answer
+    assert result is not None, "a stream that ended has an answer"
+    if json:
+        print_json({"message": text, **result.to_json()})
+    else:
+        write("")
+    if result.finish_reason in ENDINGS:
+        note(ENDINGS[result.finish_reason])
+
+
+# --- commands --------------------------------------------------------------------------------------------------------
+
+
+def reset(conversation: Chat, argument: str) -> None:
+    """Forget the turns."""
+    conversation.reset()
+    note("the conversation is forgotten" + ("" if conversation.system is None else "; the system message stays"))
+
+
+def set_system(conversation: Chat, argument: str) -> None:
+    """Show or set the system message."""
+    if argument:
+        conversation.set_system(argument)
+    note("no system message" if conversation.system is None else f"system message: {conversation.system}")
+
+
+def save(conversation: Chat, argument: str) -> None:
+    """Write the conversation into a file."""
+    from foretell.files import check_target, write_json
+
+    if not argument:
+        raise UsageError("/save needs the name of a file")
+    if not any(message.role == "assistant" for message in conversation.messages):
+        raise UsageError("there is nothing to save yet")
+    path = check_target(Path(argument).expanduser(), MARK)
+    write_json(path, [conversation.to_json()])
+    note(f"{len(conversation.messages)} messages written to {argument}")
+
+
+def look(conversation: Chat, argument: str) -> None:
+    """What decided a token: how it was sampled, and which parts of the model wanted it."""
+    from foretell.insight.wording import signed
+    from foretell.typesetting.text import document_text
+
+    if argument and not argument.isdecimal():
+        raise UsageError(f"/look takes how many tokens from the end, a number, not '{argument}'")
+    back = int(argument or 1)
+    receipt = conversation.receipt(back)
+    receipt.check()
+    write(document_text(receipt.document()))
+    found = conversation.attribution(back)
+    write(f"\nlogit {found.logit:.2f}, a sum of {len(found.parts)} direct contributions, the largest:")
+    for part in found.largest(PARTS_SHOWN):
+        write(f"  {signed(part.value, 2):>7}  {part.name}")
+
+
+def show_help(conversation: Chat, argument: str) -> None:
+    """List the commands."""
+    write(HELP)
+
+
+COMMANDS: dict[str, Callable[[Chat, str], None]] = {
+    "/reset": reset,
+    "/system": set_system,
+    "/save": save,
+    "/look": look,
+    "/help": show_help,
+}

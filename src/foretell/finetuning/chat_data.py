@@ -1,0 +1,125 @@
+"""Tokenized conversations of a run: made from a file once, split, and kept in the run so that it can resume alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from foretell.errors import CheckpointError, DataError, TokenizerError
+from foretell.files import sha256
+from foretell.finetuning.conversations import Conversation
+from foretell.randomness import permutation, stream_key
+from foretell.saved_model import open_tensors, save_tensors
+from foretell.text.chat_format import ChatFormat, ChatTokens
+
+CHATS = "chats.safetensors"  # in the run's folder for tokens
+Truncation = Literal["drop", "tail"]
+
+
+@dataclass(frozen=True)
+class ChatData:
+    """The conversations to learn from, and those held out."""
+
+    train: list[ChatTokens]
+    held_out: list[ChatTokens]
+
+    def save(self, folder: Path) -> None:
+        """Write the file CHATS into a folder."""
+        parts = {"train": self.train, "held_out": self.held_out}
+        tensors = {f"{part}.{name}": tensor for part, chats in parts.items() for name, tensor in flat(chats).items()}
+        save_tensors(folder / CHATS, tensors)
+
+    @classmethod
+    def load(cls, folder: Path, digest: str) -> ChatData:
+        """Read what `save` wrote; a file other than the one with this SHA-256 is a CheckpointError."""
+        path = folder / CHATS
+        if not path.is_file() or sha256(path) != digest:
+            state = "not as it was written" if path.exists() else "missing"
+            raise CheckpointError(f"{path} is {state}; restore it, or start again with another --out")
+        with open_tensors(path) as file:
+            names = ("ids", "is_answer", "lengths")
+            parts = {
+                part: {name: file.get_tensor(f"{part}.{name}") for name in names} for part in ("train", "held_out")
+            }
+        return cls(unflattened(**parts["train"]), unflattened(**parts["held_out"]))
+
+
+def flat(chats: Sequence[ChatTokens]) -> dict[str, Tensor]:
+    """All ids one after the other, which of them are answers, and the length of each conversation."""
+    return {
+        "ids": torch.tensor([token for chat in chats for token in chat.ids], dtype=torch.int32),
+        "is_answer": torch.tensor([flag for chat in chats for flag in chat.is_answer], dtype=torch.uint8),
+        "lengths": torch.tensor([len(chat) for chat in chats], dtype=torch.int32),
+    }
+
+
+def unflattened(ids: Tensor, is_answer: Tensor, lengths: Tensor) -> list[ChatTokens]:
+    """The conversations that `flat` was given."""
+    sizes = lengths.tolist()
+    pairs = zip(ids.split(sizes), is_answer.bool().split(sizes), strict=True)
+    return [ChatTokens(tokens.tolist(), flags.tolist()) for tokens, flags in pairs]
+
+
+# --- making them -----------------------------------------------------------------------------------------------------
+
+
+def encode_all(
+    conversations: Sequence[Conversation], chat_format: ChatFormat, context_length: int, truncation: Truncation | None
+) -> tuple[list[ChatTokens], list[str]]:
+    """The tokens of conversations that fit the context, and notes on what does not.
+
+    Without a `truncation`, one that is longer than the context is a DataError. `drop` leaves it out, `tail` cuts off
+    its end. Raises TokenizerError, with the row, for a conversation that the template or the tokenizer cannot write.
+    """
+    pairs = [(chat, conversation) for conversation in conversations for chat in encode_one(conversation, chat_format)]
+    room = context_length + 1  # the last token is predicted, and not read
+    long = [(chat, conversation) for chat, conversation in pairs if len(chat) > room]
+    if long and truncation is None:
+        longest, conversation = max(long, key=lambda pair: len(pair[0]))
+        raise DataError(
+            f"{len(long):,} of {len(pairs):,} conversations do not fit the context of {context_length} tokens, the "
+            f"longest is {conversation.where} with {len(longest):,}; --truncate drop leaves them out, --truncate tail "
+            "cuts off their ends"
+        )
+    cut = [ChatTokens(chat.ids[:room], chat.is_answer[:room]) for chat, _ in pairs]
+    kept = [chat for chat, (whole, _) in zip(cut, pairs, strict=True) if len(whole) <= room or truncation == "tail"]
+    learnable = [chat for chat in kept if any(chat.is_answer[1:])]
+    if not learnable:
+        raise DataError(f"no answer fits the context of {context_length} tokens; take a model with a longer context")
+    notes = []
+    if long:
+        done = "left out" if truncation == "drop" else "cut off at their ends"
+        notes.append(f"{len(long):,} of {len(pairs):,} conversations are longer than the context: {done}")
+    if without := len(kept) - len(learnable):
+        notes.append(f"{without:,} of {len(pairs):,} conversations have no answer within the context: left out")
+    return learnable, notes
+
+
+def encode_one(conversation: Conversation, chat_format: ChatFormat) -> list[ChatTokens]:
+    """The tokens of a conversation; errors name its row."""
+    try:
+        return chat_format.encode(conversation.messages)
+    except TokenizerError as error:
+        raise TokenizerError(f"{conversation.where}: {error}") from None
+
+
+def split(
+    conversations: Sequence[Conversation], fraction: float, seed: int
+) -> tuple[list[Conversation], list[Conversation]]:
+    """The conversations to learn from and those held out, chosen by the seed; at least one of each where it is more."""
+    count = len(conversations)
+    held = min(count - 1, max(1, round(count * fraction))) if fraction > 0 else 0
+    chosen = set(permutation(stream_key("held-out chats", seed), count)[:held].tolist())
+    train = [conversation for index, conversation in enumerate(conversations) if index not in chosen]
+    return train, [conversations[index] for index in sorted(chosen)]
+
+
+def count_repeated(train: Sequence[Conversation], held_out: Sequence[Conversation]) -> int:
+    """How many held-out conversations are also learned from, word for word."""
+    learned = {conversation.messages for conversation in train}
+    return sum(conversation.messages in learned for conversation in held_out)

@@ -1,0 +1,108 @@
+"""The chat task: a decoder that learns to write the answers of conversations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foretell.config import Config, SamplingConfig
+from foretell.data.batch import Batch
+from foretell.evaluation.perplexity import evaluate, perplexity
+from foretell.finetuning.chat_data import ChatData
+from foretell.finetuning.chat_packing import PackedChats
+from foretell.inference.completion import make_completer
+from foretell.language_model import LanguageModel, save_model
+from foretell.model.cost import count_parameters
+from foretell.model.decoder import Decoder
+from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.session.task import Sample, Task
+from foretell.text import Tokenizer
+from foretell.text.chat_format import ChatTokens
+from foretell.training.mask_check import check_mask
+from foretell.training.objective import Objective
+
+SAMPLES, SAMPLE_TOKENS = 2, 48
+SAMPLING = SamplingConfig(temperature=0)
+
+
+class ChatTask(Task):
+    """Answers to questions of conversations that are packed into rows.
+
+    tokenizer: with the template's tokens and the template. digest: of the file with the tokenized conversations.
+    `about` is what run.json says next to the configuration.
+    """
+
+    def __init__(
+        self, config: Config, data: ChatData, decoder: Decoder, tokenizer: Tokenizer, digest: str, about: dict[str, Any]
+    ):
+        self.config, self.tokenizer, self.digest, self.about = config, tokenizer, digest, about
+        self.decoder = self.model = decoder
+        self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
+        self.train = PackedChats(data.train, config.model.context_length, config.training.seed)
+        self.held_out = PackedChats(data.held_out, config.model.context_length)
+        self.loss_before: float | None = None  # on held-out answers, known in a run that was not resumed
+        self.shown = [
+            chat for chat in (data.held_out or data.train) if first_answer(chat) < config.model.context_length
+        ]
+
+    def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
+        choose_kernels(self.decoder, Use(device, dtype, self.config.model.context_length, is_training=True))
+
+    def batch(self, step: int) -> Batch:
+        return self.train.batch(step, self.config.training.batch_size)
+
+    def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
+        """The loss on held-out answers, in nats per token."""
+        if not len(self.held_out):
+            return {}
+        most, rows = self.config.training.evaluation_tokens, self.config.training.batch_size
+        return {"validation_loss": evaluate(self.objective, self.held_out.iter_batches(rows, most), dtype).loss}
+
+    def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
+        figures = self.evaluate(dtype)
+        if not figures:
+            return [f"before      loss {evaluate(self.objective, [batch], dtype).loss:.3f} on the answers of a batch"]
+        self.loss_before = loss = figures["validation_loss"]
+        return [f"before      loss {loss:.3f} on held-out answers, perplexity {perplexity(loss):.1f}"]
+
+    def check(self, batch: Batch, dtype: torch.dtype) -> None:
+        """Refuse a model that sees the future or another conversation."""
+        check_mask(self.decoder, batch, dtype)
+
+    def samples(self) -> list[Sample]:
+        """The likeliest answers to the first questions held out."""
+        self.decoder.eval()
+        prompts = [chat.ids[: first_answer(chat)] for chat in self.shown[:SAMPLES]]
+        samples = [self._answer(prompt) for prompt in prompts]
+        self.decoder.train()
+        return samples
+
+    def _answer(self, prompt: list[int]) -> Sample:
+        model = LanguageModel(self.decoder, self.tokenizer)
+        completer = make_completer(model, [prompt], SAMPLING)
+        for _ in completer.stream(min(SAMPLE_TOKENS, self.config.model.context_length - len(prompt))):
+            pass
+        return Sample(self.tokenizer.decode(prompt), completer.completions()[0].text)
+
+    def save_model(self, directory: Path) -> None:
+        save_model(directory, self.decoder, self.tokenizer)
+
+    def fingerprints(self) -> dict[str, str]:
+        return {"tokenizer": self.tokenizer.fingerprint, "conversations": self.digest}
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "config": self.config.model_dump(mode="json"),
+            **self.about,
+            "verb": "finetune --task chat",  # how to resume it
+            "conversations": self.digest,
+            "parameters": count_parameters(self.config.model),
+        }
+
+
+def first_answer(chat: ChatTokens) -> int:
+    """The position where the first answer begins."""
+    return chat.is_answer.index(True)

@@ -1,0 +1,29 @@
+"""`foretell finetune --task chat`: from a file of conversations to a model that chats, and what is printed."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+OPTIONS = ["--task", "chat", "--template", "plain", "--training.batch-size", "4", "--training.learning-rate", "1e-3"]
+
+
+def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path):
+    rows = [{"prompt": f"what is {n}?", "completion": "a number."} for n in range(12)]
+    (tmp_path / "n.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    outcome = foretell("finetune", "primer", "n.jsonl", *OPTIONS, "--epochs", "1")
+    assert outcome.code == 0, outcome.err
+    assert "template    plain: as asked for" in outcome.err
+    assert "on held-out answers" in outcome.out and "chat runs/n" in outcome.out
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"what is 3?\n/save c.json\n")))
+    assert foretell("chat", "n", "--max-tokens", "6", "--temperature", "0").code == 0
+
+    options = ["--steps", "1", "--data.validation-fraction", "0", "--show-batch", "--out", "y"]
+    outcome = foretell("finetune", "n", "c.json", "--task", "chat", *options)
+    assert outcome.code == 0, outcome.err
+    assert "template    n: the model's own" in outcome.err
+    assert "tokens are learned" in outcome.out and "- is masked" in outcome.out
+    assert foretell("finetune", "--task", "chat", "--out", "y", "--resume", "auto").code == 0
+    assert foretell("runs", "y", "--json").json["state"] == "done"

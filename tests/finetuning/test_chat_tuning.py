@@ -1,0 +1,212 @@
+"""Chat tuning: what a batch holds, what is learned, what a run keeps, and resuming."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from foretell.config import ModelConfig
+from foretell.data.batch import PADDING
+from foretell.errors import CheckpointError, ConfigError, DataError, Interrupted
+from foretell.files import sha256
+from foretell.finetuning.chat_batch import replay_batch
+from foretell.finetuning.chat_data import CHATS, ChatData
+from foretell.finetuning.chat_packing import PackedChats, pack
+from foretell.finetuning.chat_task import ChatTask
+from foretell.finetuning.chat_tuning import ChatRequest, tune_chat
+from foretell.inference.chat import Chat
+from foretell.language_model import LanguageModel
+from foretell.loading import load
+from foretell.model.init import make_decoder
+from foretell.session.reporter import Reporter
+from foretell.session.session import Session
+from foretell.start import Start, load_start
+from foretell.text import train_tokenizer
+from foretell.text.chat_format import ChatTokens
+from foretell.training.loop import Progress
+from foretell.training.objective import Objective
+
+WORDS = {"cat": "mat", "dog": "log", "hen": "den", "fox": "box", "owl": "bowl"}
+STEPS = 8
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory) -> Start:
+    """A model without a chat template."""
+    tokenizer = train_tokenizer("bpe", ["where is the cat? on the mat. where is the dog?"] * 9, vocab_size=290)
+    shape: dict[str, Any] = {
+        "num_layers": 2,
+        "num_heads": 2,
+        "width": 32,
+        "context_length": 96,
+        "position": "rotary",
+        "init": "torch",
+    }
+    decoder = make_decoder(ModelConfig(**shape, vocab_size=tokenizer.vocab_size), seed=1)
+    path = tmp_path_factory.mktemp("models") / "small"
+    LanguageModel(decoder.eval(), tokenizer, "small").save(path)
+    return load_start(path)
+
+
+@pytest.fixture(scope="module")
+def chats(tmp_path_factory) -> Path:
+    """Questions with one-word answers; one conversation has two."""
+    path = tmp_path_factory.mktemp("data") / "where.json"
+    rows = [{"instruction": f"where is the {a}?", "output": f"on the {b}."} for a, b in WORDS.items()] * 4
+    turns = [{"role": "user", "content": "the cat?"}, {"role": "assistant", "content": "mat."}] * 2
+    path.write_text(json.dumps([*rows, {"messages": turns}]), encoding="utf-8")
+    return path
+
+
+def request(start: Start | None, chats: Path, out: Path, **fields: Any) -> ChatRequest:
+    training = {"steps": STEPS, "batch_size": 4, "learning_rate": 1e-2, "checkpoint_every": 3, "keep_checkpoints": 9}
+    fields = {"overrides": {"training": training, "model": {"dropout": 0.1}}, "dtype": "float32", **fields}
+    return ChatRequest(start, [chats], out, **fields)
+
+
+@pytest.fixture(scope="module")
+def tuned(small, chats, tmp_path_factory) -> Session[ChatTask]:
+    return tune_chat(request(small, chats, tmp_path_factory.mktemp("runs") / "where"), Reporter())
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
+
+
+def test_rows_are_filled_by_best_fit():
+    rows = pack([5, 3, 2, 6, 4], room=8)
+    assert sorted(item for row in rows for item in row) == [0, 1, 2, 3, 4]
+    assert rows == [[3, 2], [0, 1], [4]]
+
+
+def test_a_packed_row_token_by_token():
+    first = ChatTokens([11, 12, 13, 14], [False, False, True, True])
+    second = ChatTokens([21, 22, 23], [False, True, True])
+    batch = PackedChats([first, second], context_length=8).make_batch([0])
+    assert batch.ids.tolist() == [[11, 12, 13, 14, 21, 22]]
+    assert batch.targets.tolist() == [[12, 13, 14, 21, 22, 23]]
+    assert batch.loss_weights.tolist() == [[0, 1, 1, 0, 1, 1]]  # no question, and nothing of the next conversation
+    assert batch.positions is not None and batch.positions.tolist() == [[0, 1, 2, 3, 0, 1]]
+    assert batch.document_ids is not None and batch.document_ids.tolist() == [[0, 0, 0, 0, 1, 1]]
+
+
+def test_padding_is_not_learned():
+    packed = PackedChats(
+        [ChatTokens([1, 2, 3], [False, True, True]), ChatTokens([4, 5, 6, 7], [False] * 3 + [True])], 3
+    )
+    batch = packed.make_batch([1])
+    assert batch.loss_weights.tolist() == [[1, 1, 0]]
+    assert batch.document_ids is not None and batch.document_ids.tolist() == [[0, 0, 0]] and PADDING < 0
+
+
+def test_the_loss_of_packed_conversations_is_that_of_each_alone(tuned):
+    chats = tuned.task.train.chats[:6]
+    objective = Objective(tuned.task.decoder).eval()
+    packed = PackedChats(chats, 96)
+    with torch.no_grad():
+        together = sum(float(objective(batch).sum) for batch in packed.iter_batches(2))
+        alone = sum(float(objective(PackedChats([chat], 96).make_batch([0])).sum) for chat in chats)
+    assert len(packed) < len(chats)
+    assert together == pytest.approx(alone, rel=1e-5)
+
+
+def test_every_conversation_is_read_once_per_epoch():
+    packed = PackedChats([ChatTokens([index] * 5, [False] + [True] * 4) for index in range(12)], 10, seed=3)
+    rows = len(packed)
+    orders = [[packed.row_at(epoch * rows + index) for index in range(rows)] for epoch in range(3)]
+    assert all(sorted(order) == list(range(rows)) for order in orders)
+    assert orders[0] != orders[1]
+
+
+def test_the_shown_batch_has_a_loss_for_learned_tokens_alone(tuned):
+    task = tuned.task
+    row = replay_batch(task.decoder, task.batch(0), task.tokenizer)[0]
+    text = "".join(token.text for token in row.tokens if token.loss is not None)
+    assert text.replace("<|im_end|>", "").replace("on the ", "").replace(".", "").strip()
+    assert "where" not in text and "user" not in text
+    assert all(token.document is not None for token in row.tokens)
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_tuned_model_answers_with_its_template(tuned):
+    before, after = tuned.task.loss_before, tuned.run.best().training()["validation_loss"]
+    assert before is not None and after < before / 2
+    model = load(tuned.run.directory)
+    assert model.tokenizer.chat_template is not None and "im_start" in model.tokenizer.chat_template
+    assert Chat(model, max_tokens=9, temperature=0).say("where is the cat?").text.startswith("on the")
+
+
+def test_the_record_names_model_template_and_data(tuned, small, chats):
+    record = tuned.run.record()
+    assert record["from"]["weights_sha256"] == small.digest
+    assert (record["template"], record["data"], record["verb"]) == ("chatml", [str(chats)], "finetune --task chat")
+    assert record["config"]["model"]["vocab_size"] == small.config.vocab_size + 2
+
+
+def test_samples_are_questions_held_out_with_answers(tuned):
+    text = (tuned.run.samples / f"step-{STEPS:06d}.txt").read_text(encoding="utf-8")
+    assert "<|im_start|>assistant\n" in text
+
+
+def test_resuming_is_bit_identical_to_never_stopping(tuned, small, chats, tmp_path, monkeypatch):
+    out = tmp_path / "stopped"
+
+    def stop(self: Session, progress: Progress) -> None:
+        original(self, progress)
+        if progress.step == 3:
+            raise Interrupted("stopped")
+
+    original = Session.save
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "save", stop)
+        with pytest.raises(Interrupted):
+            tune_chat(request(small, chats, out), Reporter())
+    again = tune_chat(ChatRequest(None, [], out), Reporter(), resume=True)
+    last = tuned.run.at("last").directory / "model.safetensors"
+    assert (again.run.at("last").directory / "model.safetensors").read_bytes() == last.read_bytes()
+    finished = tune_chat(ChatRequest(None, [], out), Reporter(), resume=True)
+    assert finished.progress.step == STEPS
+
+
+def test_resuming_refuses_other_settings_and_damaged_data(tuned, small, chats, tmp_path):
+    out = tuned.run.directory
+    with pytest.raises(ConfigError, match="learning_rate = 0.01, not 1.0"):
+        tune_chat(ChatRequest(None, [], out, overrides={"training": {"learning_rate": 1.0}}), Reporter(), resume=True)
+    with pytest.raises(ConfigError, match="template = chatml, not plain"):
+        tune_chat(ChatRequest(None, [], out, template="plain"), Reporter(), resume=True)
+    (tmp_path / CHATS).write_bytes(b"x")
+    with pytest.raises(CheckpointError, match="not as it was written"):
+        ChatData.load(tmp_path, "0" * 64)
+
+
+def test_data_is_the_same_after_saving(tmp_path):
+    data = ChatData([ChatTokens([1, 2], [False, True]), ChatTokens([3], [True])], [])
+    data.save(tmp_path)
+    assert ChatData.load(tmp_path, sha256(tmp_path / CHATS)) == data
+
+
+@pytest.mark.parametrize(("truncation", "kept"), [("drop", 2), ("tail", 3)])
+def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, caplog, truncation, kept):
+    path = tmp_path / "long.jsonl"
+    rows = [{"prompt": "the cat?", "completion": "mat. " * n} for n in (1, 2, 80)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    open_data = {"overrides": {"training": {"steps": 1}, "data": {"validation_fraction": 0}}}
+    with pytest.raises(DataError, match="1 of 3 conversations do not fit the context of 96 tokens.*line 3.*--truncate"):
+        tune_chat(request(small, path, tmp_path / "a", **open_data), Reporter())
+    assert not (tmp_path / "a").exists()
+    caplog.set_level("INFO", logger="foretell")
+    session = tune_chat(request(small, path, tmp_path / "b", truncation=truncation, **open_data), Reporter())
+    assert len(session.task.train.chats) == kept
+    assert "1 of 3 conversations are longer than the context" in caplog.text
+
+
+def test_repeated_held_out_conversations_are_counted(small, chats, tmp_path, caplog):
+    caplog.set_level("INFO", logger="foretell")
+    tune_chat(request(small, chats, tmp_path / "x", held_out=chats, overrides={"training": {"steps": 1}}), Reporter())
+    assert "21 of the held-out conversations are also learned from" in caplog.text
+    assert "new in the vocabulary: <|im_start|>, <|im_end|>" in caplog.text
