@@ -26,4 +26,4 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
     assert "template    n: the model's own" in outcome.err
     assert "tokens are learned" in outcome.out and "- is masked" in outcome.out
     assert foretell("finetune", "--task", "chat", "--out", "y", "--resume", "auto").code == 0
-    assert foretell("runs", "y", "--json").json["state"] == "done"
+    assert [run["state"] for run in foretell("runs", "y", "--json").json["runs"]] == ["done"]
