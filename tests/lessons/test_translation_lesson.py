@@ -8,6 +8,7 @@ import numpy as np
 
 from foretell.lessons import translation_values
 from foretell.lessons.translation_lesson import TranslationLesson
+from foretell.lessons.translation_values import LiveTranslation
 from foretell.textbook.attention import bidirectional_mask
 
 
@@ -35,8 +36,26 @@ def test_a_mask_over_the_source_fails(monkeypatch, failures):
 
     monkeypatch.setattr(translation_values, "bidirectional_mask", hide_last)
     assert failures(TranslationLesson(translation_values.compute_translation()).checks()) == [
-        "no mask: every weight is above 0"
+        "no mask: every weight is above 0",
+        "softmax of M W_Q (R W_K)ᵀ / √2",
     ]
+
+
+def test_a_layer_without_its_norms_fails(monkeypatch, failures):
+    def without_norms(X, Z, layer):
+        return [X] * 6
+
+    monkeypatch.setattr(translation_values, "decoder_layer_states", without_norms)
+    failed = failures(TranslationLesson(translation_values.compute_translation()).checks())
+    assert failed == ["the whole layer: the textbook's and torch's", "after its last norm each word has mean 0"]
+
+
+def test_a_trained_model_shows_its_steps_from_the_start_token_on(lessons):
+    live = LiveTranslation("en-fr", "I am good", [("<sos>", "Je"), ("<sos> Je", "vais bien")], "Je vais bien")
+    text = str(TranslationLesson(lessons["translation"].values, live))
+    assert "en-fr reads 'I am good'" in text
+    assert "<sos> Je      vais bien" in text
+    assert "--model" not in text
 
 
 def test_mask_rows_masks_the_first_rows_only():

@@ -150,7 +150,7 @@ def test_row_takes_arrays_and_numbers() -> None:
 
 def test_a_matrix_of_symbols_in_text_html_and_latex() -> None:
     matrix = SymbolMatrix([[script("q", "1"), "…"], ["7.9", "⋮"]], ["<sos>", "Je"])
-    assert expression_lines(matrix) == ["<sos> ⎡q₁   …⎤", "   Je ⎣7.9  ⋮⎦"]
+    assert expression_lines(matrix) == ["<sos> ⎡ q₁  …⎤", "   Je ⎣7.9  ⋮⎦"]
     assert latex(matrix).endswith(r"\left[\begin{array}{rr} {q}_{1} & \dots \\ 7.9 & \vdots \end{array}\right]")
     assert ElementTree.fromstring(mathml(matrix)).find(".//msub") is not None
 

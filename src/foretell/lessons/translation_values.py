@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
+from torch import nn
 
 from foretell.textbook.attention import (
     attention,
@@ -13,11 +15,13 @@ from foretell.textbook.attention import (
     bidirectional_mask,
     cross_attention,
     mh_attention,
+    project,
     unidirectional_mask,
 )
 from foretell.textbook.embedding import embed, sinusoidal_encoding
-from foretell.textbook.parameters import AttentionParameters, MultiHeadParameters
-from foretell.textbook.vectors import Matrix, masked_softmax, relu, softmax_per_column
+from foretell.textbook.encoder_decoder import decoder_layer_states
+from foretell.textbook.parameters import AttentionParameters, CrossLayerParameters, MultiHeadParameters
+from foretell.textbook.vectors import EPSILON, Matrix, masked_softmax, softmax_per_column
 
 # Printed in the source. Most of its tables have dots instead of numbers; these are the complete ones
 SOURCE_WORDS = ("I", "am", "good")
@@ -30,7 +34,27 @@ SCALED_SCORES = [  # Q Kᵀ / √d of the target's words; 12.37, 10.37, 1.37, 1.
 ]
 CROSS_SCORES = [[91, 60, 77], [96, 63, 12], [41, 111, 48], [36, 45, 65]]  # Q Kᵀ of target words and source words
 
-SOURCE_HEAD_WIDTH = 64  # not printed; the scores fit it, and Vaswani et al. 2017 use it
+INPUT = [  # X: an embedding with its position, a row for each target word
+    ["7.9", "3.5", "…", "16.1"],
+    ["8.1", "4.4", "…", "83.1"],
+    ["17", "0.54", "…", "6.12"],
+    ["11.12", "11.12", "…", "22.1"],
+]
+QUERIES = [  # Q = M W_Q of the encoder-decoder attention
+    ["4.11", "6.31", "…", "8.12"],
+    ["11.13", "7.11", "…", "7.35"],
+    ["0.65", "10.10", "…", "80.75"],
+    ["11.16", "11.11", "…", "4.44"],
+]
+TRANSPOSED_KEYS = [  # (R W_K)ᵀ, a column for each source word; the first number of the second row is printed twice
+    ["11.71", "3.78", "6.35"],
+    ["18.71", "12.12", "7.11"],
+    ["⋮", "⋮", "⋮"],
+    ["0.96", "3.69", "8.88"],
+]
+OTHER_KEY = "16.71"  # the same number in the source's next figure
+
+SOURCE_HEAD_WIDTH = 64  # an assumption: it is not printed, but the scores fit it, and Vaswani et al. 2017 use it
 WIDTH, NUM_HEADS, HEAD_WIDTH, SEED = 4, 2, 2, 1
 X_LENGTH, Z_LENGTH = len(TARGET_WORDS), len(SOURCE_WORDS)
 
@@ -39,14 +63,27 @@ X_LENGTH, Z_LENGTH = len(TARGET_WORDS), len(SOURCE_WORDS)
 class LayerValues:
     """One decoder layer on random weights, in the textbook's convention: one column per token."""
 
-    embedded: Matrix  # (width, 4)
+    embedded: Matrix  # X (width, 4)
     heads: list[Matrix]  # Z1 ... Zh, (head width, 4) each
     output_weight: Matrix  # W0
     M: Matrix  # (width, 4), the output of masked attention
     R: Matrix  # (width, 3), the encoder's output
+    query: Matrix  # W_Q M of the first head, (head width, 4)
+    key: Matrix  # W_K R of the first head, (head width, 3)
     cross_weights: Matrix  # (4, 3) of the first head, one row per target word
     cross: Matrix  # (width, 4)
-    output: Matrix  # (width, 4), after the feed-forward layer
+    states: list[Matrix]  # what the stream is after each of the layer's six steps, residuals and norms included
+    torch_output: Matrix  # (width, 4), of torch's own layer
+
+
+@dataclass(frozen=True)
+class LiveTranslation:
+    """What a trained model made of a sentence: each step's words so far, and the token that it added."""
+
+    model: str
+    sentence: str
+    steps: list[tuple[str, str]]
+    translation: str
 
 
 @dataclass(frozen=True)
@@ -98,23 +135,18 @@ class LayerInputs:
 
     words: Matrix  # (width, 4), the embedded target words
     R: Matrix  # (width, 3), the encoder's output
-    self_attention: MultiHeadParameters
-    cross_attention: MultiHeadParameters
-    W_1: Matrix
-    W_2: Matrix
+    layer: CrossLayerParameters
 
 
 def draw_inputs(seed: int = SEED) -> LayerInputs:
-    """Normal random numbers, the same for one seed."""
+    """Normal random numbers, the same for one seed; plain norms."""
     rng = np.random.default_rng(seed)
-    return LayerInputs(
-        rng.normal(size=(WIDTH, X_LENGTH)),
-        rng.normal(size=(WIDTH, Z_LENGTH)),
-        draw_heads(rng),
-        draw_heads(rng),
-        rng.normal(size=(2 * WIDTH, WIDTH)),
-        rng.normal(size=(WIDTH, 2 * WIDTH)),
-    )
+    words, R = rng.normal(size=(WIDTH, X_LENGTH)), rng.normal(size=(WIDTH, Z_LENGTH))
+    one, zero = np.ones(WIDTH), np.zeros(WIDTH)
+    attention, cross = draw_heads(rng), draw_heads(rng)
+    W_1, W_2 = rng.normal(size=(2 * WIDTH, WIDTH)), rng.normal(size=(WIDTH, 2 * WIDTH))
+    layer = CrossLayerParameters(attention, one, zero, cross, one, zero, W_1, np.zeros(2 * WIDTH), W_2, zero, one, zero)
+    return LayerInputs(words, R, layer)
 
 
 def draw_heads(rng: np.random.Generator) -> MultiHeadParameters:
@@ -128,27 +160,52 @@ def draw_heads(rng: np.random.Generator) -> MultiHeadParameters:
 
 
 def run_layer(inputs: LayerInputs) -> LayerValues:
-    """Embedding, positions, masked attention, encoder-decoder attention and feed-forward, each with its residual.
+    """Embedding, positions and the two attentions as the source has them, and the whole layer as it was trained.
 
-    Vaswani et al. 2017, section 3.1. The norms are left out, which keeps the numbers readable.
+    The source's queries are of M, the output of masked attention. In the layer of Vaswani et al. 2017 (section 3.1)
+    every step has a residual and a norm, so there they are of LayerNorm(X + M).
     """
     positions = np.stack([sinusoidal_encoding(t, WIDTH) for t in range(X_LENGTH)], axis=1)
     X, mask = embed(range(X_LENGTH), inputs.words, positions), unidirectional_mask(X_LENGTH)
-    M = mh_attention(X, X, inputs.self_attention, mask)
-    X_1 = X + M
-    crossed = cross_attention(X_1, inputs.R, inputs.cross_attention)
-    X_2 = X_1 + crossed
+    layer, first = inputs.layer, inputs.layer.cross_attention.heads[0]
+    M = mh_attention(X, X, layer.attention, mask)
     no_mask = bidirectional_mask(Z_LENGTH, X_LENGTH)
     return LayerValues(
         X,
-        [attention(X, X, head, mask) for head in inputs.self_attention.heads],
-        inputs.self_attention.W_o,
+        [attention(X, X, head, mask) for head in layer.attention.heads],
+        layer.attention.W_o,
         M,
         inputs.R,
-        attention_weights(X_1, inputs.R, inputs.cross_attention.heads[0], no_mask).T,
-        crossed,
-        X_2 + inputs.W_2 @ relu(inputs.W_1 @ X_2),
+        project(first.W_q, first.b_q, M),
+        project(first.W_k, first.b_k, inputs.R),
+        attention_weights(M, inputs.R, first, no_mask).T,
+        cross_attention(M, inputs.R, layer.cross_attention),
+        decoder_layer_states(X, inputs.R, layer),
+        torch_layer(X, inputs.R, layer),
     )
+
+
+@torch.inference_mode()
+def torch_layer(X: Matrix, R: Matrix, layer: CrossLayerParameters) -> Matrix:
+    """The output (width, 4) of `torch.nn.TransformerDecoderLayer` with the same weights."""
+    module = nn.TransformerDecoderLayer(
+        WIDTH, NUM_HEADS, 2 * WIDTH, 0.0, layer_norm_eps=EPSILON, batch_first=True, dtype=torch.float64
+    )
+    attentions = {"self_attn": layer.attention, "multihead_attn": layer.cross_attention}
+    state = {f"{path}.{name}": value for path, W in attentions.items() for name, value in torch_attention(W).items()}
+    state |= {"linear1.weight": layer.W_mlp3, "linear2.weight": layer.W_mlp4}
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
+    zeroed = [parameter.zero_() for name, parameter in module.named_parameters() if name.endswith("bias")]
+    assert len(zeroed) == 2 * len(attentions) + 2 + 3
+    mask = nn.Transformer.generate_square_subsequent_mask(X_LENGTH, dtype=torch.float64)
+    target, memory = torch.from_numpy(X.T)[None], torch.from_numpy(R.T)[None]
+    return module.eval()(target, memory, tgt_mask=mask)[0].numpy().T
+
+
+def torch_attention(W: MultiHeadParameters) -> dict[str, Matrix]:
+    """The weights of `torch.nn.MultiheadAttention`: queries, keys and values of all heads in one matrix."""
+    packed = [getattr(head, symbol) for symbol in ("W_q", "W_k", "W_v") for head in W.heads]
+    return {"in_proj_weight": np.concatenate(packed), "out_proj.weight": W.W_o}
 
 
 def column_changes(before: Matrix, after: Matrix) -> list[float]:

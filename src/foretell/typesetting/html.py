@@ -110,16 +110,16 @@ def _number(text: str) -> str:
 def _matrix(matrix: Matrix) -> str:
     lines = shortened([shortened(line, MAX_NUMBERS) for line in format_matrix(matrix)], MAX_NUMBERS)
     cells = [[_number(cell) if cell != "…" else "<mo>…</mo>" for cell in line] for line in lines]
-    return _bracketed(cells, shortened(matrix.row_labels, MAX_NUMBERS), RIGHT)
+    return _bracketed(cells, shortened(matrix.row_labels, MAX_NUMBERS))
 
 
 def _symbol_matrix(matrix: SymbolMatrix) -> str:
-    return _bracketed([[_math(cell) for cell in line] for line in matrix.table], matrix.row_labels, "text-align:center")
+    return _bracketed([[_math(cell) for cell in line] for line in matrix.table], matrix.row_labels)
 
 
-def _bracketed(cells: Sequence[Sequence[str]], row_labels: Sequence[str], style: str) -> str:
+def _bracketed(cells: Sequence[Sequence[str]], row_labels: Sequence[str]) -> str:
     """A matrix of MathML cells, with labels on its left."""
-    lines = ("".join(f'<mtd style="{style}">{STRUT}{cell}</mtd>' for cell in line) for line in cells)
+    lines = ("".join(f'<mtd style="{RIGHT}">{STRUT}{cell}</mtd>' for cell in line) for line in cells)
     body = f'<mtable style="{BRACKETS}">{"".join(f"<mtr>{line}</mtr>" for line in lines)}</mtable>'
     if not row_labels:
         return f"<mrow>{body}</mrow>"

@@ -35,6 +35,7 @@ SHADES = " ░▒▓█"
 BELOW: dict[str, str] = dict(zip("0123456789+-=()aehijklmnoprstuvx,", "₀₁₂₃₄₅₆₇₈₉₊₋₌₍₎ₐₑₕᵢⱼₖₗₘₙₒₚᵣₛₜᵤᵥₓ,", strict=True))
 ABOVE: dict[str, str] = dict(zip("0123456789+-=()inT⊤", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁱⁿᵀᵀ", strict=True))
 ELIDED = "…"
+DOTS = "…⋮⋱"
 
 
 def document_text(section: DocumentSection, width: int = WIDTH) -> str:
@@ -110,7 +111,13 @@ def _matrix(matrix: Matrix, limit: int) -> TextBlock:
 
 
 def _symbol_matrix(matrix: SymbolMatrix, limit: int) -> TextBlock:
-    return _bracketed([[_flat(cell, limit) for cell in line] for line in matrix.table], list(matrix.row_labels), center)
+    return _bracketed(
+        [[_flat(cell, limit) for cell in line] for line in matrix.table], list(matrix.row_labels), _aligned
+    )
+
+
+def _aligned(cell: str, width: int) -> str:
+    return center(cell, width) if cell in DOTS else pad_left(cell, width)
 
 
 def _flat(expression: Expression, limit: int) -> str:
