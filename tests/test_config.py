@@ -181,6 +181,7 @@ def test_the_settings_of_the_first_version_are_read_with_later_defaults():
         "optimizer": "adamw",
         "weight_decay_by_path": {},
         "momentum": 0.95,
+        "compile": None,
         "label_smoothing": 0.0,
         "patience": None,
         "sample_prompts": [],

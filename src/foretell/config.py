@@ -337,6 +337,7 @@ class TrainingConfig(Section):
     beta2: float = Field(0.95, ge=0, lt=1)
     epsilon: float = Field(1e-8, gt=0)
     clip_norm: float | None = Field(1.0, gt=0)
+    compile: bool | None = None  # the blocks and the loss by torch's compiler; None: on a GPU
     label_smoothing: float = Field(0.0, ge=0, lt=1)  # Szegedy et al. 2016, section 7; validation losses stay plain
     patience: int | None = Field(None, gt=0)  # evaluations without a better validation loss before training stops
     evaluate_every: int = Field(100, gt=0)

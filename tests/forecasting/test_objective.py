@@ -21,7 +21,7 @@ def decoder():
 @torch.no_grad()
 def loss_for(decoder, target: int, smoothing: float, training: bool = True) -> float:
     objective = OrdinalObjective(decoder, BINS, smoothing).train(training)
-    return float(objective.chunk_losses(torch.ones(1, 8), torch.tensor([target])))
+    return float(objective.losses(torch.ones(1, 8), torch.tensor([target])))
 
 
 @torch.no_grad()

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.model.attention import EagerAttention, SDPAttention
+from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
+from foretell.model.kernels.aligned_head import AlignedTiedHead
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.kernels.rms_norm import CPURMSNorm
 from foretell.model.kernels.short_attention import MAX_LENGTH, ShortAttention
@@ -82,3 +84,27 @@ def test_kernels_give_the_logits_of_the_plain_layers():
     fast = model(IDS)
     choose_kernels(model, Use(CUDA, torch.float32, 8))  # the plain layers run on a CPU too
     torch.testing.assert_close(model(IDS), fast, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("use", "head"),
+    [(Use(CUDA, torch.bfloat16, 8, is_training=True), AlignedTiedHead), (Use(CUDA, torch.bfloat16, 8), TiedHead)],
+)
+def test_on_a_gpu_the_tied_head_is_aligned_for_training(use: Use, head: type[nn.Module]) -> None:
+    model = make_model()
+    choose_kernels(model, use)
+    assert type(model.head) is head
+
+
+def logits_and_gradients(model: Decoder) -> list[Tensor]:
+    logits = model(IDS)
+    logits.square().sum().backward()
+    return [logits, *(parameter.grad for parameter in model.parameters() if parameter.grad is not None)]
+
+
+def test_an_aligned_head_has_the_logits_the_gradients_and_the_keys_of_a_plain_one() -> None:
+    plain, aligned = make_model(bias={"head": True}), make_model(bias={"head": True})
+    choose_kernels(aligned, Use(CUDA, torch.float32, 8, is_training=True))
+    assert aligned.state_dict().keys() == plain.state_dict().keys()
+    for value, expected in zip(logits_and_gradients(aligned), logits_and_gradients(plain), strict=True):
+        torch.testing.assert_close(value, expected, rtol=1e-5, atol=1e-6)

@@ -257,3 +257,17 @@ def test_weights_that_the_task_froze_stay_frozen(sessions: Any, tmp_path: Path) 
     assert not task.model.trunk.weight.requires_grad
     moments = load_file(session.run.at("last").directory / "optimizer.safetensors")
     assert {key.split(".")[0] for key in moments} == {"second"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "compiled"), [(None, "cpu", 0), (True, "cpu", 1), (None, "cuda", 1), (False, "cuda", 0)]
+)
+def test_on_a_gpu_training_is_compiled_unless_the_configuration_decides(
+    wanted: bool | None, device: str, compiled: int, sessions: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows: list[int] = []
+    monkeypatch.setattr("foretell.session.session.compile_units", lambda task, batch, dtype: rows.append(len(batch)))
+    session = sessions.start(compile=wanted, gradient_accumulation_steps=2)
+    session.device = torch.device(device)
+    session.compile()
+    assert rows == [session.training.batch_size // 2] * compiled

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from foretell.data.batch import Batch
 from foretell.evaluation.perplexity import evaluate
 from foretell.model.cache import FreshKVView
-from foretell.training.objective import Objective
+from foretell.training.objective import Objective, logits_at_once_on
 
 MakeObjective = Callable[..., Objective]
 
@@ -58,6 +58,16 @@ def test_chunks_stay_within_the_limit(make_objective: MakeObjective, batch: Batc
     evaluate(objective, [batch])
     assert max(sizes) <= 14 * 7
     assert sum(sizes) == batch.ids.numel() * 14
+
+
+@pytest.mark.parametrize(
+    ("device", "memory", "count"), [("cpu", 10**12, 2**24), ("cuda", 64 * 10**9, 10**9), ("cuda", 10**12, 2**31 - 1)]
+)
+def test_a_gpu_takes_as_many_logits_at_once_as_suit_its_memory(
+    device: str, memory: int, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("foretell.training.objective.memory_of", lambda device: memory)
+    assert logits_at_once_on(torch.device(device)) == count
 
 
 def test_targets_of_weight_0_change_neither_loss_nor_gradient(make_objective: MakeObjective, batch: Batch) -> None:

@@ -93,6 +93,7 @@ MEANINGS = {
         "beta2": "adamw, also for what muon leaves to it",
         "epsilon": "adamw, also for what muon leaves to it",
         "clip_norm": "largest norm of the gradient; none: not clipped",
+        "compile": "blocks and loss by torch's compiler; none: on a GPU",
         "label_smoothing": "share of the target's probability given to all tokens",
         "patience": "evaluations without a better validation loss before training stops",
         "evaluate_every": "steps between evaluations",

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from foretell.data.batch import pad
+from foretell.device import to_device
 from foretell.finetuning.input_format import Sequences
 from foretell.randomness import permutation, stream_key
 
@@ -59,7 +60,7 @@ class TaskBatch:
 
     def to(self, device: torch.device | str) -> TaskBatch:
         """The same batch on another device."""
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        return self._map(lambda tensor: to_device(tensor, device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> TaskBatch:
         return TaskBatch(*(change(tensor) for tensor in (self.ids, self.lengths, self.targets, self.weights)))

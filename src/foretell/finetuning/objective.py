@@ -66,7 +66,7 @@ class TaskObjective(nn.Module):
             text = self.text_losses(batch, hidden).sum()
             parts["language_modelling"] = text.detach()
             total = task + self.lm_weight * text
-        return Loss(total, torch.tensor(batch.count, device=total.device), parts)
+        return Loss(total, torch.full((), batch.count, device=total.device), parts)
 
     def outputs(self, batch: TaskBatch) -> tuple[Tensor, Tensor]:
         """The outputs (B, C) and the hidden states (B*K, T, D) that they come from."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from foretell.model.decoder import Decoder
-from foretell.training.objective import Objective
+from foretell.training.objective import Objective, TokenLosses
 
 REACH = 4  # standard deviations
 
@@ -21,18 +21,29 @@ class OrdinalObjective(Objective):
 
     def __init__(self, decoder: Decoder, bins: int, smoothing: float):
         super().__init__(decoder)
+        self.losses = OrdinalLosses(decoder, bins, smoothing)
+
+
+class OrdinalLosses(TokenLosses):
+    """The losses of an `OrdinalObjective`."""
+
+    offsets: Tensor
+    shares: Tensor
+
+    def __init__(self, decoder: Decoder, bins: int, smoothing: float):
+        super().__init__(decoder)
         self.bins = bins
         reach = math.ceil(REACH * smoothing)
-        self.offsets = torch.arange(-reach, reach + 1)
-        density = torch.exp(-0.5 * (self.offsets / smoothing) ** 2) if reach else torch.ones(1)
-        self.shares = density / density.sum()
+        offsets = torch.arange(-reach, reach + 1)
+        density = torch.exp(-0.5 * (offsets / smoothing) ** 2) if reach else torch.ones(1)
+        self.register_buffer("offsets", offsets, persistent=False)
+        self.register_buffer("shares", density / density.sum(), persistent=False)
 
-    def chunk_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
+    def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The losses (N,) of targets (N,) from hidden states (N, D)."""
         if not self.training:
-            return super().chunk_losses(hidden, targets)
-        logits = self.decoder.head(hidden)
-        logits = logits.to(torch.promote_types(logits.dtype, torch.float32))  # (N, V)
-        near = (targets[:, None] + self.offsets.to(targets.device)).clamp(0, self.bins - 1)
+            return super().forward(hidden, targets)
+        logits = self.logits(hidden)  # (N, V)
+        near = (targets[:, None] + self.offsets).clamp(0, self.bins - 1)
         expected = (logits.gather(1, near) * self.shares.to(logits)).sum(-1)  # (N,)
         return logits.logsumexp(-1) - expected

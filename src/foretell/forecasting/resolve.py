@@ -127,10 +127,10 @@ def seconds_per_step(task: ForecastTask, device: torch.device, dtype: torch.dtyp
     task.choose_kernels(device, dtype)
     training = task.config.training
     optimizer = make_optimizer(task.decoder, training, dtype)
-    training_step(task.objective, optimizer, task.batch(0).to(device), 0, training, dtype)  # the first one warms up
+    _ = training_step(task.objective, optimizer, task.batch(0), 0, training, dtype).loss  # the first one warms up
     started, steps = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - started) < PROBE_SECONDS or steps == 0:
-        training_step(task.objective, optimizer, task.batch(steps).to(device), steps, training, dtype)
+        _ = training_step(task.objective, optimizer, task.batch(steps), steps, training, dtype).loss  # waits for a GPU
         steps += 1
     return elapsed / steps
 

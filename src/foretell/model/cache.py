@@ -50,7 +50,7 @@ class FreshKVView:
         self.positions = torch.arange(T, device=ids.device)[None] if positions is None else positions  # (B or 1, T)
         # Within a document positions only increase, so the order in the row decides which token comes first
         self._mask = Mask(T, T, query_document_ids=document_ids, key_document_ids=document_ids, device=ids.device)
-        self._windowed: dict[int | None, Mask] = {}
+        self._windowed: dict[int | None, Mask] = {None: self._mask}
 
     def source(self, layer: int, x: Tensor) -> Tensor:
         """x: every token has a key and a value."""

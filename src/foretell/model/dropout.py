@@ -29,9 +29,14 @@ class DropoutRNG:
 
 
 class Dropout(nn.Module):
-    """Zeroes elements with probability `rate` while training and scales the rest by 1 / (1 - rate)."""
+    """Zeroes elements with probability `rate` while training and scales the rest by 1 / (1 - rate).
+
+    keys: those of the rows of the coming pass, (B,), set before it where torch's compiler must not see how they are
+    made. None: each pass makes them.
+    """
 
     description = Description(formula="identity", saved=("inner",))
+    keys: Tensor | None = None
 
     def __init__(self, rate: float):
         super().__init__()
@@ -47,14 +52,19 @@ class Dropout(nn.Module):
 
     def scaled_mask(self, x: Tensor) -> Tensor:
         """0 or 1 / (1 - rate) for every element of x (B, ...), in its dtype."""
-        rows, per_row = x.shape[0], x[0].numel()
-        rng = self.dropout_rng
-        global_rows = range(rng.first_row, rng.first_row + rows * rng.row_stride, rng.row_stride)
-        keys = torch.tensor([signed(stream_key(rng.seed, rng.step, self.path, row)) for row in global_rows])
-        words = random_words(to_device(keys, x.device), -(-per_row // ELEMENTS_PER_WORD))
+        per_row = x[0].numel()
+        keys = self.make_keys(len(x), x.device) if self.keys is None else self.keys
+        words = random_words(keys, -(-per_row // ELEMENTS_PER_WORD))
         bits = words.view(torch.int16)[:, :per_row].reshape(x.shape)
         threshold = min(round(self.rate * 2 * HALF_RANGE) - HALF_RANGE, HALF_RANGE - 1)  # what 16 bits can hold
         return (bits >= threshold).to(x.dtype).mul_(1 / (1 - self.rate))
+
+    def make_keys(self, rows: int, device: torch.device) -> Tensor:
+        """The key of the random stream of each row, (B,), from the counters."""
+        rng = self.dropout_rng
+        global_rows = range(rng.first_row, rng.first_row + rows * rng.row_stride, rng.row_stride)
+        keys = torch.tensor([signed(stream_key(rng.seed, rng.step, self.path, row)) for row in global_rows])
+        return to_device(keys, device)
 
 
 def make_dropout(rate: float) -> nn.Module:

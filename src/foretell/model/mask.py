@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -29,6 +28,7 @@ class Mask:
     query_document_ids: Tensor | None = None
     key_document_ids: Tensor | None = None
     device: torch.device | None = None
+    _made: dict[str, Tensor] = field(init=False, default_factory=dict)  # torch cannot compile a cached_property
 
     @property
     def is_plain_causal(self) -> bool:
@@ -40,9 +40,14 @@ class Mask:
         """No key is hidden from any query: no causality, or a single query that comes after every key."""
         return self._is_regular and (not self.causal or self.num_queries == 1)
 
-    @cached_property
+    @property
     def allowed(self) -> Tensor:
         """True where query t sees key s: (B or 1, 1, T, S), made once and shared by all layers."""
+        if "allowed" not in self._made:
+            self._made["allowed"] = self._make_allowed()
+        return self._made["allowed"]
+
+    def _make_allowed(self) -> Tensor:
         queries, keys = self._positions()
         distance = queries[:, :, None] - keys[:, None, :]  # (B, T, S)
         allowed = (keys != EMPTY)[:, None, :].expand_as(distance)

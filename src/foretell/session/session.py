@@ -22,8 +22,10 @@ from foretell.session.reporter import Reporter, Reporters
 from foretell.session.resources import Meter
 from foretell.session.signals import StopSignal
 from foretell.session.task import Task
+from foretell.training.compiling import compile_units
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
+from foretell.training.step import iter_micro_batches
 
 OWN_STATE = {  # entries of training.json
     *("step", "tokens", "seed", "schedule", "validation_loss", "configuration", "evaluation", "metrics", "progress"),
@@ -112,6 +114,7 @@ class Session(Generic[AnyTask]):
             self.reporter.ready(self.task)
             if self.progress.step == 0:
                 self.report_start()
+            self.compile()
             train(
                 self.task.objective,
                 self.optimizer,
@@ -133,6 +136,14 @@ class Session(Generic[AnyTask]):
         for line in self.task.describe_start(self.task.batch(0).to(self.device), self.dtype):
             logger.info(line)
         self.sample(self.progress)
+
+    def compile(self) -> None:
+        """Compile for the batches of this run where the configuration wants it; by default that is on a GPU."""
+        is_wanted = self.device.type == "cuda" if self.training.compile is None else self.training.compile
+        if is_wanted:
+            batch = self.task.batch(self.progress.step)
+            _, rows = next(iter_micro_batches(batch, self.training.gradient_accumulation_steps))
+            compile_units(self.task.objective, rows, self.dtype)
 
     def stop_early(self) -> None:
         """Save after the last step, and log why it was the last."""

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from foretell.config import TrainingConfig
+from foretell.training.compiling import eagerly
 from foretell.training.optimizer import set_learning_rate
 from foretell.training.schedule import learning_rate_at
 from foretell.training.step import StepResult, TrainingBatch, training_step
@@ -83,8 +84,9 @@ def train(
         if due or len(unread) == MOST_UNREAD:
             read(unread, progress)
         progress.seconds += time.perf_counter() - started
-        for action in due:
-            action.run(progress)
+        with eagerly():
+            for action in due:
+                action.run(progress)
     read(unread, progress)
 
 

@@ -11,11 +11,16 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from foretell.data.batch import Batch
+from foretell.device import memory_of
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 
-LOGITS_AT_ONCE = 2**24  # elements: 64 MiB in float32
+LOGITS_AT_ONCE = 2**24  # elements on a CPU: 64 MiB in float32
+# On a GPU: as many as a 64th of its bytes, and no more than 32 bits can count. Uncompiled, a logit takes up to 14 bytes
+# (in bfloat16, in float32, and the gradients of both), so that they are about a fifth of the memory
+GPU_BYTES_PER_LOGIT = 64
+MOST_LOGITS = 2**31 - 1
 
 
 @dataclass
@@ -39,17 +44,17 @@ def make_objective(
     return Objective(decoder, label_smoothing=label_smoothing).train()
 
 
-class Objective(nn.Module):
-    """Cross entropy of the next token. The head runs in chunks, so that B * T * V logits are never in memory at once.
+def logits_at_once_on(device: torch.device) -> int:
+    """How many logits a chunk may have by default."""
+    return LOGITS_AT_ONCE if device.type != "cuda" else min(memory_of(device) // GPU_BYTES_PER_LOGIT, MOST_LOGITS)
 
-    With `label_smoothing` s, training aims at 1 - s for the target and s / V more for every token (Szegedy et al. 2016,
-    section 7). In evaluation mode the loss is not smoothed, so that runs can be compared.
-    """
 
-    def __init__(self, decoder: Decoder, logits_at_once: int = LOGITS_AT_ONCE, label_smoothing: float = 0.0):
+class TokenLosses(nn.Module):
+    """-log P(target) of some positions: the head and the cross entropy, which a compiler can make one."""
+
+    def __init__(self, decoder: Decoder, label_smoothing: float = 0.0):
         super().__init__()
-        self.decoder = decoder
-        self.logits_at_once = logits_at_once
+        self.decoder = (decoder,)  # in a tuple, so that the module tree does not contain it twice
         self.label_smoothing = label_smoothing
 
     @property
@@ -57,9 +62,33 @@ class Objective(nn.Module):
         """The label smoothing in the current mode: 0 in evaluation."""
         return self.label_smoothing if self.training else 0.0
 
+    def forward(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """The losses (N,) of targets (N,) from hidden states (N, D)."""
+        return F.cross_entropy(self.logits(hidden), targets, reduction="none", label_smoothing=self.smoothing)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """(N, V) in float32 or better."""
+        logits = self.decoder[0].head(hidden)
+        return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+class Objective(nn.Module):
+    """Cross entropy of the next token. The head runs in chunks, so that B * T * V logits are never in memory at once.
+
+    With `label_smoothing` s, training aims at 1 - s for the target and s / V more for every token (Szegedy et al. 2016,
+    section 7). In evaluation mode the loss is not smoothed, so that runs can be compared. logits_at_once: None for
+    what suits the device.
+    """
+
+    def __init__(self, decoder: Decoder, logits_at_once: int | None = None, label_smoothing: float = 0.0):
+        super().__init__()
+        self.decoder = decoder
+        self.losses = TokenLosses(decoder, label_smoothing)
+        self.logits_at_once = logits_at_once
+
     def forward(self, batch: Batch) -> Loss:
         total = (self.token_losses(batch) * batch.loss_weights).sum()
-        name = "smoothed_cross_entropy" if self.smoothing else "cross_entropy"
+        name = "smoothed_cross_entropy" if self.losses.smoothing else "cross_entropy"
         return Loss(total, batch.loss_weights.sum(), {name: total.detach()})
 
     def token_losses(self, batch: Batch) -> Tensor:
@@ -70,16 +99,11 @@ class Objective(nn.Module):
     def losses_from(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The losses (B, T) of targets (B, T) from the hidden states (B, T, D) of a pass."""
         rows = hidden.flatten(0, 1)  # (B*T, D)
-        chunks = max(1, math.ceil(len(rows) * self.decoder.config.vocab_size / self.logits_at_once))
+        at_once = self.logits_at_once or logits_at_once_on(hidden.device)
+        chunks = max(1, math.ceil(len(rows) * self.decoder.config.vocab_size / at_once))
         pairs = zip(rows.chunk(chunks), targets.flatten().chunk(chunks), strict=True)
         if chunks == 1:
-            losses = [self.chunk_losses(*pair) for pair in pairs]
+            losses = [self.losses(*pair) for pair in pairs]
         else:  # a chunk's logits are freed after use and recomputed for the gradient
-            losses = [checkpoint(self.chunk_losses, *pair, use_reentrant=False) for pair in pairs]
+            losses = [checkpoint(self.losses, *pair, use_reentrant=False) for pair in pairs]
         return torch.cat(losses).view_as(targets)  # (B, T)
-
-    def chunk_losses(self, hidden: Tensor, targets: Tensor) -> Tensor:
-        """The losses (N,) of targets (N,) from hidden states (N, D)."""
-        logits = self.decoder.head(hidden)
-        precise = torch.promote_types(logits.dtype, torch.float32)
-        return F.cross_entropy(logits.to(precise), targets, reduction="none", label_smoothing=self.smoothing)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from foretell.config import TrainingConfig
 from foretell.device import autocast
 from foretell.errors import DivergedError, TrainingError
-from foretell.model.dropout import DropoutHost
+from foretell.model.dropout import Dropout, DropoutHost
 from foretell.training.skipping import SkippingOptimizer
 
 
@@ -95,7 +95,7 @@ def training_step(
     device = next(objective.parameters()).device
     figures: list[Tensor] = []
     for first_row, part in iter_micro_batches(batch, config.gradient_accumulation_steps):
-        seed_dropout(objective, config.seed, step, first_row)
+        seed_dropout(objective, config.seed, step, first_row, len(part))
         with autocast(device, dtype):
             loss = objective(part.to(device))
         (loss.sum / count).backward()
@@ -126,12 +126,16 @@ def iter_micro_batches(batch: AnyBatch, parts: int) -> Iterator[tuple[int, AnyBa
         yield first, batch.rows(first, first + rows)
 
 
-def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int) -> None:
-    """Set the counters that the dropout masks of the next forward pass depend on."""
-    for module in objective.modules():
-        if isinstance(module, DropoutHost):
-            rng = module.dropout_rng
+def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int, rows: int) -> None:
+    """Set the counters that the dropout masks of the next forward pass depend on, and the keys where they are set."""
+    modules = list(objective.modules())
+    for host in modules:
+        if isinstance(host, DropoutHost):
+            rng = host.dropout_rng
             rng.seed, rng.step, rng.first_row = seed, step, first_row
+    for dropout in modules:
+        if isinstance(dropout, Dropout) and dropout.keys is not None:
+            dropout.keys = dropout.make_keys(rows, dropout.keys.device)
 
 
 def clip_gradient(model: nn.Module, limit: float | None) -> Tensor:

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from foretell.model.attention import SDPAttention
+from foretell.model.decoder import TiedHead
+from foretell.model.kernels.aligned_head import AlignedTiedHead
 from foretell.model.kernels.rms_norm import CPURMSNorm
 from foretell.model.kernels.short_attention import MAX_LENGTH, ShortAttention
 from foretell.model.norm import RMSNorm
@@ -38,6 +40,7 @@ class KernelRule:
 
 
 RULES = (
+    KernelRule(TiedHead, AlignedTiedHead, lambda use: use.is_training and use.device.type == "cuda"),
     KernelRule(RMSNorm, CPURMSNorm, lambda use: use.device.type == "cpu"),
     KernelRule(
         SDPAttention,
