@@ -181,6 +181,18 @@ def test_a_page_escapes_markup() -> None:
     assert "&lt;i&gt;" in html
 
 
+def test_options_are_not_broken_at_their_hyphens() -> None:
+    html = fragment(DocumentSection("", [Paragraph("use --top-k 5, not a--b & c")]))
+    assert '<span style="white-space:nowrap">--top-k</span> 5, not a--b &amp; c' in html
+
+
+def test_a_monospace_table_without_a_header_is_for_commands() -> None:
+    commands = DocumentSection("", [Table(("",), [("$ foretell lesson",)], monospace=True)])
+    assert document_text(commands) == "$ foretell lesson"
+    assert "monospace" in fragment(commands)
+    assert "<th" not in fragment(commands)
+
+
 def test_a_shown_result_has_text_html_and_latex() -> None:
     class Result(Shown):
         def document(self) -> DocumentSection:

@@ -140,7 +140,8 @@ def queries_and_keys(values: AggregationValues) -> DocumentSection:
                 "what it looks for. The weight of entry j for entry i is the dot product of the query of i and the key "
                 "of j. All of them are one product of matrices:"
             ),
-            Formula(row(A, "=", Symbol("Q"), script("K", above="T"), ";", script("A", "i,j"), "=", *A_ENTRY)),
+            Formula(row(A, "=", Symbol("Q"), script("K", above="T"))),
+            Formula(row(script("A", "i,j"), "=", *A_ENTRY)),
             Paragraph(
                 "Two descriptions are needed because the relation has a direction. Take a sentence of subject, verb "
                 "and object. Here the subject looks for a verb, the verb for an object, and the object for nothing:"

@@ -326,11 +326,11 @@ def training(values: DecoderValues) -> DocumentSection:
     rows = [(str(step), f"{values.losses[step]:.4f}") for step in SHOWN_STEPS]
     loss = row(
         "-",
-        Symbol("log"),
+        "log",
         Symbol("P[1, 11987]"),
         "=",
         "-",
-        Symbol("log"),
+        "log",
         Number(figures.P_CAT),
         "=",
         Number(values.loss_of_cat),

@@ -313,7 +313,7 @@ def loss(values: SmallestValues) -> DocumentSection:
                     "=",
                     "-",
                     script("Σ", "t=1", "T"),
-                    Symbol("log"),
+                    "log",
                     Call("P", row(*given(script("x", "t"), "t-1").items, ";", Symbol("Θ"))),
                 )
             ),

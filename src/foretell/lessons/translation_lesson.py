@@ -152,7 +152,7 @@ def introduction() -> Paragraph:
 
 
 def embedding() -> DocumentSection:
-    projections = [part for name in "QKV" for part in (";", Symbol(name), "=", Symbol("X"), script("W", name))]
+    projections = [row(Symbol(name), "=", Symbol("X"), script("W", name)) for name in "QKV"]
     return DocumentSection(
         "1. The input",
         [
@@ -162,7 +162,7 @@ def embedding() -> DocumentSection:
             ),
             Formula(row(Symbol("X"), "=", SymbolMatrix(INPUT, TARGET_WORDS))),
             Paragraph("The queries, keys and values of a head are three products:"),
-            Formula(row(*projections[1:])),
+            *map(Formula, projections),
         ],
     )
 
@@ -235,7 +235,8 @@ def cross_attention(values: TranslationValues) -> DocumentSection:
                 "The queries come from the decoder's M, which has four rows. The keys and values come from the "
                 "encoder's output R, which has three:"
             ),
-            Formula(row(Symbol("Q"), "=", M, script("W", "Q"), ";", Symbol("K"), "=", R, script("W", "K"))),
+            Formula(row(Symbol("Q"), "=", M, script("W", "Q"))),
+            Formula(row(Symbol("K"), "=", R, script("W", "K"))),
             Paragraph("As printed; the columns of Kᵀ are I, am, good:"),
             Formula(row(*QKT.items, "=", SymbolMatrix(QUERIES, TARGET_WORDS), SymbolMatrix(TRANSPOSED_KEYS))),
             Paragraph(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -134,6 +135,11 @@ def _symbol(symbol: Symbol) -> str:
     return f"<mi>{escape(symbol.name)}</mi>"
 
 
+def _operator(operator: Operator) -> str:
+    stretch = ' stretchy="false"' if operator.sign == "|" else ""
+    return f"<mo{stretch}>{escape(operator.sign)}</mo>"
+
+
 def _script(script: Script) -> str:
     base = _math(script.base) if not script.is_sum else '<mo largeop="true" movablelimits="false">∑</mo>'
     if script.is_sum and script.below:
@@ -149,7 +155,7 @@ def _script(script: Script) -> str:
 MATH: dict[type, Callable[..., str]] = {
     Symbol: _symbol,
     Words: lambda words: f"<mtext>{escape(words.text)}</mtext>",
-    Operator: lambda operator: f"<mo>{escape(operator.sign)}</mo>",
+    Operator: _operator,
     Number: lambda number: _number(format_number(number.value, number.digits)),
     Matrix: _matrix,
     SymbolMatrix: _symbol_matrix,
@@ -163,6 +169,11 @@ MATH: dict[type, Callable[..., str]] = {
 
 def _part(part: Part, level: int) -> str:
     return PARTS[type(part)](part, level)
+
+
+def _prose(text: str) -> str:
+    """Running text. An option such as --seed is not broken at its hyphens."""
+    return re.sub(r"(?<!\S)--[\w-]+", r'<span style="white-space:nowrap">\g<0></span>', escape(text))
 
 
 def _formula(formula: Formula, level: int) -> str:
@@ -229,7 +240,7 @@ def _heat_cell(value: float | str) -> str:
 
 
 PARTS: dict[type, Callable[..., str]] = {
-    Paragraph: lambda paragraph, level: f"<p>{escape(paragraph.text)}</p>",
+    Paragraph: lambda paragraph, level: f"<p>{_prose(paragraph.text)}</p>",
     Formula: _formula,
     Table: _table,
     HeatMap: _heat_map,

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 
 SIGNS = {
+    "log": r"\log",
     "·": r"\cdot", "≈": r"\approx", "≤": r"\le", "≥": r"\ge", "→": r"\to", "←": r"\gets", "⊙": r"\odot",
     "∝": r"\propto", "…": r"\dots", "⋮": r"\vdots", "⋱": r"\ddots",
     "|": r"\mid", "∞": r"\infty", "-∞": r"-\infty", "−∞": r"-\infty",
