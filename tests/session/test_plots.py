@@ -40,6 +40,10 @@ def test_a_falling_line_goes_from_the_upper_left_to_the_lower_right():
     assert lines[-1].split() == ["step", "0", "100"]
 
 
+def test_the_axis_of_a_short_training_ends_at_its_last_step():
+    assert plot([[(step, 1 / step) for step in range(1, 6)]], "step").splitlines()[-1].split() == ["step", "1", "5"]
+
+
 def test_every_column_between_two_points_is_filled():
     lines = plot([line(3, 1, count=2)], "step").splitlines()
     assert all(any(row[LABEL + column : LABEL + column + 1] == "●" for row in lines) for column in range(WIDTH))
@@ -194,3 +198,5 @@ def test_the_picture_says_what_it_shows(run, monkeypatch):
     assert axes.get_title() == "these losses cannot be compared"
     assert "validation with dots" in axes.get_ylabel()
     assert all(tick == int(tick) for tick in axes.get_xticks())
+    first, last = axes.get_xlim()
+    assert 0.5 < first < 1 and 5 < last < 5.5
