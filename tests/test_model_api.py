@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -209,3 +210,39 @@ def test_ids_of_any_integer_type_are_read(dtype: str) -> None:
     model = foretell.load("primer", device="cpu")
     ids = np.array([1, 2], dtype=dtype)
     assert torch.equal(model(ids), model([1, 2]))
+
+
+TAKES_A_MODEL: list[Callable[..., Any]] = [
+    *(foretell.generate, foretell.stream, foretell.next_tokens, foretell.score, foretell.embed, foretell.explain),
+    *(foretell.logit_lens, foretell.head_patterns, foretell.direct_logit_attribution, foretell.Trace),
+    partial(foretell.ablate, address="trunk.blocks.0.attention"),
+    partial(foretell.write_page, path="page.html"),
+]
+
+
+@pytest.mark.parametrize("function", TAKES_A_MODEL)
+def test_the_name_of_a_model_is_not_a_model(function: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match="must be a LanguageModel, not str; foretell.load makes one"):
+        function("primer", "a")
+
+
+@pytest.mark.parametrize(
+    ("function", "text", "message"),
+    [
+        (foretell.score, ["a", "b"], "a text must be a string, not list; give one text at a time"),
+        (foretell.embed, b"a", "a text must be a string, not bytes"),
+        (foretell.generate, 5, "prompts must be a string or a list of strings"),
+        (foretell.generate, ["a", 5], "prompts must be a string or a list of strings"),
+    ],
+)
+def test_a_text_of_another_kind_is_one_line(
+    model: LanguageModel, function: Callable[..., Any], text: Any, message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        function(model, text)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cpu:0", torch.device("cpu")])
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16])
+def test_a_model_is_loaded_on_torchs_own_devices_and_types(device: Any, dtype: Any) -> None:
+    assert foretell.load("primer", device, dtype).dtype == torch.bfloat16

@@ -30,8 +30,12 @@ def choose_device(name: DeviceName = "auto") -> torch.device:
     return torch.device(name)
 
 
-def choose_inference_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
-    """The named dtype; `auto` is float32 on a CPU, where bfloat16 is not faster for one row, and bfloat16 on a GPU."""
+def choose_inference_dtype(dtype: DtypeName | torch.dtype, device: torch.device) -> torch.dtype:
+    """The named dtype, or torch's object of it.
+
+    `auto` is float32 on a CPU, where bfloat16 is not faster for one row, and bfloat16 on a GPU.
+    """
+    name = str(dtype).removeprefix("torch.")
     check_name("dtype", name, ("auto", *DTYPES))
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16

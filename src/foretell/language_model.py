@@ -89,8 +89,10 @@ class LanguageModel:
         """The ids that the model reads for a text: the tokenizer's start token, if it has one, then the text's.
 
         The name of a special token in the text becomes that token only with `allow_special`. Raises TokenizerError for
-        a text that the vocabulary cannot write.
+        a text that the vocabulary cannot write, UsageError for anything but a string.
         """
+        if not isinstance(text, str):
+            raise UsageError(f"a text must be a string, not {type(text).__name__}; give one text at a time")
         return self.tokenizer.encode_input(text, allow_special)
 
     def encode_fitting(self, text: str) -> list[int]:
@@ -173,6 +175,20 @@ class TokenProbability:
     text: str
     probability: float
     logprob: float
+
+
+def check_model(model: LanguageModel) -> None:
+    """Refuse anything but a LanguageModel: the name of a model has to be loaded first."""
+    if not isinstance(model, LanguageModel):
+        raise UsageError(f"the model must be a LanguageModel, not {type(model).__name__}; foretell.load makes one")
+
+
+def decoder_of(model: LanguageModel | Decoder) -> Decoder:
+    """The decoder of a model, or one that is given as it is; a UsageError for anything else."""
+    if isinstance(model, Decoder):
+        return model
+    check_model(model)
+    return model.decoder
 
 
 def resolve_position(position: int, length: int) -> int:

@@ -72,6 +72,7 @@ TABLE = [
     # data
     (["train", "missing.txt"], 1, ["missing.txt"]),
     (["train", "empty.txt"], 1, ["empty.txt", "empty"]),
+    (["train", "repeated.txt", "--steps", "1"], 1, ["--kind bytes", "4,500"]),
     (["train", "blank.txt"], 1, ["blank.txt"]),
     (["train", "binary.txt"], 1, ["binary.txt", "binary"]),
     (["train", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
@@ -204,6 +205,7 @@ TABLE = [
 def made_files(tmp_path, trained):
     """Files and models with something wrong in each."""
     (tmp_path / "empty.txt").write_bytes(b"")
+    (tmp_path / "repeated.txt").write_text("a" * 5000)
     (tmp_path / "blank.txt").write_text(" \n\n")
     (tmp_path / "binary.txt").write_bytes(bytes(range(256)) * 20)
     (tmp_path / "latin1.txt").write_bytes("caf\xe9 au lait\n".encode("latin-1") * 50)

@@ -168,7 +168,15 @@ def answer(monkeypatch, text: str) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
 
 
-@pytest.mark.parametrize("text", ["", "\n", "n\n", "yess\n"])
+def test_a_question_without_an_answer_is_a_failure(foretell, here, monkeypatch):
+    answer(monkeypatch, "")
+    outcome = foretell("runs", "--delete", "first")
+    assert outcome.code == 1
+    assert "no answer on standard input; nothing more is deleted" in outcome.last_line
+    assert (here / "first" / "run.json").exists()
+
+
+@pytest.mark.parametrize("text", ["\n", "n\n", "yess\n"])
 def test_a_run_is_kept_without_a_yes(foretell, here, monkeypatch, text):
     answer(monkeypatch, text)
     outcome = foretell("runs", "--delete", "first")

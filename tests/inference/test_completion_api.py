@@ -99,7 +99,7 @@ def test_a_model_is_copied_while_it_generates(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"device": "x"}, "unknown device 'x'; known: auto, cuda, mps, cpu"),
+        ({"device": "x"}, "unknown device 'x'; known: auto, cpu, cuda, mps"),
         ({"device": "cpuu"}, "unknown device 'cpuu', did you mean 'cpu'"),
         ({"dtype": "float16"}, "unknown dtype 'float16'"),
     ],

@@ -40,6 +40,7 @@ def save_with(model: LanguageModel, directory: Path, value: float, dtype: torch.
     weights = load_file(directory / "model.safetensors")
     weights[QUERY][0, 0] = value
     save_file({**weights, QUERY: weights[QUERY].to(dtype)}, directory / "model.safetensors")
+    (directory / "manifest.json").unlink()
     return directory
 
 

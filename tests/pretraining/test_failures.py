@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import shutil
@@ -31,6 +32,7 @@ from foretell.errors import (
 from foretell.model.cost import count_parameters, saved_bytes_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
+from foretell.model.logits import check_logits
 from foretell.model.presets import MODERN, PRESETS, preset_config
 from foretell.pretraining import task
 from foretell.pretraining.pretrain import pretrain
@@ -246,6 +248,27 @@ def test_divergence_says_what_is_saved(tiny: Any, tmp_path: Path) -> None:
     error = failure(lambda: tiny.train(tmp_path / "x", learning_rate=1e30))
     assert isinstance(error, DivergedError)
     assert "no weight was changed by it; there is no checkpoint yet" in str(error)
+
+
+def test_logits_that_overflow_are_a_divergence(tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def overflow(_: Session) -> None:
+        check_logits(torch.tensor([math.inf, 0.0]))
+
+    at_step(monkeypatch, 3, overflow)
+    error = failure(lambda: tiny.train(run))
+    assert isinstance(error, DivergedError)
+    assert "logits are not finite" in str(error)
+    assert "Start again with a lower --training.learning-rate" in str(error)
+
+
+def test_training_that_is_refused_leaves_no_folder(tmp_path: Path) -> None:
+    with held(tmp_path / "runs" / "x"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+    (tmp_path / "runs").mkdir()
+    with held(tmp_path / "runs" / "x"):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
 # --- disk ------------------------------------------------------------------------------------------------------------

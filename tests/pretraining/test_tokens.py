@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -124,3 +126,15 @@ def test_a_sample_is_bounded_and_spread_over_the_whole_text(size: int, monkeypat
     assert taken == size if size <= 50_000 else 49_000 <= taken <= 52_000
     assert sample[0] == texts[0]
     assert sample[-1] in texts[-max(1, size // 50_000) :]
+
+
+def test_a_pipe_is_read_once_and_used_several_times(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    pipe = tmp_path / "pipe.txt"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_text("from a pipe"))
+    writer.start()
+    with caplog.at_level(logging.INFO):
+        source = make_source([pipe], DataConfig())
+        assert [document.text for document in source()] == [document.text for document in source()] == ["from a pipe"]
+    writer.join()
+    assert "pipe.txt is read until what writes to it ends" in caplog.text

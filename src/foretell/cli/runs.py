@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import Json
 from foretell.cli.terminal import messages, note, print_json
-from foretell.errors import UsageError
+from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from foretell.runs.run import Run
@@ -77,9 +77,12 @@ def delete_runs(names: tuple[str, ...]) -> None:
 
 
 def confirmed(question: str) -> bool:
-    """The answer from standard input; no answer is a no."""
+    """The answer from standard input; the end of the input is a `DataError`."""
     messages().print(question, end="")
     answer = sys.stdin.readline() if sys.stdin is not None else ""
+    if not answer:
+        messages().print("")
+        raise DataError("no answer on standard input; nothing more is deleted")
     return answer.strip().lower() in ("y", "yes")
 
 

@@ -60,12 +60,16 @@ class Loader:
         return permutation(stream_key("order", self.seed, epoch), self.windows_per_epoch)
 
 
-def check_enough_tokens(tokens: int, context_length: int) -> None:
-    """Raise DataError for a text that does not fill one window."""
+def check_enough_tokens(tokens: int, context_length: int, as_bytes: int = 0) -> None:
+    """Raise DataError for a text that does not fill one window.
+
+    as_bytes: its size, where its bytes could be the tokens: repetitive text has few tokens in another vocabulary.
+    """
     if tokens < context_length + 1:
+        other = f", or --kind bytes, which makes {as_bytes:,} tokens of it" if as_bytes > context_length else ""
         raise DataError(
             f"the training text has {tokens} tokens, less than one context of {context_length} and the token after it; "
-            "give more text, or take a model with a smaller context (of a new one: --model.context-length)"
+            f"give more text{other}, or take a model with a smaller context (of a new one: --model.context-length)"
         )
 
 

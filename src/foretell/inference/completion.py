@@ -13,7 +13,7 @@ from foretell.generation.engine import generate as generate_ids
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import FinishReason, Sequence
 from foretell.insight.receipt import Receipt, RecordingSampler
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, check_model
 from foretell.text import StopStrings
 from foretell.typesetting.notebook import ShownList
 
@@ -277,5 +277,8 @@ def make_completer(
     stop_ids: Collection[int] = (),
 ) -> Completer:
     """A completer, one that keeps receipts where they are asked for."""
+    check_model(model)
+    if not isinstance(prompts, list | tuple) or not all(isinstance(prompt, str) for prompt in prompts):
+        raise UsageError("prompts must be a string or a list of strings")
     completer = RecordingCompleter if receipts else Completer
     return completer(model, prompts, sampling, [stop] if isinstance(stop, str) else stop or [], stop_ids=stop_ids)

@@ -10,10 +10,11 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from foretell.device import check_name
 from foretell.errors import UsageError
 from foretell.evaluation.perplexity import json_number, perplexity
 from foretell.insight.wording import ending, percent, quoted
-from foretell.language_model import LanguageModel, TokenProbability, resolve_position
+from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.logits import logit_chunks
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.notebook import Shown, ShownList
@@ -107,6 +108,7 @@ def next_tokens(model: LanguageModel, text: str, top: int = 5, at: list[int] | N
     The first token is the start token where the tokenizer has one. Negative positions count from the end. Raises
     UsageError for a position outside the text, ContextLengthError for a text longer than the context.
     """
+    check_model(model)
     if top < 1:
         raise UsageError(f"top must be 1 or more, not {top}")
     ids = model.encode_fitting(text)
@@ -128,6 +130,7 @@ def score(model: LanguageModel, text: str) -> Score:
     Raises UsageError for an empty text, ContextLengthError for one longer than the context,
     CheckpointError for logits that are not finite.
     """
+    check_model(model)
     ids, starts = model.encode_fitting(text), len(model.tokenizer.start_ids)
     own = ids[starts:]
     if not own:
@@ -156,5 +159,7 @@ def target_log_probabilities(model: LanguageModel, ids: list[int]) -> Tensor:
 @torch.inference_mode()
 def embed(model: LanguageModel, text: str, pool: Pooling = "last") -> list[float]:
     """The vector (D,) of a text: the stream after the last norm, (T, D), at the last token or averaged over all."""
+    check_model(model)
+    check_name("pool", pool, tuple(POOLINGS))
     ids = torch.tensor([model.encode_fitting(text)], device=model.device)
     return POOLINGS[pool](model.decoder.hidden(ids)[0].float()).tolist()

@@ -22,7 +22,7 @@ from foretell.insight.recorded_values import DEFAULT_BYTES, Budget, RecordedValu
 from foretell.insight.replacement import Replacement, replace_value
 from foretell.insight.staged_attention import STAGES, StagedAttention
 from foretell.insight.view import View, make_view
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, decoder_of
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Value, model_structure
 from foretell.model.surgery import replace as replace_modules
@@ -36,7 +36,7 @@ logger = logging.getLogger(__name__)
 
 def trace_names(model: LanguageModel | Decoder) -> list[str]:
     """Every name that a trace of this model can record, derived values included."""
-    return model_structure(model.decoder if isinstance(model, LanguageModel) else model).names
+    return model_structure(decoder_of(model)).names
 
 
 class Trace:
@@ -68,7 +68,7 @@ class Trace:
         gradients: bool = False,
         budget_bytes: int = DEFAULT_BYTES,
     ):
-        self.decoder = model.decoder if isinstance(model, LanguageModel) else model
+        self.decoder = decoder_of(model)
         self.tokenizer = model.tokenizer if isinstance(model, LanguageModel) else None
         self.gradients, self.budget_bytes = gradients, budget_bytes
         self.structure = model_structure(self.decoder)

@@ -90,6 +90,7 @@ def resolve_task(request: Request, text: TokenizedText, run: Run, device: torch.
         memory=device_memory(device),
         measure_speed=partial(measure_speed, device=device, dtype=dtype),
         rows=row_facts(text.store) if request.data_config().rows else None,
+        as_bytes=0 if request.given_tokenizer else text.store.split("train").bytes,
     )
     config, reasons, size = resolve(request, facts)
     check_disk_fits(weight_shapes(config.model), config.training, run.directory)

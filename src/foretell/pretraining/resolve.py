@@ -51,6 +51,7 @@ class Facts:
     memory: DeviceMemory
     measure_speed: Callable[[ModelConfig, TrainingConfig], float]
     rows: RowFacts | None = None
+    as_bytes: int = 0  # the bytes of the training text, if the kind of its vocabulary can still be chosen
 
 
 class Resolved(NamedTuple):
@@ -65,7 +66,7 @@ def resolve(request: Request, facts: Facts) -> Resolved:
     """Fill in what the user left open. A model or batch that does not fit the memory is a `ConfigError`."""
     smallest = request.model_config(request.size or "toy", facts.vocab_size)
     if facts.rows is None:
-        check_enough_tokens(facts.train_tokens, window_length(request, facts, smallest))
+        check_enough_tokens(facts.train_tokens, window_length(request, facts, smallest), facts.as_bytes)
     reasons: list[str] = []
     size = request.given_size
     if size is None:

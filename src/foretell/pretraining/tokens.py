@@ -49,12 +49,15 @@ class TokenizedText:
 
 
 def make_source(paths: Sequence[str | Path], config: DataConfig, strict: bool = False) -> Source:
-    """The documents of the paths (none: the text inside Python), read again each time; standard input (`-`) once."""
+    """The documents of the paths (none: the text inside Python), read again each time; pipes and stdin once."""
     if not paths:
         return embedded_corpus
     fields = RecordFields(config.prompt_field or config.text_field, config.answer_field, by_line=config.rows)
     reader = DocumentReader(paths, fields, separator=config.separator, strict=strict)
-    if "-" in map(str, paths):
+    pipes = [path for path in paths if str(path) != "-" and Path(path).is_fifo()]
+    for pipe in pipes:
+        logger.info(f"pipe        {pipe} is read until what writes to it ends")
+    if pipes or "-" in map(str, paths):
         return cache(lambda: list(reader.read()))
     return reader.read
 

@@ -14,13 +14,14 @@ from foretell.errors import OutputError
 
 @contextlib.contextmanager
 def held(directory: Path) -> Iterator[None]:
-    """Lock a directory, made if it is missing; an `OutputError` if another process holds it.
+    """Lock a directory, made if it is missing, removed if it stays empty; an `OutputError` if another process holds it.
 
     A file of that name is not locked: the caller reports it.
     """
     if directory.exists() and not directory.is_dir():
         yield
         return
+    new = [path for path in (directory, *directory.parents) if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(directory, os.O_RDONLY)
@@ -32,7 +33,8 @@ def held(directory: Path) -> Iterator[None]:
     finally:
         os.close(descriptor)
         with contextlib.suppress(OSError):  # usually not empty
-            directory.rmdir()
+            for path in new or [directory]:
+                path.rmdir()
 
 
 def take(descriptor: int, directory: Path) -> None:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from foretell.config import TrainingConfig
-from foretell.errors import DivergedError, OutputError, TrainingError
+from foretell.errors import CheckpointError, DivergedError, OutputError, TrainingError
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import Run, is_run
 from foretell.training.loop import Progress
@@ -48,14 +48,21 @@ def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> 
     except OutputError as error:
         raise OutputError(f"{error}; training ended after step {progress.step:,}, {how_to_resume(run)}") from error
     except DivergedError as error:
-        raise DivergedError(
-            f"{error}; {what_is_saved(run)}. Start again with a lower --training.learning-rate and another --out"
-        ) from error
+        raise DivergedError(f"{error}; {advice_on_divergence(run)}") from error
+    except CheckpointError as error:  # logits that are not finite, of an evaluation or a sample
+        if progress.step == 0:
+            raise
+        raise DivergedError(f"step {progress.step}: {error}; {advice_on_divergence(run)}") from error
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
         advice = how_to_resume_with_less_memory(run, training)
         raise TrainingError(f"out of memory after step {progress.step:,}, {advice}") from error
+
+
+def advice_on_divergence(run: Run) -> str:
+    """What is saved, and how to start again."""
+    return f"{what_is_saved(run)}. Start again with a lower --training.learning-rate and another --out"
 
 
 def how_to_resume(run: Run, option: str = "") -> str:

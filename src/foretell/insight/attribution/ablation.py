@@ -156,8 +156,8 @@ def ablate(
     """
     if fill not in FILLS:
         raise UsageError(f"unknown replacement '{fill}'{did_you_mean(fill, FILLS)}; known: {', '.join(FILLS)}")
-    targets = find_targets(model.decoder, address)
     prediction = make_prediction(model, text, at)
+    targets = find_targets(model.decoder, address)
     before = prediction.logits().double().log_softmax(-1)  # (V,)
     chosen = choose_token(model, token, before)
     effects = [_effect(prediction, target, fill, chosen, before) for target in targets]

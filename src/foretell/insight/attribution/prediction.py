@@ -9,7 +9,7 @@ from torch import Tensor
 
 from foretell.errors import UsageError
 from foretell.insight.wording import ending, quoted
-from foretell.language_model import LanguageModel, resolve_position
+from foretell.language_model import LanguageModel, check_model, resolve_position
 from foretell.model.logits import check_logits
 
 
@@ -42,6 +42,7 @@ class Prediction:
 
 def make_prediction(model: LanguageModel, text: str, at: int = -1) -> Prediction:
     """The prediction after token `at` of a text, counted from 0, or from the end if negative."""
+    check_model(model)
     if model.decoder.training:
         raise UsageError("the model is in training mode, where dropout changes every number; call model.decoder.eval()")
     ids = model.encode_fitting(text)

@@ -15,7 +15,7 @@ from foretell.insight.explain.explainers import check_explained, explain_scalar,
 from foretell.insight.explain.recording import IMPLIED, Recording, TracedScalar, address_of, meanings, record
 from foretell.insight.explain.steps import Step, plain
 from foretell.insight.explain.walk import Walk, walk
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, check_model
 from foretell.model.structure import Structure, model_structure
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
@@ -182,4 +182,5 @@ def explain(model: LanguageModel, text: str, address: str | None = None) -> Expl
 
     Both results display in a notebook, print as text and have `to_json()`.
     """
+    check_model(model)
     return walk(model, text) if address is None else explain_value(model, text, address)

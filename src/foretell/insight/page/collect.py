@@ -16,7 +16,7 @@ from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.layers import updates_of, weights_of
 from foretell.insight.page.pack import check_finite, steps
 from foretell.insight.trace import Trace
-from foretell.language_model import LanguageModel
+from foretell.language_model import LanguageModel, check_model
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
@@ -111,6 +111,7 @@ class TracedPass:
 @torch.inference_mode()
 def collect(model: LanguageModel, text: str) -> TracedPass:
     """Run the model once over a text and collect everything that a page can show."""
+    check_model(model)
     decoder, config = model.decoder, model.decoder.config
     ids = model.encode_fitting(text)
     structure = model_structure(decoder)
