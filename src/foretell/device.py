@@ -21,7 +21,7 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 def choose_device(name: DeviceName = "auto") -> torch.device:
     """The named device, or the best available one; raises `UsageError` for a device that is missing."""
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    check_name("device", name, ("auto", *available))
+    check_name("device", name, ("auto", *sorted(available)))
     if name == "auto":
         return torch.device(next(kind for kind, is_available in available.items() if is_available))
     if not available[name]:

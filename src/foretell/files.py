@@ -212,6 +212,12 @@ def check_target(path: Path, mark: bytes) -> Path:
     return path.resolve()
 
 
+def check_new(target: Path) -> None:
+    """Refuse a path where anything is already, even a link that leads nowhere."""
+    if target.is_symlink() or target.exists():
+        raise OutputError(f"{target} exists; give another TARGET")
+
+
 def beginning_of(path: Path) -> bytes:
     """The first bytes of a file, in lower case."""
     try:

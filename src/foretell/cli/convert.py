@@ -46,10 +46,10 @@ def convert(
     from foretell.convert.export import EXPORTERS
     from foretell.convert.families import find_family
     from foretell.convert.huggingface import stored_dtype
-    from foretell.convert.parity import check_target
+    from foretell.files import check_new
 
     exporter = EXPORTERS[to]
-    check_target(target)
+    check_new(target)
     if family is not None:
         find_family(family, exporter.families)
     if dtype is not None:
@@ -84,10 +84,10 @@ def convert_adapter(
 ) -> None:
     """Write the LoRA updates of a model in peft's layout."""
     from foretell.convert.export import DTYPES
-    from foretell.convert.parity import check_target
     from foretell.convert.peft import export_peft
+    from foretell.files import check_new
 
-    check_target(target)
+    check_new(target)
     if dtype is not None and dtype not in DTYPES:
         raise UsageError(f"--to peft writes {', '.join(DTYPES)}, not {dtype}")
     model = open_model(source, "cpu", "float32", adapter=adapter, keep_adapters=True)

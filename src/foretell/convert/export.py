@@ -20,10 +20,10 @@ from foretell.convert.gguf.architectures import ARCHITECTURES
 from foretell.convert.gguf.export_gguf import export_gguf
 from foretell.convert.gguf.writer import PRECISIONS
 from foretell.convert.huggingface import CONFIG, INDEX, WEIGHTS, read_config
-from foretell.convert.parity import FORMAT, ReadBack, check_parity, check_target, rounding
+from foretell.convert.parity import FORMAT, ReadBack, check_parity, rounding
 from foretell.convert.weights import check_weights, iter_ours, iter_theirs
 from foretell.errors import OutputError, UsageError
-from foretell.files import new_directory, write_json
+from foretell.files import check_new, new_directory, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
@@ -45,7 +45,7 @@ def export_huggingface(
     Without a name, the first family that can express the model is chosen. A configuration or a weight that the family
     cannot express is a `ConfigError`, a missed bound an `OutputError`; both leave nothing behind.
     """
-    check_target(target)
+    check_new(target)
     config = model.decoder.config
     family = choose_family(config, family_name)
     check_weights(family, config, model.decoder.state_dict())

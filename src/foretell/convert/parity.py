@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -196,12 +195,3 @@ def rounding(model: LanguageModel, written: LanguageModel) -> dict[str, float]:
         "logit_change": max(float(np.abs(before - after).max()) for before, after in pairs),
         "divergence": max(divergence(before, after) for before, after in pairs),
     }
-
-
-# --- the report ------------------------------------------------------------------------------------------------------
-
-
-def check_target(target: Path) -> None:
-    """Refuse to overwrite anything."""
-    if target.is_symlink() or target.exists():
-        raise OutputError(f"{target} exists; give another TARGET")

@@ -21,10 +21,9 @@ from foretell.config import ModelConfig
 from foretell.convert.config_json import differences
 from foretell.convert.families import FAMILIES, choose_family
 from foretell.convert.family import Family
-from foretell.convert.parity import check_target
 from foretell.convert.weights import Pairing, pairings
 from foretell.errors import CheckpointError, OutputError, UsageError
-from foretell.files import ADAPTER_CONFIG, new_directory, read_json, write_json
+from foretell.files import ADAPTER_CONFIG, check_new, new_directory, read_json, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import write_manifest
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
@@ -182,7 +181,7 @@ def export_peft(
     The model is loaded with its updates kept apart. Returns the family, the layers and the largest difference of an
     update. Raises UsageError for a model without updates, ConfigError where no family can express the model.
     """
-    check_target(target)
+    check_new(target)
     part = model.parts.get(LORA)
     if not isinstance(part, LoRAPart):
         raise UsageError(f"{model.name} has no LoRA updates; --to huggingface writes the whole model")

@@ -22,10 +22,10 @@ from foretell.convert.export import SHARD_BYTES, config_json, rounded, write_tok
 from foretell.convert.families import choose_family
 from foretell.convert.family import Family
 from foretell.convert.huggingface import CONFIG
-from foretell.convert.parity import ABSOLUTE, FORMAT, RELATIVE, check_target, probe_texts
+from foretell.convert.parity import ABSOLUTE, FORMAT, RELATIVE, probe_texts
 from foretell.convert.weights import iter_ours, iter_theirs
 from foretell.errors import OutputError, UsageError
-from foretell.files import TOKENIZER_FILE, new_directory, read_json, write_json
+from foretell.files import TOKENIZER_FILE, check_new, new_directory, read_json, write_json
 from foretell.finetuning.batches import EncodedExample
 from foretell.finetuning.head import TaskHead, head_of, input_format
 from foretell.finetuning.input_format import EncodedTexts
@@ -49,7 +49,7 @@ def export_classifier(
     A task that transformers' classes do not have is a UsageError, a configuration that no family has a ConfigError,
     outputs that differ when read back an OutputError; all leave nothing behind.
     """
-    check_target(target)
+    check_new(target)
     head = head_of(model)
     check_expressible(head)
     family = classifier_family(choose_family(model.config, family_name))

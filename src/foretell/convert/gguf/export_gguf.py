@@ -25,10 +25,10 @@ from foretell.convert.gguf.writer import (
     unpacked_model,
     write_gguf,
 )
-from foretell.convert.parity import FORMAT, ReadBack, check_parity, check_target, rounding
+from foretell.convert.parity import FORMAT, ReadBack, check_parity, rounding
 from foretell.convert.weights import check_weights, iter_ours
 from foretell.errors import OutputError, UsageError, did_you_mean
-from foretell.files import new_files, write_json
+from foretell.files import check_new, new_files, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.textbook.vectors import Matrix
@@ -46,7 +46,7 @@ def export_gguf(
     if precision not in PRECISIONS:
         near = did_you_mean(precision, PRECISIONS) or f"; known: {', '.join(PRECISIONS)}"
         raise UsageError(f"unknown GGUF precision '{precision}'{near}")
-    check_target(target)
+    check_new(target)
     gguf = import_gguf()
     family = choose_architecture(model.decoder.config, family_name)
     check_weights(family, model.decoder.config, model.decoder.state_dict())
