@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import shutil
@@ -36,24 +37,27 @@ def commands(document: Path) -> list[list[str]]:
 
 def shortened(command: list[str]) -> list[str]:
     """A training command with few steps and a small model; other commands unchanged."""
-    if command[1] != "train" or "auto" in command or "--show-batch" in command:
+    is_chat = command[1] == "finetune" and "chat" in command
+    if not (is_chat or (command[1] == "train" and "--show-batch" not in command)) or "auto" in command:
         return command
     kept = list(command)
-    for option in ("--minutes", "--size", "--steps"):
+    for option in ("--minutes", "--size", "--steps", "--epochs"):
         if option in kept:
             index = kept.index(option)
             del kept[index : index + 2]
-    return kept + SHORT + ([] if "--from" in command else SMALL)
+    return kept + SHORT + ([] if "--from" in command or is_chat else SMALL)
 
 
 @pytest.fixture
 def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
-    """The working directory that the documents assume: my.txt, passengers.csv, and a GPT-2 directory, gpt2."""
+    """The working directory that the documents assume: my.txt, tables, conversations, and a GPT-2 directory, gpt2."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.txt").write_text(TEXT, encoding="utf-8")
     shutil.copytree(gpt2_directory, tmp_path / "gpt2")
     months = [f"{1949 + month // 12}-{month % 12 + 1:02},{100 + month + 9 * (month % 12)}" for month in range(144)]
     (tmp_path / "passengers.csv").write_text("\n".join(["Month,Passengers", *months]), encoding="utf-8")
+    rows = [{"instruction": f"Count to {n}.", "input": "", "output": "One, two."} for n in range(24)]
+    (tmp_path / "instruction-data.json").write_text(json.dumps(rows), encoding="utf-8")
     for name, language in ROWS_FILES.items():
         (tmp_path / name).write_text(blocks(ROWS, language)[0], encoding="utf-8")
     return tmp_path

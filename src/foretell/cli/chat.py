@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 PROMPT = "> "
 HELP = """/reset           forget the conversation; the system message stays
 /system [TEXT]   show the system message, or set it
-/save FILE       write the conversation as JSON, in a shape that finetune --task chat reads
+/save FILE       write the conversation as JSON, as finetune --task chat reads it
 /look [N]        what decided the last token of the answer, or the Nth from its end
 /help            this list
 //TEXT           send a message that begins with a slash
-Ctrl-C stops an answer, and ends the program where there is none; Ctrl-D ends it too"""
+Ctrl-C stops an answer, or ends the program where there is none, as Ctrl-D does"""
 ENDINGS = {
     "context": "context full: the answer stops here; /reset begins a new conversation",
     "length": "stopped after --max-tokens",
@@ -72,8 +72,9 @@ def chat(
 ) -> None:
     """Talk with a model.
 
-    Each line is a message; the answer is streamed. /help lists the commands. Piped, each line of standard input is a
-    message, and each answer ends with a line feed.
+    Each line is a message; the answer is streamed. /help lists the commands.
+
+    Piped, each line of standard input is a message, and each answer a line.
     """
     loaded = open_model(model, device, dtype, verify=verify)
     from foretell.config import SamplingConfig

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def finetune_chat(
     model: Annotated[str | None, Parameter(help="The MODEL to tune: a path, a run's name, primer, hub:...")] = None,
     /,
-    *data: Annotated[Path, Parameter(help="json or jsonl files with conversations.")],
+    *data: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
     out: Annotated[Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.")] = None,
     dev: Annotated[Path | None, Parameter(help="A file to hold out; default: a tenth of the data.")] = None,
     template: Annotated[
@@ -52,8 +52,11 @@ def finetune_chat(
 ) -> None:
     """Train a model to answer.
 
-    DATA has conversations in one of the shapes: messages (role, content); conversations (from, value); instruction,
-    input, output; prompt, completion; prompt, chosen, rejected. Only answers are learned.
+    DATA has conversations, of which only the answers are learned. Shapes of a row:
+
+    messages (role, content); conversations (from, value);
+
+    instruction, input, output; prompt, completion; prompt, chosen, rejected.
     """
     is_resumed = resume == "auto" and out is not None and (out / "run.json").exists()
     if not is_resumed and (model is None or not data):

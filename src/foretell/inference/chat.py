@@ -230,8 +230,8 @@ def choose_template(model: LanguageModel, template: str | ChatTemplate | None) -
     own = own_template(model.tokenizer, model.name)
     if own is None:
         logger.warning(
-            f"{model.name} has no chat template, so it was probably not tuned to answer; questions are written as "
-            f"'User: ...' and 'Assistant:' (template {FALLBACK_TEMPLATE})"
+            f"{model.name} has no chat template and was probably not tuned to answer; messages are written as "
+            f"'User: ...', 'Assistant: ...' (template {FALLBACK_TEMPLATE})"
         )
         return find_template(FALLBACK_TEMPLATE)
     return own
