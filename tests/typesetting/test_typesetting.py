@@ -181,6 +181,20 @@ def test_a_page_escapes_markup() -> None:
     assert "&lt;i&gt;" in html
 
 
+@pytest.mark.parametrize(
+    ("inside", "tall"),
+    [
+        (Symbol("x"), False),
+        (SCORE, True),
+        (row(Call("f", Matrix([1])), "+", Symbol("x")), True),
+        (Root(Symbol("x")), False),
+    ],
+)
+def test_parentheses_are_tall_only_around_what_is(inside, tall) -> None:
+    end = "<mo>)</mo>" if tall else '<mo stretchy="false">)</mo>'
+    assert mathml(Call("f", inside)).endswith(f"{end}</mrow></math>")
+
+
 def test_options_are_not_broken_at_their_hyphens() -> None:
     html = fragment(DocumentSection("", [Paragraph("use --top-k 5, not a--b & c")]))
     assert '<span style="white-space:nowrap">--top-k</span> 5, not a--b &amp; c' in html

@@ -386,7 +386,7 @@ def sentence_vector(values: SmallestValues) -> DocumentSection:
                 f"layer that reads this vector. For two classes and width {figures.WIDTH}, its matrix W_C has six new "
                 "weights. They start untrained, and are trained together with the model:"
             ),
-            Formula(row(Call("P", row(Words("class"), "|", Words("text"))), "=", CLASSIFIER)),
+            Formula(row(Call("P", row(Symbol("class"), "|", Symbol("text"))), "=", CLASSIFIER)),
             Table(("",), [("$ foretell finetune MODEL reviews.csv --task classify",)], monospace=True),
         ],
     )

@@ -136,8 +136,25 @@ def _symbol(symbol: Symbol) -> str:
 
 
 def _operator(operator: Operator) -> str:
-    stretch = ' stretchy="false"' if operator.sign == "|" else ""
-    return f"<mo{stretch}>{escape(operator.sign)}</mo>"
+    bar = ' stretchy="false" lspace="0.28em" rspace="0.28em"' if operator.sign == "|" else ""
+    return f"<mo{bar}>{escape(operator.sign.replace('-', '−'))}</mo>"
+
+
+def _call(call: Call) -> str:
+    """A function with its argument in parentheses, which are tall only around what is."""
+    size = "" if _is_tall(call.inside) else ' stretchy="false"'
+    return f"<mrow><mi>{escape(call.name)}</mi><mo{size}>(</mo>{_math(call.inside)}<mo{size}>)</mo></mrow>"
+
+
+def _is_tall(expression: Expression) -> bool:
+    """True for what needs more than a line. Without a mathematics font, parentheses grow in large steps."""
+    if isinstance(expression, Call | Root):
+        return _is_tall(expression.inside)
+    if isinstance(expression, MathRow):
+        return any(map(_is_tall, expression.items))
+    return isinstance(expression, Fraction | Matrix | SymbolMatrix) or (
+        isinstance(expression, Script) and (expression.is_sum or _is_tall(expression.base))
+    )
 
 
 def _script(script: Script) -> str:
@@ -163,7 +180,7 @@ MATH: dict[type, Callable[..., str]] = {
     Fraction: lambda fraction: f"<mfrac>{_math(fraction.top)}{_math(fraction.bottom)}</mfrac>",
     Root: lambda root: f"<msqrt>{_math(root.inside)}</msqrt>",
     Script: _script,
-    Call: lambda call: f"<mrow><mi>{escape(call.name)}</mi><mo>(</mo>{_math(call.inside)}<mo>)</mo></mrow>",
+    Call: _call,
 }
 
 
