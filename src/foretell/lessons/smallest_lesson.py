@@ -29,7 +29,6 @@ from foretell.typesetting.expression import (
     Root,
     Script,
     Symbol,
-    Words,
     row,
     script,
 )
