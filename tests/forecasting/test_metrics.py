@@ -9,6 +9,7 @@ import pytest
 
 from foretell.forecasting.metrics import (
     coverage,
+    interval_of,
     mase,
     mase_scale,
     mean_of,
@@ -43,6 +44,13 @@ def test_smape_is_in_percent_and_zero_where_both_are_zero():
 def test_the_quantile_loss_weighs_what_is_above_and_below():
     assert quantile_loss(np.array([10.0]), {0.9: np.array([8.0])}) == pytest.approx(2 * 0.9 * 2)
     assert quantile_loss(np.array([10.0]), {0.9: np.array([12.0])}) == pytest.approx(2 * 0.1 * 2)
+
+
+@pytest.mark.parametrize("samples", [9, 20, 99])
+def test_an_interval_holds_its_level_of_further_draws(samples):
+    draws = np.random.default_rng(1).random((samples, 4000))
+    low, high = interval_of(draws, 80)
+    assert (high - low).mean() == pytest.approx(0.8, abs=0.01)  # the probability of a draw between them
 
 
 def test_coverage_counts_known_values_inside():

@@ -54,7 +54,7 @@ def test_a_score_is_that_of_the_median():
     assert result.mase == result.mase_median == pytest.approx(1.0)
     assert result.smape == pytest.approx(200 * 3 / 9 / 2)
     assert result.by_step == pytest.approx([2.0, 0.0])
-    assert result.coverage == {"50": 50.0}  # 3 is below 3.5, the quarter of 1, 6, 6; 9 is inside
+    assert result.coverage == {"50": 100.0}  # quartiles at the ends of three paths: 1 to 6, 9 to 10
 
 
 def test_the_model_is_scored_next_to_the_naive_forecast(forecaster):

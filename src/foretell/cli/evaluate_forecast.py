@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify, Whole
-from foretell.cli.forecast import Levels, Samples, open_forecaster, parse_levels
+from foretell.cli.forecast import Levels, Names, Samples, choose_series, open_forecaster, parse_levels
 from foretell.cli.terminal import ProgressLine, note, print_json, results
 from foretell.cli.train_forecast import Columns, Season, SeriesFile
 from foretell.errors import UsageError
@@ -29,6 +29,7 @@ def evaluate_forecast(
     ] = None,
     test: Annotated[Path | None, Parameter(help="A file with what follows: one origin, at each series' end.")] = None,
     contexts: Annotated[str | None, Parameter(help="Also from at most so many values, such as 24,168.")] = None,
+    series: Names = None,
     season: Season = None,
     levels: Levels = "80,95",
     samples: Samples = 100,
@@ -52,16 +53,16 @@ def evaluate_forecast(
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
     lengths = parse_contexts(contexts)
     plan_levels = parse_levels(levels)
-    series = read_series(data, column or ())
-    chosen, why = choose_season(series, season)
+    measured = choose_series(read_series(data, column or ()), series)
+    chosen, why = choose_season(measured, season)
     forecaster = open_forecaster(model, device, dtype, verify)
     ahead = forecaster.horizon if horizon is None else horizon
     step = ahead if stride is None else stride
     if test is None:
-        origins = rolling_origins(series, ahead, step, windows)
-        where = f"{len(origins):,} origins in {len(series):,} series, stride {step}"
+        origins = rolling_origins(measured, ahead, step, windows)
+        where = f"{len(origins):,} origins in {len(measured):,} series, stride {step}"
     else:
-        origins = given_origins(series, read_series(test, column or ()))
+        origins = given_origins(measured, choose_series(read_series(test, column or ()), series))
         ahead = max(len(origin.actual) for origin in origins)
         where = f"{len(origins):,} origins, at the end of each series"
     plan = Plan(chosen, plan_levels, samples, seed)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from foretell.forecasting.forecaster import Forecast, Forecaster
     from foretell.forecasting.series import Series
 
+Names = Annotated[
+    list[str] | None, Parameter(name="--series", negative="", help="Only the series of this name; can be given again.")
+]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Samples = Annotated[int, Whole, Parameter(help="How many paths to sample per series.")]
 
@@ -30,9 +33,7 @@ def forecast(
     levels: Levels = "80,95",
     samples: Samples = 100,
     seed: Annotated[int, Whole, Parameter(help="The seed of the paths.")] = 1,
-    series: Annotated[
-        list[str] | None, Parameter(negative="", help="Only the series of this name; can be given again.")
-    ] = None,
+    series: Names = None,
     column: Columns = None,
     out: Annotated[Path | None, Parameter(help="Write the table here (CSV); default: standard output.")] = None,
     paths: Annotated[Path | None, Parameter(help="Write every sampled path here too (CSV).")] = None,

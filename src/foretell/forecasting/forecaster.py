@@ -12,6 +12,7 @@ from foretell.config import SamplingConfig
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
+from foretell.forecasting.metrics import interval_of
 from foretell.forecasting.series import Series
 from foretell.generation.engine import generate
 from foretell.generation.sampling import Sampler
@@ -135,14 +136,9 @@ class Forecast:
         """(H,) the median of the paths: the forecast with the smallest expected absolute error."""
         return np.median(self.paths, 0)
 
-    def quantile(self, share: float) -> np.ndarray:
-        """(H,) the value below which this share of the paths lies."""
-        return np.quantile(self.paths, share, axis=0)
-
     def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds (H,), (H,) between which `level` percent of the paths lie, as many below as above."""
-        outside = (1 - level / 100) / 2
-        return self.quantile(outside), self.quantile(1 - outside)
+        """The bounds (H,), (H,) between which `level` percent of further paths would lie, as many below as above."""
+        return interval_of(self.paths, level)
 
 
 def forecast(

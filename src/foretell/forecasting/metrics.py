@@ -49,6 +49,17 @@ def quantile_loss(actual: np.ndarray, quantiles: Mapping[float, np.ndarray]) -> 
     return float(np.mean(losses))
 
 
+def interval_of(paths: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds (H,), (H,) of `level` percent of the distribution that paths (samples, H) were drawn from.
+
+    Quantiles at p (n + 1) of n samples: an interval between those holds `level` percent of further draws on average.
+    Interpolating at p (n - 1), as numpy does by default, holds less: 72% of the draws for 80% and 20 samples.
+    """
+    outside = (1 - level / 100) / 2
+    low, high = np.quantile(paths, (outside, 1 - outside), axis=0, method="weibull")
+    return low, high
+
+
 def coverage(actual: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[int, int]:
     """How many of the known values lie inside an interval, and how many there are."""
     known = ~np.isnan(actual)

@@ -14,6 +14,7 @@ from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress
 from foretell.forecasting.metrics import (
     QUANTILES,
     coverage,
+    interval_of,
     mase,
     mase_scale,
     mean_of,
@@ -174,8 +175,7 @@ def quantiles_of(paths: np.ndarray) -> dict[float, np.ndarray]:
 
 def coverage_of(pairs: Sequence[tuple[Origin, np.ndarray]], level: float) -> float:
     """The percentage of values that lie inside the interval of a level."""
-    outside = (1 - level / 100) / 2
-    counts = [coverage(each.actual, *np.quantile(sampled, (outside, 1 - outside), axis=0)) for each, sampled in pairs]
+    counts = [coverage(each.actual, *interval_of(sampled, level)) for each, sampled in pairs]
     return 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
 
 
