@@ -104,6 +104,13 @@ def test_evaluate_measures_what_follows_in_another_file(here, tmp_path, capfd):
     assert "coverage" not in made["seasonal_naive"]
 
 
+def test_runs_lists_forecasters_next_to_other_runs(here, capfd):
+    assert run(["runs", "--json"]) == 0
+    (listed,) = json.loads(capfd.readouterr().out)["runs"]
+    assert (listed["name"], listed["state"], listed["steps"]) == ("d", "done", 2)
+    assert run(["runs", "d", "d"]) == 0
+
+
 REFUSED = {
     "another kind of model": (["forecast", "primer", "days.csv"], 1, "not trained on series"),
     "no file": (["forecast", "d", "day.csv"], 1, "did you mean 'days.csv'"),

@@ -73,6 +73,7 @@ REFUSED = {
     "other columns": ("unique_id,ds,y,price\na,1,1,9\n", "column 'price' is not used"),
     "not a number": ("ds,y\n1,1\n2,two\n", "line 3: 'two' is not a number"),
     "infinite": ("ds,y\n1,1\n2,1e999\n", "line 3: '1e999' is not a number"),
+    "beyond squares": ("ds,y\n1,1\n2,-1e151\n", "line 3: -1e151 is beyond 1e\\+150"),
     "irregular": ("unique_id,ds,y\nsales,1,1\nsales,4,2\nsales,7,3\nsales,8,3\n", "series 'sales': irregular times"),
     "twice": ("unique_id,ds,y\nsales,1,1\nsales,1,2\n", "series 'sales': the time 1 occurs twice"),
     "no name": ("unique_id,ds,y\n,1,1\n", "unique_id is empty"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -60,11 +61,11 @@ def evaluate_forecast(
     step = ahead if stride is None else stride
     if test is None:
         origins = rolling_origins(measured, ahead, step, windows)
-        where = f"{len(origins):,} origins in {len(measured):,} series, stride {step}"
+        where = f"{count(origins, 'origin')} in {len(measured):,} series, stride {step}"
     else:
         origins = given_origins(measured, choose_series(read_series(test, column or ()), series))
         ahead = max(len(origin.actual) for origin in origins)
-        where = f"{len(origins):,} origins, at the end of each series"
+        where = f"{count(origins, 'origin')}, at the end of each series"
     plan = Plan(chosen, plan_levels, samples, seed)
     if forecaster.rolls(ahead):
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
@@ -85,7 +86,12 @@ def evaluate_forecast(
     console.print(f"season {chosen}, {why}; horizon {ahead}; {where}")
     console.print(describe_crossing(evaluation))
     if evaluation.without_mase:
-        console.print(f"{evaluation.without_mase:,} origins have no seasonal error before them and no MASE")
+        console.print(f"without MASE, since there is no seasonal error before them: {evaluation.without_mase:,}")
+
+
+def count(things: Sequence[object], name: str) -> str:
+    """`1 origin`, `2 origins`."""
+    return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
 def parse_contexts(text: str | None) -> tuple[int, ...]:
@@ -134,7 +140,7 @@ def describe_crossing(evaluation: Evaluation) -> str:
     """At which step the model's error passes that of the naive forecast."""
     if not evaluation.model.by_step:
         return "no error by step: no origin has a seasonal error before it"
-    steps = len(evaluation.model.by_step)
-    if evaluation.behind_from is None:
-        return f"at step {steps}, the last, the model's error is below the seasonal naive forecast's"
-    return f"from step {evaluation.behind_from} on the model's error is above the seasonal naive forecast's"
+    pairs = list(zip(evaluation.model.by_step, evaluation.naive.by_step, strict=True))
+    ahead = sum(model < naive for model, naive in pairs)
+    line = f"the model's error is below that of seasonal naive at {ahead} of {len(pairs)} steps"
+    return line if evaluation.behind_from is None else f"{line}, and above it from step {evaluation.behind_from} on"

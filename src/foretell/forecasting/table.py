@@ -27,6 +27,7 @@ from foretell.forecasting.series import Series
 from foretell.forecasting.timeline import Timeline, find_timeline, is_time, numbered, ordinals_of, read_times
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
+LARGEST = 1e150  # its square is a number
 MISSING = frozenset(("", "na", "nan", "null", "none"))
 TIME_NAMES = frozenset(("ds", "date", "time", "timestamp", "datetime", "month", "year", "week", "day", "t", "step"))
 LONG = ("unique_id", "ds", "y")
@@ -53,6 +54,8 @@ class Row:
         value = float(text) if NUMBER.fullmatch(text) else np.inf
         if not np.isfinite(value):
             raise DataError(f"{self.where}: '{text[:40]}' is not a number; leave the cell empty if it is missing")
+        if abs(value) > LARGEST:
+            raise DataError(f"{self.where}: {text[:40]} is beyond {LARGEST:g}, too large to compute with; rescale it")
         return value
 
 

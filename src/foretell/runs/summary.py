@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
-from foretell.config import Config, Section, make_section
+from foretell.config import Config, Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError
 from foretell.files import read_json
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
@@ -58,7 +58,7 @@ class Summary:
 def summarize(run: Run) -> Summary:
     """Read a run's record, metrics and the training state of its checkpoints; damage is a `CheckpointError`."""
     record, metrics, checkpoints = run.record(), run.metrics(), list_checkpoints(run.checkpoints)
-    config = make_section(Config, record["config"], str(run.directory / RUN))
+    training = training_of(record, run)
     warn_of_changed_metrics(run, metrics, checkpoints)
     step = max(
         [line["step"] for line in metrics[-1:]] + [checkpoint.step for checkpoint in checkpoints[-1:]], default=0
@@ -73,7 +73,7 @@ def summarize(run: Run) -> Summary:
         parameters=count_parameters(record, checkpoints),
         data=list(record["data"]),
         step=step,
-        steps=config.training.steps,
+        steps=training.steps,
         tokens=int(metrics[-1].get("tokens", 0)) if metrics else 0,
         best_step=best.step if best and loss != float("inf") else None,
         best_validation_loss=None if loss == float("inf") else loss,
@@ -81,9 +81,22 @@ def summarize(run: Run) -> Summary:
         if loss == float("inf") or held_out is None or held_out.tokens_per_byte is None
         else loss / math.log(2) * held_out.tokens_per_byte,
         held_out=None if held_out is None else held_out.digest,
-        state=state_of(checkpoints, config),
+        state=state_of(checkpoints, training),
         changed=last_change(run),
     )
+
+
+def is_text_run(config: Mapping[str, Any]) -> bool:
+    """True for the sections of pretraining; other tasks have sections of their own."""
+    return config.keys() <= Config.model_fields.keys()
+
+
+def training_of(record: dict[str, Any], run: Run) -> TrainingConfig:
+    """The training section of a run of any task; the whole configuration of a text run is checked."""
+    config, where = record["config"], str(run.directory / RUN)
+    if is_text_run(config):
+        return make_section(Config, config, where).training
+    return make_section(TrainingConfig, config.get("training", {}), where)
 
 
 def count_parameters(record: dict[str, Any], checkpoints: list[Checkpoint]) -> int | None:
@@ -137,14 +150,14 @@ def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints
         logger.warning(f"{run.directory / METRICS} is not as it was written: its curves may be wrong")
 
 
-def state_of(checkpoints: list[Checkpoint], config: Config) -> str:
+def state_of(checkpoints: list[Checkpoint], training: TrainingConfig) -> str:
     """Done if the last checkpoint has all steps, stopped early if it has used up the patience."""
     if not checkpoints:
         return UNFINISHED
-    if checkpoints[-1].step >= config.training.steps:
+    if checkpoints[-1].step >= training.steps:
         return DONE
     progress = checkpoints[-1].training().get("progress", {})
-    patience = config.training.patience
+    patience = training.patience
     has_stopped = patience is not None and progress.get("evaluations_since_best", 0) >= patience
     return STOPPED_EARLY if has_stopped else UNFINISHED
 
@@ -164,7 +177,8 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     Settings that a run of an older version lacks have their defaults. Data, device and precision count as settings.
     """
     settings = [settings_of(run) for run in runs]
-    by_name = {name: [each[name] for each in settings] for name in settings[0]}
+    names = dict.fromkeys(name for each in settings for name in each)  # runs of other tasks have other settings
+    by_name = {name: [each.get(name) for each in settings] for name in names}
     return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
 
 
@@ -176,8 +190,16 @@ def warning_about(differences: Mapping[str, Any]) -> str:
 def settings_of(run: Run) -> dict[str, Any]:
     """All settings of a run by their paths, as JSON values."""
     record = run.record()
-    config = make_section(Config, record["config"], str(run.directory / RUN))
-    return {key: record[key] for key in ("data", "device", "dtype")} | flattened(config)
+    common, config = {key: record[key] for key in ("data", "device", "dtype")}, record["config"]
+    if is_text_run(config):
+        return common | flattened(make_section(Config, config, str(run.directory / RUN)))
+    others = {
+        f"{name}.{key}": value
+        for name, section in config.items()
+        for key, value in section.items()
+        if name != "training"
+    }
+    return common | others | flattened(training_of(record, run), "training.")
 
 
 def flattened(section: Section, prefix: str = "") -> dict[str, Any]:
