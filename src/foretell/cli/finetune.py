@@ -180,6 +180,7 @@ def finish(directory: Path, json: bool) -> None:
     """Show the report, and what to do with the run."""
     from foretell.files import read_json
     from foretell.finetuning.report import REPORT, report_lines
+    from foretell.finetuning.report_plot import PICTURE
     from foretell.session.failures import command_name
 
     report = read_json(directory / REPORT)
@@ -187,6 +188,7 @@ def finish(directory: Path, json: bool) -> None:
         return print_json(report)
     console = results()
     console.print("\n".join(report_lines(report)))
-    console.print(f"run         {directory}: checkpoints/, metrics.jsonl, {REPORT}")
+    picture = f", {PICTURE}" if (directory / PICTURE).exists() else " (for report.png: pip install 'foretell[plot]')"
+    console.print(f"run         {directory}: checkpoints/, metrics.jsonl, {REPORT}{picture}")
     console.print(f'try         {command_name()} predict {shlex.quote(str(directory))} "a text"')
     return None

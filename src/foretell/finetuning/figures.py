@@ -89,18 +89,23 @@ def number_figures(values: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     }
 
 
+def on_scale(values: np.ndarray, settings: HeadSettings) -> np.ndarray:
+    """Outputs or targets (N,) as numbers of the data."""
+    return settings.mean + settings.deviation * values
+
+
 def evaluation_figures(outputs: np.ndarray, targets: np.ndarray, settings: HeadSettings) -> dict[str, float]:
     """The figures of outputs (N, C) on the scale of the data."""
     if settings.is_number:
-        return number_figures(*(settings.mean + settings.deviation * each for each in (outputs[:, 0], targets)))
+        return number_figures(on_scale(outputs[:, 0], settings), on_scale(targets, settings))
     return label_figures(outputs, targets.astype(int))
 
 
 def baseline_figures(train: Sequence[float], targets: np.ndarray, settings: HeadSettings) -> dict[str, Any]:
     """What always predicting the most frequent label, or the mean, of the training examples gives."""
     if settings.is_number:
-        values = settings.mean + settings.deviation * targets
-        mean = settings.mean + settings.deviation * float(np.mean(train))
+        values = on_scale(targets, settings)
+        mean = float(on_scale(np.array(train), settings).mean())
         return {"rule": "the mean", "value": mean, **number_figures(np.full(len(values), mean), values)}
     counts = np.bincount(np.array(train, dtype=int))
     majority = int(counts.argmax())

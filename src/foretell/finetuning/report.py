@@ -13,8 +13,10 @@ from foretell.finetuning.figures import (
     class_scores,
     confusion,
     evaluation_figures,
+    on_scale,
 )
 from foretell.finetuning.head import head_of
+from foretell.finetuning.report_plot import draw_report
 from foretell.finetuning.settings import HeadSettings
 from foretell.finetuning.task import FinetuneTask, describe_figures, head_outputs
 from foretell.language_model import load_model
@@ -41,7 +43,17 @@ def write_report(session: Session[FinetuneTask]) -> dict[str, Any]:
         "baseline": baseline_figures(train, targets, task.head.settings),
     }
     write_json(run.directory / REPORT, report)
+    draw_report(run.directory, report["dev"], numbers_of(outputs, targets, task.head.settings))
     return report
+
+
+def numbers_of(
+    outputs: np.ndarray, targets: np.ndarray, settings: HeadSettings
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """True and predicted numbers (N,) on the scale of the data; None for labels."""
+    if not settings.is_number:
+        return None
+    return on_scale(targets, settings), on_scale(outputs[:, 0], settings)
 
 
 def evaluation_report(outputs: np.ndarray, targets: np.ndarray, settings: HeadSettings) -> dict[str, Any]:

@@ -81,14 +81,42 @@ class HeadOutputs(Term):
 
     def parts(self, trace: Trace, at: int) -> StreamParts:
         heads = trace[self.core][0, :, at].double()  # (H, E)
-        if isinstance(self.projection, nn.Linear):
-            weight, bias = self.projection.weight.detach().double(), self.projection.bias
-        else:  # the heads are concatenated and not multiplied
-            weight, bias = torch.eye(heads.numel(), dtype=torch.float64, device=heads.device), None
+        weight, bias = self.projection_weights(heads.numel(), heads.device)
         updates = torch.einsum("dhe,he->hd", weight.unflatten(1, heads.shape), heads)  # (H, D)
         parts = StreamParts()
         for head, update in enumerate(updates):
             parts.add(f"{self.core}[{head}]", update)
+        parts.add(f"{self.path}.bias", bias)
+        return parts
+
+    def projection_weights(self, width: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """The matrix (D, H*E) that the heads are multiplied by, and its bias; where there is none, the identity."""
+        if isinstance(self.projection, nn.Linear):
+            return self.projection.weight.detach().double(), self.projection.bias
+        return torch.eye(width, dtype=torch.float64, device=device), None
+
+
+@dataclass(frozen=True)
+class SourceOutputs(HeadOutputs):
+    """The output of attention by head and source: what a head reads at each token (weight times value) is a part.
+
+    A part is called `core[head]@source`; the parts of a head add up to its output.
+    """
+
+    def names(self) -> list[str]:
+        return [f"{self.core}.weights", f"{self.core}.value"]
+
+    def parts(self, trace: Trace, at: int) -> StreamParts:
+        weights = trace[f"{self.core}.weights"][0, :, at].double()  # (H, S)
+        values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
+        values = values.repeat_interleave(len(weights) // len(values), dim=0)  # (H, S, E)
+        weight, bias = self.projection_weights(weights.shape[0] * values.shape[-1], values.device)
+        read = weights[..., None] * values  # (H, S, E)
+        updates = torch.einsum("dhe,hse->hsd", weight.unflatten(1, (len(weights), -1)), read)  # (H, S, D)
+        parts = StreamParts()
+        for head, sources in enumerate(updates):
+            for source, update in enumerate(sources):
+                parts.add(f"{self.core}[{head}]@{source}", update)
         parts.add(f"{self.path}.bias", bias)
         return parts
 
@@ -129,10 +157,10 @@ class Normalized(Term):
 
 
 class StreamDecomposition:
-    """Finds the terms that a value of the stream consists of."""
+    """Finds the terms that a value of the stream consists of; `attention` decides how attention is divided."""
 
-    def __init__(self, decoder: Decoder, structure: Structure):
-        self.decoder, self.structure = decoder, structure
+    def __init__(self, decoder: Decoder, structure: Structure, attention: type[HeadOutputs] = HeadOutputs):
+        self.decoder, self.structure, self.attention = decoder, structure, attention
         self.by_formula: dict[str, Callable[[Value], Term]] = {
             "": lambda value: self.stream(value.reads[0]),
             "identity": lambda value: self.stream(value.reads[0]),
@@ -164,7 +192,7 @@ class StreamDecomposition:
         value = self.structure[inner]
         module = self.decoder.get_submodule(value.module)
         if value.formula in ("linear", "identity") and self.structure[value.reads[0]].formula == "attention":
-            return HeadOutputs(value.reads[0], inner, module)
+            return self.attention(value.reads[0], inner, module)
         if is_norm(module) and len(value.reads) == 1:  # a norm of the update, before it is added
             return Normalized(self.update(value.reads[0]), inner, module, self._statistics(value))
         return Part(name)

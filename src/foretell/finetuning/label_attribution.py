@@ -1,0 +1,261 @@
+"""What moved a tuned model's prediction: direct contributions of tokens and of parts of the model to a label's logit.
+
+The logit of a label is a dot product of the text's vector with a row of the head, and that vector is a sum of what
+the embedding, each head and each feed-forward layer added (insight/attribution/direct_logit_attribution.py). What a
+head adds is a sum over the tokens that it reads. So the logit is a sum over parts, and as well over tokens: what heads
+read at a token, plus what embedding and feed-forward layers added at the token itself where its vector is pooled.
+Later layers work on vectors that have read other tokens before, so a token's direct contribution is not the effect of
+the token. The effect is measured next to it: how far the logit falls when the token is left out of the text.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretell.errors import UsageError, did_you_mean
+from foretell.finetuning.batches import EncodedExample, make_task_batch
+from foretell.finetuning.head import TaskHead, head_of, input_format
+from foretell.finetuning.input_format import Sequences
+from foretell.finetuning.predict import TaskPrediction, check_counts, prediction_of
+from foretell.finetuning.settings import HeadSettings
+from foretell.finetuning.task import head_outputs
+from foretell.insight.attribution.direct_logit_attribution import DirectContribution
+from foretell.insight.attribution.stream_parts import SourceOutputs, StreamDecomposition, Term
+from foretell.insight.trace import Trace
+from foretell.insight.wording import quoted, signed
+from foretell.language_model import LanguageModel
+from foretell.model.structure import model_structure
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.notebook import Shown
+
+BAR_WIDTH = 24
+RAISES, LOWERS = "█", "▒"
+SHOWN_PARTS, SHOWN_TOKENS = 12, 64
+
+
+@dataclass(frozen=True)
+class TokenContribution:
+    """One token: its effect on the logit (None for the special tokens around texts) and its direct contribution.
+
+    `sequence` counts the two orders of a similarity; a token is left out of one of them.
+    """
+
+    index: int
+    text: str
+    effect: float | None
+    value: float
+    sequence: int = 0
+
+
+@dataclass(frozen=True)
+class LabelAttribution(Shown):
+    """Contributions to `logit`: of tokens in the order of the text, and of parts in the order of the model.
+
+    The logit is that of `label` minus that of `against`, or minus the mean over all labels; of a number it is the
+    number itself, of a choice the score of the answer. Both lists with `bias` add up to `total`, which equals the logit
+    but for rounding.
+    """
+
+    prediction: TaskPrediction
+    label: str
+    against: str
+    tokens: list[TokenContribution]
+    parts: list[DirectContribution]
+    bias: float
+    total: float
+    logit: float
+
+    def document(self) -> DocumentSection:
+        """The prediction, a bar per token, and the largest parts."""
+        title = f"direct contributions to {self.label}" + (f" {self.against}" if self.against else "")
+        tokens = self.tokens
+        if len(tokens) > SHOWN_TOKENS:
+            tokens = sorted(sorted(tokens, key=lambda each: -abs(each.effect or 0))[:SHOWN_TOKENS], key=place)
+        parts = sorted(self.parts, key=lambda part: -abs(part.value))[:SHOWN_PARTS]
+        rest = sum(part.value for part in self.parts) - sum(part.value for part in parts)
+        others = [(signed(rest), "", f"the other {len(self.parts) - len(parts)} together")]
+        ends = [(signed(self.bias), "", "bias of the head"), (signed(self.total), "", "their sum")]
+        left_out = f"the {SHOWN_TOKENS} largest of {len(self.tokens)}" if len(tokens) < len(self.tokens) else ""
+        return DocumentSection(
+            title,
+            [
+                Paragraph("\n".join(" ".join(line.split()) for line in str(self.prediction).splitlines()[:1])),
+                DocumentSection("by token" + (f", {left_out}" if left_out else ""), [token_table(tokens)]),
+                DocumentSection(
+                    "by part of the model",
+                    [
+                        bars(
+                            [(part.value, part.name) for part in parts],
+                            [*(others if len(parts) < len(self.parts) else []), *ends],
+                        )
+                    ],
+                ),
+                Paragraph(f"the model's own: {signed(self.logit)}"),
+            ],
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "prediction": self.prediction.to_json()}
+
+
+def place(token: TokenContribution) -> tuple[int, int]:
+    """Where a token is in the text."""
+    return token.sequence, token.index
+
+
+def token_table(tokens: Sequence[TokenContribution]) -> Table:
+    """The tokens with bars for their effects."""
+    longest = max((abs(token.effect or 0) for token in tokens), default=1.0) or 1.0
+    rows = [
+        (
+            "" if token.effect is None else signed(token.effect),
+            bar((token.effect or 0) / longest),
+            signed(token.value),
+            quoted(token.text),
+        )
+        for token in tokens
+    ]
+    return Table(("effect", "", "direct", "token"), rows)
+
+
+def bars(rows: Sequence[tuple[float, str]], more: Sequence[tuple[str, str, str]] = ()) -> Table:
+    """Numbers with bars and names; bars are relative to the largest."""
+    longest = max((abs(value) for value, _ in rows), default=1.0) or 1.0
+    return Table(("", "", ""), [*((signed(value), bar(value / longest), name) for value, name in rows), *more])
+
+
+def bar(share: float) -> str:
+    """A bar of up to BAR_WIDTH columns."""
+    return (RAISES if share > 0 else LOWERS) * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
+
+
+@torch.inference_mode()
+def attribute_label(
+    model: LanguageModel, texts: Sequence[str], label: str | None = None, against: str | None = None
+) -> LabelAttribution:
+    """What moved the prediction of a tuned model for the texts of one example.
+
+    label: default the predicted one. against: another label; default the mean of all. Raises UsageError for an unknown
+    label, for `against` with a number or a choice, and for a model without a head.
+    """
+    head, inputs = head_of(model), input_format(model)
+    check_counts([texts], head.settings)
+    example = EncodedExample(inputs.encode_all([texts])[0].sequences)
+    batch = make_task_batch([example]).to(model.device)
+    outputs = head.outputs(model.decoder, batch)[0].double()  # (C,)
+    prediction = prediction_of(outputs.cpu().numpy(), texts, head.settings)
+    names = head.settings.labels or tuple(texts[1:])
+    chosen = choose_label(names, label if label is not None else prediction.label)
+    other = None if against is None else choose_label(names, against)
+    if against is not None and not head.settings.labels:
+        raise UsageError(f"--against compares two labels, and this model is for --task {head.settings.task}")
+    direction, bias, scale = readout(head, chosen, other)
+    logit_of = partial(shown_logit, chosen=chosen, other=other, settings=head.settings)
+    wanted = [chosen] if head.settings.task == "choice" else range(len(example.sequences))
+    tokens, parts = list[TokenContribution](), defaultdict[str, float](float)
+    for index in wanted:
+        ids = example.sequences[index]
+        by_token, by_part = sequence_contributions(model, head, ids, direction * scale)
+        effects = token_effects(model, head, example, index, logit_of)
+        tokens += [
+            TokenContribution(at, model.tokenizer.text_of(ids[at]), effects.get(at), value, index)
+            for at, value in by_token
+        ]
+        for name, value in by_part.items():
+            parts[name] += value
+    total = sum(parts.values()) + bias
+    title, minus = describe_logit(names, chosen, other, head.settings)
+    contributions = [DirectContribution(name, value) for name, value in parts.items()]
+    return LabelAttribution(prediction, title, minus, tokens, contributions, bias, total, float(logit_of(outputs)))
+
+
+def choose_label(names: Sequence[str], label: str | None) -> int:
+    """The index of a label or answer; 0 where a number is predicted."""
+    if label is None or not names:
+        return 0
+    if label not in names:
+        raise UsageError(f"unknown label '{label}'{did_you_mean(label, names)}; the labels are {', '.join(names[:12])}")
+    return names.index(label)
+
+
+def readout(head: TaskHead, chosen: int, other: int | None) -> tuple[Tensor, float, float]:
+    """The vector (D,) whose dot product with a text's vector is the logit, the bias term, and a factor."""
+    weight, bias = head.linear.weight.double(), head.linear.bias.double()
+    settings = head.settings
+    if settings.is_number:
+        return weight[0], float(settings.mean + settings.deviation * bias[0]), settings.deviation
+    if settings.task == "choice":
+        return weight[0], float(bias[0]), 1.0
+    minus = (weight.mean(0), bias.mean()) if other is None else (weight[other], bias[other])
+    return weight[chosen] - minus[0], float(bias[chosen] - minus[1]), 1.0
+
+
+def shown_logit(outputs: Tensor, chosen: int, other: int | None, settings: HeadSettings) -> Tensor:
+    """The model's own value (...) of what is divided, from outputs (..., C)."""
+    if settings.is_number:
+        return settings.mean + settings.deviation * outputs[..., 0]
+    if settings.task == "choice":
+        return outputs[..., chosen]
+    return outputs[..., chosen] - (outputs.mean(-1) if other is None else outputs[..., other])
+
+
+def describe_logit(names: Sequence[str], chosen: int, other: int | None, settings: HeadSettings) -> tuple[str, str]:
+    """What is divided, and what it is compared with, in words."""
+    if settings.is_number:
+        return "the number", ""
+    if settings.task == "choice":
+        return f"the score of answer {chosen}, {quoted(names[chosen])}", ""
+    minus = "the mean of all labels" if other is None else f"that of {quoted(names[other])}"
+    return f"the logit of {quoted(names[chosen])}", f"minus {minus}"
+
+
+def token_effects(
+    model: LanguageModel, head: TaskHead, example: EncodedExample, which: int, logit_of: Callable[[Tensor], Tensor]
+) -> dict[int, float]:
+    """How far the logit falls without each token of one sequence, by position; special tokens are left in place."""
+    special = set(model.tokenizer.special_tokens.values())
+    ids = example.sequences[which]
+    positions = [at for at, token in enumerate(ids) if token not in special]
+    without = [replace(example, sequences=left_out(example.sequences, which, at)) for at in positions]
+    if not without:
+        return {}
+    logits = logit_of(torch.from_numpy(head_outputs(model.decoder, head, [example, *without], model.dtype)))  # (N,)
+    return {at: float(logits[0] - value) for at, value in zip(positions, logits[1:], strict=True)}
+
+
+def left_out(sequences: Sequences, which: int, at: int) -> Sequences:
+    """The sequences, one of them without a token."""
+    return tuple([*ids[:at], *ids[at + 1 :]] if index == which else ids for index, ids in enumerate(sequences))
+
+
+def sequence_contributions(
+    model: LanguageModel, head: TaskHead, ids: list[int], direction: Tensor
+) -> tuple[list[tuple[int, float]], dict[str, float]]:
+    """Contributions of one token sequence, by position and by part."""
+    structure = model_structure(model.decoder)
+    decomposition = StreamDecomposition(model.decoder, structure, SourceOutputs)
+    stream = decomposition.stream(*structure["head"].reads)
+    with Trace(model, stream.names()) as trace:
+        model.decoder.hidden(torch.tensor([ids], device=model.device))
+    positions = range(len(ids)) if head.settings.pool == "mean" else [len(ids) - 1]
+    by_token, by_part = np.zeros(len(ids)), defaultdict[str, float](float)
+    for at in positions:
+        for name, value in position_contributions(stream, trace, at, direction):
+            part, _, source = name.partition("@")
+            by_token[int(source) if source else at] += value / len(positions)
+            by_part[part] += value / len(positions)
+    return list(enumerate(by_token.tolist())), dict(by_part)
+
+
+def position_contributions(stream: Term, trace: Trace, at: int, direction: Tensor) -> list[tuple[str, float]]:
+    """The contribution of each part of the stream at one position."""
+    parts = stream.parts(trace, at)
+    return list(zip(parts.names, (parts.stacked() @ direction).tolist(), strict=True))
