@@ -35,6 +35,9 @@ if TYPE_CHECKING:
         TrainingError,
         UsageError,
     )
+    from foretell.finetuning.label_attribution import attribute_label
+    from foretell.finetuning.predict import predict
+    from foretell.finetuning.tune import finetune
     from foretell.inference.chat import Chat
     from foretell.inference.completion import Completion, generate, stream
     from foretell.inference.query import embed, next_tokens, score
@@ -73,6 +76,9 @@ _PUBLIC = {
         "CheckpointError ConfigError ContextLengthError DataError DivergedError ForetellError Interrupted LessonError "
         "OutputError TokenizerError TrainingError UsageError"
     ),
+    "finetuning.label_attribution": "attribute_label",
+    "finetuning.predict": "predict",
+    "finetuning.tune": "finetune",
     "inference.chat": "Chat",
     "inference.completion": "Completion generate stream",
     "inference.query": "embed next_tokens score",
@@ -142,9 +148,11 @@ __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "UsageError",
     "ablate",
     "add_lora",
+    "attribute_label",
     "direct_logit_attribution",
     "embed",
     "explain",
+    "finetune",
     "generate",
     "head_patterns",
     "load",
@@ -153,6 +161,7 @@ __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "make_decoder",
     "make_optimizer",
     "next_tokens",
+    "predict",
     "preset",
     "score",
     "stream",
@@ -173,7 +182,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'foretell' has no attribute '{name}'")
     module, attribute = _HOMES[name]
-    if name in ("load", "train") and not _waits_passively:
+    if name in ("load", "train", "finetune") and not _waits_passively:
         openmp.logger.warning(openmp.TOO_LATE)
         _waits_passively = True
     return getattr(importlib.import_module(f"foretell.{module}"), attribute)

@@ -198,7 +198,49 @@ TABLE = [
     (["generate", "RUN", "The", "--repetition-penalty", "0"], 2, ["repetition_penalty", "0"]),
     (["generate", "RUN", "The", "--seed", "-1"], 2, ["seed", "-1"]),
     (["generate", "RUN", "The", "--stop", ""], 2, ["stop"]),
+    # fine-tuning
+    (["finetune", "RUN"], 2, ["MODEL and DATA"]),
+    (["finetune", "RUN", "onelabel.csv", "--task", "clasify"], 2, ["clasify", "classify"]),
+    (["finetune", "RUN", "missing.csv"], 1, ["missing.csv", "no such file"]),
+    (["finetune", "nomodel", "twolabels.csv"], 1, ["nomodel"]),
+    (["finetune", "RUN", "onelabel.csv"], 1, ["every row has the label 'x'"]),
+    (["finetune", "RUN", "emptytext.csv"], 1, ["emptytext.csv, line 3", "empty"]),
+    (["finetune", "RUN", "nolabel.csv"], 1, ["nolabel.csv, line 3", "label", "empty"]),
+    (["finetune", "RUN", "samecolumns.csv"], 1, ["2 columns are called 'text'"]),
+    (["finetune", "RUN", "twocolumns.csv"], 1, ["which column holds the label", "'title', 'body'"]),
+    (["finetune", "RUN", "twolabels.csv", "--text-column", "txt"], 1, ["'txt'", "did you mean 'text'"]),
+    (["finetune", "RUN", "latin1.csv"], 1, ["latin1.csv, line 2", "--encoding latin-1"]),
+    (["finetune", "RUN", "manylabels.csv"], 1, ["10,000 different labels", "--label-column"]),
+    (["finetune", "RUN", "nan.csv", "--task", "regress"], 1, ["nan.csv, line 3", "'nan'", "finite"]),
+    (["finetune", "RUN", "longtexts.csv"], 1, ["4 of 8 examples", "context of 32", "--truncate"]),
+    (["finetune", "RUN", "twolabels.csv", "--task", "entailment"], 1, ["which two columns"]),
+    (["finetune", "RUN", "twolabels.csv", "--training.steps", "0"], 2, ["steps", "0"]),
+    (["finetune", "RUN", "twolabels.csv", "--training.step", "3"], 2, ["step", "steps"]),
+    (["finetune", "RUN", "twolabels.csv", "--model.width", "3"], 2, ["model", "training and lora"]),
+    (["finetune", "RUN", "twolabels.csv", "--lm-weight", "-1"], 2, ["lm_weight", "-1"]),
+    (["finetune", "RUN", "twolabels.csv", "--epochs", "0"], 2, ["epochs", "0"]),
+    (["finetune", "RUN", "twolabels.csv", "--dev-fraction", "0.9"], 2, ["dev_fraction", "0.9"]),
+    (["finetune", "RUN", "twolabels.csv", "--out", "RUN"], 1, ["exists", "--resume auto"]),
+    (["finetune", "RUN", "twolabels.csv", "--dev", "newlabel.csv"], 1, ["newlabel.csv, line 3", "'z'", "x, y"]),
+    (["finetune", "--resume", "auto"], 2, ["--out runs/NAME"]),
+    (["finetune", "--resume", "auto", "--out", "RUN"], 2, ["RUN", "not a fine-tuning"]),
+    (["predict", "RUN", "The cat"], 2, ["no task head", "finetune"]),
+    (["predict", "RUN", "The cat", "--out", "x.csv"], 2, ["--out", "FILE"]),
+    (["predict", "RUN"], 2, ["TEXT", "FILE"]),
+    (["explain", "RUN", "The cat", "--prediction"], 2, ["no task head"]),
+    (["explain", "RUN", "The cat", "--label", "x"], 2, ["--label goes with --prediction"]),
+    (["trace", "RUN", "The cat", "--out", "x.safetensors", "--as-task"], 2, ["no task head"]),
 ]
+TABLES = {
+    "onelabel.csv": "a,x\nb,x\n",
+    "twolabels.csv": "a,x\nb,y\n" * 4,
+    "newlabel.csv": "a,x\nb,z\n",
+    "emptytext.csv": "a,x\n ,y\n",
+    "nolabel.csv": "a,x\nb,\n",
+    "manylabels.csv": "".join(f"a,id{index}\n" for index in range(10_000)),
+    "nan.csv": "a,1\nb,nan\n",
+    "longtexts.csv": f"{'word ' * 30},x\nb,y\n" * 4,
+}
 
 
 @pytest.fixture
@@ -222,6 +264,10 @@ def made_files(tmp_path, trained):
     (tmp_path / "escape.jinja").write_text("{{ messages.__class__.__mro__ }}")
     (tmp_path / "twocolumns.csv").write_text("title,body\na,b\n")
     (tmp_path / "noanswer.csv").write_text("q,a\nWho?,A cat.\nWhat?, \n")
+    for name, rows in TABLES.items():
+        (tmp_path / name).write_text(f"text,label\n{rows}")
+    (tmp_path / "samecolumns.csv").write_text("text,text,label\na,b,x\n")
+    (tmp_path / "latin1.csv").write_bytes("text,label\ncaf\xe9,x\n".encode("latin-1"))
     (tmp_path / "bad.toml").write_text("[model\n")
     (tmp_path / "unknown.toml").write_text("[modle]\nwidth = 3\n")
     nanogpt = "[training]\nbatch_size = 12\ngradient_accumulation_steps = 40\ngrad_clip = 1.0\n"

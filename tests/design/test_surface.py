@@ -69,7 +69,8 @@ OPTIONS = {
     "embed": {"--file", "--ids", "--pool", "--json", "--device", "--dtype", "--verify"},
     "info": {"--verify", "--json"},
     "explain": {
-        *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--check"),
+        *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--check", "--prediction"),
+        *("--label", "--as-task", "--pair"),
         *(
             "--token",
             "--against",
@@ -84,7 +85,19 @@ OPTIONS = {
             "--verify",
         ),
     },
-    "trace": {"--file", "--ids", "--select", "--out", "--list", "--json", "--device", "--dtype", "--verify"},
+    "trace": {
+        "--as-task",
+        "--pair",
+        "--file",
+        "--ids",
+        "--select",
+        "--out",
+        "--list",
+        "--json",
+        "--device",
+        "--dtype",
+        "--verify",
+    },
     "tokenize": {"--file", "--allow-special", "--json"},
     "convert": {"--to", "--adapter", "--family", "--dtype", "--verify", "--json"},
     "tokenizer train": {
@@ -97,9 +110,9 @@ NAMES = """
     Batch Chat CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder
     DivergedError ForetellError Interrupted KVCache LanguageModel LessonError LiveReporter LoRAConfig ModelConfig
     NotebookReporter Objective OutputError PRESETS PlainReporter Reporter SamplingConfig TensorBoardReporter Tokenizer
-    TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError ablate add_lora
-    direct_logit_attribution embed explain generate head_patterns load logit_lens make_batch make_decoder make_optimizer
-    next_tokens preset score stream trace_names train training_step write_page
+    TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError ablate add_lora attribute_label
+    direct_logit_attribution embed explain finetune generate head_patterns load logit_lens make_batch make_decoder
+    make_optimizer next_tokens predict preset score stream trace_names train training_step write_page
 """
 PUBLIC = NAMES.split()
 

@@ -17,6 +17,7 @@ from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from foretell.config import DataConfig
+    from foretell.language_model import LanguageModel
     from foretell.pretraining.tokens import Source
 
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
@@ -31,6 +32,16 @@ FileOption = Annotated[
 Ids = Annotated[
     bool,
     Parameter(name="--ids", negative="", show_default=False, help="The text is token ids, such as '464 3290'."),
+]
+AsTask = Annotated[
+    bool,
+    Parameter(
+        negative="", show_default=False, help="Of a tuned model: read TEXT as its head does, in its task's format."
+    ),
+]
+Pair = Annotated[
+    list[str] | None,
+    Parameter(negative="", show_default=False, help="Of a tuned model: the second text, or an answer; once for each."),
 ]
 DataArgument = Annotated[
     str,
@@ -132,6 +143,13 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
+
+
+def task_input(loaded: LanguageModel, others: Sequence[str] | None) -> LanguageModel:
+    """A tuned model that reads texts as its head does."""
+    from foretell.finetuning.task_input import as_task_input
+
+    return as_task_input(loaded, others or ())
 
 
 def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -> Source:

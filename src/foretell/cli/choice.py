@@ -13,7 +13,10 @@ BY_TASK: dict[str, dict[str, str]] = {
 }
 # verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model
 BY_MODEL: dict[str, dict[str, str]] = {
-    "evaluate": {"series_codec": "foretell.cli.evaluate_forecast:evaluate_forecast"},
+    "evaluate": {
+        "series_codec": "foretell.cli.evaluate_forecast:evaluate_forecast",
+        "task_head": "foretell.cli.evaluate_task:evaluate_task",
+    },
 }
 
 
@@ -24,7 +27,7 @@ def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
         return functions[task]
     if task is not None and verb == "train":
         raise UsageError(f"unknown task '{task}'{did_you_mean(task, functions)}; known: {', '.join(functions)}")
-    by_kind = BY_MODEL.get(verb, {})
+    by_kind = BY_MODEL.get(verb, {}) if task is None else {}
     if by_kind and len(arguments) > 1 and not arguments[1].startswith("-"):
         return next((by_kind[kind] for kind in part_kinds(arguments[1]) if kind in by_kind), default)
     return default

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli.arguments import (
+    AsTask,
     Device,
     Dtype,
     FileOption,
@@ -17,10 +18,12 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    Pair,
     TextArgument,
     Verify,
     Whole,
     read_text,
+    task_input,
 )
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.errors import ForetellError, UsageError
@@ -64,6 +67,9 @@ def explain(
             show_default=False,
         ),
     ] = None,
+    prediction: Annotated[
+        bool, Flag, Parameter(help="Of a tuned model: which tokens and parts moved its label.", group=ASK)
+    ] = False,
     check: Annotated[bool, Flag, Parameter(help="Compare the textbook's results with the model's.", group=ASK)] = False,
     token: Annotated[
         str | None,
@@ -77,7 +83,7 @@ def explain(
     against: Annotated[
         str | None,
         Parameter(
-            help="With --contributions: compare with this token.",
+            help="With --contributions or --prediction: compare with this token or label.",
             allow_leading_hyphen=True,
             group=MORE,
             show_default=False,
@@ -108,6 +114,14 @@ def explain(
         Whole,
         Parameter(help="With --heads: the pattern of each head of this layer.", group=MORE, show_default=False),
     ] = None,
+    label: Annotated[
+        str | None,
+        Parameter(
+            help="With --prediction: the label to ask about (default: the predicted).", group=MORE, show_default=False
+        ),
+    ] = None,
+    as_task: AsTask = False,
+    pair: Pair = None,
     ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
@@ -123,7 +137,8 @@ def explain(
     asked = {
         "value": value is not None,
         "check": check,
-        "html": html is not None,
+        "prediction": prediction,
+        "html": html is not None and not prediction,
         "lens": lens,
         "contributions": contributions,
         "heads": heads,
@@ -138,6 +153,7 @@ def explain(
         "with": with_,
         "at": at,
         "layer": layer,
+        "label": label,
     }
     mode, given = choose_mode(asked, options)
     text = read_text(text, file)
@@ -145,7 +161,10 @@ def explain(
         from foretell.files import HTML_MARK, check_target
 
         check_target(html, HTML_MARK)
-    answer = mode.answer(open_model(model, device, dtype, ids, verify=verify), text, given)
+    loaded = open_model(model, device, dtype, ids, verify=verify)
+    if as_task or prediction or pair:
+        loaded = task_input(loaded, pair)
+    answer = mode.answer(loaded, text, given)
     print_json(answer.to_json()) if json else results().print(str(answer))
     if fault := mode.fault(answer):
         raise ForetellError(fault)
@@ -228,6 +247,21 @@ def ablate(loaded: LanguageModel, text: str, options: Options) -> Any:
     return ablate_parts(loaded, text, options["ablate"], **named)
 
 
+def prediction(loaded: LanguageModel, text: str, options: Options) -> Any:
+    """What moved the label of a tuned model; with `html`, also as a page."""
+    from foretell.files import write_text
+    from foretell.finetuning.label_attribution import attribute_label
+    from foretell.finetuning.task_input import TaskInputModel
+    from foretell.typesetting.html import page
+
+    assert isinstance(loaded, TaskInputModel)
+    answer = attribute_label(loaded, [text, *loaded.others], options.get("label"), options.get("against"))
+    if "html" in options:
+        write_text(options["html"], page(f"{loaded.name}: a prediction", answer.document()))
+        note(f"{options['html']}: open it in a browser")
+    return answer
+
+
 def html(loaded: LanguageModel, text: str, options: Options) -> Any:
     """The pass as an HTML page; what did not fit is reported on stderr."""
     from foretell.insight.page.write_page import write_page
@@ -242,6 +276,7 @@ MODES: dict[str, Mode] = {
     "value": Mode(value, ("value",), value_fault),
     "check": Mode(check, (), check_fault),
     "html": Mode(html, ("html",)),
+    "prediction": Mode(prediction, ("label", "against", "html")),
     "lens": Mode(lens, ("at",)),
     "contributions": Mode(contributions, ("token", "against", "at")),
     "heads": Mode(heads, ("layer",)),

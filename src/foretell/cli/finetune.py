@@ -81,10 +81,8 @@ def finetune(
     With --lora (Hu et al. 2021) the model's own weights stay as they are; --lora.rank, --lora.alpha, --lora.dropout and
     --lora.targets (globs of module paths) change the updates.
     """
-    from foretell.config import make_section
     from foretell.finetuning.finetune import finetune_again, finetune_new
-    from foretell.finetuning.request import EPOCHS, FinetuneRequest
-    from foretell.finetuning.settings import Columns, TuningSettings
+    from foretell.finetuning.request import make_request
     from foretell.session.display import make_reporter
     from foretell.session.reporter import Reporters
     from foretell.start import load_start
@@ -98,35 +96,29 @@ def finetune(
     if model is None or data is None:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA --task classify")
     sections = tuning_sections(settings or [])
-    training = {**sections.get("training", {}), **({} if seed is None else {"seed": seed})}
-    tuning = make_section(
-        TuningSettings,
-        {
-            "task": task,
-            "lm_weight": lm_weight,
-            "head_dropout": head_dropout,
-            "class_weights": class_weights,
-            "dev_fraction": dev_fraction,
-            "best_by": best_by,
-            "encoding": encoding,
-            "names": tuple(name.strip() for name in columns.split(",")) if columns else (),
-            "lora": sections.get("lora", {} if lora else None),
-        },
-        "finetuning",
-    )
-    request = FinetuneRequest(
-        data=data,
-        out=out,
-        tuning=tuning,
+    request = make_request(
+        data,
+        out,
+        task,
+        text_column=text_column or (),
+        label_column=label_column,
+        choice_column=choice_column or (),
+        columns=[name.strip() for name in columns.split(",")] if columns else (),
         dev=dev,
-        columns=Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ())),
+        epochs=epochs,
+        dropout=dropout,
         pool=pool,
         truncate=truncate,
-        epochs=EPOCHS if epochs is None else epochs,
-        dropout=0.1 if dropout is None else dropout,
-        training=training,
+        training={**sections.get("training", {}), **({} if seed is None else {"seed": seed})},
         device=device,
         dtype=dtype,
+        lm_weight=lm_weight,
+        head_dropout=head_dropout,
+        class_weights=class_weights,
+        dev_fraction=dev_fraction,
+        best_by=best_by,
+        encoding=encoding,
+        lora=sections.get("lora", {} if lora else None),
     )
     check_new(request)
     note(f"reading     {data}")

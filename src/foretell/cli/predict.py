@@ -56,14 +56,14 @@ def predict(
     loaded = open_model(model, device, dtype, verify=verify)
     from foretell.data.rows import RowFile
     from foretell.finetuning.head import with_truncation
-    from foretell.finetuning.predict import predict as predict_texts
+    from foretell.finetuning.predict import predict_rows
     from foretell.finetuning.prediction_file import predict_file
     from foretell.finetuning.settings import Columns
 
     loaded = with_truncation(loaded, truncate)
     if not has_rows:
-        prediction = predict_texts(loaded, [text])[0]
-        print_json(prediction.to_json()) if json else write(str(prediction))
+        prediction = predict_rows(loaded, [text])[0]
+        print_json(prediction.to_json()) if json else write(prediction.lines())
         return
     names = tuple(name.strip() for name in columns.split(",")) if columns else ()
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from foretell.cli.arguments import (
+    AsTask,
     Device,
     Dtype,
     FileOption,
@@ -16,9 +17,11 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    Pair,
     TextArgument,
     Verify,
     read_text,
+    task_input,
 )
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.errors import UsageError
@@ -42,6 +45,8 @@ def trace(
     ] = None,
     out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None,
     list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")] = False,
+    as_task: AsTask = False,
+    pair: Pair = None,
     ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
@@ -56,6 +61,8 @@ def trace(
         raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
     text = "" if list_ else read_text(text, file)
     loaded = open_model(model, device, dtype, ids, verify=verify)
+    if as_task or pair:
+        loaded = task_input(loaded, pair)
     if list_:
         show_names(loaded, select or ["**"], json)
     else:

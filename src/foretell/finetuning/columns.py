@@ -12,7 +12,7 @@ TEXT_NAMES = (
 )
 PAIR_NAMES = (
     *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text1", "text2"), ("question1", "question2")),
-    *(("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text", "text2"), ("first", "second"), ("a", "b")),
+    *(("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text", "text2"), ("first", "second")),
 )
 LABEL_NAMES = (
     *("label", "labels", "class", "category", "target", "gold_label", "gold", "sentiment", "score", "rating"),

@@ -34,10 +34,10 @@ def read_examples(file: RowFile, columns: Columns, task: TaskName) -> list[Examp
 def read_example(row: Row, columns: Columns, task: TaskName) -> Example:
     """One row. The label of a choice is the index of the right answer, from 0."""
     texts = read_texts(row, columns, task)
-    if empty := next((index for index, text in enumerate(texts) if not text.strip()), None):
-        raise DataError(f"{row.where}: text {empty + 1} of {len(texts)} is empty; fill it or remove the row")
-    if not texts[0].strip():
-        raise DataError(f"{row.where}: the text in column {columns.texts[0]!r} is empty; fill it or remove the row")
+    empty = next((index for index, text in enumerate(texts) if not text.strip()), None)
+    if empty is not None:
+        names = (*columns.texts, *(columns.choices or (f"{CHOICES}, item {n}" for n in range(1, len(texts)))))
+        raise DataError(f"{row.where}: the text in column {names[empty]!r} is empty; fill it or remove the row")
     assert columns.label is not None
     label = label_text(row, columns.label)
     return Example(texts, choice_index(row, label, texts[1:], columns) if task == "choice" else label, row.where)

@@ -115,3 +115,16 @@ def baseline_figures(train: Sequence[float], targets: np.ndarray, settings: Head
     matrix = confusion(chosen, targets.astype(int), count)
     accuracy = float((chosen == targets).mean())
     return {"rule": "the most frequent label", "label": label, "accuracy": accuracy, "macro_f1": macro_f1(matrix)}
+
+
+def evaluation_report(outputs: np.ndarray, targets: np.ndarray, settings: HeadSettings) -> dict[str, Any]:
+    """All figures of outputs (N, C) for the targets (N,)."""
+    figures: dict[str, Any] = dict(evaluation_figures(outputs, targets, settings))
+    if settings.is_number:
+        return figures
+    indices = targets.astype(int)
+    names = settings.labels or tuple(str(index) for index in range(outputs.shape[1]))
+    matrix = confusion(outputs.argmax(1), indices, outputs.shape[1])
+    scores = dict(zip(names, class_scores(matrix), strict=True))
+    own = {"labels": list(names), "confusion": matrix.tolist(), "by_label": scores}
+    return {**figures, **own, "calibration": calibration(outputs, indices)}

@@ -87,7 +87,7 @@ class LabelAttribution(Shown):
         return DocumentSection(
             title,
             [
-                Paragraph("\n".join(" ".join(line.split()) for line in str(self.prediction).splitlines()[:1])),
+                Paragraph(f"predicted: {self.prediction.short().strip()}"),
                 DocumentSection("by token" + (f", {left_out}" if left_out else ""), [token_table(tokens)]),
                 DocumentSection(
                     "by part of the model",

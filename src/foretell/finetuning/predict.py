@@ -17,26 +17,37 @@ from foretell.finetuning.head import head_of, input_format
 from foretell.finetuning.input_format import check_cuts
 from foretell.finetuning.settings import PAIRED, HeadSettings
 from foretell.finetuning.task import head_outputs
+from foretell.insight.wording import percent
 from foretell.language_model import LanguageModel
+from foretell.typesetting.document import DocumentSection, Table
+from foretell.typesetting.notebook import Shown, ShownList
 
 ROWS_AT_ONCE = 1024
-SHOWN = 20  # labels of one prediction
+SHOWN, BAR_WIDTH = 20, 24  # labels of one prediction, columns of a bar
 
 
 @dataclass(frozen=True)
-class TaskPrediction:
+class TaskPrediction(Shown):
     """A label with the probability of each, or a number."""
 
     label: str | None = None
     probabilities: dict[str, float] | None = None
     value: float | None = None
 
-    def __str__(self) -> str:
+    def document(self) -> DocumentSection:
+        """The labels with their probabilities, the likeliest first; or the number."""
+        if self.probabilities is None:
+            return DocumentSection(f"{self.value:.6g}", [])
+        ordered = sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
+        rows = [(percent(value), "█" * max(1, round(BAR_WIDTH * value)), name) for name, value in ordered]
+        return DocumentSection(f"label {self.label}", [Table(("probability", "", "label"), rows)])
+
+    def lines(self) -> str:
+        """The labels with their probabilities, one per line; or the number."""
         if self.probabilities is None:
             return f"{self.value:.6g}"
-        width = max(len(name) for name in self.probabilities)
         ordered = sorted(self.probabilities.items(), key=lambda item: -item[1])
-        return "\n".join(f"{value:>7.2%}  {name:<{min(width, 40)}}" for name, value in ordered[:SHOWN])
+        return "\n".join(f"{percent(value):>7}  {name}" for name, value in ordered[:SHOWN])
 
     def short(self) -> str:
         """The label and its probability, or the number, in a few characters."""
@@ -51,7 +62,19 @@ class TaskPrediction:
         return {"label": self.label, "probabilities": self.probabilities}
 
 
-def predict(model: LanguageModel, rows: Sequence[Sequence[str]], where: Sequence[str] = ()) -> list[TaskPrediction]:
+def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) -> ShownList[TaskPrediction]:
+    """The predictions of a tuned model for a text, or for several.
+
+    For tasks on more than one text, each of `texts` is a sequence: both texts of a pair, or a question and its answers.
+    Raises the errors of `predict_rows`.
+    """
+    several = [texts] if isinstance(texts, str) else texts
+    return ShownList(predict_rows(model, [(row,) if isinstance(row, str) else tuple(row) for row in several]))
+
+
+def predict_rows(
+    model: LanguageModel, rows: Sequence[Sequence[str]], where: Sequence[str] = ()
+) -> list[TaskPrediction]:
     """A prediction for each row of texts: one, two, or a question and its answers.
 
     Raises UsageError for the wrong number of texts and for a model without a head, DataError for a text that does not
@@ -94,7 +117,7 @@ def iter_predictions(
     pending = iter(rows)
     while group := list(islice(pending, ROWS_AT_ONCE)):
         full = [(row, texts) for row, texts in group if all(text.strip() for text in texts)]
-        results = iter(predict(model, [texts for _, texts in full], [row.where for row, _ in full]))
+        results = iter(predict_rows(model, [texts for _, texts in full], [row.where for row, _ in full]))
         present = {id(row) for row, _ in full}
         for row, _ in group:
             yield row, next(results) if id(row) in present else None

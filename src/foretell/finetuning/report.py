@@ -9,10 +9,7 @@ import numpy as np
 from foretell.files import write_json
 from foretell.finetuning.figures import (
     baseline_figures,
-    calibration,
-    class_scores,
-    confusion,
-    evaluation_figures,
+    evaluation_report,
     on_scale,
 )
 from foretell.finetuning.head import head_of
@@ -23,6 +20,7 @@ from foretell.language_model import load_model
 from foretell.session.session import Session
 
 REPORT = "report.json"
+SHOWN = 20  # labels of which a terminal shows the figures
 
 
 def write_report(session: Session[FinetuneTask]) -> dict[str, Any]:
@@ -56,26 +54,38 @@ def numbers_of(
     return on_scale(targets, settings), on_scale(outputs[:, 0], settings)
 
 
-def evaluation_report(outputs: np.ndarray, targets: np.ndarray, settings: HeadSettings) -> dict[str, Any]:
-    """All figures of outputs (N, C) for the targets (N,)."""
-    figures: dict[str, Any] = dict(evaluation_figures(outputs, targets, settings))
-    if settings.is_number:
-        return figures
-    indices = targets.astype(int)
-    names = settings.labels or tuple(str(index) for index in range(outputs.shape[1]))
-    matrix = confusion(outputs.argmax(1), indices, outputs.shape[1])
-    scores = dict(zip(names, class_scores(matrix), strict=True))
-    own = {"labels": list(names), "confusion": matrix.tolist(), "by_label": scores}
-    return {**figures, **own, "calibration": calibration(outputs, indices)}
-
-
 def report_lines(report: dict[str, Any]) -> list[str]:
     """The report for a terminal."""
+    dev = {"examples": report["examples"]["dev"], "figures": report["dev"], "baseline": report["baseline"]}
     return [
-        f"dev         {described(report['dev'])}, {report['examples']['dev']:,} examples, step {report['best_step']:,}",
-        f"baseline    {described(report['baseline'])}: {report['baseline']['rule']}",
-        f"time        {report['minutes']:.1f} minutes of training",
+        *figure_lines(dev, "held out"),
+        f"time        {report['minutes']:.1f} minutes of training; the best step is {report['best_step']:,}",
     ]
+
+
+def figure_lines(report: dict[str, Any], where: str = "figures") -> list[str]:
+    """Figures next to the baseline, then those of each label."""
+    figures, baseline = report["figures"], report["baseline"]
+    rows = [] if "by_label" not in figures or len(figures["labels"]) > SHOWN else label_lines(figures)
+    error = figures.get("calibration", {}).get("expected_calibration_error")
+    calibrated = "" if error is None else f", calibration error {error:.3f}"
+    return [
+        f"{where:<11} {described(figures)}{calibrated} on {report['examples']:,} examples",
+        f"baseline    {described(baseline)}: {baseline['rule']}",
+        *rows,
+    ]
+
+
+def label_lines(figures: dict[str, Any]) -> list[str]:
+    """A line per label: precision, recall, F1 and how often it was predicted as which label."""
+    width = min(24, max(len(label) for label in figures["labels"]))
+    head = f"{'label':<{width}}  precision  recall     F1  examples  predicted as, in this order"
+    lines = [
+        f"{label[:width]:<{width}}  {score['precision']:9.3f}  {score['recall']:6.3f}  {score['f1']:5.3f}  "
+        f"{score['examples']:8,}  {' '.join(f'{count:,}' for count in counts)}"
+        for (label, score), counts in zip(figures["by_label"].items(), figures["confusion"], strict=True)
+    ]
+    return [head, *lines]
 
 
 def described(figures: dict[str, Any]) -> str:

@@ -1,0 +1,45 @@
+"""`foretell.finetune`: fine-tuning from Python."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from foretell.finetuning.finetune import finetune_again, finetune_new
+from foretell.finetuning.request import make_request
+from foretell.finetuning.settings import TaskName
+from foretell.language_model import LanguageModel
+from foretell.loading import load
+from foretell.runs.run import is_run
+from foretell.session.progress import choose_display, notes_of_the_log
+from foretell.session.reporter import Reporter, Reporters
+from foretell.start import load_start
+
+
+def finetune(
+    model: str | Path,
+    data: str | Path,
+    /,
+    out: str | Path | None = None,
+    *,
+    task: TaskName = "classify",
+    resume: bool = False,
+    progress: bool | None = None,
+    reporter: Reporter | None = None,
+    **options: Any,
+) -> LanguageModel:
+    """Train a model with one extra layer on the labelled rows of a file, and return the best model of the run.
+
+    options are those of `foretell finetune`: text_column, label_column, choice_column, columns, dev, dev_fraction,
+    encoding, truncate, pool, lm_weight, class_weights, best_by, epochs, dropout, head_dropout, device, dtype; training
+    and lora are dicts of fields of TrainingConfig and LoRAConfig. out: the run's directory; default: runs/NAME after the data. resume
+    continues a run that exists. The report is in the run's report.json. Raises the errors of `foretell.errors`.
+    """
+    request = make_request(data, out, task, **options)
+    displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
+    with notes_of_the_log(displays), Reporters(displays) as reporters:
+        if resume and is_run(request.out):
+            session = finetune_again(request.out, reporters, request.device, request.dtype)
+        else:
+            session = finetune_new(request, load_start(model), reporters)
+    return load(session.run.directory, request.device)

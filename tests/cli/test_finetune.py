@@ -1,0 +1,95 @@
+"""The verbs finetune, predict, evaluate and explain on a tuned model, from files as a new user has them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROWS = "".join(
+    f"the {thing} was {word},{label}\n"
+    for thing in ("cat", "dog", "log", "mat") * 3
+    for word, label in (("good", "yes"), ("bad", "no"))
+)
+SHORT = ["--training.steps", "3", "--training.batch-size", "4"]
+PAIRS = "".join(
+    f'{{"premise": "the {a} sat", "hypothesis": "a {b} sat", "label": "{a == b}"}}\n'
+    for a in ("cat", "dog")
+    for b in ("cat", "dog")
+    for _ in range(4)
+)
+CHOICES = "".join(f"who sat,the cat,the log,{row % 2}\n" for row in range(16))
+SCORES = "".join(
+    f"the cat {word}\t{number}\n" for word, number in (("sat", 1.5), ("ran", 2.5), ("lay", 3)) for _ in range(4)
+)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "reviews.csv").write_text("text,label\n" + ROWS, encoding="utf-8")
+    (tmp_path / "pairs.jsonl").write_text(PAIRS, encoding="utf-8")
+    (tmp_path / "choices.csv").write_text("question,answer1,answer2,label\n" + CHOICES, encoding="utf-8")
+    (tmp_path / "scores.tsv").write_text(SCORES, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("arguments", "figure", "prediction", "answer"),
+    [
+        (["reviews.csv"], "accuracy", ["the cat was good"], "label"),
+        (
+            ["scores.tsv", "--task", "regress", "--columns", "text,score", "--pool", "mean"],
+            "rmse",
+            ["the cat"],
+            "value",
+        ),
+        (
+            ["pairs.jsonl", "--task", "entailment", "--class-weights", "balanced"],
+            "macro_f1",
+            ["the cat", "a dog"],
+            "label",
+        ),
+        (["pairs.jsonl", "--task", "similarity", "--lm-weight", "0"], "accuracy", ["the cat", "a dog"], "label"),
+        (
+            ["choices.csv", "--task", "choice", "--best-by", "accuracy"],
+            "accuracy",
+            ["who sat", "a cat", "a log"],
+            "label",
+        ),
+    ],
+)
+def test_every_task_from_a_file_to_a_prediction(
+    foretell, trained, files, arguments, figure, prediction, answer
+) -> None:
+    outcome = foretell("finetune", trained, *arguments, *SHORT, "--out", "run", "--json")
+    assert outcome.code == 0, outcome.err
+    report = json.loads((files / "run" / "report.json").read_text(encoding="utf-8"))
+    assert outcome.json == report
+    assert figure in report["dev"]
+    assert report["baseline"]["rule"] in ("the most frequent label", "the mean")
+    assert answer in foretell("predict", "run", *prediction, "--json").json
+
+
+def test_a_run_goes_on_where_it_was_stopped(foretell, trained, files) -> None:
+    arguments = ["finetune", trained, "reviews.csv", *SHORT, "--out", "run"]
+    assert foretell(*arguments).code == 0
+    outcome = foretell("finetune", "--out", "run", "--resume", "auto")
+    assert outcome.code == 0
+    assert "after step 3 of 3" in outcome.err
+
+
+def test_a_tuned_model_can_be_looked_into(foretell, trained, files) -> None:
+    assert foretell("finetune", trained, "reviews.csv", *SHORT, "--out", "run").code == 0
+    shown = foretell("explain", "run", "the cat was good", "--prediction", "--html", "page.html")
+    assert "by token" in shown.out
+    assert "trunk.blocks.0.attention.core[0]" in shown.out
+    assert max(map(len, shown.out.splitlines())) <= 80
+    assert "<table" in (files / "page.html").read_text(encoding="utf-8")
+    assert "9 tokens" in foretell("explain", "run", "the cat", "--as-task", "--html", "pass.html").out  # 7 bytes
+    evaluated = foretell("evaluate", "run", "reviews.csv", "--json").json
+    assert evaluated["examples"] == 24
+    assert foretell("evaluate", "run", "reviews.csv", "--task", "text").code == 0
+    assert foretell("generate", "run", "the cat", "--max-tokens", "3").code == 0
+    assert foretell("predict", "run", "reviews.csv", "--out", "out.csv").code == 0
+    assert (files / "out.csv").read_text(encoding="utf-8").startswith("text,label,predicted_label,probability_no,")

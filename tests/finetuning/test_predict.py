@@ -1,0 +1,131 @@
+"""Predictions of a tuned model: for texts and for files, and what moved them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretell.data.rows import RowFile
+from foretell.errors import DataError, OutputError, UsageError
+from foretell.finetuning.batches import EncodedExample, make_task_batch
+from foretell.finetuning.evaluate import evaluate_file
+from foretell.finetuning.head import head_of, with_head
+from foretell.finetuning.input_format import choose_tokens
+from foretell.finetuning.label_attribution import attribute_label
+from foretell.finetuning.predict import predict
+from foretell.finetuning.prediction_file import predict_file, write_predictions
+from foretell.finetuning.settings import Columns, HeadSettings
+from foretell.finetuning.task_input import as_task_input
+from foretell.insight.trace import Trace
+from foretell.language_model import LanguageModel
+from foretell.loading import load
+
+NONE = Columns(texts=())
+
+
+@pytest.fixture(scope="module")
+def model(tuned: Path) -> LanguageModel:
+    return load(tuned)
+
+
+def test_batched_predictions_are_those_of_each_text_alone(model: LanguageModel) -> None:
+    texts = ["the film was great", "the book was dull and long", "play"]
+    together = predict(model, texts)
+    for text, prediction in zip(texts, together, strict=True):
+        assert predict(model, text)[0].probabilities == pytest.approx(prediction.probabilities, rel=1e-4)
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl"])
+def test_a_file_of_predictions_keeps_the_columns(
+    model: LanguageModel, review_file: Path, tmp_path: Path, suffix
+) -> None:
+    out = tmp_path / f"out{suffix}"
+    rows = predict_file(model, RowFile(review_file), NONE)
+    assert write_predictions(out, rows, head_of(model).settings, lambda count: None) == 60
+    content = out.read_text(encoding="utf-8").splitlines()
+    if suffix == ".jsonl":
+        first = json.loads(content[0])
+        assert (first["text"], first["label"]) == ("the film was great and long", "good")
+        assert first["probabilities"].keys() == {"good", "bad"}
+    else:
+        first = next(csv.DictReader(content, delimiter="\t" if suffix == ".tsv" else ","))
+        assert list(first) == ["text", "label", "predicted_label", "probability_bad", "probability_good"]
+    assert first["predicted_label"] == "good"
+    with pytest.raises(OutputError, match="exists"):
+        write_predictions(out, [], head_of(model).settings, lambda count: None)
+
+
+def test_rows_are_read_as_they_are_needed(model: LanguageModel, review_file: Path) -> None:
+    rows = predict_file(model, RowFile(review_file), NONE)
+    assert next(iter(rows))[0].where.endswith("line 2")
+
+
+def test_an_empty_text_has_no_prediction_and_is_counted(model: LanguageModel, tmp_path: Path, caplog) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("text,n\nthe film,1\n ,2\nthe play,3\n", encoding="utf-8")
+    predictions = [prediction for _, prediction in predict_file(model, RowFile(path), NONE)]
+    assert [prediction is None for prediction in predictions] == [False, True, False]
+    assert "1 rows have an empty text" in caplog.text
+    assert "line 3" in caplog.text
+
+
+def test_what_cannot_be_predicted_is_refused(model: LanguageModel, start) -> None:
+    with pytest.raises(UsageError, match="reads 1 text"):
+        predict(model, [("a", "b")])
+    with pytest.raises(UsageError, match="has no task head"):
+        predict(start.model, "the film")
+    with pytest.raises(DataError, match=r"do not fit .* \(text 1\)"):
+        predict(model, ["the film " * 20])
+
+
+def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
+    report = evaluate_file(model, RowFile(review_file), NONE)
+    assert (report["examples"], report["figures"]["accuracy"], report["baseline"]["accuracy"]) == (60, 1.0, 0.5)
+
+
+def headed(start, task, labels: tuple[str, ...], pool) -> LanguageModel:
+    tokens = choose_tokens(start.tokenizer, task, pool)
+    settings = HeadSettings(task=task, labels=labels, pool=pool, tokens=tokens, columns=Columns(texts=("text",)))
+    return with_head(start.model, settings, seed=3)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "pool", "texts"),
+    [
+        ("classify", ("a", "b", "c"), "extract", ["the film was great"]),
+        ("classify", ("a", "b"), "mean", ["the film was great"]),
+        ("regress", (), "last", ["the film was great"]),
+        ("similarity", ("a", "b"), "extract", ["the film", "the play was"]),
+        ("choice", (), "extract", ["the film", "was great", "was dull"]),
+    ],
+)
+def test_contributions_add_up_to_the_logit(start, task, labels, pool, texts) -> None:
+    attribution = attribute_label(headed(start, task, labels, pool), texts)
+    assert attribution.total == pytest.approx(attribution.logit, abs=1e-5)
+    assert sum(token.value for token in attribution.tokens) + attribution.bias == pytest.approx(attribution.total)
+    assert sum(part.value for part in attribution.parts) + attribution.bias == pytest.approx(attribution.total)
+
+
+def test_the_word_that_decides_has_the_largest_effect(model: LanguageModel) -> None:
+    attribution = attribute_label(model, ["the film was awful and long"])
+    assert attribution.prediction.label == "bad"
+    assert max(attribution.tokens, key=lambda token: token.effect or 0).text == "awful"
+    against = attribute_label(model, ["the film was awful and long"], "bad", against="good")
+    assert against.logit == pytest.approx(2 * attribution.logit)  # two labels: the mean is half way
+    with pytest.raises(UsageError, match="unknown label 'bat', did you mean 'bad'"):
+        attribute_label(model, ["the film"], "bat")
+
+
+def test_a_trace_shows_the_pass_that_the_head_reads(model: LanguageModel) -> None:
+    reading = as_task_input(model)
+    ids = reading.encode("the film was awful")
+    assert [reading.tokenizer.text_of(token) for token in ids][::5] == ["<|start|>", "<|extract|>"]
+    with torch.no_grad(), Trace(reading, "trunk") as trace:
+        reading(ids)
+    head = head_of(model)
+    expected = head.outputs(model.decoder, make_task_batch([EncodedExample((ids,))]))
+    assert torch.allclose(head.linear(trace["trunk"][0, -1]), expected[0], atol=1e-5)
