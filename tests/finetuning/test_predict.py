@@ -106,8 +106,8 @@ def headed(start, task, labels: tuple[str, ...], pool) -> LanguageModel:
 def test_contributions_add_up_to_the_logit(start, task, labels, pool, texts) -> None:
     attribution = attribute_label(headed(start, task, labels, pool), texts)
     assert attribution.total == pytest.approx(attribution.logit, abs=1e-5)
-    assert sum(token.value for token in attribution.tokens) + attribution.bias == pytest.approx(attribution.total)
-    assert sum(part.value for part in attribution.parts) + attribution.bias == pytest.approx(attribution.total)
+    assert sum(token.value for token in attribution.tokens) + attribution.constant == pytest.approx(attribution.total)
+    assert sum(part.value for part in attribution.parts) + attribution.constant == pytest.approx(attribution.total)
 
 
 def test_the_word_that_decides_has_the_largest_effect(model: LanguageModel) -> None:

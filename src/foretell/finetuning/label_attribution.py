@@ -60,8 +60,8 @@ class LabelAttribution(Shown):
     """Contributions to `logit`: of tokens in the order of the text, and of parts in the order of the model.
 
     The logit is that of `label` minus that of `against`, or minus the mean over all labels; of a number it is the
-    number itself, of a choice the score of the answer. Both lists with `bias` add up to `total`, which equals the logit
-    but for rounding.
+    number itself, of a choice the score of the answer. Both lists and `constant`, the mean of the numbers, add up to
+    `total`, which equals the logit but for rounding.
     """
 
     prediction: TaskPrediction
@@ -69,7 +69,7 @@ class LabelAttribution(Shown):
     against: str
     tokens: list[TokenContribution]
     parts: list[DirectContribution]
-    bias: float
+    constant: float
     total: float
     logit: float
 
@@ -82,7 +82,9 @@ class LabelAttribution(Shown):
         parts = sorted(self.parts, key=lambda part: -abs(part.value))[:SHOWN_PARTS]
         rest = sum(part.value for part in self.parts) - sum(part.value for part in parts)
         others = [(signed(rest), "", f"the other {len(self.parts) - len(parts)} together")]
-        ends = [(signed(self.bias), "", "bias of the head"), (signed(self.total), "", "their sum")]
+        ends = [(signed(self.total), "", "their sum")]
+        if self.constant:
+            ends = [(signed(self.constant), "", "the mean of the training examples"), *ends]
         left_out = f"the {SHOWN_TOKENS} largest of {len(self.tokens)}" if len(tokens) < len(self.tokens) else ""
         return DocumentSection(
             title,
@@ -157,13 +159,13 @@ def attribute_label(
     other = None if against is None else choose_label(names, against)
     if against is not None and not head.settings.labels:
         raise UsageError(f"--against compares two labels, and this model is for --task {head.settings.task}")
-    direction, bias, scale = readout(head, chosen, other)
+    direction, constant = readout(head, chosen, other)
     logit_of = partial(shown_logit, chosen=chosen, other=other, settings=head.settings)
     wanted = [chosen] if head.settings.task == "choice" else range(len(example.sequences))
     tokens, parts = list[TokenContribution](), defaultdict[str, float](float)
     for index in wanted:
         ids = example.sequences[index]
-        by_token, by_part = sequence_contributions(model, head, ids, direction * scale)
+        by_token, by_part = sequence_contributions(model, head, ids, direction)
         effects = token_effects(model, head, example, index, logit_of)
         tokens += [
             TokenContribution(at, model.tokenizer.text_of(ids[at]), effects.get(at), value, index)
@@ -171,10 +173,10 @@ def attribute_label(
         ]
         for name, value in by_part.items():
             parts[name] += value
-    total = sum(parts.values()) + bias
+    total = sum(parts.values()) + constant
     title, minus = describe_logit(names, chosen, other, head.settings)
     contributions = [DirectContribution(name, value) for name, value in parts.items()]
-    return LabelAttribution(prediction, title, minus, tokens, contributions, bias, total, float(logit_of(outputs)))
+    return LabelAttribution(prediction, title, minus, tokens, contributions, constant, total, float(logit_of(outputs)))
 
 
 def choose_label(names: Sequence[str], label: str | None) -> int:
@@ -186,16 +188,14 @@ def choose_label(names: Sequence[str], label: str | None) -> int:
     return names.index(label)
 
 
-def readout(head: TaskHead, chosen: int, other: int | None) -> tuple[Tensor, float, float]:
-    """The vector (D,) whose dot product with a text's vector is the logit, the bias term, and a factor."""
-    weight, bias = head.linear.weight.double(), head.linear.bias.double()
-    settings = head.settings
+def readout(head: TaskHead, chosen: int, other: int | None) -> tuple[Tensor, float]:
+    """The vector (D,) whose dot product with a text's vector is the logit, and what is added to it."""
+    weight, settings = head.linear.weight.double(), head.settings
     if settings.is_number:
-        return weight[0], float(settings.mean + settings.deviation * bias[0]), settings.deviation
+        return settings.deviation * weight[0], settings.mean
     if settings.task == "choice":
-        return weight[0], float(bias[0]), 1.0
-    minus = (weight.mean(0), bias.mean()) if other is None else (weight[other], bias[other])
-    return weight[chosen] - minus[0], float(bias[chosen] - minus[1]), 1.0
+        return weight[0], 0.0
+    return weight[chosen] - (weight.mean(0) if other is None else weight[other]), 0.0
 
 
 def shown_logit(outputs: Tensor, chosen: int, other: int | None, settings: HeadSettings) -> Tensor:
