@@ -40,7 +40,9 @@ from foretell.text.chat_template import ChatTemplate, find_template, missing_nam
 
 DEFAULT_TEMPLATE, DEFAULT_EPOCHS = "chatml", 3.0
 SECTIONS = ("model", "data", "training")
-DEFAULTS = {"batch_size": 8, "learning_rate": 3e-4, "weight_decay": 0.01}  # measured on primer, docs/chat.md
+DEFAULTS = {"batch_size": 8, "weight_decay": 0.01}
+SMALL_WIDTH = 512  # below it a model is tuned with the first rate, measured on primer (docs/chat.md), else the second
+LEARNING_RATES = 1e-3, 1e-4
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +206,8 @@ def choose_config(request: ChatRequest, data: ChatData, model: ModelConfig, toke
     epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
     steps = given.get("steps") or max(1, math.ceil(epochs * rows / make_batch_size(given.get("batch_size"))))
     often = max(1, int(steps) // 10)
-    chosen = {**DEFAULTS, "steps": steps, "warmup_steps": min(50, often)}
+    learning_rate = LEARNING_RATES[model.width >= SMALL_WIDTH]
+    chosen = {**DEFAULTS, "learning_rate": learning_rate, "steps": steps, "warmup_steps": min(50, often)}
     chosen |= {"evaluate_every": often, "checkpoint_every": often, "sample_every": 2 * often}
     vocab_size = max(model.vocab_size, tokenizer.vocab_size)
     shape = {**model.model_dump(), "vocab_size": vocab_size, **request.section("model")}

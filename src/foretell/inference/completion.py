@@ -278,7 +278,7 @@ def make_completer(
 ) -> Completer:
     """A completer, one that keeps receipts where they are asked for."""
     check_model(model)
-    if not isinstance(prompts, list | tuple) or not all(isinstance(prompt, str) for prompt in prompts):
+    if not isinstance(prompts, list | tuple) or not all(isinstance(prompt, str | list) for prompt in prompts):
         raise UsageError("prompts must be a string or a list of strings")
     completer = RecordingCompleter if receipts else Completer
     return completer(model, prompts, sampling, [stop] if isinstance(stop, str) else stop or [], stop_ids=stop_ids)
