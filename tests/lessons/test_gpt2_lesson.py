@@ -42,6 +42,18 @@ def test_without_weights_the_predictions_are_skipped_and_the_rest_is_checked(les
     assert len(report.checks) == 6
 
 
+def test_without_weights_the_printed_probabilities_are_shown_as_data(lessons):
+    text = str(lessons["gpt2"])
+    printed = [f"{value:.4f}" for _, figures in gpt2_values.PREDICTIONS.values() for value in figures.values()]
+    assert len(printed) == 10
+    assert all(f"  {value}  " in text for value in printed)
+    assert "its data and not checked here" in " ".join(text.split())
+
+
+def test_with_weights_the_printed_probabilities_are_next_to_the_computed_ones(tiny):
+    assert "next    P, as printed  computed" in str(Gpt2Lesson(tiny))
+
+
 def test_other_weights_fail_on_the_predictions_alone(tiny):
     report = check_lesson("gpt2", Gpt2Lesson(tiny))
     assert report.status == "failed"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 
@@ -46,6 +47,20 @@ def test_a_mask_that_shows_the_next_token_fails(monkeypatch, failures):
     monkeypatch.setattr(SDPAttention, "forward", next_token_visible)
     failed = failures(SmallestLesson().checks())
     assert {"attention output", "next-token probabilities"} <= set(failed)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"masked_by_number": np.full((5, 5), 0.2)}, "masked with -1e9 and with -∞: weights"),
+        ({"fully_masked": {"-1000000000.0": [0.2] * 5, "-inf": [0.2] * 5}}, "a row masked completely, with -∞"),
+        ({"other_positions": np.zeros((3, 3))}, "positions of 'awesome data!' are 0, 1, 2"),
+    ],
+)
+def test_a_wrong_figure_next_to_a_slip_fails(lessons, failures, monkeypatch, changes, what):
+    lesson = lessons["smallest"]
+    monkeypatch.setattr(lesson, "values", dataclasses.replace(lesson.values, **changes))
+    assert what in failures(lesson.checks())
 
 
 def test_packed_texts_without_a_document_mask_fail(monkeypatch, failures):
