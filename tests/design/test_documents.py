@@ -37,15 +37,15 @@ def commands(document: Path) -> list[list[str]]:
 
 def shortened(command: list[str]) -> list[str]:
     """A training command with few steps and a small model; other commands unchanged."""
-    is_chat = command[1] == "finetune" and "chat" in command
-    if not (is_chat or (command[1] == "train" and "--show-batch" not in command)) or "auto" in command:
+    goes_on = command[1] == "finetune" and ("chat" in command or "text" in command)
+    if not (goes_on or (command[1] == "train" and "--show-batch" not in command)) or "auto" in command:
         return command
     kept = list(command)
     for option in ("--minutes", "--size", "--steps", "--epochs"):
         if option in kept:
             index = kept.index(option)
             del kept[index : index + 2]
-    return kept + SHORT + ([] if "--from" in command or is_chat else SMALL)
+    return kept + SHORT + ([] if goes_on or "--from" in command else SMALL)
 
 
 @pytest.fixture

@@ -9,7 +9,10 @@ from foretell.errors import ForetellError, UsageError, did_you_mean
 # verb: what --task names and the function for it; a task without an entry is left to the verb's own function
 BY_TASK: dict[str, dict[str, str]] = {
     "train": {"text": "foretell.cli.train:train", "forecast": "foretell.cli.train_forecast:train_forecast"},
-    "finetune": {"chat": "foretell.cli.finetune_chat:finetune_chat"},
+    "finetune": {
+        "text": "foretell.cli.finetune_text:finetune_text",
+        "chat": "foretell.cli.finetune_chat:finetune_chat",
+    },
 }
 # verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model
 BY_MODEL: dict[str, dict[str, str]] = {

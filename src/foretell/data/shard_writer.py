@@ -87,6 +87,10 @@ class TokenWriter:
         """
         self.add_pieces([ids], text_bytes)
 
+    def add_bytes(self, text_bytes: int) -> None:
+        """Count bytes of text whose ids were added with a count of 0, where only the sum of all is known."""
+        self._text_bytes += text_bytes
+
     def add_pieces(self, pieces: Iterable[np.ndarray], text_bytes: int) -> None:
         """Append one document whose ids come in pieces, each written immediately; otherwise like `add_document`."""
         assert self._record is None, "the split is finished"

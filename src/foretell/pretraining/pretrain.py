@@ -16,6 +16,7 @@ from foretell.device import choose_device, choose_training_dtype
 from foretell.files import sync
 from foretell.language_model import load_model
 from foretell.model.init import make_decoder, weight_shapes
+from foretell.pretraining.old_domain import OLD_DOMAIN
 from foretell.pretraining.request import Request, how_to_extend
 from foretell.pretraining.resolve import Facts, RowFacts, check_size_fits, measure_speed, resolve
 from foretell.pretraining.task import ContinuedTextTask, TextTask, describe_training
@@ -37,15 +38,19 @@ logger = logging.getLogger(__name__)
 def pretrain(request: Request, reporter: Reporter, *, resume: bool = False) -> Session[TextTask]:
     """Train as requested; with `resume`, continue the run if it exists."""
     with held(request.out), explain_memory_errors():
-        if resume and is_unfinished(request.out):
-            Run.clear_unfinished(request.out, request.described)
-            logger.info(f"starting    {request.out} again: it was interrupted before its first step")
-        if resume and is_run(request.out):
-            session = resume_session(request, reporter)
-        else:
-            session = start_session(request, reporter)
+        session = open_session(request, reporter, resume=resume)
         session.go()
     return session
+
+
+def open_session(request: Request, reporter: Reporter, *, resume: bool = False) -> Session[TextTask]:
+    """The session of a new run; with `resume`, that of the run if it exists."""
+    if resume and is_unfinished(request.out):
+        Run.clear_unfinished(request.out, request.described)
+        logger.info(f"starting    {request.out} again: it was interrupted before its first step")
+    if resume and is_run(request.out):
+        return resume_session(request, reporter)
+    return start_session(request, reporter)
 
 
 def start_session(request: Request, reporter: Reporter) -> Session[TextTask]:
@@ -78,8 +83,15 @@ def load_text(request: Request, run: Run, reporter: Reporter) -> TokenizedText:
         for path in run.tokens.iterdir():
             sync(path)
         return text
-    tokenizer_config, data_config = request.tokenizer_config(), request.data_config()
-    return tokenize_text(request.source, tokenizer_config, data_config, run.tokens, reporter, request.given_tokenizer)
+    return tokenize_text(
+        request.source,
+        request.tokenizer_config(),
+        request.data_config(),
+        run.tokens,
+        reporter,
+        request.given_tokenizer,
+        request.old_domain,
+    )
 
 
 def resolve_task(request: Request, text: TokenizedText, run: Run, device: torch.device, dtype: torch.dtype) -> TextTask:
@@ -97,9 +109,11 @@ def resolve_task(request: Request, text: TokenizedText, run: Run, device: torch.
     for line in describe_training(config, text, size, reasons):
         logger.info(line)
     logger.info(f"machine     {device.type}, {torch.get_num_threads()} threads, {name_of(dtype)} products")
-    about: dict[str, Any] = {"data": request.described, "size": size, "reasons": reasons}
+    about: dict[str, Any] = {"data": request.described, "size": size, "reasons": reasons, "verb": request.verb}
     if request.start is not None:
         about["from"] = request.start.record()
+    if request.old_domain is not None:
+        about[OLD_DOMAIN] = request.old_domain.described
     return first_task(config, text, request.start, about)
 
 
@@ -153,4 +167,4 @@ def resume_session(request: Request, reporter: Reporter) -> Session[TextTask]:
 
 def recorded(record: dict[str, Any]) -> dict[str, Any]:
     """What run.json says about the data, the size and the start of a run."""
-    return {key: record[key] for key in ("data", "size", "reasons", "from") if key in record}
+    return {key: record[key] for key in ("data", "size", "reasons", "verb", "from", OLD_DOMAIN) if key in record}

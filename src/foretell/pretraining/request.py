@@ -22,6 +22,7 @@ from foretell.convert.families import check_expressible, find_family
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
+from foretell.pretraining.old_domain import OLD_DOMAIN, OldDomain
 from foretell.pretraining.tokens import Source
 from foretell.runs.run import RESUMABLE
 from foretell.session.failures import command_name
@@ -50,9 +51,11 @@ class Request:
     tokenizer: Tokenizer | None = None
     tokens: Path | None = None  # a token store to use instead of the source
     start: Start | None = None  # a model to continue from: its weights, shape and tokenizer
+    old_domain: OldDomain | None = None  # of the model to continue from, to measure what is forgotten
     exportable: str | None = None  # the family that the model must be convertible to
     device: DeviceName = "auto"
     dtype: DtypeName = "auto"
+    verb: str = "train"  # of the command line, which resumes the run
 
     def __post_init__(self) -> None:
         for section in self.overrides:
@@ -182,6 +185,8 @@ class Request:
         self.check_exportable(config.model)
         if self.described not in ([], record["data"]):
             raise ConfigError(self._changed("data", ", ".join(record["data"]), ", ".join(self.described)))
+        if self.old_domain is not None and self.old_domain.described != record.get(OLD_DOMAIN):
+            raise ConfigError(self._changed("old domain", record.get(OLD_DOMAIN), self.old_domain.described))
         given, start = self.tokenizer_with(config.tokenizer.start_token), record.get("from")
         if given is not None and given.fingerprint != tokenizer.fingerprint:
             raise ConfigError(self._changed("tokenizer", tokenizer.fingerprint, given.fingerprint))

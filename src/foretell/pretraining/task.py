@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
 from foretell.config import Config, SamplingConfig
 from foretell.data.batch import Batch
+from foretell.data.loader import iter_evaluation_batches
 from foretell.data.row_stream import RowStream
 from foretell.errors import ConfigError
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
@@ -21,6 +23,7 @@ from foretell.language_model import save_model
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.pretraining.old_domain import OLD_DOMAIN
 from foretell.pretraining.tokens import TokenizedText
 from foretell.pretraining.training_data import make_training_data
 from foretell.session.task import Sample, Task
@@ -30,6 +33,7 @@ from foretell.training.objective import Objective
 
 START_TOLERANCE = 0.3  # nats: a fresh model whose loss is further from ln V gets a warning
 SAMPLE_TOKENS = 48
+TOKENS_AT_ONCE = 8192  # of the old domain, per batch
 NOT_HELD_OUT = (
     "held out    nothing: the text is too short, so there is no validation loss and the last step is the best"
 )
@@ -61,14 +65,30 @@ class TextTask(Task):
         return self.data.batch(step)
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
-        """The loss on windows evenly spread over the held-out text."""
+        """The loss on windows evenly spread over the held-out text, and over the text of an old domain."""
         if not self.data.held_out_tokens:
             return {}
-        return {"validation_loss": self.evaluate_held_out(dtype, self.config.training.evaluation_tokens).loss}
+        max_tokens = self.config.training.evaluation_tokens
+        figures = {"validation_loss": self.evaluate_held_out(dtype, max_tokens).loss}
+        if OLD_DOMAIN in self.text.store.splits:
+            figures["old_domain_loss"] = self.evaluate_old_domain(dtype, max_tokens).loss
+        return figures
 
-    def evaluate_held_out(self, dtype: torch.dtype, max_tokens: int | None = None) -> Evaluation:
-        """The loss on the held-out text, or on about `max_tokens` of it."""
-        return evaluate(self.objective, self.data.evaluation_batches(max_tokens), dtype)
+    def evaluate_held_out(
+        self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
+    ) -> Evaluation:
+        """The loss on the held-out text, or on about `max_tokens` of it; of another model where one is given."""
+        return evaluate(objective or self.objective, self.data.evaluation_batches(max_tokens), dtype)
+
+    def evaluate_old_domain(
+        self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
+    ) -> Evaluation:
+        """The same on the text of the old domain, whatever the rows of training are, in windows of a whole context."""
+        store, length = self.text.store, self.config.model.context_length
+        masked = bool(store.extra[OLD_DOMAIN]["document_mask"])
+        rows = max(1, TOKENS_AT_ONCE // length)
+        batches = iter_evaluation_batches(store.split(OLD_DOMAIN), length, rows, max_tokens, masked)
+        return evaluate(objective or self.objective, batches, dtype)
 
     def bits_per_byte(self, loss: float) -> float:
         """A loss in nats per token of the held-out text as bits per byte."""

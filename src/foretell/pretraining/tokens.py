@@ -23,6 +23,7 @@ from foretell.data.split import Part, split_documents, split_rows
 from foretell.errors import DataError
 from foretell.files import sync
 from foretell.pretraining.encoding import DocumentEncoder, RowEncoder, Speed
+from foretell.pretraining.old_domain import OLD_DOMAIN, OldDomain
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.long_text import AFTER_WORD, iter_pieces
@@ -69,8 +70,11 @@ def tokenize_text(
     directory: Path,
     reporter: Reporter,
     tokenizer: Tokenizer | None = None,
+    old_domain: OldDomain | None = None,
 ) -> TokenizedText:
     """Write the ids of all documents into `directory`. Without a tokenizer, one is made from the training part.
+
+    The text of an old domain becomes a split of its own.
 
     Memory stays bounded for any length of text, if no single record of a table or list is too long.
     """
@@ -79,6 +83,11 @@ def tokenize_text(
     speed = Speed(sum(document.utf8_bytes for document in source()), reporter)
     records, extra = write_splits(source, tokenizer, data_config, directory, speed)
     speed.log()
+    if old_domain is not None:
+        with TokenWriter(directory, OLD_DOMAIN, tokenizer.vocab_size) as writer:
+            old_domain.write(writer, tokenizer)
+        records[OLD_DOMAIN] = writer.record
+        extra[OLD_DOMAIN] = {"document_mask": old_domain.document_mask}
     tokenizer.save(directory / TOKENIZER)
     sync(directory / TOKENIZER)  # the index, which makes it a store, must not be there before it
     write_index(directory, tokenizer.fingerprint, tokenizer.vocab_size, records, extra)

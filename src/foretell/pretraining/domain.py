@@ -1,0 +1,132 @@
+"""Going on with a domain's text: perplexity on the new and the old domain, before and after, to see what is forgotten.
+
+The old domain is a split of the run's token store, next to `train` and `validation`.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from foretell.errors import CheckpointError
+from foretell.evaluation.perplexity import Evaluation, bits_per_byte, json_number
+from foretell.files import read_json, write_json
+from foretell.language_model import load_model
+from foretell.pretraining.old_domain import OLD_DOMAIN
+from foretell.pretraining.pretrain import open_session
+from foretell.pretraining.request import Request
+from foretell.pretraining.task import TextTask
+from foretell.runs.lock import held
+from foretell.session.failures import explain_memory_errors
+from foretell.session.reporter import Reporter
+from foretell.session.session import Session
+from foretell.training.objective import Objective
+
+REPORT = "report.json"
+MOST_TOKENS = 2**18  # of each domain that are evaluated, evenly spread
+
+logger = logging.getLogger(__name__)
+
+
+def continue_on_domain(
+    request: Request, reporter: Reporter, *, resume: bool = False
+) -> tuple[Session[TextTask], dict[str, Any]]:
+    """Train as `pretrain` does, evaluate both domains before and after, and write report.json into the run."""
+    with held(request.out), explain_memory_errors():
+        session = open_session(request, reporter, resume=resume)
+        path = session.run.directory / REPORT
+        if session.progress.step == 0:
+            figures = evaluate_domains(session.task, session.task.objective, session.dtype)
+            write_json(path, {"before": figures})
+        session.go()
+        report = make_report(session, recorded_before(path))
+        write_json(path, report)
+    return session, report
+
+
+def recorded_before(path: Path) -> dict[str, Any]:
+    """The figures from before the first step; empty, with a warning, where the report is lost."""
+    try:
+        return read_json(path)["before"]
+    except (CheckpointError, KeyError):
+        logger.warning(f"{path} is lost, and with it the figures from before the training")
+        return {}
+
+
+def evaluate_domains(task: TextTask, objective: nn.Module, dtype: torch.dtype) -> dict[str, Any]:
+    """Figures of the held-out text of both domains, None of one without."""
+    held_out, old = task.text.store.split("validation"), task.text.store.splits.get(OLD_DOMAIN)
+    figures: dict[str, Any] = {"new_domain": None, OLD_DOMAIN: None}
+    if task.data.held_out_tokens:
+        evaluation = task.evaluate_held_out(dtype, MOST_TOKENS, objective)
+        share = None if task.config.data.rows else (len(held_out), held_out.bytes)
+        figures["new_domain"] = figures_of(evaluation, share)
+    if old is not None:
+        figures[OLD_DOMAIN] = figures_of(
+            task.evaluate_old_domain(dtype, MOST_TOKENS, objective), (old.tokens, old.bytes)
+        )
+    return figures
+
+
+def figures_of(evaluation: Evaluation, size: tuple[int, int] | None) -> dict[str, Any]:
+    """An evaluation as JSON; `size` is the tokens and bytes of the text, None where not every token is predicted."""
+    return {
+        "loss": evaluation.loss,
+        "perplexity": json_number(evaluation.perplexity),
+        "bits_per_byte": None if size is None else bits_per_byte(evaluation.loss, *size),
+        "tokens": evaluation.tokens,
+    }
+
+
+def make_report(session: Session[TextTask], before: dict[str, Any]) -> dict[str, Any]:
+    """The figures before, and those of the best checkpoint."""
+    task, best = session.task, session.run.best()
+    decoder = load_model(best.directory, session.device).decoder
+    record = session.run.record()
+    return {
+        "task": "text",
+        "model": record["from"]["model"],
+        "data": record["data"],
+        OLD_DOMAIN: record.get(OLD_DOMAIN),
+        "best_step": best.step,
+        "minutes": round(session.progress.seconds / 60, 3),
+        "before": before,
+        "after": evaluate_domains(task, Objective(decoder), session.dtype),
+    }
+
+
+def report_lines(report: dict[str, Any]) -> list[str]:
+    """The report for a terminal."""
+    names = {"new_domain": ", ".join(report["data"]), OLD_DOMAIN: report[OLD_DOMAIN]}
+    lines = [f"perplexity  {'before':>10} {'after':>10}   step {report['best_step']:,}"]
+    for domain, described in names.items():
+        after = report["after"][domain]
+        label = domain.replace("_", " ")
+        if after is None:
+            missing = (
+                "nothing is held out" if domain == "new_domain" else "not measured; --old-domain FILE names a text"
+            )
+            lines.append(f"{label}  {missing}")
+            continue
+        before = report["before"].get(domain) or {"perplexity": None}
+        values = " ".join(f"{shown(figures['perplexity']):>10}" for figures in (before, after))
+        lines.append(f"{label}  {values}   {after['tokens']:,} tokens of {described}")
+    return [*lines, *forgetting(report)]
+
+
+def forgetting(report: dict[str, Any]) -> list[str]:
+    """How the perplexity on the old domain changed, if it is known."""
+    before, after = (report[when].get(OLD_DOMAIN) or {} for when in ("before", "after"))
+    if not before.get("perplexity") or not after.get("perplexity"):
+        return []
+    change = after["perplexity"] / before["perplexity"] - 1
+    return [f"forgetting  the old domain's perplexity {'rose' if change > 0 else 'fell'} by {abs(change):.1%}"]
+
+
+def shown(perplexity: float | None) -> str:
+    """A perplexity in a table."""
+    return "-" if perplexity is None else f"{perplexity:,.2f}"
