@@ -83,7 +83,7 @@ class TextTask(Task):
     def evaluate_old_domain(
         self, dtype: torch.dtype, max_tokens: int | None = None, objective: nn.Module | None = None
     ) -> Evaluation:
-        """The same on the text of the old domain, whatever the rows of training are, in windows of a whole context."""
+        """The same on the text of the old domain, in windows of a whole context."""
         store, length = self.text.store, self.config.model.context_length
         masked = bool(store.extra[OLD_DOMAIN]["document_mask"])
         rows = max(1, TOKENS_AT_ONCE // length)
