@@ -76,9 +76,9 @@ def make_series_config(request: ForecastRequest, series: Sequence[Series], seaso
 def make_model_config(
     request: ForecastRequest, series: Sequence[Series], codec: CodecConfig, config: SeriesConfig, size: str
 ) -> ModelConfig:
-    """The shape of a size, with a context that is no longer than the longest series."""
+    """The shape of a size, with a context that is no longer than what the longest series teaches."""
     chosen = request.section("model")
-    longest = max(len(each) for each in series)
+    longest = max(len(each) for each in series) - (config.horizon if config.hold_out else 0)
     context = max(min(CONTEXT_LENGTH, longest), config.horizon + 1, 2)
     values = {**MODEL, **SIZES[size], "context_length": context, "vocab_size": SeriesCodec(codec).vocab_size, **chosen}
     model = make_section(ModelConfig, values, "model")
