@@ -124,7 +124,12 @@ def forgetting(report: dict[str, Any]) -> list[str]:
     if not before.get("perplexity") or not after.get("perplexity"):
         return []
     change = after["perplexity"] / before["perplexity"] - 1
-    return [f"forgetting  the old domain's perplexity {'rose' if change > 0 else 'fell'} by {abs(change):.1%}"]
+    return [f"forgetting  {'' if change > 0 else 'none: '}{described_change(change)}"]
+
+
+def described_change(change: float) -> str:
+    """A change of the old domain's perplexity, as a share of what it was."""
+    return f"the old domain's perplexity {'rose' if change > 0 else 'fell'} by {abs(change):.1%}"
 
 
 def shown(perplexity: float | None) -> str:
