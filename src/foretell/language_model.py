@@ -107,6 +107,10 @@ class LanguageModel:
         """The text of ids (T,); incomplete UTF-8 becomes U+FFFD. Raises TokenizerError for an unknown id."""
         return self.tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids, skip_special)
 
+    def all_parts(self) -> dict[str, Part]:
+        """The parts that a saved model has: tokenizer, decoder, and `parts`."""
+        return {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
+
     def on_ids(self) -> Self:
         """The same model, whose texts are token ids: `encode("464 3290")` is [464, 3290], without a start token."""
         return replace(self, tokenizer=id_tokenizer(self.config.vocab_size))
@@ -162,8 +166,7 @@ class LanguageModel:
         target = Path(directory).resolve()
         check_replaceable(target)
         with new_directory(target) as temporary:
-            parts = {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
-            save_parts(temporary, parts, None if dtype is None else find_dtype(dtype))
+            save_parts(temporary, self.all_parts(), None if dtype is None else find_dtype(dtype))
             write_manifest(temporary)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,18 @@ def test_repeated_held_out_conversations_are_counted(small, chats, tmp_path, cap
     tune_chat(request(small, chats, tmp_path / "x", held_out=chats, overrides={"training": {"steps": 1}}), Reporter())
     assert "21 of the held-out conversations are also learned from" in caplog.text
     assert "new in the vocabulary: <|im_start|>, <|im_end|>" in caplog.text
+
+
+def test_lora_trains_its_updates_and_the_rows_of_new_tokens(small, chats, tmp_path):
+    settings = {"training": {"steps": 4, "batch_size": 4, "checkpoint_every": 2}, "lora": {"rank": 2}}
+    session = tune_chat(ChatRequest(small, [chats], tmp_path / "run", overrides=settings), Reporter())
+    trained = {path for path, weight in session.task.model.named_parameters() if weight.requires_grad}
+    assert {path for path in trained if ".lora_" not in path} == {"embed.token.weight"}
+    before, after = small.model.decoder.state_dict(), session.task.decoder.state_dict()
+    assert all(torch.equal(after[path], before[path]) for path in before if path != "embed.token.weight")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000004")
+    tune_chat(ChatRequest(None, [], tmp_path / "run"), Reporter(), resume=True)
+    resumed = load(tmp_path / "run@last", keep_adapters=True).decoder.state_dict()
+    assert all(torch.equal(resumed[path], weight) for path, weight in after.items())
+    with pytest.raises(ConfigError, match="was started with lora"):
+        tune_chat(ChatRequest(None, [], tmp_path / "run", overrides={"lora": {"rank": 3}}), Reporter(), resume=True)

@@ -39,6 +39,7 @@ def finetune_chat(
     resume: Annotated[
         Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")
     ] = "never",
+    lora: Annotated[bool, Flag, Parameter(help="Train low-rank updates alone; also --lora.rank 8.")] = False,
     seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.")] = None,
     show_batch: Annotated[
         bool, Flag, Parameter(help="First show the next batch: learned tokens with their loss, others dim.")
@@ -69,6 +70,8 @@ def finetune_chat(
     from foretell.start import load_start
 
     overrides = merge(None, settings or [], {"training.steps": steps, "training.seed": seed})
+    if lora:
+        overrides.setdefault("lora", {})
     request = ChatRequest(
         start=load_start(model) if model is not None else None,
         data=list(data),

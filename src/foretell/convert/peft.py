@@ -185,6 +185,11 @@ def export_peft(
     part = model.parts.get(LORA)
     if not isinstance(part, LoRAPart):
         raise UsageError(f"{model.name} has no LoRA updates; --to huggingface writes the whole model")
+    if part.settings.also_trained:
+        raise UsageError(
+            f"{model.name} trained {', '.join(part.settings.also_trained)} too, which an adapter does not hold; --to "
+            "huggingface writes the whole model"
+        )
     family = choose_family(model.config, family_name)
     theirs = dict(fuse_updates(part, family, model.config))
     with new_directory(target) as directory:

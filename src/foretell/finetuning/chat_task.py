@@ -14,12 +14,11 @@ from foretell.evaluation.perplexity import evaluate, perplexity
 from foretell.finetuning.chat_data import ChatData
 from foretell.finetuning.chat_packing import PackedChats
 from foretell.inference.completion import make_completer
-from foretell.language_model import LanguageModel, save_model
+from foretell.language_model import LanguageModel
 from foretell.model.cost import count_parameters
-from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.saved_model import save_parts
 from foretell.session.task import Sample, Task
-from foretell.text import Tokenizer
 from foretell.text.chat_format import ChatTokens
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
@@ -31,15 +30,14 @@ SAMPLING = SamplingConfig(temperature=0)
 class ChatTask(Task):
     """Answers to questions of conversations that are packed into rows.
 
-    tokenizer: with the template's tokens and the template. digest: of the file with the tokenized conversations.
-    `about` is what run.json says next to the configuration.
+    tuned: its tokenizer has the template's tokens and the template; it may have adapters. digest: of the file with the
+    tokenized conversations. `about` is what run.json says next to the configuration.
     """
 
-    def __init__(
-        self, config: Config, data: ChatData, decoder: Decoder, tokenizer: Tokenizer, digest: str, about: dict[str, Any]
-    ):
-        self.config, self.tokenizer, self.digest, self.about = config, tokenizer, digest, about
-        self.decoder = self.model = decoder
+    def __init__(self, config: Config, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
+        self.config, self.tuned, self.digest, self.about = config, tuned, digest, about
+        self.tokenizer, self.decoder = tuned.tokenizer, tuned.decoder
+        self.model = decoder = tuned.decoder
         self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
         self.train = PackedChats(data.train, config.model.context_length, config.training.seed)
         self.held_out = PackedChats(data.held_out, config.model.context_length)
@@ -81,14 +79,13 @@ class ChatTask(Task):
         return samples
 
     def _answer(self, prompt: list[int]) -> Sample:
-        model = LanguageModel(self.decoder, self.tokenizer)
-        completer = make_completer(model, [prompt], SAMPLING)
+        completer = make_completer(self.tuned, [prompt], SAMPLING)
         for _ in completer.stream(min(SAMPLE_TOKENS, self.config.model.context_length - len(prompt))):
             pass
         return Sample(self.tokenizer.decode(prompt), completer.completions()[0].text)
 
     def save_model(self, directory: Path) -> None:
-        save_model(directory, self.decoder, self.tokenizer)
+        save_parts(directory, self.tuned.all_parts())
 
     def fingerprints(self) -> dict[str, str]:
         return {"tokenizer": self.tokenizer.fingerprint, "conversations": self.digest}

@@ -6,12 +6,13 @@ import logging
 import math
 import shutil
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from foretell.adapters import LORA, add_adapters
 from foretell.config import Config, DataConfig, ModelConfig, check_known, make_section, translate_training_input
 from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype
 from foretell.errors import CheckpointError, ConfigError, UsageError
@@ -20,10 +21,10 @@ from foretell.finetuning.chat_data import CHATS, ChatData, Truncation, count_rep
 from foretell.finetuning.chat_packing import PackedChats
 from foretell.finetuning.chat_task import ChatTask
 from foretell.finetuning.conversations import ConversationReader
-from foretell.language_model import load_model
+from foretell.language_model import LanguageModel, load_model
 from foretell.model.cost import count_parameters
-from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
+from foretell.model.lora import LoRAConfig
 from foretell.model.vocabulary import with_vocabulary
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
 from foretell.runs.lock import held
@@ -39,7 +40,7 @@ from foretell.text.chat_format import ChatFormat, prepare_tokenizer
 from foretell.text.chat_template import ChatTemplate, find_template, missing_names, own_template
 
 DEFAULT_TEMPLATE, DEFAULT_EPOCHS = "chatml", 3.0
-SECTIONS = ("model", "data", "training")
+SECTIONS = ("model", "data", "training", "lora")
 DEFAULTS = {"batch_size": 8, "weight_decay": 0.01}
 SMALL_WIDTH = 512  # below it a model is tuned with the first rate, measured on primer (docs/chat.md), else the second
 LEARNING_RATES = 1e-3, 1e-4
@@ -73,6 +74,7 @@ class ChatRequest:
         if self.epochs is not None and self.section("training").get("steps") is not None:
             raise ConfigError("epochs and steps both say how long to train; give one of them")
         make_section(DataConfig, self.section("data"), "data")
+        make_section(LoRAConfig, self.section("lora"), "lora")
 
     def section(self, name: str) -> dict[str, Any]:
         """What the user set in a section."""
@@ -140,8 +142,11 @@ def make_task(request: ChatRequest, start: Start, run: Run) -> ChatTask:
         sync(path)
     config = choose_config(request, data, start.config, tokenizer)
     check_disk_fits(weight_shapes(config.model), config.training, run.directory)
+    lora = choose_lora(request, start.config, config.model)
     about = {"data": request.described, "size": start.name, "template": template.name, "from": start.record()}
-    task = ChatTask(config, data, first_decoder(start, config), tokenizer, sha256(run.tokens / CHATS), about)
+    about |= {} if lora is None else {"lora": lora.model_dump(mode="json")}
+    tuned = first_model(start, config, tokenizer, lora)
+    task = ChatTask(config, data, tuned, sha256(run.tokens / CHATS), about)
     for line in describe(task, data):
         logger.info(line)
     return task
@@ -193,10 +198,25 @@ def read_data(request: ChatRequest, chat_format: ChatFormat, context_length: int
     return ChatData(*parts)
 
 
-def first_decoder(start: Start, config: Config) -> Decoder:
-    """The model's decoder for training, with rows for new tokens."""
+def first_model(start: Start, config: Config, tokenizer: Tokenizer, lora: LoRAConfig | None) -> LanguageModel:
+    """The model for training, with rows for new tokens, and with new LoRA updates if they are asked for."""
     decoder = start.decoder(config.model.replaced(vocab_size=start.config.vocab_size))
-    return with_vocabulary(decoder, config.model.vocab_size, config.training.seed).train()
+    decoder = with_vocabulary(decoder, config.model.vocab_size, config.training.seed).train()
+    if lora is None:
+        return LanguageModel(decoder, tokenizer)
+    return LanguageModel(decoder, tokenizer, parts={LORA: add_adapters(decoder, lora, config.training.seed)})
+
+
+def choose_lora(request: ChatRequest, start: ModelConfig, model: ModelConfig) -> LoRAConfig | None:
+    """The LoRA updates that were asked for. New tokens need the weights that have a row per token trained too."""
+    if "lora" not in request.overrides:
+        return None
+    lora = make_section(LoRAConfig, request.section("lora"), "lora")
+    if model.vocab_size > start.vocab_size and not lora.also_trained:
+        rows = ("embed.token.weight",) if model.tie_embeddings else ("embed.token.weight", "head.weight")
+        logger.info(f"lora        {' and '.join(rows)} trained too, for the rows of new tokens")
+        lora = lora.model_copy(update={"also_trained": rows})
+    return lora
 
 
 def choose_config(request: ChatRequest, data: ChatData, model: ModelConfig, tokenizer: Tokenizer) -> Config:
@@ -251,10 +271,10 @@ def resume_session(request: ChatRequest, reporter: Reporter) -> Session[ChatTask
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
     checkpoint = run.last_intact() if list_checkpoints(run.checkpoints) else None
-    decoder = resumed_decoder(run, record, config, checkpoint, device)
-    data, tokenizer = ChatData.load(run.tokens, record["conversations"]), load_tokenizer(run.tokens / TOKENIZER_FILE)
-    about = {key: record[key] for key in ("data", "size", "template", "from")}
-    task = ChatTask(config, data, decoder, tokenizer, record["conversations"], about)
+    tuned = resumed_model(run, record, config, checkpoint, device)
+    data = ChatData.load(run.tokens, record["conversations"])
+    about = {key: record[key] for key in ("data", "size", "template", "from", "lora") if key in record}
+    task = ChatTask(config, data, tuned, record["conversations"], about)
     session = Session(run, task, training, device, dtype, reporter)
     if checkpoint is None:
         run.forget_metrics_after(0)
@@ -266,15 +286,17 @@ def resume_session(request: ChatRequest, reporter: Reporter) -> Session[ChatTask
     return session
 
 
-def resumed_decoder(
+def resumed_model(
     run: Run, record: dict[str, Any], config: Config, checkpoint: Checkpoint | None, device: torch.device
-) -> Decoder:
-    """The decoder of a checkpoint, or the one that the run began with."""
+) -> LanguageModel:
+    """The model of a checkpoint, or the one that the run began with."""
+    tokenizer = load_tokenizer(run.tokens / TOKENIZER_FILE)
     if checkpoint is not None:
-        return load_model(checkpoint.directory, device, for_training=True).decoder
+        return replace(load_model(checkpoint.directory, device, for_training=True), tokenizer=tokenizer)
     start = find_start(record["from"], run.directory)
     assert start is not None, "a chat run begins with a model"
-    return first_decoder(start, config)
+    lora = make_section(LoRAConfig, record["lora"], "lora") if "lora" in record else None
+    return first_model(start, config, tokenizer, lora)
 
 
 def check_same_run(request: ChatRequest, record: dict[str, Any], config: Config) -> None:
@@ -286,7 +308,11 @@ def check_same_run(request: ChatRequest, record: dict[str, Any], config: Config)
         changed["template"] = (record["template"], find_template(request.template).name)
     if request.start is not None:
         changed["model"] = (record["from"]["weights_sha256"], request.start.digest)
-    for name in request.overrides:
+    if "lora" in request.overrides:
+        old = make_section(LoRAConfig, record.get("lora", {}), "lora")
+        new = make_section(LoRAConfig, old.model_dump() | request.section("lora"), "lora")
+        changed["lora"] = ("lora" in record and old, new)
+    for name in request.overrides.keys() - {"lora"}:
         old = getattr(config, name)
         new = make_section(type(old), {**old.model_dump(), **request.section(name)}, name)
         fields = [key for key in type(old).model_fields if not (name == "training" and key in RESUMABLE)]

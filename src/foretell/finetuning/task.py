@@ -21,7 +21,7 @@ from foretell.finetuning.targets import class_weights
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
-from foretell.saved_model import DECODER, TOKENIZER, DecoderPart, TokenizerPart, save_parts
+from foretell.saved_model import save_parts
 from foretell.session.task import Task
 
 
@@ -84,8 +84,7 @@ class FinetuneTask(Task):
         return outputs, targets
 
     def save_model(self, directory: Path) -> None:
-        parts = {TOKENIZER: TokenizerPart(self.tuned.tokenizer), DECODER: DecoderPart(self.tuned.decoder)}
-        save_parts(directory, {**parts, **self.tuned.parts})
+        save_parts(directory, self.tuned.all_parts())
 
     def fingerprints(self) -> dict[str, str]:
         return {"tokenizer": self.tuned.tokenizer.fingerprint, "examples": self.data.digest}

@@ -28,6 +28,7 @@ class LoRAConfig(Section):
     alpha: float = Field(16.0, gt=0)
     dropout: float = Field(0.0, ge=0, lt=1)  # of the update's input
     targets: tuple[str, ...] = DEFAULT_TARGETS  # globs of module paths
+    also_trained: tuple[str, ...] = ()  # globs of weights that are trained too, such as embed.** for new tokens
 
     @property
     def scale(self) -> float:
@@ -69,14 +70,17 @@ class LoRALinear(nn.Linear):
 
 
 def add_lora(decoder: Decoder, config: LoRAConfig, seed: int = 0) -> list[str]:
-    """Add new updates to the layers that `config.targets` match, and freeze all other weights of the decoder.
+    """Add new updates to the layers that `config.targets` match, and freeze all other weights but `also_trained`.
 
     A is drawn uniformly within 1/sqrt(inputs), as a new linear layer's weight (Kaiming's rule with a = sqrt(5), which
     the paper's code and peft use), from the seed and the path. Returns the paths of the layers. A target that is not a
     linear layer with weights of its own is a `ConfigError`, a glob without a match a `UsageError`.
     """
     layers = find_targets(decoder, config.targets)
-    decoder.requires_grad_(False)
+    weights = dict(decoder.named_parameters())
+    also_trained = select(config.also_trained, list(weights))
+    for path, weight in weights.items():
+        weight.requires_grad_(path in also_trained)
     replace(decoder, layers, lambda layer: make_lora_linear(layer, config))
     for path, layer in lora_layers(decoder).items():
         generator = torch.Generator().manual_seed(stream_key("lora", seed, path) >> 1)
