@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.model.attention import EagerAttention
+from foretell.model.cache import full_mask
 from foretell.model.kernels import short_attention
-from foretell.model.kernels.short_attention import ShortAttention, short_causal_attention
+from foretell.model.kernels.short_attention import ShortAttention
 from foretell.model.mask import Mask
 
 B, H, T, E = 3, 4, 7, 6
@@ -33,40 +36,64 @@ def output_and_gradients(core, heads: list[Tensor]) -> list[Tensor]:
     return [output.detach(), *torch.autograd.grad((output * loss_weights).sum(), heads)]
 
 
+MASKS = {
+    "causal": Mask(T, T),
+    "open": Mask(T, T, causal=False),
+    "padded": full_mask(torch.arange(T)[None], T, [7, 3, 1]),
+    "padded memory": full_mask(torch.arange(T)[None], 1, [7, 3, 1]),
+}
+
+
+def attend(*heads: Tensor, mask: Mask = MASKS["causal"]) -> Tensor:
+    return short_attention.short_attention(*heads, mask)
+
+
+@pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
 @pytest.mark.parametrize("num_kv_heads", [4, 2, 1])
 @pytest.mark.parametrize("rows_at_once", [1, 2, 3])
 def test_output_and_gradients_equal_the_explicit_core(
-    num_kv_heads: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
+    mask: Mask, num_kv_heads: int, rows_at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(short_attention, "WEIGHTS_AT_ONCE", rows_at_once * H * T * T)
     explicit = EagerAttention(config(num_kv_heads))
-    expected = output_and_gradients(lambda *heads: explicit(*heads, Mask(T, T)), inputs(num_kv_heads))
-    actual = output_and_gradients(short_causal_attention, inputs(num_kv_heads))
+    expected = output_and_gradients(lambda *heads: explicit(*heads, mask), inputs(num_kv_heads))
+    actual = output_and_gradients(partial(attend, mask=mask), inputs(num_kv_heads))
     for ours, reference in zip(actual, expected, strict=True):
         torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-12)
 
 
 def test_bfloat16_is_exact_up_to_rounding() -> None:
-    exact = output_and_gradients(short_causal_attention, inputs())
-    rounded = output_and_gradients(short_causal_attention, inputs(dtype=torch.bfloat16))
+    exact = output_and_gradients(attend, inputs())
+    rounded = output_and_gradients(attend, inputs(dtype=torch.bfloat16))
     for ours, reference in zip(rounded, exact, strict=True):
         torch.testing.assert_close(ours.double(), reference, rtol=0, atol=0.03 * float(reference.abs().max()))
 
 
 def test_heads_of_the_output_join_without_a_copy() -> None:
-    assert short_causal_attention(*inputs()).transpose(1, 2).is_contiguous()
+    assert attend(*inputs()).transpose(1, 2).is_contiguous()
 
 
-def test_the_core_uses_the_kernel_only_for_causal_masks_with_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memory_of_another_length_equals_the_explicit_core() -> None:
+    heads = [inputs()[0], *(heads.detach()[:, :, :4].requires_grad_() for heads in inputs()[1:])]
+    mask = Mask(T, 4, causal=False)
+    expected = output_and_gradients(lambda *heads: EagerAttention(config(H))(*heads, mask), heads)
+    for ours, reference in zip(output_and_gradients(partial(attend, mask=mask), heads), expected, strict=True):
+        torch.testing.assert_close(ours, reference, rtol=1e-12, atol=1e-12)
+
+
+def test_the_core_uses_the_kernel_only_with_gradients_and_not_for_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     used_dtypes: list[torch.dtype] = []
 
-    def recording_kernel(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        used_dtypes.append(query.dtype)
-        return short_causal_attention(query, key, value)
+    kernel = short_attention.short_attention
 
-    monkeypatch.setattr(short_attention, "short_causal_attention", recording_kernel)
+    def recording_kernel(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        used_dtypes.append(query.dtype)
+        return kernel(query, key, value, mask)
+
+    monkeypatch.setattr(short_attention, "short_attention", recording_kernel)
     core = ShortAttention(config(H))
     core(*inputs(dtype=torch.bfloat16), Mask(T, T))
     core(*inputs(dtype=torch.bfloat16), Mask(T, T, window=2))
+    core(*inputs(), Mask(T, T, causal=False))
     core(*[heads.detach() for heads in inputs(dtype=torch.bfloat16)], Mask(T, T))
-    assert used_dtypes == [torch.bfloat16]
+    assert used_dtypes == [torch.bfloat16, torch.float64]

@@ -87,7 +87,7 @@ def prefill(
     context_length = decoder.config.context_length
     capacity = context_length if max_tokens is None else min(context_length, max(counts) + max_tokens)
     weight = decoder.embed.token.weight
-    cache = KVCache(decoder.config, len(rows), capacity, weight.dtype, weight.device)
+    cache = decoder.make_cache(len(rows), capacity)
     ids = torch.zeros(len(rows), max(counts), dtype=torch.long)
     for row, target in zip(rows, ids, strict=True):
         target[: len(row)] = torch.tensor(row)

@@ -65,6 +65,17 @@ class FreshKVView:
         return self._windowed.setdefault(window, dataclasses.replace(self._mask, window=window))
 
 
+class FullKVView(FreshKVView):
+    """A pass of an encoder over whole rows: every token sees all tokens of its row, and no padding.
+
+    Of row b the first lengths[b] tokens are real, the others are padding; None: all are real.
+    """
+
+    def __init__(self, ids: Tensor, lengths: list[int] | None = None):
+        super().__init__(ids)
+        self._mask = full_mask(self.positions, ids.shape[1], lengths)
+
+
 class KVCache:
     """Keys and values of every layer, for rows that grow at their own pace.
 
@@ -79,7 +90,7 @@ class KVCache:
         self.lengths = [0] * rows  # tokens that each row holds
         self.capacity = capacity
 
-    def make_room(self, counts: list[int]) -> CachedKVView:
+    def make_room(self, counts: list[int]) -> KVView:
         """Make room for `counts[b]` new tokens in row b, and return the view of the pass that adds them."""
         view = CachedKVView(self, list(self.lengths), counts)
         self.lengths = [length + count for length, count in zip(self.lengths, counts, strict=True)]
@@ -87,7 +98,7 @@ class KVCache:
         return view
 
     def keep_rows(self, rows: list[int]) -> None:
-        """Drop all rows but these, which become rows 0, 1, ..."""
+        """Drop all rows but these, which become rows 0, 1, ...; a row that is named twice is copied."""
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
         self.lengths = [self.lengths[row] for row in rows]
 
@@ -166,15 +177,22 @@ class MemoryKVView:
 
     def __init__(self, memory: Tensor, lengths: list[int] | None = None):
         B, S, _ = memory.shape
-        self.memory = memory
+        self.memory, self.lengths = memory, lengths
         self.positions = torch.arange(S, device=memory.device)[None]  # of the memory; its queries have none
         self._projected: dict[int, tuple[Tensor, Tensor]] = {}
-        self._mask = Mask(1, S, causal=False, device=memory.device)
-        if lengths is not None and min(lengths) < S:
-            is_real = self.positions < torch.tensor(lengths, device=memory.device)[:, None]  # (B, S)
-            first = torch.zeros(B, 1, dtype=torch.long, device=memory.device)
-            keys = torch.where(is_real, self.positions, EMPTY)
-            self._mask = dataclasses.replace(self._mask, query_positions=first, key_positions=keys)
+        self._mask = full_mask(self.positions, 1, lengths)
+        self._origins = list(range(B))  # the row of the first memory that each row is a copy of
+
+    def keep_rows(self, rows: list[int]) -> None:
+        """Drop all rows but these, which become rows 0, 1, ...; a row that is named twice is copied."""
+        origins = [self._origins[row] for row in rows]
+        if origins == self._origins:  # the rows of a beam search change places with copies of themselves
+            return
+        self._origins, self.memory = origins, self.memory[rows]
+        self._projected = {layer: (key[rows], value[rows]) for layer, (key, value) in self._projected.items()}
+        if self.lengths is not None:
+            self.lengths = [self.lengths[row] for row in rows]
+            self._mask = full_mask(self.positions, 1, self.lengths)
 
     def source(self, layer: int, x: Tensor) -> Tensor:
         """The memory when a layer asks for the first time, then nothing, (B, 0, D)."""
@@ -187,3 +205,63 @@ class MemoryKVView:
     def mask(self, window: int | None) -> Mask:
         """Every query sees the whole memory but its padding; (B or 1, 1, 1, S)."""
         return self._mask
+
+
+def full_mask(positions: Tensor, num_queries: int, lengths: list[int] | None) -> Mask:
+    """The mask of queries that see all keys at positions (1, S) but the padding after lengths[b] of them."""
+    num_keys = positions.shape[1]
+    mask = Mask(num_queries, num_keys, causal=False, device=positions.device)
+    if lengths is None or min(lengths, default=num_keys) == num_keys:
+        return mask
+    is_real = positions < torch.tensor(lengths, device=positions.device)[:, None]  # (B, S)
+    queries = torch.zeros(len(lengths), num_queries, dtype=torch.long, device=positions.device)
+    return dataclasses.replace(mask, query_positions=queries, key_positions=torch.where(is_real, positions, EMPTY))
+
+
+class ConditionedKVView:
+    """The pass of a decoder that reads a memory: the view of its own tokens, next to that of the memory."""
+
+    def __init__(self, own: KVView, memory: MemoryKVView):
+        self.own, self.memory = own, memory
+
+    @property
+    def positions(self) -> Tensor:
+        """(B or 1, T) the position of each new token of the decoder."""
+        return self.own.positions
+
+    def source(self, layer: int, x: Tensor) -> Tensor:
+        """x, as in every self-attention."""
+        return self.own.source(layer, x)
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values (B, G, S, E) of a layer's self-attention."""
+        return self.own.extend(layer, key, value)
+
+    def mask(self, window: int | None) -> Mask:
+        """The mask of the self-attention of the layers with this window."""
+        return self.own.mask(window)
+
+
+class ConditionedKVCache(KVCache):
+    """A cache of a decoder that reads a memory, with the memory's keys and values."""
+
+    def __init__(
+        self,
+        memory: MemoryKVView,
+        config: ModelConfig,
+        rows: int,
+        capacity: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+    ):
+        super().__init__(config, rows, capacity, dtype, device)
+        self.memory = memory
+
+    def make_room(self, counts: list[int]) -> ConditionedKVView:
+        """As in `KVCache`; the view has the memory too."""
+        return ConditionedKVView(super().make_room(counts), self.memory)
+
+    def keep_rows(self, rows: list[int]) -> None:
+        """As in `KVCache`, with the rows of the memory."""
+        super().keep_rows(rows)
+        self.memory.keep_rows(rows)

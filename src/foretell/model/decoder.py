@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.errors import ContextLengthError
-from foretell.model.cache import FreshKVView, KVView
+from foretell.model.cache import FreshKVView, KVCache, KVView
 from foretell.model.description import RETURNED, Declared, Description
 from foretell.model.dropout import DropoutHost, make_dropout
 from foretell.model.position import SinusoidalPosition
@@ -103,8 +103,8 @@ class Decoder(DropoutHost):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
-        self.embed = TokenAndPositionEmbedding(config) if config.position in POSITIONS else TokenEmbedding(config)
-        self.trunk = Transformer(config)
+        self.embed = self.make_embedding(config)
+        self.trunk = self.make_trunk(config)
         self.head = self.make_head(config)
         self.bind_dropout()
 
@@ -114,9 +114,26 @@ class Decoder(DropoutHost):
 
     def hidden(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
         """The residual stream after the final norm, which the head reads: (B, T, D)."""
-        kv = kv or FreshKVView(ids)
+        kv = kv or self.make_view(ids)
         self.check_length(ids.shape[1])
         return self.trunk(self.embed(ids, kv.positions), kv)
+
+    def make_view(self, ids: Tensor) -> KVView:
+        """The view of a pass over whole rows ids (B, T), without a cache."""
+        return FreshKVView(ids)
+
+    def make_cache(self, rows: int, capacity: int) -> KVCache:
+        """An empty cache for rows of at most `capacity` tokens, in the precision and on the device of the weights."""
+        weight = self.embed.token.weight
+        return KVCache(self.config, rows, capacity, weight.dtype, weight.device)
+
+    def make_embedding(self, config: ModelConfig) -> TokenEmbedding:
+        """The layer that turns ids into the stream."""
+        return TokenAndPositionEmbedding(config) if config.position in POSITIONS else TokenEmbedding(config)
+
+    def make_trunk(self, config: ModelConfig) -> Transformer:
+        """The blocks, and the last norm."""
+        return Transformer(config)
 
     def make_head(self, config: ModelConfig) -> nn.Module:
         """The layer that turns the stream into logits."""

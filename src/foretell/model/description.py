@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 OWN_INPUT = "x"  # in `reads`: what the module itself is given
+MEMORY = "memory"  # the name of the input that is the output of an encoder
 STATISTIC = "statistic"  # dims of one number per vector
 RETURNED = "returned"  # formula of a value inside a module that is the module's own output
 UNKNOWN_FORMULA = "unknown"  # formula of a value whose class, or whose inputs, nobody has declared
@@ -66,6 +67,7 @@ class Description:
         `values`, "output", or "inner" for one of the output's size that has no name.
     saved_as_given: inputs kept for the backward pass in the precision they come in.
     is_float32: the output stays in float32 under autocast, as the residual stream does.
+    memory_axes: the letters T or S that count the tokens of the memory, and not of the text, in all values inside it.
     """
 
     formula: str = ""
@@ -81,6 +83,7 @@ class Description:
     saved: tuple[str, ...] = ()
     saved_as_given: tuple[str, ...] = ()
     is_float32: bool = False
+    memory_axes: str = ""
 
     def changed(self, **fields: Any) -> Description:
         """A copy with some fields changed, for a subclass."""

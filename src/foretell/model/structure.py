@@ -35,6 +35,7 @@ TORCH_CLASSES: dict[type[nn.Module], Description] = {
 }
 PASSED_ON = ("", "identity", "replacement")  # formulas of values that are the last of what they read
 IDS, POSITIONS = "ids", "positions"  # what a pass begins with; not values of a module
+MEMORY_IDS, MEMORY_POSITIONS = "memory_ids", "memory_positions"  # what a pass of an encoder begins with
 
 
 class Source(Enum):
@@ -90,12 +91,14 @@ class Structure:
     """All values of a model in the order of its modules, and the sizes that the letters stand for.
 
     stream: the names of the residual stream: what the first block reads, then the output of each block.
+    memory_stream: that of the encoder whose output is the memory; empty for a model that reads none.
     """
 
     values: Mapping[str, Value]
     sizes: Mapping[str, int]
     descriptions: Mapping[str, Description] = field(default_factory=dict)  # by module path
     stream: tuple[str, ...] = ()
+    memory_stream: tuple[str, ...] = ()
 
     def __getitem__(self, name: str) -> Value:
         return self.values[name]
@@ -111,7 +114,23 @@ class Structure:
 
     def layer_of(self, name: str) -> int:
         """The index of the block that a value is inside."""
-        return next(layer for layer, block in enumerate(self.stream[1:]) if name.startswith(f"{block}."))
+        streams = (self.stream, self.memory_stream)
+        blocks = ((layer, block) for stream in streams for layer, block in enumerate(stream[1:]))
+        return next(layer for layer, block in blocks if name.startswith(f"{block}."))
+
+    @property
+    def memory(self) -> str:
+        """The name of the value that is the memory, the output of an encoder; empty for a model that reads none."""
+        return self.memory_stream[0].partition(".")[0] if self.memory_stream else ""
+
+    def memory_axes(self, name: str) -> str:
+        """The letters among a value's dims that count the tokens of the memory, and not of the text."""
+        path = self.values[name].module
+        while path:
+            if axes := self.descriptions.get(path, UNDECLARED).memory_axes:
+                return axes
+            path = path.rpartition(".")[0]
+        return ""
 
     def elements_per_row(self, name: str, length: int) -> int:
         """Elements of a value for one row of so many tokens, each of which is a query and a key; 0 if not known."""
@@ -208,13 +227,17 @@ def letter_sizes(config: ModelConfig) -> dict[str, int]:
 def model_structure(decoder: Decoder) -> Structure:
     """The structure of a decoder as it is now, replaced modules included."""
     collector = Collector(decoder)
-    collector.visit("", decoder, (IDS, POSITIONS), Declared("B T V"))
+    collector.visit("", decoder, describe(decoder).inputs, Declared("B T V"))
     by_module: dict[str, list[Value]] = {}
     for value in collector.values.values():
         by_module.setdefault(value.module, []).append(value)
     in_order = {value.name: value for path in collector.modules for value in by_module.get(path, ()) if value.name}
     descriptions = {path: describe(module) for path, module in collector.modules.items() if path}
-    return Structure(in_order, letter_sizes(decoder.config), descriptions, collector.stream)
+    memory = next((value.name for value in in_order.values() if MEMORY_IDS in value.reads), "").partition(".")[0]
+    streams = collector.streams.items()
+    stream = next((names for path, names in streams if path.partition(".")[0] != memory), ())
+    memory_stream = next((names for path, names in streams if path.partition(".")[0] == memory), ())
+    return Structure(in_order, letter_sizes(decoder.config), descriptions, stream, memory_stream)
 
 
 class Collector:
@@ -224,7 +247,7 @@ class Collector:
         self.decoder = decoder
         self.modules = dict(decoder.named_modules())
         self.values: dict[str, Value] = {}
-        self.stream: tuple[str, ...] = ()
+        self.streams: dict[str, tuple[str, ...]] = {}  # by the path of the list of blocks
         self._measured: dict[str, tuple[str, ...]] | None = None
 
     def visit(
@@ -293,10 +316,10 @@ class Collector:
         stream = [previous]
         for name, child in children.named_children():
             own = join(path, name)
-            self.visit(own, child, (previous,) if previous else (), Declared("B T D"))
+            self.visit(own, child, (previous, *reads[1:]) if previous else (), Declared("B T D"))
             previous = own
             stream.append(own)
-        self.stream = tuple(stream)
+        self.streams[path] = tuple(stream)
 
     def _resolve(self, path: str, source: str, description: Description, reads: tuple[str, ...]) -> str:
         """The full name of what a declaration calls `source`; empty if nobody declares it."""

@@ -101,6 +101,10 @@ class Block(AttentionBlock):
 
     def __init__(self, config: ModelConfig, layer: int):
         super().__init__(config, layer)
+        self.make_sublayers(config, layer)
+
+    def make_sublayers(self, config: ModelConfig, layer: int) -> None:
+        """Make the sublayers after self-attention."""
         self.feedforward_norm = make_norm(config, config.width)
         self.feedforward = FEEDFORWARDS[config.feedforward](config)
         self.feedforward_residual = AddUpdate(config.dropout.residual)
@@ -139,8 +143,7 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        blocks = BLOCKS if config.feedforward != "none" else BLOCKS_WITHOUT_FEEDFORWARD
-        block = blocks[config.norm_placement]
+        block = self.block_class(config)
         self.rotation = RotaryPosition(config) if config.position == "rotary" else NoRotation()
         self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.num_layers))
         self.norm = make_norm(config, config.width) if config.norm_placement == "pre" else nn.Identity()
@@ -150,3 +153,8 @@ class Transformer(nn.Module):
         for block in self.blocks:
             x = block(x, kv, rotation)  # (B, T, D)
         return self.norm(x)
+
+    def block_class(self, config: ModelConfig) -> type[AttentionBlock]:
+        """The class of the blocks."""
+        blocks = BLOCKS if config.feedforward != "none" else BLOCKS_WITHOUT_FEEDFORWARD
+        return blocks[config.norm_placement]

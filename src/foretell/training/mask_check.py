@@ -38,11 +38,10 @@ class Probe:
     """A batch in which something was exchanged, and the positions where that must not show."""
 
     finding: str  # what the error says about a module in which it shows
-    batch: Batch
+    batch: Any  # of the kind that the objective takes
     protected: Callable[[str], Tensor]  # a module's path -> (B, T) bool
 
 
-@torch.no_grad()
 def check_mask(decoder: Decoder, batch: Batch, dtype: torch.dtype = torch.float32) -> None:
     """Refuse to train a model that leaks: a `TrainingError` names the first module that does, in the order of the pass.
 
@@ -52,8 +51,12 @@ def check_mask(decoder: Decoder, batch: Batch, dtype: torch.dtype = torch.float3
     window hides after a layer without one cannot be seen from outside, and is not tried.
     """
     batch = probed_rows(batch)
-    objective = Objective(decoder)
-    probes = list(iter_probes(batch, decoder.config))
+    check_probes(Objective(decoder), batch, list(iter_probes(batch, decoder.config)), dtype)
+
+
+@torch.no_grad()
+def check_probes(objective: Objective, batch: Any, probes: list[Probe], dtype: torch.dtype) -> None:
+    """Raise a `TrainingError` that names the first module in which an exchange shows where it must not."""
     before = digest_outputs(objective, batch, probes, dtype)
     for probe, expected in zip(probes, before, strict=True):
         actual = digest_outputs(objective, probe.batch, [probe], dtype)[0]
@@ -147,7 +150,7 @@ def other_tokens(ids: Tensor, changed: Tensor) -> Tensor:
 # --- digests of outputs ----------------------------------------------------------------------------------------------
 
 
-def digest_outputs(objective: Objective, batch: Batch, probes: list[Probe], dtype: torch.dtype) -> list[Digests]:
+def digest_outputs(objective: Objective, batch: Any, probes: list[Probe], dtype: torch.dtype) -> list[Digests]:
     """For each probe, the digests of what it protects in one pass over a batch, from the embedding to the losses."""
     collected: list[Digests] = [[] for _ in probes]
 

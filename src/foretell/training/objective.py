@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from foretell.data.batch import Batch
 from foretell.device import memory_of
-from foretell.model.cache import FreshKVView
+from foretell.model.cache import FreshKVView, KVView
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 
@@ -93,8 +93,11 @@ class Objective(nn.Module):
 
     def token_losses(self, batch: Batch) -> Tensor:
         """-log P(target), smoothed in training, at every position, (B, T) in float32 or better; not weighted."""
-        kv = FreshKVView(batch.ids, batch.positions, batch.document_ids)
-        return self.losses_from(self.decoder.hidden(batch.ids, kv), batch.targets)
+        return self.losses_from(self.decoder.hidden(batch.ids, self.make_view(batch)), batch.targets)
+
+    def make_view(self, batch: Batch) -> KVView:
+        """What the tokens of a batch may see."""
+        return FreshKVView(batch.ids, batch.positions, batch.document_ids)
 
     def losses_from(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """The losses (B, T) of targets (B, T) from the hidden states (B, T, D) of a pass."""

@@ -14,7 +14,7 @@ from foretell.paths import matches, suggest
 from foretell.training.muon import Muon, orthogonalize_flops
 from foretell.training.skipping import SkippingOptimizer, unchanged_where
 
-MUON = "trunk.**"  # matrices here are Muon's; embeddings and head look up or compare rows and stay with AdamW
+MUON = "**.trunk.**"  # matrices of trunks are Muon's; embeddings and head look up or compare rows and stay with AdamW
 
 Weights = Mapping[str, Tensor]  # by path
 Shapes = Mapping[str, tuple[int, ...]]  # by path
