@@ -74,7 +74,9 @@ KINDS: dict[str, type[Part]] = {}
 # kinds of parts whose module is imported when a model has one: kind -> module
 KIND_MODULES: dict[str, str] = {
     "lora": "foretell.adapters",
+    "encoder_decoder": "foretell.translation.translator",
     "series_codec": "foretell.forecasting.codec",
+    "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
 }
 

@@ -30,7 +30,7 @@ LAYERS = [
     {"loading"},
     {"inference", "start"},
     {"session"},
-    {"pretraining", "finetuning", "forecasting"},
+    {"pretraining", "finetuning", "forecasting", "translation"},
     {"lessons"},
     {"cli"},
     {"primer"},

@@ -17,6 +17,9 @@ REMOVABLE = {
     "forecasting": {
         *("saved_model.py", "cli/evaluate_forecast.py", "cli/forecast.py", "cli/train_forecast.py"),
     },
+    "translation": {
+        *("saved_model.py", "cli/evaluate_translation.py", "cli/translate.py", "cli/train_translate.py"),
+    },
 }
 WITHOUT = """
 import importlib, importlib.abc, pkgutil, sys

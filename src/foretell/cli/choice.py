@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from foretell.errors import ForetellError, UsageError, did_you_mean
 
 # verb: what --task names and the function for it; a task without an entry is left to the verb's own function
 BY_TASK: dict[str, dict[str, str]] = {
-    "train": {"text": "foretell.cli.train:train", "forecast": "foretell.cli.train_forecast:train_forecast"},
+    "train": {
+        "text": "foretell.cli.train:train",
+        "forecast": "foretell.cli.train_forecast:train_forecast",
+        "translate": "foretell.cli.train_translate:train_translate",
+    },
     "finetune": {
         "text": "foretell.cli.finetune_text:finetune_text",
         "chat": "foretell.cli.finetune_chat:finetune_chat",
@@ -19,6 +24,7 @@ BY_MODEL: dict[str, dict[str, str]] = {
     "evaluate": {
         "series_codec": "foretell.cli.evaluate_forecast:evaluate_forecast",
         "task_head": "foretell.cli.evaluate_task:evaluate_task",
+        "encoder_decoder": "foretell.cli.evaluate_translation:evaluate_translation",
     },
 }
 
@@ -26,7 +32,10 @@ BY_MODEL: dict[str, dict[str, str]] = {
 def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
     """The import path of the function for these arguments; `default` where they choose none."""
     functions = BY_TASK.get(verb, {})
-    if (task := given_task(arguments)) in functions:
+    task = given_task(arguments)
+    if task is None and verb == "train":
+        task = task_of_run(arguments)
+    if task in functions:
         return functions[task]
     if task is not None and verb == "train":
         raise UsageError(f"unknown task '{task}'{did_you_mean(task, functions)}; known: {', '.join(functions)}")
@@ -55,6 +64,20 @@ def given_task(arguments: Sequence[str]) -> str | None:
         if option == "--task":
             return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
     return None
+
+
+def task_of_run(arguments: Sequence[str]) -> str | None:
+    """The task of the run in --out that --resume continues; None for a text run, and where there is none."""
+    from foretell.files import read_json
+
+    given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
+    given |= {option: value for option, equals, value in (each.partition("=") for each in arguments) if equals}
+    if "--resume" not in given or not given.get("--out"):
+        return None
+    try:
+        return read_json(Path(given["--out"]) / "run.json").get("task")
+    except ForetellError:  # the verb itself reports it
+        return None
 
 
 def part_kinds(model: str) -> list[str]:

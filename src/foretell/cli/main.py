@@ -49,6 +49,7 @@ VERBS = {  # verb: (group, summary, function)
     "chat": (ASK, "Talk with a model.", "foretell.cli.chat:chat"),
     "next": (ASK, "The most likely next tokens with their probabilities.", "foretell.cli.next:next_verb"),
     "score": (ASK, "The log-probability of a text, token by token.", "foretell.cli.score:score"),
+    "translate": (ASK, "Translate sentences.", "foretell.cli.translate:translate"),
     "evaluate": (ASK, "Loss on texts, or accuracy at questions.", "foretell.cli.evaluate:evaluate"),
     "predict": (ASK, "The label or number that a tuned model predicts.", "foretell.cli.predict:predict"),
     "forecast": (ASK, "The next values of series of numbers.", "foretell.cli.forecast:forecast"),

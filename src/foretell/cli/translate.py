@@ -1,0 +1,141 @@
+"""`foretell translate MODEL TEXT|FILE|-`: translate sentences, one per line."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import (
+    STANDARD_INPUT,
+    Device,
+    Dtype,
+    Json,
+    ModelArgument,
+    Whole,
+    decode_text,
+    is_file,
+    read_bytes,
+)
+from foretell.cli.terminal import ProgressLine, messages, note, print_json, write
+from foretell.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    from foretell.device import DeviceName, DtypeName
+    from foretell.translation.translate import Decoding
+    from foretell.translation.translator import Translator
+
+LINES_AT_ONCE = 512  # translated together and then printed
+
+Beam = Annotated[
+    int | None, Whole, Parameter(name="--beam", help="Beams; 1 is greedy; default: 5.", show_default=False)
+]
+LengthPenalty = Annotated[
+    float | None,
+    Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: 1.", show_default=False),
+]
+
+
+def translate(
+    model: ModelArgument,
+    text: Annotated[str, Parameter(help="A sentence, a file with one sentence per line, or - for standard input.")],
+    /,
+    *,
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
+    temperature: Annotated[
+        float | None, Parameter(help="Sample with this temperature, without a beam.", show_default=False)
+    ] = None,
+    top_k: Annotated[
+        int | None, Whole, Parameter(help="Sample from the k most likely tokens.", show_default=False)
+    ] = None,
+    top_p: Annotated[
+        float | None, Parameter(help="Sample from this much probability; default: 0.95.", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None, Whole, Parameter(help="The seed of the samples; default: 1.", show_default=False)
+    ] = None,
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+) -> None:
+    """Translate sentences, one per line.
+
+    The output has a line per line of the input. With --json each is an object with source, translation and score: the
+    log-probability in nats, divided by the length penalty.
+    """
+    sampling = {"temperature": temperature, "top_k": top_k, "top_p": top_p, "seed": seed}
+    decoding = choose_decoding(
+        beam, length_penalty, {key: value for key, value in sampling.items() if value is not None}
+    )
+    sentences = read_sentences(text)
+    translator = open_translator(model, device, dtype)
+    from foretell.translation.translate import translate as translate_all
+
+    unended = 0
+    with ProgressLine("sentences") as progress:
+        for done, group in groups(sentences):
+            for each in translate_all(translator, group, decoding):
+                unended += each.finish_reason == "length"
+                print_json(each.to_json()) if json else write(" ".join(each.translation.splitlines()))
+            progress(done, len(sentences))
+    if unended:
+        note(f"{unended:,} of {len(sentences):,} translations were cut: the model did not end them")
+
+
+def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> Decoding:
+    """How to decode, from options; those that contradict each other are a `UsageError`."""
+    from foretell.config import SamplingConfig
+    from foretell.translation.translate import ALPHA, BEAM_SIZE, Decoding
+
+    if beam is not None and not 1 <= beam <= 1000:
+        raise UsageError(f"--beam must be from 1 to 1000, not {beam}")
+    if alpha is not None and not 0 <= alpha <= 10:
+        raise UsageError(f"--length-penalty must be from 0 to 10, not {alpha:g}")
+    if sampling and beam is not None:
+        raise UsageError(f"--{next(iter(sampling)).replace('_', '-')} samples, and --beam searches; give one of them")
+    chosen = SamplingConfig(**sampling) if sampling else None
+    return Decoding(BEAM_SIZE if beam is None else beam, ALPHA if alpha is None else alpha, chosen)
+
+
+def read_sentences(text: str) -> list[str]:
+    """The lines of an argument, of a file or of standard input; empty lines are kept."""
+    if text == STANDARD_INPUT:
+        if sys.stdin is None:
+            raise DataError("standard input is closed; pipe sentences into it, or give one as an argument")
+        content = decode_text(sys.stdin.buffer.read(), "standard input")
+    elif is_file(Path(text)):
+        content = decode_text(read_bytes(Path(text)), text)
+    else:
+        content = text
+    lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")]
+    if not any(line.strip() for line in lines):
+        raise UsageError("the text is empty; give at least one sentence")
+    return lines
+
+
+def groups(sentences: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """The sentences LINES_AT_ONCE at a time, each group with the number of sentences up to its end."""
+    rest, done = iter(sentences), 0
+    while group := list(islice(rest, LINES_AT_ONCE)):
+        done += len(group)
+        yield done, group
+
+
+def open_translator(argument: str, device: DeviceName, dtype: DtypeName) -> Translator:
+    """Load a translation model; one line on stderr before it, one with what was chosen after it."""
+    console = messages()
+    console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
+    from foretell.translation.translator import load_translator
+
+    translator = load_translator(argument, device, dtype)
+    for line in translator.notes:
+        note(line)
+    parameters = sum(parameter.numel() for parameter in translator.model.parameters())
+    precision = str(translator.dtype).removeprefix("torch.")
+    console.print(f"{argument}: {parameters:,} parameters on {translator.device.type} in {precision}", style="dim")
+    return translator

@@ -1,0 +1,1 @@
+"""Translation with an encoder-decoder: pairs of sentences in, a model that translates out."""

@@ -1,0 +1,105 @@
+"""The configuration of a translation run: the shape of an encoder-decoder, its presets, and how pairs are read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from foretell.config import ModelConfig, Section, Size, TokenizerConfig, TrainingConfig, make_section
+from foretell.errors import ConfigError, did_you_mean
+from foretell.model.presets import MODERN
+
+
+class EncoderDecoderConfig(ModelConfig):
+    """The shape of an encoder-decoder. The fields of `ModelConfig` are the decoder's; the encoder has the same ones.
+
+    encoder_layers: as many as the decoder's where it is left out. source_vocab_size: None for one vocabulary, and one
+    embedding, of both languages. scale_embeddings: multiply token vectors by sqrt(width) (Vaswani et al. 2017, 3.4).
+    """
+
+    encoder_layers: int | None = Field(None, gt=0, le=2**14)
+    source_vocab_size: Size | None = None
+    scale_embeddings: bool = False
+
+    @model_validator(mode="after")
+    def _check_shape(self) -> Self:
+        problems = {
+            "an encoder-decoder has no window": any(window is not None for window in self.windows),
+            "an encoder-decoder needs feedforward": self.feedforward == "none",
+            "an encoder-decoder needs attention_residual": not self.attention_residual,
+        }
+        for message, is_wrong in problems.items():
+            if is_wrong:
+                raise ValueError(message)
+        return self
+
+    @property
+    def encoder(self) -> ModelConfig:
+        """The shape of the encoder, as that of a decoder with these layers."""
+        own = {key: value for key, value in self.model_dump().items() if key in ModelConfig.model_fields}
+        layers, size = self.encoder_layers or self.num_layers, self.source_vocab_size or self.vocab_size
+        return make_section(ModelConfig, {**own, "num_layers": layers, "vocab_size": size, "window": None})
+
+    def replaced(self, **changes: Any) -> EncoderDecoderConfig:
+        """A checked copy with some fields changed."""
+        return EncoderDecoderConfig(**{**self.model_dump(), **changes})
+
+
+class PairConfig(Section):
+    """How pairs of sentences become batches."""
+
+    validation_fraction: float = Field(0.02, ge=0, le=0.5)  # by a hash of the source sentence
+    batch_tokens: int = Field(4096, ge=16)  # of both languages together, padding included
+    longest: int = Field(128, gt=0)  # tokens per sentence; pairs with a longer one are left out
+
+
+class TranslationConfig(Section):
+    """One whole training run of a translation model."""
+
+    model: EncoderDecoderConfig
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    data: PairConfig = PairConfig()
+    training: TrainingConfig
+
+
+VASWANI: dict[str, Any] = {
+    "position": "sinusoidal",
+    "norm_placement": "post",
+    "activation": "relu",
+    "scale_embeddings": True,
+    "context_length": 256,
+}
+MODERN_PAIR: dict[str, Any] = {**MODERN, "context_length": 256}
+
+
+def _shape(num_layers: int, num_heads: int, width: int, **rest: Any) -> dict[str, Any]:
+    return {"num_layers": num_layers, "encoder_layers": num_layers, "num_heads": num_heads, "width": width, **rest}
+
+
+# The vocabulary comes from the tokenizer. vaswani-base: Vaswani et al. 2017, table 3
+PRESETS: dict[str, dict[str, Any]] = {
+    "toy": _shape(2, 2, 64, **MODERN_PAIR),
+    "tiny": _shape(2, 2, 128, **MODERN_PAIR),
+    "small": _shape(3, 4, 256, **MODERN_PAIR),
+    "base": _shape(6, 8, 512, **MODERN_PAIR),
+    "vaswani-tiny": _shape(2, 2, 128, **VASWANI),
+    "vaswani-small": _shape(3, 4, 256, **VASWANI),
+    "vaswani-base": _shape(6, 8, 512, **VASWANI),
+}
+
+
+def preset(name: str) -> dict[str, Any]:
+    """The fields that a preset sets; an unknown name is a `ConfigError`."""
+    if name not in PRESETS:
+        raise ConfigError(f"unknown size '{name}'{did_you_mean(name, PRESETS) or '; known: ' + ', '.join(PRESETS)}")
+    return dict(PRESETS[name])
+
+
+def shape_config(size: str, chosen: Mapping[str, Any], **sizes: Any) -> EncoderDecoderConfig:
+    """The checked shape of a size, changed by what the user set."""
+    base = preset(size)
+    if "num_layers" in chosen:
+        base.pop("encoder_layers")
+    return make_section(EncoderDecoderConfig, {**base, **sizes, **chosen}, "model")

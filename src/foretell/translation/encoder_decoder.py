@@ -1,0 +1,182 @@
+"""The encoder-decoder: a decoder whose blocks also read a source, encoded by a second trunk.
+
+Given a source, it is a decoder like any other: everything that runs, samples, traces or explains a decoder works on
+it. Vaswani et al. 2017, section 3.1.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from typing import Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretell.config import ModelConfig
+from foretell.errors import ContextLengthError
+from foretell.model.cache import (
+    ConditionedKVCache,
+    ConditionedKVView,
+    FreshKVView,
+    FullKVView,
+    KVCache,
+    KVView,
+    MemoryKVView,
+)
+from foretell.model.cross_attention import ConditionedTransformer
+from foretell.model.decoder import POSITIONS, Decoder, TokenAndPositionEmbedding, TokenEmbedding
+from foretell.model.description import Declared, Description
+from foretell.model.structure import MEMORY_IDS, MEMORY_POSITIONS
+from foretell.model.transformer import Transformer
+from foretell.translation.config import EncoderDecoderConfig
+
+
+@dataclass(frozen=True)
+class Source:
+    """Source sentences: ids (B, S), of which the first lengths[b] of row b are real; the rest is padding."""
+
+    ids: Tensor
+    lengths: list[int]
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.lengths)
+
+    def rows(self, first: int, last: int) -> Source:
+        """Rows `first` to `last`."""
+        return Source(self.ids[first:last], self.lengths[first:last])
+
+    def to(self, device: torch.device | str) -> Source:
+        """The same source on another device."""
+        return replace(self, ids=self.ids.to(device, non_blocking=True))
+
+
+class ScaledEmbedding(nn.Embedding):
+    """Token vectors times `scale`. A tied head multiplies with the vectors as they are (Vaswani et al. 2017, 3.4)."""
+
+    description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, scale: float):
+        super().__init__(num_embeddings, embedding_dim)
+        self.scale = scale
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input) * self.scale
+
+
+class TiedEmbedding(nn.Module):
+    """The token embedding of another module, and its scale; it has no key of its own."""
+
+    description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
+
+    def __init__(self, token: nn.Embedding, scale: float):
+        super().__init__()
+        self.tied, self.scale = (token,), scale  # in a tuple, so that the module tree does not contain it twice
+
+    @property
+    def weight(self) -> Tensor:
+        return self.tied[0].weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self.weight) * self.scale  # (B, S, D)
+
+
+class Encoder(nn.Module):
+    """Source ids to the memory, one vector per token; every token sees all others of its sentence."""
+
+    description = Description(
+        inputs=("ids", "positions"),
+        values={"embed": Declared("B T D", ("ids", "positions")), "trunk": Declared("B T D", ("embed",))},
+        returns="trunk",
+        memory_axes="TS",
+    )
+
+    def __init__(self, config: EncoderDecoderConfig, shared: nn.Embedding | None):
+        super().__init__()
+        self.embed = make_embedding(config, config.source_vocab_size or config.vocab_size)
+        if shared is not None:
+            self.embed.register_module("token", TiedEmbedding(shared, embedding_scale(config)))
+        self.trunk = Transformer(config.encoder)
+
+    def forward(self, source: Source) -> Tensor:
+        kv = FullKVView(source.ids, source.lengths)
+        return self.trunk(self.embed(source.ids, kv.positions), kv)  # (B, S, D)
+
+
+class EncoderDecoder(Decoder):
+    """A decoder and the encoder of what it reads. `given` sets the source; `initial.make_encoder_decoder` makes one."""
+
+    description = Description(
+        inputs=("ids", "positions", MEMORY_IDS, MEMORY_POSITIONS),
+        values={
+            "encoder": Declared("B S D", (MEMORY_IDS, MEMORY_POSITIONS)),
+            "embed": Declared("B T D", ("ids", "positions")),
+            "trunk": Declared("B T D", ("embed", "encoder")),
+            "head": Declared("B T V", ("trunk",)),
+        },
+        returns="head",
+    )
+    source: Source | None = None
+
+    def __init__(self, config: EncoderDecoderConfig):
+        super().__init__(config)
+        self.shape = config  # `config`, of its own type
+        self.encoder = Encoder(config, self.embed.token if config.source_vocab_size is None else None)
+        self.bind_dropout()
+
+    def given(self, source: Source) -> Self:
+        """The same model, sharing everything, as a decoder that reads this source."""
+        self.check_source(source)
+        other = copy.copy(self)
+        other.source = source.to(self.embed.token.weight.device)
+        return other
+
+    def encode(self, source: Source) -> MemoryKVView:
+        """The memory of a source."""
+        return MemoryKVView(self.encoder(source), source.lengths)
+
+    def make_view(self, ids: Tensor) -> KVView:
+        """The view of a pass over whole rows ids (B, T), each with its row of the source."""
+        assert self.source is not None, "a pass needs a source: model.given(source)"
+        return ConditionedKVView(FreshKVView(ids), self.encode(self.source))
+
+    def make_cache(self, rows: int, capacity: int) -> KVCache:
+        """An empty cache; the source is encoded here, once."""
+        assert self.source is not None, "a cache needs a source: model.given(source)"
+        weight = self.embed.token.weight
+        memory = self.encode(self.source)
+        return ConditionedKVCache(memory, self.config, rows, capacity, weight.dtype, weight.device)
+
+    def make_embedding(self, config: ModelConfig) -> TokenEmbedding:
+        """The layer that turns target ids into the stream."""
+        assert isinstance(config, EncoderDecoderConfig)
+        return make_embedding(config, config.vocab_size)
+
+    def make_trunk(self, config: ModelConfig) -> Transformer:
+        """The decoder's blocks, and the last norm."""
+        return ConditionedTransformer(config)
+
+    def check_source(self, source: Source) -> None:
+        """Raise a `ContextLengthError` for a source that is longer than the context."""
+        if max(source.lengths) > self.config.context_length:
+            raise ContextLengthError(
+                f"a source of {max(source.lengths)} tokens does not fit the model's context of "
+                f"{self.config.context_length}; cut it into sentences"
+            )
+
+
+def make_embedding(config: EncoderDecoderConfig, vocab_size: int) -> TokenEmbedding:
+    """An embedding of one of the two languages."""
+    sized = config.replaced(vocab_size=vocab_size)
+    embed = TokenAndPositionEmbedding(sized) if config.position in POSITIONS else TokenEmbedding(sized)
+    if config.scale_embeddings:
+        embed.token = ScaledEmbedding(vocab_size, config.width, embedding_scale(config))
+    return embed
+
+
+def embedding_scale(config: EncoderDecoderConfig) -> float:
+    """What token vectors are multiplied by."""
+    return math.sqrt(config.width) if config.scale_embeddings else 1.0

@@ -1,0 +1,140 @@
+"""Translate sentences in batches: by beam search, greedily, or sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foretell.config import SamplingConfig
+from foretell.errors import ContextLengthError
+from foretell.generation.beam import CachedSteps, beam_search, length_penalty
+from foretell.generation.engine import generate
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import FinishReason
+from foretell.generation.sequence import Sequence as TokenSequence
+from foretell.model.logits import check_logits
+from foretell.translation.batches import make_source
+from foretell.translation.translator import Translator
+
+BEAM_SIZE, ALPHA = 5, 1.0
+ROWS_AT_ONCE = 320  # sentences times beams
+LONGER, MORE = 2, 16  # a translation may have this many times the tokens of its source, and so many more
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A sentence and its translation. score: the log-probability in nats divided by Wu's length penalty.
+
+    finish_reason: end, or length where the model did not end the sentence.
+    """
+
+    source: str
+    translation: str
+    score: float
+    ids: list[int]
+    finish_reason: FinishReason
+
+    def to_json(self) -> dict[str, Any]:
+        return {"source": self.source, "translation": self.translation, "score": self.score}
+
+
+@dataclass(frozen=True)
+class Decoding:
+    """How a translation is chosen: by beam search, with one beam greedily, or sampled if `sampling` is given.
+
+    alpha: the exponent of the length penalty (Wu et al. 2016).
+    """
+
+    beam_size: int = BEAM_SIZE
+    alpha: float = ALPHA
+    sampling: SamplingConfig | None = None
+
+
+def translate(translator: Translator, sentences: Sequence[str], decoding: Decoding = Decoding()) -> list[Translation]:
+    """The translation of each sentence; blank ones stay blank. Each is as if it were translated alone.
+
+    Raises ContextLengthError for a sentence that is longer than the model's context.
+    """
+    encoded = {
+        index: translator.vocabulary.encode_source(sentence)
+        for index, sentence in enumerate(sentences)
+        if sentence.strip()
+    }
+    check_lengths(translator, sentences, encoded)
+    results = {index: Translation(sentences[index], "", 0.0, [], "end") for index in range(len(sentences))}
+    rows = max(1, ROWS_AT_ONCE // (1 if decoding.sampling else decoding.beam_size))
+    by_length = sorted(encoded, key=lambda index: len(encoded[index]))
+    for first in range(0, len(by_length), rows):
+        members = by_length[first : first + rows]
+        found = decode(translator, [encoded[index] for index in members], members, decoding)
+        for index, (ids, score, reason) in zip(members, found, strict=True):
+            text = translator.vocabulary.decode(ids)
+            results[index] = Translation(sentences[index], text, score, ids, reason)
+    return [results[index] for index in range(len(sentences))]
+
+
+def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dict[int, list[int]]) -> None:
+    """Refuse sentences that do not fit the context."""
+    limit = translator.model.config.context_length
+    for index, ids in encoded.items():
+        if len(ids) > limit:
+            raise ContextLengthError(
+                f"line {index + 1} has {len(ids)} tokens and the model's context is {limit}; cut it into sentences: "
+                f"'{sentences[index][:40]}'"
+            )
+
+
+Decoded = tuple[list[int], float, FinishReason]  # ids, score, and why it ended
+
+
+def decode(translator: Translator, sources: list[list[int]], samples: list[int], decoding: Decoding) -> list[Decoded]:
+    """The best translation of each source. `samples`: the index of each, which its random numbers depend on."""
+    model, vocabulary = translator.model, translator.vocabulary
+    limits = [min(model.config.context_length, LONGER * len(source) + MORE) for source in sources]
+    if decoding.sampling is not None or decoding.beam_size == 1:
+        return sample(translator, sources, samples, limits, decoding)
+    with torch.inference_mode():
+        conditioned = model.given(make_source(sources))
+        steps = CachedSteps(conditioned, [[vocabulary.start_id]] * len(sources), max(limits))
+        size = vocabulary.target.vocab_size
+        found = beam_search(steps, limits, vocabulary.target_end_id, decoding.beam_size, decoding.alpha, size)
+    return [(best.ids, best.score, best.finish_reason) for best, *_ in found]
+
+
+def sample(
+    translator: Translator, sources: list[list[int]], samples: list[int], limits: list[int], decoding: Decoding
+) -> list[Decoded]:
+    """Translations token by token: sampled, or the likeliest token each time."""
+    vocabulary = translator.vocabulary
+    sampling = decoding.sampling or SamplingConfig(temperature=0)
+    sequences = [TokenSequence([vocabulary.start_id], sample=sample) for sample in samples]
+    sampler = Sampler(sampling, vocabulary.target.vocab_size)
+    end_id, limit_of = vocabulary.target_end_id, dict(zip(map(id, sequences), limits, strict=True))
+    decoder = translator.model.given(make_source(sources))
+    for sequence, _ in generate(decoder, sequences, sampler, max(limits), end_id=end_id):
+        if len(sequence.generated) >= limit_of[id(sequence)]:
+            sequence.finish_reason = "length"
+    scores = [
+        logprob / length_penalty(len(sequence.generated), decoding.alpha)
+        for sequence, logprob in zip(sequences, log_probabilities(translator, sources, sequences), strict=True)
+    ]
+    return [
+        ([token for token in sequence.generated if token != end_id], score, sequence.finish_reason or "length")
+        for sequence, score in zip(sequences, scores, strict=True)
+    ]
+
+
+def log_probabilities(translator: Translator, sources: list[list[int]], sequences: list[TokenSequence]) -> list[float]:
+    """The log-probability of what was generated after each source, in one pass."""
+    size = translator.vocabulary.target.vocab_size
+    targets = make_source([sequence.ids for sequence in sequences])
+    ids = targets.ids.to(translator.device)
+    with torch.inference_mode():
+        logits = translator.model.given(make_source(sources))(ids[:, :-1])[..., :size]
+        logprobs = check_logits(logits).double().log_softmax(-1)
+    chosen = logprobs.gather(-1, ids[:, 1:, None])[..., 0]  # (B, T)
+    is_real = torch.arange(chosen.shape[1]) < torch.tensor(targets.lengths)[:, None] - 1
+    return (chosen * is_real.to(chosen.device)).sum(-1).tolist()

@@ -1,0 +1,154 @@
+"""`Translator`: an encoder-decoder with its vocabularies, and its form on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from foretell.config import make_section
+from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
+from foretell.errors import CheckpointError
+from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, printable_name
+from foretell.finding import find_model
+from foretell.runs.checkpoint import Checkpoint, is_checkpoint
+from foretell.saved_model import (
+    Part,
+    PartSource,
+    TokenizerPart,
+    check_depth,
+    load_parts,
+    register_part,
+    save_parts,
+)
+from foretell.text import Tokenizer, load_tokenizer
+from foretell.translation.config import EncoderDecoderConfig
+from foretell.translation.encoder_decoder import EncoderDecoder
+from foretell.translation.initial import encoder_decoder_with_weights, weight_shapes
+from foretell.translation.vocabulary import Vocabulary, make_vocabulary
+
+MODEL, TARGET, SOURCE = "encoder_decoder", "tokenizer", "source_tokenizer"  # the parts of a saved translation model
+SOURCE_TOKENIZER_FILE = "source_tokenizer.json"
+
+
+@dataclass(frozen=True)
+class Translator:
+    """A model that translates, with the vocabularies of both languages."""
+
+    model: EncoderDecoder
+    vocabulary: Vocabulary
+    name: str = "model"
+    notes: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.embed.token.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.model.embed.token.weight.dtype
+
+
+@register_part
+@dataclass(frozen=True)
+class EncoderDecoderPart:
+    """An encoder-decoder. The keys of its weights are their module paths."""
+
+    kind: ClassVar[str] = MODEL
+    is_inside_decoder: ClassVar[bool] = True
+    file_names: ClassVar[tuple[str, ...]] = ()
+    model: EncoderDecoder
+
+    def config(self) -> dict[str, Any]:
+        return self.model.shape.model_dump(mode="json")
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return dict(self.model.named_parameters())
+
+    def save_files(self, directory: Path) -> None:
+        """It has no other files."""
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
+        config = make_section(EncoderDecoderConfig, values)
+        check_depth(config, source.stored)
+        config = config if source.for_training else config.replaced(dropout=0.0)
+        model = encoder_decoder_with_weights(config, source.read(weight_shapes(config)))
+        return cls(model.train(source.for_training))
+
+
+@register_part
+@dataclass(frozen=True)
+class SourceTokenizerPart:
+    """The tokenizer of the source, where it is not that of the target."""
+
+    kind: ClassVar[str] = SOURCE
+    is_inside_decoder: ClassVar[bool] = False
+    file_names: ClassVar[tuple[str, ...]] = (SOURCE_TOKENIZER_FILE,)
+    tokenizer: Tokenizer
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def save_files(self, directory: Path) -> None:
+        self.tokenizer.save(directory / SOURCE_TOKENIZER_FILE)
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
+        return cls(load_tokenizer(source.directory / SOURCE_TOKENIZER_FILE))
+
+
+def save_translator(directory: Path, translator: Translator, dtype: torch.dtype | None = None) -> None:
+    """Write a model's files into an existing directory, weights in `dtype` if one is given."""
+    vocabulary = translator.vocabulary
+    parts: dict[str, Part] = {MODEL: EncoderDecoderPart(translator.model), TARGET: TokenizerPart(vocabulary.target)}
+    if not vocabulary.is_shared:
+        parts[SOURCE] = SourceTokenizerPart(vocabulary.source)
+    save_parts(directory, parts, dtype)
+
+
+def load_saved(
+    directory: Path,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    *,
+    name: str = "model",
+    for_training: bool = False,
+) -> Translator:
+    """Read a saved translation model; without `for_training` it has no dropout and is in evaluation mode."""
+    parts = load_parts(directory, device, dtype, for_training=for_training)
+    model, target, source = parts.get(MODEL), parts.get(TARGET), parts.get(SOURCE, parts.get(TARGET))
+    if not isinstance(model, EncoderDecoderPart):
+        raise CheckpointError(f"{directory} is not a translation model: its parts are {', '.join(parts)}")
+    if not isinstance(target, TokenizerPart) or not isinstance(source, TokenizerPart | SourceTokenizerPart):
+        raise CheckpointError(f"{directory} has no tokenizer; it is damaged")
+    vocabulary = make_vocabulary(source.tokenizer, target.tokenizer)
+    check_sizes(vocabulary, model.model.shape, directory)
+    return Translator(model.model, vocabulary, name)
+
+
+def check_sizes(vocabulary: Vocabulary, config: EncoderDecoderConfig, directory: Path) -> None:
+    """Refuse tokenizers with tokens that the model has no row for."""
+    sizes = (config.source_vocab_size or config.vocab_size, config.vocab_size)
+    for tokenizer, size in zip((vocabulary.source, vocabulary.target), sizes, strict=True):
+        if tokenizer.vocab_size > size:
+            raise CheckpointError(
+                f"{directory}: a tokenizer has {tokenizer.vocab_size} tokens and the model {size}; they do not belong "
+                "together"
+            )
+
+
+def load_translator(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> Translator:
+    """Load a translation model for inference: a run, a saved model or one in Marian's layout (see `foretell.load`)."""
+    chosen = choose_device(device)
+    directory = find_model(str(argument))
+    if is_checkpoint(directory):
+        Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER_FILE))
+    return load_saved(directory, chosen, choose_inference_dtype(dtype, chosen), name=printable_name(argument))

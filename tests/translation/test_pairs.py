@@ -1,0 +1,88 @@
+"""Pairs from columns, aligned files and zips; and the split that keeps near-duplicates together."""
+
+from __future__ import annotations
+
+import gzip
+import zipfile
+
+import pytest
+
+from foretell.errors import DataError, UsageError
+from foretell.translation.pairs import Pair, is_held_out, normalized, read_pairs, split_pairs
+
+COLUMNS = "Go.\tVa !\nRun!\tCours\u202f!\tCC-BY\n\nRun!\t\n"
+EXPECTED = [Pair("Go.", "Va !"), Pair("Run!", "Cours\u202f!")]
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The same pairs in every form."""
+    (tmp_path / "pairs.tsv").write_bytes(b"\xef\xbb\xbf" + COLUMNS.encode())
+    (tmp_path / "en.txt").write_text("Go.\nRun!\n")
+    (tmp_path / "fr.txt").write_text("Va !\r\nCours\u202f!\r\n", newline="")
+    (tmp_path / "pairs.tsv.gz").write_bytes(gzip.compress(COLUMNS.encode()))
+    for name, members in {"one.zip": ["pairs.tsv"], "two.zip": ["en.txt", "fr.txt"]}.items():
+        with zipfile.ZipFile(tmp_path / name, "w") as archive:
+            archive.writestr("_about.txt", "This is not a pair.")
+            for member in members:
+                archive.write(tmp_path / member, f"data/{member}")
+    return tmp_path
+
+
+@pytest.mark.parametrize("names", [["pairs.tsv"], ["en.txt", "fr.txt"], ["pairs.tsv.gz"], ["one.zip"], ["two.zip"]])
+def test_every_form_gives_the_same_pairs(files, names):
+    assert read_pairs([files / name for name in names]) == EXPECTED
+
+
+def test_what_is_left_out_is_logged(files, caplog):
+    read_pairs([files / "pairs.tsv"])
+    assert caplog.messages == [
+        "byte order mark dropped: 1",
+        "lines with more than two columns, of which the first two are read: 1",
+        "pairs with an empty side left out: 1",
+    ]
+
+
+WRONG = {
+    "one.tsv": (b"Go.\n", "one.tsv, line 1: one column; write source, a tab and the target, or give two files"),
+    "latin.tsv": (b"Go.\tAllez l\xe0\n", "latin.tsv, line 1: not UTF-8"),
+    "empty.tsv": (b"\n", "holds no pair of sentences"),
+    "bad.zip": (b"PK nothing", "is damaged or not a zip that can be read"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_file_is_refused(tmp_path, name):
+    content, message = WRONG[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read_pairs([tmp_path / name])
+
+
+def test_wrong_paths_are_refused(files):
+    with pytest.raises(DataError, match="has 2 lines and .*pairs.tsv 4; they are not aligned"):
+        read_pairs([files / "en.txt", files / "pairs.tsv"])
+    with pytest.raises(DataError, match="no such file"):
+        read_pairs([files / "missing.tsv"])
+    with pytest.raises(DataError, match="is a folder"):
+        read_pairs([files])
+    with pytest.raises(DataError, match=r"holds 3 texts \(en.txt, fr.txt, en.txt\)"):
+        read_pairs([files / "two.zip", files / "en.txt"])
+    with pytest.raises(UsageError, match="give one file with two columns"):
+        read_pairs([])
+
+
+def test_near_duplicates_are_on_the_same_side_of_the_split():
+    assert normalized("  I'm here, Tom! ") == normalized("i m HERE tom") == "i m here tom"
+    pairs = [Pair(f"Sentence {number}{end}", "x") for number in range(2000) for end in (".", "!", "")]
+    parts = split_pairs(pairs, 0.1)
+    sides = [{normalized(pair.source) for pair in part} for part in parts.values()]
+    assert sides[0] & sides[1] == set()
+    assert 400 < len(parts["validation"]) < 800
+    assert split_pairs(pairs, 0.1) == parts
+    assert split_pairs(pairs, 0.1, salt="test") != parts
+
+
+@pytest.mark.parametrize(("fraction", "expected"), [(0, False), (1, True)])
+def test_a_fraction_of_0_holds_nothing_out(fraction, expected):
+    assert is_held_out("Go.", fraction) is expected

@@ -1,0 +1,147 @@
+"""The translation task: it learns its pairs, resumes exactly, and its model loads."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from foretell.errors import CheckpointError, ConfigError
+from foretell.runs.run import Run
+from foretell.runs.summary import settings_of, summarize
+from foretell.session.reporter import Reporter
+from foretell.session.session import Session
+from foretell.translation.pairs import Pair
+from foretell.translation.quality import evaluate_pairs
+from foretell.translation.task import PairData
+from foretell.translation.train import PairRequest, choose_steps, train_translation
+from foretell.translation.translate import Decoding, translate
+from foretell.translation.translator import load_saved, load_translator, save_translator
+
+COLOURS = {"red": "rouge", "blue": "bleu", "green": "vert", "black": "noir"}
+THINGS = {"cat": "chat", "dog": "chien", "bird": "oiseau", "car": "train"}
+PAIRS = [Pair(f"a {c} {t}.", f"un {THINGS[t]} {COLOURS[c]} !") for c in COLOURS for t in THINGS]
+OVERRIDES = {
+    "tokenizer": {"kind": "words"},
+    "model": {"context_length": 32},
+    "data": {"batch_tokens": 128},
+    "training": {"steps": 60, "evaluate_every": 30, "checkpoint_every": 30, "sample_every": 60, "warmup_steps": 5},
+}
+
+
+def request(out: Path, **changes) -> PairRequest:
+    data = PairData(PAIRS[:-2], PAIRS[-2:])
+    values = {"size": "toy", "overrides": OVERRIDES, "device": "cpu", "dtype": "float32", "pairs": data, **changes}
+    return PairRequest([], out, **values)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory) -> Session:
+    return train_translation(request(tmp_path_factory.mktemp("runs") / "colours"), Reporter())
+
+
+def test_it_learns_to_translate_pairs_that_it_has_not_seen(session):
+    translator = load_translator(session.run.directory, "cpu")
+    for pair in (PAIRS[0], PAIRS[-2]):
+        assert translate(translator, [pair.source])[0].translation == pair.target.replace(" !", " !").strip()
+
+
+def test_the_run_has_a_loss_a_bleu_and_samples(session):
+    last = session.run.metrics()[-1]
+    assert last["validation_loss"] < 0.5
+    assert last["bleu"] > 50
+    assert "a black bird. → un oiseau noir" in next((session.run.directory / "samples").glob("*60.txt")).read_text()
+
+
+def test_runs_can_be_listed_and_compared(session):
+    summary = summarize(session.run)
+    assert (summary.size, summary.step, summary.state) == ("toy", 60, "done")
+    assert settings_of(session.run)["data.batch_tokens"] == 128
+
+
+def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(session, tmp_path):
+    train_translation(request(tmp_path / "run"), Reporter())
+    run = Run(tmp_path / "run")
+    last = run.at("last").directory
+    whole = {path: weight.clone() for path, weight in session.task.model.state_dict().items()}
+    for file in last.iterdir():
+        file.unlink()
+    last.rmdir()
+    resumed = train_translation(PairRequest([], tmp_path / "run", size="toy"), Reporter(), resume=True)
+    assert resumed.progress.step == 60
+    assert all(torch.equal(weight, whole[path]) for path, weight in resumed.task.model.state_dict().items())
+
+
+def test_a_saved_model_is_the_same_when_loaded(session, tmp_path):
+    translator = load_translator(session.run.directory, "cpu")
+    save_translator(tmp_path, translator)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert {name: part["kind"] for name, part in config["parts"].items()} == {
+        "encoder_decoder": "encoder_decoder",
+        "tokenizer": "tokenizer",
+    }
+    again = load_saved(tmp_path)
+    weights = dict(again.model.named_parameters())
+    assert all(torch.equal(weights[path], weight) for path, weight in translator.model.named_parameters())
+    assert again.vocabulary.is_shared
+
+
+def test_two_vocabularies_are_saved_in_two_files(tmp_path):
+    overrides = OVERRIDES | {"training": {"steps": 1}}
+    run = train_translation(request(tmp_path / "run", overrides=overrides, is_shared=False), Reporter()).run
+    translator = load_translator(run.directory, "cpu")
+    assert (run.best().directory / "source_tokenizer.json").is_file()
+    assert translator.vocabulary.source.vocab_size != translator.vocabulary.target.vocab_size
+    assert not translator.vocabulary.is_shared
+    (run.best().directory / "source_tokenizer.json").unlink()
+    with pytest.raises(CheckpointError):
+        load_translator(run.directory, "cpu")
+
+
+def test_quality_is_that_of_sacrebleu(session):
+    translator = load_translator(session.run.directory, "cpu")
+    result = evaluate_pairs(translator, [*PAIRS[:3], Pair(PAIRS[0].source, "autre chose")], Decoding())
+    assert (result.quality.pairs, result.quality.sentences) == (4, 3)
+    assert result.quality.bleu < result.quality.bleu_all_references == pytest.approx(100)
+    assert 0 < result.loss
+    assert "nrefs" in result.quality.signature
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ({"training": {"batch_size": 4}}, "batches are counted in tokens here"),
+        ({"model": {"windth": 4}}, "unknown key in model: 'windth', did you mean 'width'"),
+        ({"text": {}}, "unknown configuration section 'text'"),
+    ],
+)
+def test_wrong_settings_are_refused(tmp_path, overrides, message):
+    with pytest.raises(ConfigError, match=message):
+        request(tmp_path, overrides=overrides)
+
+
+def test_other_settings_than_those_of_the_run_are_refused(session):
+    with pytest.raises(ConfigError, match="was started with training.seed = 1, not 2"):
+        train_translation(
+            PairRequest([], session.run.directory, overrides={"training": {"seed": 2}}), Reporter(), resume=True
+        )
+
+
+def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path):
+    asked = PairRequest([], tmp_path, minutes=2.0)
+    steps, reason = choose_steps(asked, session.task.loader, lambda: 0.5)
+    assert (steps, "2 minutes at 0.50 s per step" in reason) == (240, True)
+    steps, reason = choose_steps(PairRequest([], tmp_path), session.task.loader, lambda: 0.001)
+    assert steps == 30 * session.task.loader.batches_per_epoch
+    assert "memorise" in reason
+
+
+def test_long_sentences_are_left_out_and_the_log_says_so(tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="foretell")
+    overrides = OVERRIDES | {"training": {"steps": 1}, "data": {"longest": 8}}
+    data = PairData([*PAIRS, Pair("a " * 20, "un " * 20)], [])
+    train_translation(request(tmp_path / "run", overrides=overrides, pairs=data), Reporter())
+    assert any("left out    1 pairs with more than 8 tokens" in message for message in caplog.messages)
