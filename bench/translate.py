@@ -38,7 +38,7 @@ SHOWN = 20
 TARGET, BOAST = 30.0, 36.0  # BLEU with one reference
 OVERRIDES: dict[str, dict[str, Any]] = {
     "tokenizer": {"vocab_size": 6144},
-    "data": {"batch_tokens": 4096},
+    "pairs": {"batch_tokens": 4096},
 }
 
 

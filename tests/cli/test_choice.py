@@ -32,7 +32,7 @@ def test_words_after_two_hyphens_choose_nothing():
 
 def test_an_unknown_task_is_one_line_with_what_is_known(capsys):
     assert run(["train", "a.txt", "--task", "texts"]) == 2
-    assert "unknown task 'texts', did you mean 'text'?; known: text, forecast" in capsys.readouterr().err
+    assert "unknown task 'texts', did you mean 'text'?; known: text, forecast, translate" in capsys.readouterr().err
 
 
 def test_the_kind_of_a_model_chooses(tmp_path, monkeypatch):

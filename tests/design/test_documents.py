@@ -45,7 +45,8 @@ def shortened(command: list[str]) -> list[str]:
         if option in kept:
             index = kept.index(option)
             del kept[index : index + 2]
-    return kept + SHORT + ([] if goes_on or "--from" in command else SMALL)
+    short = SHORT[:2] if "translate" in command else SHORT  # its batches are counted in tokens
+    return kept + short + ([] if goes_on or "--from" in command else SMALL)
 
 
 @pytest.fixture
@@ -58,6 +59,8 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     (tmp_path / "passengers.csv").write_text("\n".join(["Month,Passengers", *months]), encoding="utf-8")
     rows = [{"instruction": f"Count to {n}.", "input": "", "output": "One, two."} for n in range(24)]
     (tmp_path / "instruction-data.json").write_text(json.dumps(rows), encoding="utf-8")
+    pairs = [f"the cat {number}\tle chat {number}" for number in range(60)]
+    (tmp_path / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
     for name, language in ROWS_FILES.items():
         (tmp_path / name).write_text(blocks(ROWS, language)[0], encoding="utf-8")
     return tmp_path

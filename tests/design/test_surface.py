@@ -61,6 +61,10 @@ OPTIONS = {
         *("--device", "--dtype", "--verify"),
     },
     "score": {"--file", "--allow-special", "--start-token", "--ids", "--json", "--device", "--dtype", "--verify"},
+    "translate": {
+        *("--beam", "--length-penalty", "--temperature", "--top-k", "--top-p", "--seed"),
+        *("--json", "--device", "--dtype", "--verify"),
+    },
     "evaluate": {"--task", "--stride", "--text-field", "--limit", "--json", "--device", "--dtype", "--verify"},
     "forecast": {
         *("--horizon", "--levels", "--samples", "--seed", "--series", "--column", "--out", "--paths", "--plot"),

@@ -17,7 +17,8 @@ class TableModel:
     """Logits that depend on the row and on all tokens read."""
 
     def __init__(self, rows: list[int]):
-        self.origins, self.read = rows, [()] * len(rows)
+        self.origins = rows
+        self.read: list[tuple[int, ...]] = [()] * len(rows)
 
     def start(self) -> Tensor:
         return torch.stack([logits_after(origin, ids) for origin, ids in zip(self.origins, self.read, strict=True)])

@@ -44,8 +44,8 @@ MASKS = {
 }
 
 
-def attend(*heads: Tensor, mask: Mask = MASKS["causal"]) -> Tensor:
-    return short_attention.short_attention(*heads, mask)
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Mask = MASKS["causal"]) -> Tensor:
+    return short_attention.short_attention(query, key, value, mask)
 
 
 @pytest.mark.parametrize("mask", MASKS.values(), ids=MASKS)
@@ -70,7 +70,8 @@ def test_bfloat16_is_exact_up_to_rounding() -> None:
 
 
 def test_heads_of_the_output_join_without_a_copy() -> None:
-    assert attend(*inputs()).transpose(1, 2).is_contiguous()
+    query, key, value = inputs()
+    assert attend(query, key, value).transpose(1, 2).is_contiguous()
 
 
 def test_a_memory_of_another_length_equals_the_explicit_core() -> None:

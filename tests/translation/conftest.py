@@ -45,7 +45,7 @@ def tiny_config() -> MakeConfig:
 
 @pytest.fixture(scope="session")
 def make_model(tiny_config: MakeConfig) -> MakeModel:
-    """`make_model("vaswani", width=16)`: a model whose weights are so large that every part of it changes the logits."""
+    """`make_model("vaswani", width=16)`: models with weights so large that every part of them changes the logits."""
 
     def make(shape: str, dtype: torch.dtype = torch.float64, **changes: Any) -> EncoderDecoder:
         model = EncoderDecoder(tiny_config(shape, **changes)).to(dtype).eval()

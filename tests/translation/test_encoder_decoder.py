@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from foretell.errors import ConfigError, ContextLengthError
 from foretell.model.structure import model_structure
@@ -16,38 +18,34 @@ TARGETS = torch.tensor([[2, 7, 1, 8], [2, 8, 1, 8], [2, 8, 4, 5]])
 PROJECTIONS = ("query", "key", "value")
 
 
-def copy_attention(reference: nn.MultiheadAttention, attention: nn.Module) -> None:
-    layers = [attention.get_submodule(name) for name in PROJECTIONS]
-    reference.in_proj_weight.copy_(torch.cat([layer.weight for layer in layers]))
-    reference.in_proj_bias.copy_(torch.cat([layer.bias for layer in layers]))
-    reference.out_proj.load_state_dict(attention.get_submodule("output").state_dict())
-
-
-def copy_layer(reference: nn.Module, block: nn.Module, norms: dict[str, str]) -> None:
-    copy_attention(reference.self_attn, block.attention)
-    if hasattr(reference, "multihead_attn"):
-        copy_attention(reference.multihead_attn, block.cross_attention)
-    reference.linear1.load_state_dict(block.feedforward.up.state_dict())
-    reference.linear2.load_state_dict(block.feedforward.down.state_dict())
-    for theirs, ours in norms.items():
+def copy_layer(reference: nn.Module, block: nn.Module, attentions: dict[str, str], names: dict[str, str]) -> None:
+    """Give a layer of torch's the weights of a block; the names are torch's and ours."""
+    for theirs, ours in attentions.items():
+        for kind in ("weight", "bias"):
+            projections: list[Tensor] = [block.get_parameter(f"{ours}.{name}.{kind}") for name in PROJECTIONS]
+            reference.get_parameter(f"{theirs}.in_proj_{kind}").copy_(torch.cat(projections))
+        names = {**names, f"{theirs}.out_proj": f"{ours}.output"}
+    for theirs, ours in names.items():
         reference.get_submodule(theirs).load_state_dict(block.get_submodule(ours).state_dict())
 
 
 @torch.no_grad()
 def torch_transformer(model: EncoderDecoder, *, norm_first: bool) -> nn.Transformer:
     """torch.nn.Transformer with the weights of the model; with the norm last it has no norm at the end."""
-    options = dict(dropout=0.0, batch_first=True, norm_first=norm_first, dtype=torch.float64)
+    options: dict[str, Any] = {"dropout": 0.0, "batch_first": True, "norm_first": norm_first, "dtype": torch.float64}
     encoder_layer = nn.TransformerEncoderLayer(8, 2, 32, **options)
     decoder_layer = nn.TransformerDecoderLayer(8, 2, 32, **options)
     norms = [nn.LayerNorm(8, dtype=torch.float64) if norm_first else None for _ in range(2)]
     encoder = nn.TransformerEncoder(encoder_layer, 2, norms[0], enable_nested_tensor=False)
     decoder = nn.TransformerDecoder(decoder_layer, 2, norms[1])
     transformer = nn.Transformer(8, 2, custom_encoder=encoder, custom_decoder=decoder, batch_first=True)  # new weights
+    inner = {"linear1": "feedforward.up", "linear2": "feedforward.down", "norm1": "attention_norm"}
+    names = {**inner, "norm2": "feedforward_norm"}
     for reference, block in zip(encoder.layers, model.encoder.trunk.blocks, strict=True):
-        copy_layer(reference, block, {"norm1": "attention_norm", "norm2": "feedforward_norm"})
-    named = {"norm1": "attention_norm", "norm2": "cross_attention_norm", "norm3": "feedforward_norm"}
+        copy_layer(reference, block, {"self_attn": "attention"}, names)
+    names = {**inner, "norm2": "cross_attention_norm", "norm3": "feedforward_norm"}
     for reference, block in zip(decoder.layers, model.trunk.blocks, strict=True):
-        copy_layer(reference, block, named)
+        copy_layer(reference, block, {"self_attn": "attention", "multihead_attn": "cross_attention"}, names)
     for norm, trunk in zip(norms, (model.encoder.trunk, model.trunk), strict=True):
         if norm is not None:
             norm.load_state_dict(trunk.norm.state_dict())
@@ -105,7 +103,7 @@ def test_the_source_is_encoded_and_projected_once_per_cache(make_model):
     model = make_model("modern").given(make_source(SOURCES))
     handles = [
         model.encoder.register_forward_hook(record("encoder")),
-        model.trunk.blocks[0].cross_attention.key.register_forward_hook(record("key")),
+        model.get_submodule("trunk.blocks.0.cross_attention.key").register_forward_hook(record("key")),
     ]
     cache = model.make_cache(3, 4)
     for step in range(3):
@@ -155,5 +153,3 @@ def test_shapes_that_it_cannot_have_are_refused(tiny_config, changes, message):
 def test_a_source_beyond_the_context_is_refused(make_model):
     with pytest.raises(ContextLengthError, match="a source of 25 tokens does not fit the model's context of 24"):
         make_model("vaswani").given(make_source([[1] * 25]))
-
-

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -27,14 +28,21 @@ PAIRS = [Pair(f"a {c} {t}.", f"un {THINGS[t]} {COLOURS[c]} !") for c in COLOURS 
 OVERRIDES = {
     "tokenizer": {"kind": "words"},
     "model": {"context_length": 32},
-    "data": {"batch_tokens": 128},
+    "pairs": {"batch_tokens": 128},
     "training": {"steps": 60, "evaluate_every": 30, "checkpoint_every": 30, "sample_every": 60, "warmup_steps": 5},
 }
 
 
 def request(out: Path, **changes) -> PairRequest:
     data = PairData(PAIRS[:-2], PAIRS[-2:])
-    values = {"size": "toy", "overrides": OVERRIDES, "device": "cpu", "dtype": "float32", "pairs": data, **changes}
+    values: dict[str, Any] = {
+        "size": "toy",
+        "overrides": OVERRIDES,
+        "device": "cpu",
+        "dtype": "float32",
+        "pairs": data,
+        **changes,
+    }
     return PairRequest([], out, **values)
 
 
@@ -46,7 +54,7 @@ def session(tmp_path_factory) -> Session:
 def test_it_learns_to_translate_pairs_that_it_has_not_seen(session):
     translator = load_translator(session.run.directory, "cpu")
     for pair in (PAIRS[0], PAIRS[-2]):
-        assert translate(translator, [pair.source])[0].translation == pair.target.replace(" !", " !").strip()
+        assert translate(translator, [pair.source])[0].translation == pair.target
 
 
 def test_the_run_has_a_loss_a_bleu_and_samples(session):
@@ -59,7 +67,7 @@ def test_the_run_has_a_loss_a_bleu_and_samples(session):
 def test_runs_can_be_listed_and_compared(session):
     summary = summarize(session.run)
     assert (summary.size, summary.step, summary.state) == ("toy", 60, "done")
-    assert settings_of(session.run)["data.batch_tokens"] == 128
+    assert settings_of(session.run)["pairs.batch_tokens"] == 128
 
 
 def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(session, tmp_path):
@@ -94,19 +102,19 @@ def test_two_vocabularies_are_saved_in_two_files(tmp_path):
     run = train_translation(request(tmp_path / "run", overrides=overrides, is_shared=False), Reporter()).run
     translator = load_translator(run.directory, "cpu")
     assert (run.best().directory / "source_tokenizer.json").is_file()
-    assert translator.vocabulary.source.vocab_size != translator.vocabulary.target.vocab_size
+    assert translator.vocabulary.source.fingerprint != translator.vocabulary.target.fingerprint
     assert not translator.vocabulary.is_shared
     (run.best().directory / "source_tokenizer.json").unlink()
-    with pytest.raises(CheckpointError):
+    with pytest.raises(CheckpointError, match="source_tokenizer.json"):
         load_translator(run.directory, "cpu")
 
 
 def test_quality_is_that_of_sacrebleu(session):
     translator = load_translator(session.run.directory, "cpu")
-    result = evaluate_pairs(translator, [*PAIRS[:3], Pair(PAIRS[0].source, "autre chose")], Decoding())
+    result = evaluate_pairs(translator, [*PAIRS[:3], Pair(PAIRS[0].source, "un chien vert !")], Decoding())
     assert (result.quality.pairs, result.quality.sentences) == (4, 3)
     assert result.quality.bleu < result.quality.bleu_all_references == pytest.approx(100)
-    assert 0 < result.loss
+    assert result.loss > 0
     assert "nrefs" in result.quality.signature
 
 
@@ -141,7 +149,7 @@ def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path):
 
 def test_long_sentences_are_left_out_and_the_log_says_so(tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="foretell")
-    overrides = OVERRIDES | {"training": {"steps": 1}, "data": {"longest": 8}}
+    overrides = OVERRIDES | {"training": {"steps": 1}, "pairs": {"longest": 8}}
     data = PairData([*PAIRS, Pair("a " * 20, "un " * 20)], [])
     train_translation(request(tmp_path / "run", overrides=overrides, pairs=data), Reporter())
     assert any("left out    1 pairs with more than 8 tokens" in message for message in caplog.messages)

@@ -52,9 +52,9 @@ def train_translate(
     The first column, or file, is translated into the second. Some sentences are held out, chosen by a hash of the
     source in lower case without punctuation, so that no near-duplicate is on both sides.
 
-    Sections of the configuration: model, tokenizer, data, training. The most used:
+    Sections of the configuration: model, tokenizer, pairs, training. The most used:
 
-    --data.validation-fraction, --data.longest, --tokenizer.vocab-size,
+    --pairs.validation-fraction, --pairs.longest, --tokenizer.vocab-size,
 
     --training.learning-rate, --training.label-smoothing, --model.dropout.
     """
@@ -69,7 +69,7 @@ def train_translate(
     from foretell.translation.train import PairRequest, train_translation
 
     options = {"training.steps": steps, "training.seed": seed, "training.checkpoint_every": checkpoint_every}
-    options |= {"data.batch_tokens": batch_tokens}
+    options |= {"pairs.batch_tokens": batch_tokens}
     request = PairRequest(
         pairs,
         out=out,

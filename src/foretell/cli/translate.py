@@ -16,6 +16,7 @@ from foretell.cli.arguments import (
     Dtype,
     Json,
     ModelArgument,
+    Verify,
     Whole,
     decode_text,
     is_file,
@@ -62,6 +63,7 @@ def translate(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    verify: Verify = False,
 ) -> None:
     """Translate sentences, one per line.
 
@@ -73,7 +75,7 @@ def translate(
         beam, length_penalty, {key: value for key, value in sampling.items() if value is not None}
     )
     sentences = read_sentences(text)
-    translator = open_translator(model, device, dtype)
+    translator = open_translator(model, device, dtype, verify)
     from foretell.translation.translate import translate as translate_all
 
     unended = 0
@@ -126,13 +128,13 @@ def groups(sentences: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield done, group
 
 
-def open_translator(argument: str, device: DeviceName, dtype: DtypeName) -> Translator:
+def open_translator(argument: str, device: DeviceName, dtype: DtypeName, verify: bool | None) -> Translator:
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     from foretell.translation.translator import load_translator
 
-    translator = load_translator(argument, device, dtype)
+    translator = load_translator(argument, device, dtype, verify=verify)
     for line in translator.notes:
         note(line)
     parameters = sum(parameter.numel() for parameter in translator.model.parameters())

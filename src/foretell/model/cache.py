@@ -74,6 +74,7 @@ class FullKVView(FreshKVView):
     def __init__(self, ids: Tensor, lengths: list[int] | None = None):
         super().__init__(ids)
         self._mask = full_mask(self.positions, ids.shape[1], lengths)
+        self._windowed = {None: self._mask}
 
 
 class KVCache:

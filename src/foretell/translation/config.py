@@ -60,7 +60,7 @@ class TranslationConfig(Section):
 
     model: EncoderDecoderConfig
     tokenizer: TokenizerConfig = TokenizerConfig()
-    data: PairConfig = PairConfig()
+    pairs: PairConfig = PairConfig()
     training: TrainingConfig
 
 

@@ -66,11 +66,11 @@ class TranslationTask(Task):
         self.loader = loader
         self.objective = PairObjective(model, LOGITS_AT_ONCE, config.training.label_smoothing)
         self.left_out = len(data.train) - len(loader.pairs)
-        self.held_out = fitting(vocabulary.encode_pairs(data.validation), config.data)
+        self.held_out = fitting(vocabulary.encode_pairs(data.validation), config.pairs)
         if config.training.patience is not None and not self.held_out:
             raise ConfigError(
                 "training.patience waits for a better validation loss, and no pair is held out; leave it out, or "
-                "raise data.validation_fraction"
+                "raise pairs.validation_fraction"
             )
 
     @property
@@ -79,7 +79,7 @@ class TranslationTask(Task):
         return Translator(self.encoder_decoder, self.vocabulary)
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
-        choose_kernels(self.model, Use(device, dtype, self.config.data.longest, is_training=True))
+        choose_kernels(self.model, Use(device, dtype, self.config.pairs.longest, is_training=True))
 
     def batch(self, step: int) -> PairBatch:
         return self.loader.batch(step)
@@ -88,7 +88,7 @@ class TranslationTask(Task):
         """The loss per target token, and BLEU of greedy translations where sacrebleu is installed."""
         if not self.held_out:
             return {}
-        batches = evaluation_batches(self.held_out, self.config.data.batch_tokens)
+        batches = evaluation_batches(self.held_out, self.config.pairs.batch_tokens)
         figures = {"validation_loss": evaluate(self.objective, batches, dtype).loss}
         if has_sacrebleu():
             self.model.eval()

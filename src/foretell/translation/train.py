@@ -76,7 +76,7 @@ class PairRequest:
         if self.minutes is not None and "steps" in self.section("training"):
             raise ConfigError("minutes and steps both say how long to train; give one of them")
         if "batch_size" in self.section("training"):
-            raise ConfigError("batches are counted in tokens here: give data.batch_tokens (--batch-tokens) instead")
+            raise ConfigError("batches are counted in tokens here: give pairs.batch_tokens (--batch-tokens) instead")
         for name, section in (("model", EncoderDecoderConfig), ("training", TrainingConfig)):
             for key in self.section(name):
                 check_known(key, tuple(section.model_fields), f"key in {name}:")
@@ -94,7 +94,7 @@ class PairRequest:
 
     def pair_config(self) -> PairConfig:
         """How pairs become batches."""
-        return make_section(PairConfig, self.section("data"), "data")
+        return make_section(PairConfig, self.section("pairs"), "pairs")
 
 
 def train_translation(request: PairRequest, reporter: Reporter, *, resume: bool = False) -> Session[TranslationTask]:
@@ -145,7 +145,7 @@ def make_task(request: PairRequest, run: Run, device: torch.device, dtype: torch
     training = make_section(TrainingConfig, {**training_defaults(model, steps), **chosen, "steps": steps}, "training")
     if "dropout" not in request.section("model"):
         model = model.replaced(dropout=dropout_for(epochs))
-    config = TranslationConfig(model=model, tokenizer=tokenizer_config, data=data_config, training=training)
+    config = TranslationConfig(model=model, tokenizer=tokenizer_config, pairs=data_config, training=training)
     check_disk_fits(weight_shapes(model), training, run.directory)
     store(data, vocabulary, run.tokens)
     about: dict[str, Any] = {"data": request.described, "size": request.size, "reasons": [reason]}
@@ -204,12 +204,12 @@ def describe(task: TranslationTask) -> list[str]:
         f"model       {task.about['size']}, {sum(weight.numel() for weight in task.model.parameters()):,} parameters: "
         f"{model.encoder.num_layers} + {model.num_layers} layers, {model.num_heads} heads, width {model.width}",
         f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} schedule, "
-        f"{task.config.data.batch_tokens:,} tokens per step, dropout {model.dropout.residual:g}, label smoothing "
+        f"{task.config.pairs.batch_tokens:,} tokens per step, dropout {model.dropout.residual:g}, label smoothing "
         f"{training.label_smoothing:g}",
     ]
     if task.left_out:
-        limit = task.config.data.longest
-        lines.append(f"left out    {task.left_out:,} pairs with more than {limit} tokens in a sentence (data.longest)")
+        limit = task.config.pairs.longest
+        lines.append(f"left out    {task.left_out:,} pairs with more than {limit} tokens in a sentence (pairs.longest)")
     return lines
 
 
@@ -254,7 +254,7 @@ def resume_session(request: PairRequest, reporter: Reporter) -> Session[Translat
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
     about = {key: record[key] for key in ("data", "size", "reasons")}
-    loader = make_loader(data, vocabulary, config.data, training.seed)
+    loader = make_loader(data, vocabulary, config.pairs, training.seed)
     if not list_checkpoints(run.checkpoints):
         run.forget_metrics_after(0)
         model = make_encoder_decoder(config.model, training.seed)

@@ -13,9 +13,8 @@ from torch import Tensor
 from foretell.config import make_section
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError
-from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, printable_name
-from foretell.finding import find_model
-from foretell.runs.checkpoint import Checkpoint, is_checkpoint
+from foretell.files import printable_name
+from foretell.finding import check_files, find_model
 from foretell.saved_model import (
     Part,
     PartSource,
@@ -145,10 +144,11 @@ def check_sizes(vocabulary: Vocabulary, config: EncoderDecoderConfig, directory:
             )
 
 
-def load_translator(argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto") -> Translator:
-    """Load a translation model for inference: a run, a saved model or one in Marian's layout (see `foretell.load`)."""
+def load_translator(
+    argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto", *, verify: bool | None = False
+) -> Translator:
+    """Load a translation model for inference, named as for `foretell.load`; verify: as there."""
     chosen = choose_device(device)
     directory = find_model(str(argument))
-    if is_checkpoint(directory):
-        Checkpoint(directory).verify(only=(WEIGHTS, CONFIG, TOKENIZER_FILE))
+    check_files(directory, in_full=verify)
     return load_saved(directory, chosen, choose_inference_dtype(dtype, chosen), name=printable_name(argument))
