@@ -44,6 +44,11 @@ def test_the_axis_of_a_short_training_ends_at_its_last_step():
     assert plot([[(step, 1 / step) for step in range(1, 6)]], "step").splitlines()[-1].split() == ["step", "1", "5"]
 
 
+@pytest.mark.parametrize("columns", [40, 60, 80, 200])
+def test_a_curve_fits_the_terminal(columns):
+    assert max(map(len, plot([line(3, 1)], "step", columns).splitlines())) == min(columns, LABEL + WIDTH)
+
+
 def test_every_column_between_two_points_is_filled():
     lines = plot([line(3, 1, count=2)], "step").splitlines()
     assert all(any(row[LABEL + column : LABEL + column + 1] == "●" for row in lines) for column in range(WIDTH))

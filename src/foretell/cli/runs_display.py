@@ -101,7 +101,7 @@ def show_comparison(runs: Sequence[Metrics], labels: Sequence[str], differences:
     """The curves in one plot, and below it the settings that differ."""
     console = results()
     key, axis = shared_metric(runs), shared_axis(runs)
-    drawn = plot([points_of(metrics, key, axis) for metrics in runs], axis)
+    drawn = plot([points_of(metrics, key, axis) for metrics in runs], axis, results().width)
     console.print()
     console.print(f"{METRICS[key]}, in nats per token" if drawn else "nothing was measured yet")
     for line in drawn.splitlines():

@@ -226,7 +226,7 @@ def finish(session: Session[TextTask]) -> None:
     console.print()
     points = points_of(run.metrics(), "loss", "step")
     if len(points) > 1:
-        console.print(plot([points], "step"))
+        console.print(plot([points], "step", console.width))
     best = run.best()
     loss = best.training()["validation_loss"]
     if loss is not None:

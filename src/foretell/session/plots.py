@@ -14,8 +14,9 @@ from foretell.files import printable_name
 from foretell.runs.run import CURVE, Run
 
 MARKS = "●○▲△■□◆◇"  # one per run, so that runs can be told apart without colours
-WIDTH, HEIGHT = 70, 14  # characters of the field for the curves
+WIDTH, HEIGHT = 70, 14  # characters of the field for the curves, in 80 columns
 LABEL = 8  # columns of the scale on its left
+FEWEST_COLUMNS = 16
 METRICS = {"validation_loss": "validation loss", "loss": "training loss"}
 
 Points = list[tuple[float, float]]
@@ -46,35 +47,36 @@ def points_of(metrics: Metrics, key: str, axis: str) -> Points:
     return [(x, y) for x, y in values if x is not None and y is not None and math.isfinite(y)]
 
 
-def plot(curves: Sequence[Points], axis: str) -> str:
-    """Curves, at most as many as there are marks, with their scale in 80 columns; empty without any point."""
+def plot(curves: Sequence[Points], axis: str, terminal_columns: int = LABEL + WIDTH) -> str:
+    """Curves, at most as many as there are marks, with their scale in 80 columns or less; empty without any point."""
     points = [point for curve in curves for point in curve]
     if not points:
         return ""
     left, right = min(x for x, _ in points), max(x for x, _ in points)
-    columns = [heights(curve, left, right) for curve in curves]
+    width = max(FEWEST_COLUMNS, min(WIDTH, terminal_columns - LABEL))
+    columns = [heights(curve, left, right, width) for curve in curves]
     known = [y for curve in columns for y in curve if y is not None]
     low, high = min(known), max(known)
-    field = [[" "] * WIDTH for _ in range(HEIGHT)]
-    for column in range(WIDTH):
+    field = [[" "] * width for _ in range(HEIGHT)]
+    for column in range(width):
         for row, marks in marks_by_row([curve[column] for curve in columns], low, high).items():
             field[row][column] = marks[column % len(marks)]  # curves that coincide take turns
     labels = {0: f"{high:.3f}", HEIGHT - 1: f"{low:.3f}"}
     lines = [f"{labels.get(row, ''):>{LABEL - 1}} {''.join(line)}".rstrip() for row, line in enumerate(field)]
     begin, end = f"{axis} {left:,.0f}", f"{right:,.0f}"
-    return "\n".join([*lines, " " * LABEL + begin + end.rjust(WIDTH - len(begin))])
+    return "\n".join([*lines, " " * LABEL + begin + end.rjust(width - len(begin))])
 
 
-def heights(curve: Points, left: float, right: float) -> list[float | None]:
+def heights(curve: Points, left: float, right: float, width: int = WIDTH) -> list[float | None]:
     """The curve's value in each column: the mean of its points there, or interpolated between its neighbours."""
     if not curve:
-        return [None] * WIDTH
+        return [None] * width
     span = (right - left) or 1.0
     by_column: dict[int, list[float]] = {}
     for x, y in curve:
-        by_column.setdefault(round((x - left) / span * (WIDTH - 1)), []).append(y)
+        by_column.setdefault(round((x - left) / span * (width - 1)), []).append(y)
     means = {column: sum(values) / len(values) for column, values in by_column.items()}
-    return [interpolate(means, column) for column in range(WIDTH)]
+    return [interpolate(means, column) for column in range(width)]
 
 
 def interpolate(means: dict[int, float], column: int) -> float | None:
