@@ -10,6 +10,7 @@ from torch import Tensor
 
 from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
 from foretell.inference.query import next_tokens, score
+from foretell.insight.explain.explanation import explain
 from foretell.language_model import LanguageModel
 from foretell.model import logits as logits_module
 from foretell.model.init import make_decoder
@@ -29,6 +30,9 @@ def model() -> LanguageModel:
 QUESTIONS = {
     "score": lambda model: score(model, TEXT),
     "next": lambda model: next_tokens(model, TEXT, 3, list(range(40))),
+    "explain": lambda model: explain(model, TEXT).losses,
+    "probability": lambda model: explain(model, TEXT, "probabilities[20,5]").recomputed,
+    "loss": lambda model: explain(model, TEXT, "loss[20]").recomputed,
     "choice": lambda model: score_rows(model, [ContinuationRow(list(range(1, 30)), 2)]),
 }
 
@@ -42,7 +46,7 @@ def test_chunks_of_positions_give_the_same_numbers(model, ask, monkeypatch) -> N
     limit = rows * model.config.vocab_size
     monkeypatch.setattr(logits_module.logit_chunks, "__defaults__", (limit,))
     chunked = ask(model)
-    assert max(shape[-2] for shape in shapes) <= rows
+    assert max(shape[-2] if len(shape) > 1 else 1 for shape in shapes) <= rows
     assert numbers(whole)
     assert repr_rounded(chunked) == repr_rounded(whole)
 
@@ -53,7 +57,7 @@ def repr_rounded(answer: object) -> list[str]:
 
 
 def numbers(answer: object) -> list[float]:
-    if isinstance(answer, list):
+    if isinstance(answer, list | tuple):
         return [number for item in answer for number in numbers(item)]
     if isinstance(answer, int | float):
         return [float(answer)]

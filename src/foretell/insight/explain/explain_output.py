@@ -3,33 +3,25 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.explain.recording import IMPLIED, Array, Recording, TracedScalar
+from foretell.insight.explain.recording import IMPLIED, Array, Recording, TracedScalar, to_array
 from foretell.insight.explain.steps import Equation, Listing, Step, Working, numeral
-from foretell.model.logits import LOGITS_AT_ONCE
 from foretell.typesetting.expression import Call, Fraction, Symbol, row, script
 
 
-def probabilities(recording: Recording) -> Tensor:
-    """Token probabilities (T, V) in float64, as `foretell next` computes them, over the tokenizer's tokens only."""
-    return recording.model.log_probabilities(recording.stored("head").cpu()).exp()
+def implied_shape(recording: Recording, name: str) -> tuple[int, ...]:
+    """The shape of the token probabilities (T, V), over the tokenizer's tokens only, or of the losses (T,)."""
+    return (len(recording.ids), recording.vocabulary)[: 2 if name == "probabilities" else 1]
 
 
-def losses(recording: Recording) -> Tensor:
-    """The negative log-probability of the next token at each position, (T,); NaN at the last."""
-    logits, targets = recording.stored("head").cpu()[:-1], torch.tensor(recording.ids[1:], dtype=torch.long)
-    count = max(1, LOGITS_AT_ONCE // logits.shape[-1])  # positions whose log-probabilities are held at a time
-    following = [
-        recording.model.log_probabilities(part).gather(1, ids[:, None])[:, 0]
-        for part, ids in zip(logits.split(count), targets.split(count), strict=True)
-    ]
-    return torch.cat([-torch.cat(following), torch.tensor([torch.nan], dtype=torch.float64)])
-
-
-STORED = {"probabilities": probabilities, "loss": losses}
+def implied_number(recording: Recording, name: str, index: tuple[int, ...]) -> float:
+    """A token probability, or the negative log-probability of the next token, as next and score compute it."""
+    position, *rest = index
+    logprobs = recording.model.log_probabilities(recording.logits(position))  # (V,)
+    if name == "probabilities":
+        return float(logprobs[rest[0]].exp())
+    return -float(logprobs[recording.ids[position + 1]])
 
 
 def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
@@ -40,7 +32,7 @@ def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
             f"the head has a logit for id {token}, but the tokenizer has only {recording.vocabulary} tokens; "
             "such an id is never sampled and has no probability"
         )
-    logits = recording.array("head")[position, : recording.vocabulary]
+    logits = to_array(recording.logits(position))[: recording.vocabulary]
     exponentials = np.exp(logits - logits.max())
     value = float(exponentials[token] / exponentials.sum())
     formula = Fraction(script("exp", str(token)), row(script("Σ", "v"), script("exp", "v")))
@@ -72,7 +64,7 @@ def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
     position = scalar.index[0]
     target = recording.ids[position + 1]
     probability = explain_probability(recording, TracedScalar(IMPLIED["probabilities"], (position, target)))
-    logits = recording.array("head")[position, : recording.vocabulary]
+    logits = to_array(recording.logits(position))[: recording.vocabulary]
     shifted = logits - logits.max()
     value = float(np.log(np.exp(shifted).sum()) - shifted[target])
     equation = row(Symbol("loss"), "=", "-", Call("log", numeral(probability.value)), "=", numeral(value))

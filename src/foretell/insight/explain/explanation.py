@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
-from foretell.insight.explain.explain_output import STORED, check_loss_position
+from foretell.insight.explain.explain_output import check_loss_position, implied_number, implied_shape
 from foretell.insight.explain.explainers import check_explained, explain_scalar, operands_of
 from foretell.insight.explain.recording import IMPLIED, Recording, TracedScalar, address_of, meanings, record
 from foretell.insight.explain.steps import Step, plain
@@ -110,7 +109,7 @@ def explain_value(model: LanguageModel, text: str, address: str) -> Explanation:
     structure = model_structure(model.decoder)
     wanted = find(parse_address(address), structure)
     if wanted.name in IMPLIED:
-        return explain_at(record(model, text, "head"), wanted)
+        return explain_at(record(model, text, []), wanted)
     check_explained(model.decoder, structure, wanted.name)
     return explain_at(record(model, text, list(operands_of(structure, wanted.name))), wanted)
 
@@ -127,21 +126,23 @@ def find(address: Address, structure: Structure) -> Address:
 
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
     """The explanation of one number of a recorded pass."""
-    stored = stored_value(recording, wanted.name)
+    is_implied = wanted.name in IMPLIED
+    shape = implied_shape(recording, wanted.name) if is_implied else recording.stored(wanted.name).shape
     dimensions = recording.dimensions(wanted.name)
-    index = resolve_index(with_token_ids(recording.model, wanted, dimensions), dimensions, stored.shape)
+    index = resolve_index(with_token_ids(recording.model, wanted, dimensions), dimensions, shape)
     if wanted.name == "loss":
         check_loss_position(index[0], len(recording.ids))
+    stored, dtype = stored_number(recording, wanted.name, index)
     value = recording.value(wanted.name)
     working = explain_scalar(recording, TracedScalar(value, index))
-    limits = torch.finfo(stored.dtype)
+    limits = torch.finfo(dtype)
     return Explanation(
         name=wanted.name,
         index=index,
         meaning=tuple(meanings(recording, wanted.name, index)),
         steps=tuple(working.steps),
-        stored=float(stored[index]),
-        dtype=str(stored.dtype).removeprefix("torch."),
+        stored=stored,
+        dtype=str(dtype).removeprefix("torch."),
         derived=value.is_derived,
         recomputed=working.value,
         # subnormal numbers have fewer digits, and many processors flush them to zero
@@ -149,9 +150,12 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
     )
 
 
-def stored_value(recording: Recording, name: str) -> Tensor:
-    """The stored value of a name, without the batch row."""
-    return STORED[name](recording) if name in STORED else recording.stored(name)
+def stored_number(recording: Recording, name: str, index: tuple[int, ...]) -> tuple[float, torch.dtype]:
+    """The stored number at an index, without the batch row, and its type."""
+    if name in IMPLIED:
+        return implied_number(recording, name, index), torch.float64
+    stored = recording.stored(name)
+    return float(stored[index]), stored.dtype
 
 
 def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimensions) -> Address:

@@ -41,6 +41,7 @@ class Recording:
     text: str
     ids: list[int]
     trace: Trace
+    hidden: Tensor  # (T, D), after the last norm
     _arrays: dict[str, Array] = field(default_factory=dict)
 
     @property
@@ -77,6 +78,13 @@ class Recording:
         if name not in self._arrays:
             self._arrays[name] = to_array(self.stored(name))
         return self._arrays[name]
+
+    def logits(self, position: int) -> Tensor:
+        """The logits (V,) after a position: recorded ones, or the head applied to its hidden state."""
+        if "head" in self.trace.selected:
+            return self.stored("head")[position].cpu()
+        with torch.no_grad():
+            return self.model.decoder.head(self.hidden[position]).cpu()
 
     def parameter(self, path: str) -> Tensor | None:
         """The current weight at a path, or None."""
@@ -126,8 +134,15 @@ def record(model: LanguageModel, text: str, select: str | list[str]) -> Recordin
     ids = model.encode_fitting(text)
     check_steady(model)
     with torch.no_grad(), Trace(model, select) as trace:
-        model.decoder(torch.tensor([ids], device=model.device))
-    return Recording(model, text, ids, trace)
+        hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))  # (1, T, D)
+        if reads_head(trace):  # else the logits of all positions are not needed at once
+            model.decoder.head(hidden)
+    return Recording(model, text, ids, trace, hidden[0])
+
+
+def reads_head(trace: Trace) -> bool:
+    """True if a selected value is computed by the head."""
+    return any(name == "head" or name.startswith("head.") for name in trace.selected)
 
 
 def check_steady(model: LanguageModel) -> None:

@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from foretell.insight.attribution.logit_lens import lens_logits
-from foretell.insight.explain.explain_output import losses
 from foretell.insight.explain.recording import Recording, record
 from foretell.insight.explain.steps import plain
 from foretell.insight.explain.walk_matrices import last_matrices, layer_matrices
 from foretell.insight.layers import updates_of, weights_of
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel, TokenProbability
+from foretell.model.logits import logit_chunks
 from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
@@ -90,10 +90,20 @@ def walk(model: LanguageModel, text: str) -> Walk:
     """Walk through the pass over a text. Raises the errors of `record`."""
     recording = record(model, text, selection(model))
     layers = tuple(walk_layer(recording, layer) for layer in range(model.decoder.config.num_layers))
-    last = recording.stored("head")[-1]
-    token_losses = losses(recording)[:-1].tolist()
-    answers = answers_of(recording, last, ANSWERS)
-    return Walk(recording, layers, size_of(recording, recording.structure.stream[-1]), answers, tuple(token_losses))
+    answers = answers_of(recording, recording.logits(-1), ANSWERS)
+    stream = size_of(recording, recording.structure.stream[-1])
+    return Walk(recording, layers, stream, answers, tuple(token_losses(recording)))
+
+
+@torch.no_grad()
+def token_losses(recording: Recording) -> list[float]:
+    """The negative log-probability of each token but the first, given those before it."""
+    targets = torch.tensor(recording.ids[1:], dtype=torch.long)
+    losses: list[float] = []
+    for logits in logit_chunks(recording.model.decoder, recording.hidden[:-1]):
+        following = targets[len(losses) : len(losses) + len(logits), None]
+        losses += (-recording.model.log_probabilities(logits.cpu()).gather(1, following)[:, 0]).tolist()
+    return losses
 
 
 def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
@@ -107,7 +117,7 @@ def selection(model: LanguageModel) -> list[str]:
     layers = range(decoder.config.num_layers)
     weights = [weights_of(decoder, structure, layer).name for layer in layers]
     updates = [update.reads[1] for layer in layers for update in updates_of(decoder, structure, layer)]
-    return ["**"] if decoder.config.width <= SMALL_WIDTH else ["head", *structure.stream, *weights, *updates]
+    return ["**"] if decoder.config.width <= SMALL_WIDTH else [*structure.stream, *weights, *updates]
 
 
 def walk_layer(recording: Recording, layer: int) -> LayerWalk:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from foretell.insight.explain.explain_output import probabilities
 from foretell.insight.explain.recording import Array, Recording, to_array
 from foretell.insight.layers import UPDATES, stream_path
 from foretell.model.structure import Value
@@ -58,7 +57,7 @@ def last_matrices(recording: Recording) -> DocumentSection:
             "=",
             Call("softmax", Symbol("logits")),
             "=",
-            labelled(recording, to_array(probabilities(recording))),
+            labelled(recording, to_array(recording.model.log_probabilities(recording.stored("head").cpu()).exp())),
         ),
         "probabilities: row t is the distribution of the token after position t",
     )
