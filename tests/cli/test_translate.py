@@ -7,6 +7,7 @@ import json
 import pytest
 
 from foretell.cli.main import run
+from foretell.cli.translate import translate_step_by_step
 
 PAIRS = [
     f"the {what} {number}\tle {name} {number}"
@@ -66,6 +67,18 @@ def test_every_line_has_its_translation(here, capfd, monkeypatch):
 def test_the_ways_of_decoding(here, capfd, options):
     assert run(["translate", "pairs", "the cat 1", "--json", *options]) == 0
     assert json.loads(capfd.readouterr().out)["score"] < 0
+
+
+def test_the_lesson_shows_a_models_greedy_steps_from_the_start_token_on(here, capfd):
+    assert run(["translate", "pairs", "the cat 1", "--beam", "1"]) == 0
+    translation = capfd.readouterr().out.rstrip("\n")
+    steps, shown = translate_step_by_step("pairs", "the cat 1")
+    assert (steps[0][0], shown) == ("<sos>", translation)
+    assert [so_far.split()[1:] for so_far, _ in steps] == sorted((so_far.split()[1:] for so_far, _ in steps), key=len)
+    added = "".join(token for _, token in steps).removesuffix("<eos>")
+    assert added.replace(" ", "") == translation.replace(" ", "")
+    assert run(["lesson", "translation", "--model", "pairs", "--ask", "the cat 1"]) == 0
+    assert "pairs reads 'the cat 1' and writes one token at a time:" in capfd.readouterr().out
 
 
 def test_an_evaluation_has_bleu_and_chrf(here, capfd):

@@ -18,7 +18,7 @@ from foretell.cli.main import VERBS, make_app
 
 OPTIONS = {
     "demo": {"--minutes", "--out"},
-    "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--ask", "--break", "--json"},
+    "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--model", "--ask", "--break", "--json"},
     "train": {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         "--from",

@@ -16,8 +16,9 @@ from foretell.lessons.catalog import ENTRIES, LessonEntry, find_lesson
 if TYPE_CHECKING:
     from foretell.lessons.lesson import Lesson, LessonReport
     from foretell.lessons.registry import LessonOptions
+    from foretell.lessons.translation_values import LiveTranslation
 
-SHOWN_ONLY = ("at", "ask", "break")  # options that add to what is shown and change no check
+SHOWN_ONLY = ("at", "model", "ask", "break")  # options that add to what is shown and change no check
 
 
 def lesson(
@@ -29,7 +30,12 @@ def lesson(
     weights: Annotated[str | None, Parameter(help="gpt2: a directory with GPT-2.", show_default=False)] = None,
     at: Annotated[int | None, Whole, Parameter(help="gpt2: one more position to show.", show_default=False)] = None,
     seed: Annotated[int | None, Whole, Parameter(help="toy: the seed of its weights.", show_default=False)] = None,
-    ask: Annotated[str | None, Parameter(help="toy: a prompt for the trained model.", show_default=False)] = None,
+    model: Annotated[
+        str | None, Parameter(help="translation: a MODEL that translates a sentence live.", show_default=False)
+    ] = None,
+    ask: Annotated[
+        str | None, Parameter(help="toy, translation: what the trained model is asked.", show_default=False)
+    ] = None,
     break_: Annotated[bool, Flag, Parameter(name="--break", help="mask: show a model that is refused.")] = False,
     json: Json = False,
 ) -> None:
@@ -37,14 +43,15 @@ def lesson(
 
     --check compares the computed figures with those that the sources print; exit code 1 if one differs.
     """
-    given = {
-        option: value is not None for option, value in (("weights", weights), ("at", at), ("seed", seed), ("ask", ask))
-    }
+    values = {"weights": weights, "at": at, "seed": seed, "model": model, "ask": ask}
+    given = {option: value is not None for option, value in values.items()}
     given["break"] = break_
     entries = [find_lesson(name)] if name is not None else list(ENTRIES)
     refuse_other_lessons_options(name, entries, [option for option, is_given in given.items() if is_given], check)
     refuse_contradictions(name, check, html, json, [option for option in SHOWN_ONLY if given[option]])
     refuse_seed(seed)
+    if ask is not None and model is None and name is not None and entries[0].name == "translation":
+        raise UsageError("--ask needs a model that translates: foretell lesson translation --model MODEL --ask TEXT")
     if name is None and not check:
         list_lessons(json)
         return
@@ -53,7 +60,8 @@ def lesson(
     note("computing ...")
     from foretell.lessons.registry import LessonOptions, make_lesson
 
-    options = LessonOptions(weights, at, seed, ask, break_)
+    live = live_translation(model, ask) if model is not None else None
+    options = LessonOptions(weights, at, seed, ask, live, break_)
     if check:
         check_lessons(entries, options, json)
     else:
@@ -80,6 +88,16 @@ def refuse_seed(seed: int | None) -> None:
     """Raise a `UsageError` for a seed that torch does not accept."""
     if seed is not None and not 0 <= seed < 2**63:
         raise UsageError(f"--seed {seed}: give 0 or more, and less than 2**63")
+
+
+def live_translation(model: str, sentence: str | None) -> LiveTranslation:
+    """What a model of `train --task translate` makes of a sentence, by default the lesson's own."""
+    from foretell.cli.translate import translate_step_by_step
+    from foretell.lessons.translation_values import SENTENCE, LiveTranslation
+
+    sentence = SENTENCE if sentence is None else sentence
+    steps, translation = translate_step_by_step(model, sentence)
+    return LiveTranslation(model, sentence, steps, translation)
 
 
 def list_lessons(json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -141,3 +141,18 @@ def open_translator(argument: str, device: DeviceName, dtype: DtypeName, verify:
     precision = str(translator.dtype).removeprefix("torch.")
     console.print(f"{argument}: {parameters:,} parameters on {translator.device.type} in {precision}", style="dim")
     return translator
+
+
+def translate_step_by_step(argument: str, sentence: str) -> tuple[list[tuple[str, str]], str]:
+    """For the lesson: the words so far and the token that the model adds to them, greedily, and the translation."""
+    if not sentence.strip():
+        raise UsageError("the text is empty; give at least one sentence")
+    translator = open_translator(argument, "auto", "auto", verify=None)
+    from foretell.translation.translate import Decoding
+    from foretell.translation.translate import translate as translate_all
+
+    result = translate_all(translator, [sentence], Decoding(beam_size=1))[0]
+    texts = [translator.vocabulary.decode(result.ids[:count]) for count in range(len(result.ids) + 1)]
+    added = [after[len(before) :] for before, after in pairwise(texts)]
+    steps = zip(texts, [*added, "<eos>"] if result.finish_reason == "end" else added, strict=False)
+    return [(" ".join(["<sos>", *text.split()]), token.strip()) for text, token in steps], result.translation

@@ -58,6 +58,7 @@ ENTRIES = (
         "E6",
         "The decoder of an encoder-decoder, translating",
         '"Decoder-based models", notes with figures 1.42 to 1.54',
+        options=("model", "ask"),
     ),
     LessonEntry(
         "mask",

@@ -13,6 +13,7 @@ from foretell.lessons.mask_lesson import MaskLesson
 from foretell.lessons.smallest_lesson import SmallestLesson
 from foretell.lessons.toy_lesson import ToyLesson
 from foretell.lessons.translation_lesson import TranslationLesson
+from foretell.lessons.translation_values import LiveTranslation
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class LessonOptions:
     at: int | None = None  # gpt2: one more position whose distribution is shown
     seed: int | None = None  # toy: the seed of its weights
     question: str | None = None  # toy: a prompt for the trained model
+    live: LiveTranslation | None = None  # translation: what a trained model made of a sentence
     broken: bool = False  # mask: show the model whose mask is missing
 
 
@@ -32,7 +34,7 @@ LESSONS: dict[str, Callable[[LessonOptions], Lesson]] = {
     "algorithms": lambda options: AlgorithmsLesson(),
     "toy": lambda options: ToyLesson(options.seed, options.question),
     "aggregation": lambda options: AggregationLesson(),
-    "translation": lambda options: TranslationLesson(),
+    "translation": lambda options: TranslationLesson(live=options.live),
     "mask": lambda options: MaskLesson(options.broken),
 }
 

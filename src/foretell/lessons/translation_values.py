@@ -24,6 +24,7 @@ from foretell.textbook.parameters import AttentionParameters, CrossLayerParamete
 from foretell.textbook.vectors import EPSILON, Matrix, masked_softmax, softmax_per_column
 
 # Printed in the source. Most of its tables have dots instead of numbers; these are the complete ones
+SENTENCE = "I am good"
 SOURCE_WORDS = ("I", "am", "good")
 TARGET_WORDS = ("<sos>", "Je", "vais", "bien")
 SCALED_SCORES = [  # Q Kᵀ / √d of the target's words; 12.37, 10.37, 1.37, 1.87 and 3.12 are truncated after two digits
