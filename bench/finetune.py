@@ -1,0 +1,322 @@
+"""Fine-tuning against TF-IDF with logistic regression, on three small data sets, without downloaded weights.
+
+    python bench/finetune.py --data FOLDER --results finetune.json          what is missing of 3 sets, 3 seeds
+    python bench/finetune.py --data FOLDER --results finetune.json --sets trec --seeds 1
+    python bench/finetune.py --data FOLDER --quick                          a few steps of one cell, to see that it runs
+
+FOLDER holds classification/ (Twitter financial news, SST-2, TREC) and lm_corpora/. A cell is a data set and a seed: a
+small model is pre-trained on the task's own training texts and on wikitext2_valid.txt, then tuned three times: with
+the recipe (lambda 0.5), with lambda 0, and with the recipe from random weights of the same shape. The best checkpoint
+is chosen on a tenth of the training file; the test file is read once per model. Results are added to --results cell by
+cell, so that a stopped benchmark goes on where it was.
+
+Texts are in lower case for all, as TfidfVectorizer makes them. Both baselines are scikit-learn's: its defaults, and
+1-2-grams with C and sublinear counts chosen by cross-validation on the training file. The standard error is that of an
+accuracy on the test file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import math
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import foretell  # isort: skip - before torch, so that OpenMP's threads sleep while they wait
+from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
+from measure import note
+from rich.console import Console
+
+from foretell.data.rows import RowFile
+from foretell.finetuning.evaluate import evaluate_file
+from foretell.finetuning.settings import Columns
+
+Labelled = list[tuple[str, str]]
+
+CORPUS = "wikitext2_valid.txt"
+REPEATS = 6  # of a task's texts in the text of pre-training
+SHAPE: dict[str, Any] = {
+    "num_layers": 3,
+    "num_heads": 2,
+    "width": 128,
+    "context_length": 128,
+    "position": "rotary",
+    "norm": "rmsnorm",
+    "norm_epsilon": 1e-6,
+    "feedforward": "gated",
+    "activation": "silu",
+    "bias": False,
+    "dropout": 0.1,
+}
+VOCABULARY = {"kind": "bpe", "vocab_size": 4096}
+PRETRAINING: dict[str, Any] = {
+    "steps": 1500,
+    "batch_size": 16,
+    "optimizer": "muon",
+    "learning_rate": 4e-3,
+    "final_learning_rate_share": 0.0,
+    "schedule": "linear",
+    "evaluate_every": 500,
+    "checkpoint_every": 1500,
+    "sample_every": 1500,
+}
+RECIPE: dict[str, Any] = {
+    "epochs": 6,
+    "pool": "extract",
+    "dropout": 0.3,
+    "head_dropout": 0.3,
+    "truncate": "tail",
+    "best_by": "accuracy",
+}
+TUNING: dict[str, Any] = {"batch_size": 32, "learning_rate": 1e-3, "weight_decay": 0.1, "patience": None}
+VARIANTS: dict[str, dict[str, Any]] = {
+    "tuned": {},
+    "lambda 0": {"lm_weight": 0.0},
+    "random weights": {},  # of the same shape, not pre-trained
+}
+QUICK = {"steps": 3, "batch_size": 4}
+
+
+def main() -> None:
+    """Fill in the missing cells, then print a table or one JSON object."""
+    parser = make_parser(
+        "Accuracy of small fine-tuned models next to TF-IDF.", "a few steps of one cell", with_threads=True
+    )
+    parser.add_argument("--data", type=Path, required=True, help="the folder with classification/ and lm_corpora/")
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--results", type=Path, help="a JSON file: cells in it are kept, new ones are added")
+    parser.add_argument("--work", type=Path, help="keep models and runs in this folder")
+    arguments = parser.parse_args()
+    use_threads(arguments.threads)
+    cells = read_cells(arguments.results)
+    if arguments.quick:
+        arguments.sets, arguments.seeds = arguments.sets[:1], arguments.seeds[:1]
+    with tempfile.TemporaryDirectory() as temporary:
+        work = arguments.work or Path(temporary)
+        for name in arguments.sets:
+            fill(cells, name, arguments, work)
+    report = {**start_report("finetune", "scikit-learn"), "recipe": {**RECIPE, **TUNING}, "cells": cells}
+    print_report(report, print_tables, as_json=arguments.json)
+
+
+def fill(cells: dict[str, Any], name: str, arguments: argparse.Namespace, work: Path) -> None:
+    """The baselines and the cells of a data set that are missing."""
+    data = prepare(name, arguments.data, work / name)
+    missing: dict[str, Callable[[], Any]] = {
+        f"{name} baselines": partial(baselines, data, quick=arguments.quick),
+        **{f"{name} {seed}": partial(run_cell, data, seed, quick=arguments.quick) for seed in arguments.seeds},
+    }
+    for key, make in missing.items():
+        if key not in cells:
+            cells[key] = make()
+            note(f"{key}: {json.dumps(cells[key])}")
+            if arguments.results:
+                arguments.results.write_text(json.dumps(cells, indent=1), encoding="utf-8")
+
+
+def read_cells(path: Path | None) -> dict[str, Any]:
+    """The results of earlier calls."""
+    return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.exists() else {}
+
+
+# --- data ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Files of labelled rows, the text of pre-training, and where models go."""
+
+    train: Labelled
+    test: Labelled
+    folder: Path
+
+    def file(self, part: str) -> Path:
+        return self.folder / f"{part}.csv"
+
+
+def read_twitter(folder: Path) -> tuple[Labelled, Labelled]:
+    """Twitter financial news: its valid file is the test."""
+    return read_csv(folder / "twitter_financial_news_train.csv"), read_csv(folder / "twitter_financial_news_valid.csv")
+
+
+def read_csv(path: Path) -> Labelled:
+    with path.open(encoding="utf-8", newline="") as file:
+        return [(row["text"], row["label"]) for row in csv.DictReader(file)]
+
+
+def read_sst2(folder: Path) -> tuple[Labelled, Labelled]:
+    """SST-2: sentences with 0 or 1; its dev file is not used."""
+    return read_tabs(folder / "sst2_train.tsv"), read_tabs(folder / "sst2_test.tsv")
+
+
+def read_tabs(path: Path) -> Labelled:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [(text, label) for text, _, label in (line.rpartition("\t") for line in lines if line.strip())]
+
+
+def read_trec(folder: Path) -> tuple[Labelled, Labelled]:
+    """TREC: questions with one of six coarse labels."""
+    return read_questions(folder / "trec_train.txt"), read_questions(folder / "trec_test.txt")
+
+
+def read_questions(path: Path) -> Labelled:
+    lines = path.read_text(encoding="latin-1").splitlines()
+    return [(text, label.partition(":")[0]) for label, _, text in (line.partition(" ") for line in lines if line)]
+
+
+SETS = {"twitter": read_twitter, "sst2": read_sst2, "trec": read_trec}
+
+
+def prepare(name: str, source: Path, folder: Path) -> DataSet:
+    """Write the files of a data set in lower case, and the text of pre-training."""
+    folder.mkdir(parents=True, exist_ok=True)
+    train, test = ([(text.lower(), label) for text, label in part] for part in SETS[name](source / "classification"))
+    data = DataSet(train, test, folder)
+    for part, rows in (("train", train), ("test", test)):
+        with data.file(part).open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([("text", "label"), *rows])
+    own = "".join(" ".join(text.split()) + "\n" for text, _ in train)
+    corpus = (source / "lm_corpora" / CORPUS).read_text(encoding="utf-8").lower()
+    (folder / "pretraining.txt").write_text(corpus + own * REPEATS, encoding="utf-8")
+    return data
+
+
+# --- models ----------------------------------------------------------------------------------------------------------
+
+
+def run_cell(data: DataSet, seed: int, *, quick: bool) -> dict[str, Any]:
+    """Pre-train once and tune every variant; accuracies on the test file, and minutes."""
+    started = time.perf_counter()
+    pretrained = pretrain(data, seed, quick=quick)
+    result: dict[str, Any] = {"pretraining minutes": minutes_since(started)}
+    for variant, changes in VARIANTS.items():
+        started = time.perf_counter()
+        start = untrained(pretrained, seed) if variant == "random weights" else pretrained
+        result[variant] = {**tune(data, start, seed, variant, changes, quick=quick), "minutes": minutes_since(started)}
+    return result
+
+
+def pretrain(data: DataSet, seed: int, *, quick: bool) -> Path:
+    """The run of a language model on the task's own texts and the corpus; kept if it is there."""
+    out = data.folder / f"pretrained-{seed}"
+    if not (out / "finished").exists():
+        foretell.train(
+            data.folder / "pretraining.txt",
+            out,
+            size="tiny",
+            resume=True,
+            model=SHAPE,
+            tokenizer=VOCABULARY,
+            data={"validation_fraction": 0.01},
+            training={**PRETRAINING, "seed": seed, **(QUICK if quick else {})},
+            progress=False,
+        )
+        (out / "finished").touch()
+    return out
+
+
+def untrained(pretrained: Path, seed: int) -> Path:
+    """A model of the same shape and tokenizer with initial weights."""
+    out = pretrained.with_name(f"untrained-{seed}")
+    model = foretell.load(pretrained, "cpu", "float32")
+    decoder = foretell.make_decoder(model.config, seed).eval()
+    foretell.LanguageModel(decoder, model.tokenizer, out.name).save(out)
+    return out
+
+
+def tune(
+    data: DataSet, start: Path, seed: int, variant: str, changes: dict[str, Any], *, quick: bool
+) -> dict[str, Any]:
+    """Tune a model; its accuracy on the held-out examples and on the test file."""
+    out = data.folder / f"{variant.replace(' ', '-')}-{seed}"
+    training = {**TUNING, "seed": seed, **(QUICK if quick else {})}
+    model = foretell.finetune(
+        start, data.file("train"), out, resume=True, progress=False, training=training, **{**RECIPE, **changes}
+    )
+    report = json.loads((out / "report.json").read_text(encoding="utf-8"))
+    test = evaluate_file(model, RowFile(data.file("test")), Columns(texts=()))
+    return {"test": test["figures"]["accuracy"], "dev": report["dev"]["accuracy"], "step": report["best_step"]}
+
+
+def minutes_since(started: float) -> float:
+    return round((time.perf_counter() - started) / 60, 2)
+
+
+def baselines(data: DataSet, *, quick: bool) -> dict[str, Any]:
+    """Accuracy of the most frequent label, of TF-IDF with logistic regression as it comes, and tuned."""
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV
+    from sklearn.pipeline import make_pipeline
+
+    texts, labels = zip(*data.train, strict=True)
+    test_texts, test_labels = zip(*data.test, strict=True)
+    plain = make_pipeline(TfidfVectorizer(), LogisticRegression()).fit(texts, labels)
+    wide = make_pipeline(TfidfVectorizer(ngram_range=(1, 2), token_pattern=WORD), LogisticRegression(max_iter=1000))
+    grid = {
+        "logisticregression__C": [10.0] if quick else [1.0, 3.0, 10.0, 30.0, 100.0],
+        "tfidfvectorizer__sublinear_tf": [False] if quick else [False, True],
+    }
+    search = GridSearchCV(wide, grid, cv=2 if quick else 5).fit(texts, labels)
+    majority = max(set(labels), key=labels.count)
+    return {
+        "test examples": len(test_labels),
+        "majority": share([label == majority for label in test_labels]),
+        "default": float(plain.score(test_texts, test_labels)),
+        "grid": float(search.score(test_texts, test_labels)),
+        "chosen": {key.rpartition("__")[2]: value for key, value in search.best_params_.items()},
+    }
+
+
+WORD = r"(?u)\b\w+\b"  # words of one letter too
+
+
+def share(hits: Sequence[bool]) -> float:
+    return sum(hits) / len(hits)
+
+
+# --- the table -------------------------------------------------------------------------------------------------------
+
+
+def print_tables(console: Console, report: BenchmarkReport) -> None:
+    """Accuracies on the test files: baselines, then the mean of the seeds with the smallest and the largest."""
+    cells = report["cells"]
+    table = make_table(
+        ["data", "majority", "TF-IDF", "tuned TF-IDF", "model", "2 SE", *list(VARIANTS)[1:]], words={"data"}
+    )
+    for name in SETS:
+        base = cells.get(f"{name} baselines")
+        runs = [cell for key, cell in cells.items() if key.startswith(f"{name} ") and key[len(name) + 1 :].isdigit()]
+        if base and runs:
+            own = [run["tuned"]["test"] for run in runs]
+            mean = statistics.fmean(own)
+            error = 2 * math.sqrt(mean * (1 - mean) / base["test examples"])
+            baseline = [f"{base[key]:.3f}" for key in ("majority", "default", "grid")]
+            others = [spread([run[variant]["test"] for run in runs]) for variant in list(VARIANTS)[1:]]
+            table.add_row(name, *baseline, spread(own), f"{error:.3f}", *others)
+    console.print(table)
+    runs = [cell for key, cell in cells.items() if key.rpartition(" ")[2].isdigit()]
+    if runs:
+        minutes = [run["pretraining minutes"] + run["tuned"]["minutes"] for run in runs]
+        console.print(
+            f"{len(runs)} cells, {min(minutes):.1f} to {max(minutes):.1f} minutes for pre-training and tuning"
+        )
+
+
+def spread(values: Sequence[float]) -> str:
+    """The mean, and the smallest and largest of several."""
+    mean = f"{statistics.fmean(values):.3f}"
+    return mean if len(values) == 1 else f"{mean} ({min(values):.3f}-{max(values):.3f})"
+
+
+if __name__ == "__main__":
+    main()
