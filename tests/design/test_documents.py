@@ -17,9 +17,11 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Trainings in the documents are shortened here; the test is that the command is correct
 SHORT = ["--steps", "2", "--training.batch-size", "2"]
+SHORT_TUNING = ["--training.steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
 INSIGHT_PAGES = ("insight", "explain", "attribution", "receipts", "page")
 ROWS = ROOT / "docs" / "rows.md"
+TUNING = ROOT / "docs" / "finetuning.md"
 ROWS_FILES = {"toy.txt": "text", "toy.toml": "toml", "questions.csv": "csv"}  # shown on that page, in these languages
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
 
@@ -38,6 +40,8 @@ def commands(document: Path) -> list[list[str]]:
 def shortened(command: list[str]) -> list[str]:
     """A training command with few steps and a small model; other commands unchanged."""
     goes_on = command[1] == "finetune" and ("chat" in command or "text" in command)
+    if command[1] == "finetune" and not goes_on and "auto" not in command:
+        return command + SHORT_TUNING
     if not (goes_on or (command[1] == "train" and "--show-batch" not in command)) or "auto" in command:
         return command
     kept = list(command)
@@ -61,6 +65,7 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     (tmp_path / "instruction-data.json").write_text(json.dumps(rows), encoding="utf-8")
     pairs = [f"the cat {number}\tle chat {number}" for number in range(60)]
     (tmp_path / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
+    exec(compile(blocks(TUNING, "python")[0], str(TUNING), "exec"), {})  # writes tables of labelled rows
     for name, language in ROWS_FILES.items():
         (tmp_path / name).write_text(blocks(ROWS, language)[0], encoding="utf-8")
     return tmp_path
