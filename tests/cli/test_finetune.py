@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
@@ -79,7 +80,7 @@ def test_a_run_goes_on_where_it_was_stopped(foretell, trained, files) -> None:
     assert "after step 3 of 3" in outcome.err
 
 
-def test_a_tuned_model_can_be_looked_into(foretell, trained, files) -> None:
+def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch) -> None:
     assert foretell("finetune", trained, "reviews.csv", *SHORT, "--out", "run").code == 0
     shown = foretell("explain", "run", "the cat was good", "--prediction", "--html", "page.html")
     assert "by token" in shown.out
@@ -92,4 +93,6 @@ def test_a_tuned_model_can_be_looked_into(foretell, trained, files) -> None:
     assert foretell("evaluate", "run", "reviews.csv", "--task", "text").code == 0
     assert foretell("generate", "run", "the cat", "--max-tokens", "3").code == 0
     assert foretell("predict", "run", "reviews.csv", "--out", "out.csv").code == 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat\n\nthe dog\n")))
+    assert len(foretell("predict", "run", "-", "--json").out.splitlines()) == 2
     assert (files / "out.csv").read_text(encoding="utf-8").startswith("text,label,predicted_label,probability_no,")

@@ -29,7 +29,18 @@ OPTIONS = {
     "finetune": {
         *("--task", "--out", "--resume", "--dev", "--dev-fraction", "--text-column", "--label-column"),
         *("--choice-column", "--columns", "--encoding", "--truncate", "--pool", "--lm-weight", "--class-weights"),
-        *("--best-by", "--epochs", "--dropout", "--head-dropout", "--seed", "--set", "--json", "--device", "--dtype"),
+        *(
+            "--best-by",
+            "--epochs",
+            "--dropout",
+            "--head-dropout",
+            "--word-dropout",
+            "--seed",
+            "--set",
+            "--json",
+            "--device",
+            "--dtype",
+        ),
         "--lora",
     },
     "predict": {

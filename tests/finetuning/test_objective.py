@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from foretell.config import ModelConfig
-from foretell.finetuning.batches import BatchOrder, EncodedExample, iter_by_length, make_task_batch
+from foretell.finetuning.batches import BatchOrder, EncodedExample, iter_by_length, make_task_batch, without_words
 from foretell.finetuning.head import POOLS, new_head
 from foretell.finetuning.objective import TaskObjective
 from foretell.finetuning.settings import Columns, HeadSettings
@@ -106,3 +106,12 @@ def test_batches_are_a_function_of_seed_and_step_and_use_every_example() -> None
 def test_evaluation_reads_each_example_once() -> None:
     examples = [EncodedExample(([1] * length,)) for length in (5, 1, 3)]
     assert sorted(index for indices, _ in iter_by_length(examples) for index in indices) == [0, 1, 2]
+
+
+def test_word_dropout_is_a_function_of_its_key_and_keeps_the_tokens_of_the_format() -> None:
+    example = EncodedExample(([8, *range(1, 7), 7], [8, *range(1, 7), 3]), 1)
+    once, again, other = (without_words(example, 0.5, key, {7, 8}) for key in (1, 1, 2))
+    assert once == again != other
+    for kept, whole in zip(once.sequences, example.sequences, strict=True):
+        assert (kept[0], kept[-1]) == (whole[0], whole[-1])
+        assert len(kept) < len(whole)

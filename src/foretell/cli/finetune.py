@@ -64,6 +64,7 @@ def finetune(
     lora: Annotated[
         bool, Flag, Parameter(help="Train low-rank updates and the new layer alone; also --lora.rank 8.")
     ] = False,
+    word_dropout: Annotated[float, Parameter(help="The share of a text's tokens that each step leaves out.")] = 0.0,
     seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.")] = None,
     settings: Annotated[
         list[str] | None,
@@ -114,6 +115,7 @@ def finetune(
         dtype=dtype,
         lm_weight=lm_weight,
         head_dropout=head_dropout,
+        word_dropout=word_dropout,
         class_weights=class_weights,
         dev_fraction=dev_fraction,
         best_by=best_by,

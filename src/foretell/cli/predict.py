@@ -8,9 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify, is_file
+from foretell.cli.arguments import (
+    STANDARD_INPUT,
+    Device,
+    Dtype,
+    Json,
+    ModelArgument,
+    Verify,
+    is_file,
+    read_text,
+)
 from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, write
-from foretell.errors import UsageError
+from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from foretell.data.rows import Row
@@ -24,7 +33,9 @@ ROW_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 def predict(
     model: ModelArgument,
     /,
-    *text: Annotated[str, Parameter(help="A text, or as many as the task reads; or a file with rows.")],
+    *text: Annotated[
+        str, Parameter(help="A text, or as many as the task reads; a file with rows; - reads a text per line.")
+    ],
     column: Annotated[
         list[str] | None, Parameter(negative="", help="The column with the text; default: as in training.")
     ] = None,
@@ -61,6 +72,10 @@ def predict(
     from foretell.finetuning.settings import Columns
 
     loaded = with_truncation(loaded, truncate)
+    if text == (STANDARD_INPUT,):
+        for prediction in predict_rows(loaded, [(line,) for line in read_lines()]):
+            print_json(prediction.to_json()) if json else write(prediction.short())
+        return
     if not has_rows:
         prediction = predict_rows(loaded, [text])[0]
         print_json(prediction.to_json()) if json else write(prediction.lines())
@@ -76,6 +91,14 @@ def predict(
             print_json({**(result.to_json() if result else {"label": None}), "row": row.cells})
         else:
             write(row_line(row, result))
+
+
+def read_lines() -> list[str]:
+    """The lines of standard input that are not empty; a DataError where there are none."""
+    lines = [line for line in read_text(STANDARD_INPUT).splitlines() if line.strip()]
+    if not lines:
+        raise DataError("there is no text on standard input; give one per line")
+    return lines
 
 
 def write_file(out: Path, predicted: Iterable[Predicted], loaded: LanguageModel) -> None:

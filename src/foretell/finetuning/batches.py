@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -13,7 +13,7 @@ from torch import Tensor
 from foretell.data.batch import pad
 from foretell.device import to_device
 from foretell.finetuning.input_format import Sequences
-from foretell.randomness import permutation, stream_key
+from foretell.randomness import permutation, stream_key, uniform
 
 POOL_BATCHES = 32  # batches whose rows are sorted by length together
 TOKENS_AT_ONCE = 16_384  # of a batch without gradient
@@ -78,6 +78,16 @@ def make_task_batch(examples: Sequence[EncodedExample], weights: Sequence[float]
         torch.tensor([example.target for example in examples], dtype=torch.float32),
         torch.tensor(weights if weights is not None else [1.0] * len(examples), dtype=torch.float32),
     )
+
+
+def without_words(example: EncodedExample, rate: float, key: int, kept: Collection[int]) -> EncodedExample:
+    """An example without a random share of its tokens, a function of `key`; those in `kept` and the last one stay."""
+    sequences = []
+    for number, ids in enumerate(example.sequences):
+        drawn = [uniform(key, number << 32 | at) for at in range(len(ids))]
+        last = len(ids) - 1
+        sequences.append([token for at, token in enumerate(ids) if drawn[at] >= rate or token in kept or at == last])
+    return replace(example, sequences=tuple(sequences))
 
 
 class BatchOrder:

@@ -12,7 +12,14 @@ import torch
 from torch import nn
 
 from foretell.device import autocast
-from foretell.finetuning.batches import BatchOrder, EncodedExample, TaskBatch, iter_by_length, make_task_batch
+from foretell.finetuning.batches import (
+    BatchOrder,
+    EncodedExample,
+    TaskBatch,
+    iter_by_length,
+    make_task_batch,
+    without_words,
+)
 from foretell.finetuning.figures import evaluation_figures
 from foretell.finetuning.head import TASK_HEAD, TaskHead, head_of
 from foretell.finetuning.objective import TaskObjective
@@ -21,6 +28,7 @@ from foretell.finetuning.targets import class_weights
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.randomness import stream_key
 from foretell.saved_model import save_parts
 from foretell.session.task import Task
 
@@ -50,6 +58,7 @@ class FinetuneTask(Task):
             [example.length for example in data.train], config.training.batch_size, config.training.seed
         )
         self.weights = self.example_weights()
+        self.kept = frozenset(tuned.tokenizer.special_tokens.values())
         self.model = weights_by_path(tuned.decoder, self.head)
 
     def example_weights(self) -> np.ndarray:
@@ -65,7 +74,11 @@ class FinetuneTask(Task):
 
     def batch(self, step: int) -> TaskBatch:
         indices = self.order.indices(step)
-        return make_task_batch([self.data.train[index] for index in indices], self.weights[indices].tolist())
+        examples = [self.data.train[index] for index in indices]
+        if rate := self.config.finetuning.word_dropout:
+            keys = (stream_key("words", self.config.training.seed, step, row) for row in range(len(examples)))
+            examples = [without_words(each, rate, key, self.kept) for each, key in zip(examples, keys, strict=True)]
+        return make_task_batch(examples, self.weights[indices].tolist())
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """Figures on the held-out examples; the first decides which checkpoint is best."""

@@ -31,10 +31,10 @@ def finetune(
     """Train a model with one extra layer on the labelled rows of a file, and return the best model of the run.
 
     options are those of `foretell finetune`: text_column, label_column, choice_column, columns, dev, dev_fraction,
-    encoding, truncate, pool, lm_weight, class_weights, best_by, epochs, dropout, head_dropout, device, dtype; training
-    and lora are dicts of fields of TrainingConfig and LoRAConfig. out: the run's directory; default: runs/NAME after
-    the data. resume continues a run that exists. The report is in the run's report.json. Raises the errors of
-    `foretell.errors`.
+    encoding, truncate, pool, lm_weight, class_weights, best_by, epochs, dropout, head_dropout, word_dropout, device,
+    dtype; training and lora are dicts of fields of TrainingConfig and LoRAConfig. out: the run's directory; default:
+    runs/NAME after the data. resume continues a run that exists. The report is in the run's report.json. Raises the
+    errors of `foretell.errors`.
     """
     request = make_request(data, out, task, **options)
     displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
