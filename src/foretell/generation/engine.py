@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from foretell.errors import ContextLengthError, UsageError
+from foretell.generation.recorded_step import StepRecorder
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.cache import KVCache
@@ -47,6 +48,7 @@ def _continue(
     copies: int,
 ) -> Iterator[tuple[Sequence, int]]:
     decoder = with_packed_weights(decoder, max_tokens)
+    recorder = StepRecorder(decoder, max_tokens)
     active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]
     for sequence in sequences:
         sequence.finish_reason = None if sequence in active else "length"
@@ -56,7 +58,8 @@ def _continue(
             cache, logits = prefill(decoder, active, max_tokens, copies)
             copies = 1  # once they have grown, all are different
         else:
-            logits = decode_one(decoder, active, cache)
+            recorded = recorder.step_for(cache)
+            logits = recorded(active) if recorded else decode_one(decoder, active, cache)
         sampled = sampler(logits, [sequence.ids for sequence in active], [sequence.sample for sequence in active])
         for sequence, token in zip(active, sampled, strict=True):
             sequence.generated.append(token)

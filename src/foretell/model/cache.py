@@ -98,6 +98,10 @@ class KVCache:
         assert max(self.lengths) <= self.capacity, "the engine asks for a cache that holds what it generates"
         return view
 
+    def step_view(self, positions: Tensor) -> KVView:
+        """The view of a step that is recorded: a token per row, at `positions` (B, 1) on the device."""
+        return StaticKVView(self, positions)
+
     def keep_rows(self, rows: list[int]) -> None:
         """Drop all rows but these, which become rows 0, 1, ...; a row that is named twice is copied."""
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
@@ -167,6 +171,36 @@ class CachedKVView:
             query_positions=self.slots.minimum(filled - 1),
             key_positions=key_positions,
         )
+
+
+class StaticKVView:
+    """One new token per row, at `positions` (B, 1) on the device: the same operations for rows of any length.
+
+    Queries see all slots of the cache up to their own; so what was there before, beyond a row's end, is never seen.
+    """
+
+    def __init__(self, cache: KVCache, positions: Tensor):
+        self.cache, self.positions = cache, positions
+        self.rows = torch.arange(len(positions), device=positions.device)[:, None]  # (B, 1)
+        self.slots = torch.arange(cache.capacity + 1, device=positions.device)[None]  # (1, S)
+        self._windowed: dict[int | None, Mask] = {}
+
+    def source(self, layer: int, x: Tensor) -> Tensor:
+        """x: every new token has a key and a value."""
+        return x
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store a layer's new keys and values (B, G, 1, E) and return all slots, (B, G, S, E)."""
+        keys, values = self.cache.keys[layer], self.cache.values[layer]
+        keys[self.rows, :, self.positions] = key.transpose(1, 2)
+        values[self.rows, :, self.positions] = value.transpose(1, 2)
+        return keys, values
+
+    def mask(self, window: int | None) -> Mask:
+        """The mask of the layers with this window."""
+        S = self.cache.capacity + 1
+        mask = Mask(1, S, window=window, query_positions=self.positions, key_positions=self.slots)
+        return self._windowed.setdefault(window, mask)
 
 
 class MemoryKVView:
@@ -261,6 +295,10 @@ class ConditionedKVCache(KVCache):
     def make_room(self, counts: list[int]) -> ConditionedKVView:
         """As in `KVCache`; the view has the memory too."""
         return ConditionedKVView(super().make_room(counts), self.memory)
+
+    def step_view(self, positions: Tensor) -> ConditionedKVView:
+        """As in `KVCache`; the view has the memory too."""
+        return ConditionedKVView(super().step_view(positions), self.memory)
 
     def keep_rows(self, rows: list[int]) -> None:
         """As in `KVCache`, with the rows of the memory."""

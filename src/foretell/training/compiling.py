@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype) -> bool:
     """Compile the blocks and the loss for batches like this one. If that is not possible, log why, and leave them."""
-    if not isinstance(objective, Objective):
+    if not (isinstance(objective, Objective) and objective.has_one_shape):
         logger.info("not compiled: the batches of this task have many shapes")
         return False
     units = [module for module in objective.modules() if isinstance(module, UNITS)]

@@ -80,6 +80,8 @@ class Objective(nn.Module):
     what suits the device.
     """
 
+    has_one_shape = True  # of its batches; torch's compiler would compile every other
+
     def __init__(self, decoder: Decoder, logits_at_once: int | None = None, label_smoothing: float = 0.0):
         super().__init__()
         self.decoder = decoder

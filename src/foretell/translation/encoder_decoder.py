@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
+from foretell.device import to_device
 from foretell.errors import ContextLengthError
 from foretell.model.cache import (
     ConditionedKVCache,
@@ -51,7 +52,7 @@ class Source:
 
     def to(self, device: torch.device | str) -> Source:
         """The same source on another device."""
-        return replace(self, ids=self.ids.to(device, non_blocking=True))
+        return replace(self, ids=to_device(self.ids, device))
 
 
 class ScaledEmbedding(nn.Embedding):

@@ -12,6 +12,8 @@ from foretell.translation.encoder_decoder import EncoderDecoder
 class PairObjective(Objective):
     """`Objective` on the target side of a batch of pairs; the decoder reads the memory of the source side."""
 
+    has_one_shape = False
+
     def make_view(self, batch: Batch) -> KVView:
         """What the target tokens of a batch may see."""
         assert isinstance(batch, PairBatch)

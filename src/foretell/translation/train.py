@@ -184,11 +184,11 @@ def seconds_per_step(
     choose_kernels(objective.decoder, Use(device, dtype, model.context_length, is_training=True))
     training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
     optimizer = make_optimizer(objective.train().decoder, training, dtype)
-    training_step(objective, optimizer, loader.batch(0).to(device), 0, training, dtype)  # the first one warms up
+    _ = training_step(objective, optimizer, loader.batch(0), 0, training, dtype).loss  # the first one warms up
     started, steps = time.perf_counter(), 0
     while (elapsed := time.perf_counter() - started) < PROBE_SECONDS or steps < PROBE_STEPS:
         steps += 1
-        training_step(objective, optimizer, loader.batch(steps).to(device), steps, training, dtype)
+        _ = training_step(objective, optimizer, loader.batch(steps), steps, training, dtype).loss  # waits for a GPU
     return elapsed / steps
 
 
