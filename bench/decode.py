@@ -1,7 +1,8 @@
-"""Generation speed compared to transformers, for GPT-2 124M's shape with random weights, on the CPU.
+"""Generation speed compared to transformers, for GPT-2 124M's shape with random weights.
 
     python bench/decode.py           batch 1 and 16, 128 new tokens: about five minutes on two cores
     python bench/decode.py --quick   batch 1, 32 new tokens, fewer rounds: under a minute
+    python bench/decode.py --device cuda   on a GPU: batch 1 and 64
 
 Both continue the same prompt with the same weights, greedily and with a KV cache, through their own generate functions,
 in turns. A timing includes reading the prompt. Before the timings, their tokens are compared in float32. If
@@ -24,7 +25,7 @@ from rich.console import Console
 from torch import Tensor
 
 from foretell.config import ModelConfig, SamplingConfig
-from foretell.device import DTYPES
+from foretell.device import DTYPES, choose_device
 from foretell.generation.engine import generate, prefill
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -63,31 +64,35 @@ class BenchmarkSize:
 
 
 FULL = BenchmarkSize(batch_sizes=(1, 16), new_tokens=128, rounds=5)
+FULL_ON_GPU = BenchmarkSize(batch_sizes=(1, 64), new_tokens=256, rounds=5)
 QUICK = BenchmarkSize(batch_sizes=(1,), new_tokens=32, rounds=3)
 
 
 def main() -> None:
     """Measure both precisions and print a table or one JSON object."""
     parser = make_parser(
-        "Generation speed compared to transformers, on the CPU.",
+        "Generation speed compared to transformers.",
         "batch 1, fewer tokens and rounds: under a minute",
         with_threads=True,
     )
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     arguments = parser.parse_args()
     use_threads(arguments.threads)
-    size = QUICK if arguments.quick else FULL
+    device = choose_device(arguments.device)
+    size = QUICK if arguments.quick else FULL if device.type == "cpu" else FULL_ON_GPU
     has_peer = importlib.util.find_spec("transformers") is not None
     config = preset_config("gpt2")
     rows: list[dict[str, Any]] = []
     agreement: dict[str, int] | None = None
     for dtype in ("float32", "bfloat16"):
-        programs = make_programs(config, DTYPES[dtype], has_peer)
+        programs = make_programs(config, device, DTYPES[dtype], has_peer)
         if has_peer and dtype == "float32":
             agreement = compare_tokens(programs, config, size.new_tokens)
         rows += measure(programs, dtype, config, size)
     report = {
         **start_report("decode", "transformers"),
         "quick": arguments.quick,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         "missing": [] if has_peer else [NO_PEER],
         "parameters": count_parameters(config),
         "prompt_length": PROMPT_LENGTH,
@@ -99,15 +104,15 @@ def main() -> None:
     print_report(report, print_tables, as_json=arguments.json)
 
 
-def make_programs(config: ModelConfig, dtype: torch.dtype, has_peer: bool) -> list[Program]:
+def make_programs(config: ModelConfig, device: torch.device, dtype: torch.dtype, has_peer: bool) -> list[Program]:
     """All contenders that are installed, with the same weights."""
     decoder = make_scaled_decoder(config)
-    peers = [make_transformers(decoder, dtype)] if has_peer else []
-    if importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):
+    peers = [make_transformers(decoder, device, dtype)] if has_peer else []
+    if device.type == "cpu" and importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):
         from llamacpp import make_llamacpp
 
         peers.append(Program("llama.cpp", *make_llamacpp(decoder, dtype)))
-    return [make_foretell(decoder.to(dtype)), *peers]
+    return [make_foretell(decoder.to(device, dtype)), *peers]
 
 
 @torch.no_grad()
@@ -131,12 +136,12 @@ def make_foretell(decoder: Decoder) -> Program:
         return [sequence.generated for sequence in sequences]
 
     def read(prompts: Tensor) -> object:
-        return prefill(decoder, [Sequence(prompt) for prompt in prompts.tolist()], max_tokens=0)
+        return prefill(decoder, [Sequence(prompt) for prompt in prompts.tolist()], max_tokens=0)[1].cpu()
 
     return Program("foretell", generate_all, read)
 
 
-def make_transformers(decoder: Decoder, dtype: torch.dtype) -> Program:
+def make_transformers(decoder: Decoder, device: torch.device, dtype: torch.dtype) -> Program:
     """transformers' GPT-2, without an end token, so that it never stops early."""
     import transformers
 
@@ -154,9 +159,10 @@ def make_transformers(decoder: Decoder, dtype: torch.dtype) -> Program:
     )
     model: Any = transformers.GPT2LMHeadModel(shape)  # the annotations of transformers contradict each other
     model.load_state_dict(gpt2_weights(decoder, inputs_first=True))
-    model.to(dtype).eval()
+    model.to(device, dtype).eval()
 
     def generate_all(prompts: Tensor, new_tokens: int) -> list[list[int]]:
+        prompts = prompts.to(device)
         ids = model.generate(
             prompts,
             attention_mask=torch.ones_like(prompts),
@@ -169,7 +175,7 @@ def make_transformers(decoder: Decoder, dtype: torch.dtype) -> Program:
 
     @torch.inference_mode()
     def read(prompts: Tensor) -> object:
-        return model(prompts, use_cache=True, logits_to_keep=1)
+        return model(prompts.to(device), use_cache=True, logits_to_keep=1).logits.cpu()  # waits for a GPU
 
     return Program("transformers", generate_all, read)
 

@@ -56,7 +56,7 @@ class Tape(TorchDispatchMode):
 
 def tensors(output: Any) -> list[Tensor]:
     several = output if isinstance(output, (tuple, list)) else [output]
-    return [one for one in several if isinstance(one, Tensor)]
+    return [value for value in several if isinstance(value, Tensor)]
 
 
 def record_tape(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
