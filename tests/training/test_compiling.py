@@ -31,6 +31,7 @@ Graphs = list[Any]
 CASES: dict[str, tuple[dict[str, Any], int]] = {  # a model, and how many graphs its blocks and loss are
     "gpt2": ({}, 2),
     "dropout": ({"dropout": {"embedding": 0.1, "attention": 0.2, "residual": 0.3}}, 3),
+    "windows": ({"window": (None, 3, None, 3)}, 5),
     "modern": ({"position": "rotary", "norm": "rmsnorm", "qk_norm": True, "feedforward": "gated"}, 2),
 }
 
