@@ -11,6 +11,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+from cyclopts import App
 
 import foretell
 import foretell.errors
@@ -188,6 +189,29 @@ def test_an_unknown_public_name_is_an_attribute_error():
 
 def test_the_verbs():
     assert {*VERBS, "tokenizer train"} == set(OPTIONS)
+
+
+# function of a verb that --task or the kind of the model chooses: its options
+CHOSEN = {
+    "cli.train_forecast:train_forecast": {
+        *("--size", "--minutes", "--steps", "--out", "--resume", "--horizon", "--hold-out", "--no-hold-out"),
+        *("--season", "--column", "--config", "--seed", "--set", "--device", "--dtype"),
+    },
+    "cli.evaluate_forecast:evaluate_forecast": {
+        *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
+        *("--samples", "--seed", "--column", "--json", "--device", "--dtype", "--verify"),
+    },
+}
+
+
+@pytest.mark.parametrize("function", CHOSEN)
+def test_the_options_of_a_chosen_function(function):
+    app = App()
+    app.command(f"foretell.{function}", name="verb")
+    names = {
+        name for argument in app["verb"].assemble_argument_collection() for name in argument.names if name[:2] == "--"
+    }
+    assert names == CHOSEN[function]
 
 
 @pytest.mark.parametrize("verb", OPTIONS)

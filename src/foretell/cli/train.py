@@ -90,7 +90,7 @@ def train(
     device: Device = "auto",
     dtype: Dtype = "auto",
 ) -> None:
-    """Train a decoder on text.
+    """Train a decoder on text; on series of numbers with --task forecast, which has options of its own.
 
     Size, steps and vocabulary are chosen from the data and the machine if you leave them out; the log says why.
 
