@@ -47,7 +47,7 @@ def here(directory, monkeypatch):
 def test_training_says_what_was_chosen_and_what_to_do_next(here, tmp_path, capfd):
     assert run([*TRAIN[:-1], str(tmp_path / "run")]) == 0
     captured = capfd.readouterr()
-    for words in ("1 of 30 values, one per 1 day", "season      7: the usual one", "rounding alone costs 0.0"):
+    for words in ("1 of 30 values, steps of 1 day", "season      7: the usual one", "rounding alone costs 0.0"):
         assert words in captured.err
     assert "validation loss" in captured.out
     assert "foretell forecast" in captured.out
