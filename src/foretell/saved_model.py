@@ -301,7 +301,10 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
 def part_class(kind: Any, directory: Path) -> type[Part]:
     """The class of a kind of part; an unknown kind is a `CheckpointError`."""
     if isinstance(kind, str) and kind not in KINDS and kind in KIND_MODULES:
-        importlib.import_module(KIND_MODULES[kind])
+        try:
+            importlib.import_module(KIND_MODULES[kind])
+        except ModuleNotFoundError as error:  # its package was removed
+            raise CheckpointError(f"{directory} has a part of the kind '{kind}', which needs {error.name}") from None
     if not isinstance(kind, str) or kind not in KINDS:
         hint = did_you_mean(str(kind), KINDS) or f"; known kinds: {', '.join(sorted(KINDS))}"
         raise CheckpointError(f"{directory / CONFIG} has a part of the unknown kind {kind!r}{hint}")

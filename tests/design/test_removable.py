@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import foretell
+from foretell.errors import CheckpointError
+from foretell.saved_model import KIND_MODULES, part_class
 
 SOURCE = Path(foretell.__file__).parent
 # package: the files outside of it that name it, each in a line of a table or in a verb of its own
@@ -44,6 +46,12 @@ def test_nothing_else_names_a_removable_package(package):
         if re.search(rf"foretell\.{package}\b", path.read_text(encoding="utf-8"))
     }
     assert naming == REMOVABLE[package]
+
+
+def test_a_saved_model_with_a_part_of_a_removed_package_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setitem(KIND_MODULES, "gone", "foretell.gone.part")
+    with pytest.raises(CheckpointError, match="kind 'gone', which needs foretell.gone"):
+        part_class("gone", tmp_path)
 
 
 @pytest.mark.parametrize("package", REMOVABLE)

@@ -143,8 +143,8 @@ def describe(series: Sequence[Series], config: ForecastConfig, season_line: str,
     held_out = f"the last {config.series.horizon} of each held out" if config.series.hold_out else "none held out"
     model, training = config.model, config.training
     return [
-        f"series      {len(series):,} of {spread} values, steps of {series[0].timeline.frequency}; {missing:,} missing; "
-        + held_out,
+        f"series      {len(series):,} of {spread} values, steps of {series[0].timeline.frequency}; "
+        f"{missing:,} missing, {held_out}",
         season_line,
         f"codec       {config.codec.bins} bins; {describe_rounding(series, config, season)}",
         f"model       {count_parameters(model):,} parameters: {model.num_layers} layers, {model.num_heads} heads, "
