@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
+import shlex
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from foretell.cli.main import run
+from foretell.runs.run import Run
+from foretell.session.failures import resume_command
 
 ROWS = ["unique_id,ds,y", *(f"a,2024-01-{day:02},{day % 7 + 0.1 * day:.1f}" for day in range(1, 31))]
 TRAIN = [
@@ -51,6 +55,14 @@ def test_training_says_what_was_chosen_and_what_to_do_next(here, tmp_path, capfd
         assert words in captured.err
     assert "validation loss" in captured.out
     assert "foretell forecast" in captured.out
+
+
+def test_a_run_is_resumed_by_the_command_that_an_interruption_prints(here, capfd):
+    command = shlex.split(resume_command(Run(Path("runs/d"))).partition("foretell ")[2])
+    assert command[:3] == ["train", "--task", "forecast"]
+    assert run(command) == 0
+    assert "resuming    runs/d after step 2 of 2" in capfd.readouterr().err
+    assert run(["train", "--task", "forecast", "--out", "new"]) == 2
 
 
 def test_a_forecast_is_a_table_on_standard_output(here, capfd):

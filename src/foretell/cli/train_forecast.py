@@ -24,7 +24,9 @@ Season = Annotated[int | None, Whole, Parameter(help="Values per season; default
 
 
 def train_forecast(
-    data: SeriesFile,
+    data: Annotated[
+        Path | None, Parameter(help="A CSV or TSV file with series; needed but to resume.", show_default=False)
+    ] = None,
     /,
     *,
     size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: small.")] = None,
@@ -61,6 +63,8 @@ def train_forecast(
     from foretell.session.display import make_reporter
 
     options = {"training.steps": steps, "training.seed": seed, "series.hold_out": None if hold_out else False}
+    if data is None:
+        data = recorded_data(out, resume == "auto")
     out = out or default_out((str(data),), resume == "auto")
     note(f"reading     {data}")
     request = ForecastRequest(
@@ -78,6 +82,16 @@ def train_forecast(
     with make_reporter(messages()) as reporter:
         session = train_forecaster(request, reporter, resume=resume == "auto")
     finish(session, data)
+
+
+def recorded_data(out: Path | None, resume: bool) -> Path:
+    """The file that a run was started with."""
+    from foretell.errors import UsageError
+    from foretell.runs.run import Run
+
+    if out is None or not resume:
+        raise UsageError("give a file with series; only --out RUN --resume auto knows one already")
+    return Path(Run.open(out).record()["data"][0])
 
 
 def finish(session: Session[ForecastTask], data: Path) -> None:

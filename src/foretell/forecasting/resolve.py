@@ -32,6 +32,7 @@ from foretell.session.environment import name_of
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 
+VERB = "train --task forecast"  # resumes a run
 DEFAULT_MINUTES = 5.0
 MOST_PASSES = 100  # over the values, unless the time is given
 FEWEST_STEPS = 300  # if the time is not given
@@ -53,7 +54,7 @@ def make_task(
     codec = make_section(CodecConfig, request.section("codec"), "codec")
     model = make_model_config(request, series, codec, series_config, size)
     training = make_training_config(request, 1)
-    about = {"task": "forecast", "data": [str(request.data)], "size": size, "columns": list(request.columns)}
+    about = {"verb": VERB, "data": [str(request.data)], "size": size, "columns": list(request.columns)}
     about |= {"season": season}
     config = ForecastConfig(model=model, codec=codec, series=series_config, training=training)
     check_series_fit(series, config)

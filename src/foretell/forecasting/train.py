@@ -65,7 +65,7 @@ def resume_session(request: ForecastRequest, reporter: Reporter) -> Session[Fore
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
     series = read_series(request.data, tuple(record["columns"]))
-    about = {key: record[key] for key in ("task", "data", "size", "columns", "season")}
+    about = {key: record[key] for key in ("verb", "data", "size", "columns", "season")}
     checkpoint = run.last_intact() if list_checkpoints(run.checkpoints) else None
     if checkpoint is None:
         run.forget_metrics_after(0)
