@@ -10,7 +10,8 @@ from torch import Tensor
 
 from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
 from foretell.inference.query import next_tokens, score
-from foretell.insight.explain.explanation import explain
+from foretell.insight.explain.explanation import explain_value
+from foretell.insight.explain.walk import walk
 from foretell.language_model import LanguageModel
 from foretell.model import logits as logits_module
 from foretell.model.init import make_decoder
@@ -30,9 +31,9 @@ def model() -> LanguageModel:
 QUESTIONS = {
     "score": lambda model: score(model, TEXT),
     "next": lambda model: next_tokens(model, TEXT, 3, list(range(40))),
-    "explain": lambda model: explain(model, TEXT).losses,
-    "probability": lambda model: explain(model, TEXT, "probabilities[20,5]").recomputed,
-    "loss": lambda model: explain(model, TEXT, "loss[20]").recomputed,
+    "explain": lambda model: walk(model, TEXT).losses,
+    "probability": lambda model: explain_value(model, TEXT, "probabilities[20,5]").recomputed,
+    "loss": lambda model: explain_value(model, TEXT, "loss[20]").recomputed,
     "choice": lambda model: score_rows(model, [ContinuationRow(list(range(1, 30)), 2)]),
 }
 
