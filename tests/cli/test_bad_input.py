@@ -106,6 +106,7 @@ TABLE = [
     (["train", "CORPUS", "--tokenizer", "bad.json"], 1, ["bad.json"]),
     (["train", "emoji.txt", "--tokenizer", "letters.json", "--size", "toy", "--steps", "1"], 1, ["U+1F600"]),
     (["tokenize", "bad.json", "text"], 1, ["bad.json"]),
+    (["tokenize", "short.txt", "text"], 1, ["short.txt", "not a tokenizer", "tokenizer.json"]),
     (["tokenize", "letters.json", "é"], 1, ["U+00E9"]),
     # where to write
     (["train", "CORPUS", "--out", "RUN", "--steps", "1"], 1, ["exists", "--resume auto"]),

@@ -10,7 +10,7 @@ import pytest
 from foretell.cli.config_help import MEANINGS, SECTIONS
 from foretell.cli.main import VERBS, make_app
 
-ARGUMENTS = {"train": ["CORPUS"], "generate": ["RUN", "The"], "next": ["RUN", "The"]}
+ARGUMENTS = {"train": ["CORPUS"], "generate": ["RUN", "The"], "next": ["RUN", "The"], "runs": ["RUN"]}
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,8 @@ ARGUMENTS = {"train": ["CORPUS"], "generate": ["RUN", "The"], "next": ["RUN", "T
         ("train", "--sed", "did you mean --seed?"),
         ("generate", "--n", "several PROMPTS"),
         ("generate", "-n", "several PROMPTS"),
+        ("generate", "--num-samples", "several PROMPTS"),
+        ("runs", "--yes", "echo y | foretell runs --delete NAME"),
         ("generate", "--interactive", "- to read one from standard input"),
         ("generate", "--max-token", "did you mean --max-tokens?"),
         ("next", "--top-k", "--top N"),
@@ -34,6 +36,13 @@ def test_an_option_of_another_program_leads_to_ours(foretell, trained, corpus, v
     assert outcome.code == 2
     assert option in outcome.last_line
     assert expected in outcome.last_line
+
+
+def test_words_without_quotes_are_said_to_be_several_prompts(foretell, trained):
+    outcome = foretell("generate", trained, "The", "cat", "--max-tokens", "1")
+    assert outcome.code == 0
+    assert "2 prompts, each continued by itself; quote a prompt of several words" in outcome.err
+    assert "2 prompts" not in foretell("generate", trained, "The cat", "A dog", "--max-tokens", "1").err
 
 
 def test_nothing_is_suggested_for_an_option_that_resembles_none(foretell, trained):

@@ -99,6 +99,8 @@ def generate(
     if prompts and file:
         raise UsageError("PROMPT and --file exclude each other")
     texts = [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
+    if len(texts) > 1 and not any(character.isspace() for text in texts for character in text):
+        note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
     loaded = open_model(model, device, dtype, ids, allow_special=allow_special, verify=verify)
     from foretell.inference.completion import make_completer
 

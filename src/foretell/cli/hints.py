@@ -48,11 +48,15 @@ HINTS = {
         "--n": SEVERAL,
         "-n": SEVERAL,
         "--num-return-sequences": SEVERAL,
+        "--num-samples": SEVERAL,
         "--interactive": NO_CHAT,
         "-i": NO_CHAT,
         "--do-sample": "--temperature 0 takes the most likely token, any other samples",
         "--num-beams": "there is no beam search; --temperature 0 takes the most likely token",
     },
+    "runs": dict.fromkeys(
+        ("--yes", "-y", "--force", "-f"), "answer the question: echo y | foretell runs --delete NAME"
+    ),
     "next": dict.fromkeys(("--n", "-n", "--top-k", "--topk", "-k"), "--top N shows N tokens"),
 }
 

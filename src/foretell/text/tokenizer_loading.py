@@ -45,6 +45,8 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     tokenizer's `notes` say so. Raises TokenizerError for files that are missing, unreadable or inconsistent.
     """
     path = Path(path)
+    if path.is_file() and path.suffix != ".json":
+        raise TokenizerError(f"{path} is not a tokenizer; name a model, or a tokenizer.json")
     if not path.is_dir():
         tokenizer = Tokenizer(read_object(path, VOCABULARY_LIMIT), origin=str(path))
         return tokenizer.with_chat_template(read_chat_template_file(path.with_name(CHAT_TEMPLATE)))
