@@ -421,7 +421,7 @@ def test_damaged_weights_are_reported_by_other_verbs(foretell, corpus):
     content = bytearray(weights.read_bytes())
     content[-1] ^= 1
     weights.write_bytes(content)
-    outcome = foretell("next", "x", "The")
+    outcome = foretell("next", "x", "The", "--verify")
     assert outcome.code == 1
     assert "model.safetensors is damaged" in outcome.last_line
 

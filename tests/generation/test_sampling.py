@@ -71,7 +71,7 @@ def test_min_p_drops_tokens_less_likely_than_a_share_of_the_most_likely(logits: 
 def test_top_p_keeps_the_fewest_likely_tokens_that_reach_the_mass(logits: list[float], mass: float) -> None:
     probabilities = softmax(logits)
     found = kept(top_p(mass), logits)
-    by_likelihood = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
+    by_likelihood = sorted(range(len(logits)), key=lambda token: (-probabilities[token], token))
     assert found == set(by_likelihood[: len(found)])  # of equally likely ones the first
     *all_but_last, last = [probabilities[token] for token in by_likelihood[: len(found)]]
     rounding = 1e-9
