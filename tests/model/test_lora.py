@@ -44,6 +44,10 @@ def test_a_new_update_changes_no_logit(decoder):
     assert torch.equal(decoder(IDS), before)
 
 
+def test_one_glob_may_be_a_text():
+    assert LoRAConfig.model_validate({"targets": "**.query"}).targets == ("**.query",)
+
+
 def test_updates_depend_on_seed_and_path_alone(decoder):
     add_lora(decoder, LoRAConfig(), seed=5)
     other = make_decoder(CONFIG, seed=2)

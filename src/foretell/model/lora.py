@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from pydantic import Field
+from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from foretell.config import Section
@@ -29,6 +30,12 @@ class LoRAConfig(Section):
     dropout: float = Field(0.0, ge=0, lt=1)  # of the update's input
     targets: tuple[str, ...] = DEFAULT_TARGETS  # globs of module paths
     also_trained: tuple[str, ...] = ()  # globs of weights that are trained too, such as embed.** for new tokens
+
+    @field_validator("targets", "also_trained", mode="before")
+    @classmethod
+    def _from_one(cls, value: Any) -> Any:
+        """One glob may be given as a text."""
+        return (value,) if isinstance(value, str) else value
 
     @property
     def scale(self) -> float:
