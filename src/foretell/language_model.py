@@ -44,6 +44,19 @@ DEVICES: dict[str, DeviceName] = {"auto": "auto", "cpu": "cpu", "cuda": "cuda", 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
+@dataclass(frozen=True)
+class MemoryText:
+    """The text that an encoder has read for a decoder, as ids and their tokenizer."""
+
+    ids: tuple[int, ...]
+    tokenizer: Tokenizer
+
+    @property
+    def pieces(self) -> list[str]:
+        """The texts of its tokens."""
+        return [self.tokenizer.text_of(token_id) for token_id in self.ids]
+
+
 @dataclass(frozen=True, repr=False)
 class LanguageModel:
     """A decoder and the tokenizer whose ids it was trained on. `foretell.load` makes one."""
@@ -53,6 +66,7 @@ class LanguageModel:
     name: str = "model"
     notes: tuple[str, ...] = ()  # what was left out or added when it was read
     parts: Mapping[str, Part] = field(default_factory=dict)  # further parts of the saved model, such as a head
+    memory: MemoryText | None = None  # of a decoder that reads an encoder's output
 
     def __call__(self, ids: TokenIds) -> Tensor:
         """Logits (B, T, V) of the token after each id, on the model's device and with gradients unless torch is told.

@@ -20,7 +20,13 @@ REMOVABLE = {
         *("saved_model.py", "cli/evaluate_forecast.py", "cli/forecast.py", "cli/train_forecast.py"),
     },
     "translation": {
-        *("saved_model.py", "cli/evaluate_translation.py", "cli/translate.py", "cli/train_translate.py"),
+        *(
+            "saved_model.py",
+            "cli/evaluate_translation.py",
+            "cli/explain_translation.py",
+            "cli/translate.py",
+            "cli/train_translate.py",
+        ),
     },
 }
 WITHOUT = """

@@ -26,6 +26,8 @@ BY_MODEL: dict[str, dict[str, str]] = {
         "task_head": "foretell.cli.evaluate_task:evaluate_task",
         "encoder_decoder": "foretell.cli.evaluate_translation:evaluate_translation",
     },
+    "explain": {"encoder_decoder": "foretell.cli.explain_translation:explain_translation"},
+    "trace": {"encoder_decoder": "foretell.cli.explain_translation:trace_translation"},
 }
 
 

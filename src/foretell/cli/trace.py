@@ -97,7 +97,8 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     with torch.inference_mode(), Trace(loaded, select) as trace:
         loaded.decoder(torch.tensor([ids], device=loaded.device))
     pieces = [loaded.tokenizer.text_of(token) for token in ids]
-    trace.save(out, {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces)})
+    memory = {} if loaded.memory is None else {"memory": json_module.dumps(loaded.memory.pieces)}
+    trace.save(out, {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces), **memory})
     values = [describe(trace, name) for name in trace.names()]
     if json:
         print_json({"path": str(out), "ids": ids, "values": values})

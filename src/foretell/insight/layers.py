@@ -52,3 +52,17 @@ def weights_of(decoder: Decoder, structure: Structure, layer: int) -> Value:
     path = (*unknown, block)[0]
     kind = type(decoder.get_submodule(path)).__name__
     raise UsageError(f"{path} is a {kind}, which declares no attention weights")
+
+
+def memory_weights_of(structure: Structure, layer: int) -> Value | None:
+    """The weights (B, H, T, S) with which a layer attends to the memory; None where it reads none."""
+    weights = structure.with_formula("attention weight", f"{structure.stream[layer + 1]}.")
+    return next((value for value in weights if structure.memory_axes(value.name)), None)
+
+
+def encoder_weights(structure: Structure) -> list[Value]:
+    """The attention weights (B, H, S, S) of each layer of the encoder; none for a model without one."""
+    if not structure.memory:
+        return []
+    by_block = (structure.with_formula("attention weight", f"{block}.") for block in structure.memory_stream[1:])
+    return [weights[0] for weights in by_block if weights]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from collections import Counter, defaultdict
@@ -63,10 +64,14 @@ class Budget:
 def least_elements(value: Value, structure: Structure, ids: Tensor) -> int:
     """The elements of a value in a pass over ids (B, T), at least.
 
-    Those of cached keys are not counted, nor are logits: a caller may ask for those of a few positions only.
+    Those of cached keys are not counted, nor are logits: a caller may ask for those of a few positions only. Of what
+    depends on both a text and a memory, only one token of the memory is counted.
     """
     if value.module.partition(".")[0] == HEAD:
         return 0
+    of_memory = structure.memory_axes(value.name)
+    if of_memory == "S":
+        value = dataclasses.replace(value, dims=tuple(dim for dim in value.dims if dim != "S"))
     rows, length = ids.shape
     is_per_row = any("B" in dim for dim in value.dims) and value.reads != ONE_ROW
     return structure.count_elements(value.dims, length) * (rows if is_per_row else 1)

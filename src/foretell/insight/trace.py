@@ -69,7 +69,9 @@ class Trace:
         budget_bytes: int = DEFAULT_BYTES,
     ):
         self.decoder = decoder_of(model)
-        self.tokenizer = model.tokenizer if isinstance(model, LanguageModel) else None
+        self.tokenizer, self.memory = (
+            (model.tokenizer, model.memory) if isinstance(model, LanguageModel) else (None, None)
+        )
         self.gradients, self.budget_bytes = gradients, budget_bytes
         self.structure = model_structure(self.decoder)
         self.selected = select_names(select, self.structure.names)
@@ -95,6 +97,9 @@ class Trace:
                 module = self.decoder.get_submodule(path)
                 stack.enter_context(module.register_forward_hook(partial(self._record, values)))
             stack.enter_context(self.decoder.embed.register_forward_pre_hook(self._foresee))
+            if self.structure.memory:
+                encoder_embed = self.decoder.get_submodule(self.structure.memory_stream[0])
+                stack.enter_context(encoder_embed.register_forward_pre_hook(self._foresee_memory))
             self._restore = stack.pop_all()
         return self
 
@@ -139,7 +144,8 @@ class Trace:
         """
         wanted = parse_address(address)
         tensor = self[wanted.name]
-        return make_view(tensor, wanted, self.structure, row, self._tokens(row))
+        memory_tokens = self.memory.pieces if self.memory and row == 0 else ()
+        return make_view(tensor, wanted, self.structure, row, self._tokens(row), memory_tokens)
 
     @property
     def held_bytes(self) -> int:
@@ -213,7 +219,15 @@ class Trace:
             return
         self._ids.append(inputs[0])
         size = element_bytes(self.decoder.embed.token.weight)
-        values = self._recorded(self.selected)
+        memory = self.structure.memory
+        values = [value for value in self._recorded(self.selected) if not (memory and is_below(value.name, memory))]
+        self._values.budget.foresee(values, self.structure, inputs[0], size * (2 if self.gradients else 1))
+
+    def _foresee_memory(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        if not self._thread.is_current():
+            return
+        size = element_bytes(self.decoder.embed.token.weight)
+        values = [value for value in self._recorded(self.selected) if is_below(value.name, self.structure.memory)]
         self._values.budget.foresee(values, self.structure, inputs[0], size * (2 if self.gradients else 1))
 
     def _check_selected(self, name: str) -> None:
@@ -221,3 +235,8 @@ class Trace:
             raise UsageError(f"nothing here is named '{name}'{suggest(name, self.structure.names)}")
         if name not in self.selected:
             raise UsageError(f"{name} was not recorded; add it to what the trace selects")
+
+
+def is_below(name: str, path: str) -> bool:
+    """True for a module or value and everything inside it."""
+    return f"{name}.".startswith(f"{path}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,15 @@ import numpy as np
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.address import ONE_ROW, POSITIONS_OF_TEXT, Address, dimensions_of, one_row, resolve_leading
+from foretell.insight.address import (
+    OF_MEMORY,
+    ONE_ROW,
+    POSITIONS_OF_TEXT,
+    Address,
+    dimensions_of,
+    one_row,
+    resolve_leading,
+)
 from foretell.model.structure import Structure
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part
 from foretell.typesetting.expression import Matrix
@@ -28,6 +37,7 @@ class View(Shown):
     values: np.ndarray
     dimensions: tuple[str, ...]
     tokens: tuple[str, ...]  # empty if unknown
+    memory_tokens: tuple[str, ...]
     are_weights: bool
 
     def document(self) -> DocumentSection:
@@ -56,24 +66,32 @@ class View(Shown):
         labels = self._labels(self.dimensions[-2]) if values.ndim == 2 else []
         parts: list[Part] = []
         if self.are_weights and values.ndim == 2 and labels:
-            parts.append(self._shades(values, labels))
+            parts.append(self._shades(values, labels, self._labels(self.dimensions[-1])))
         parts.append(Formula(Matrix(table, row_labels=labels)))
         if any(size > most for size, most in zip(table.shape, LARGE, strict=True)):
             parts.append(Paragraph(f"The middle of these {table.shape[0]} x {table.shape[1]} numbers may be left out."))
         return parts
 
-    def _shades(self, values: np.ndarray, labels: list[str]) -> HeatMap:
+    def _shades(self, values: np.ndarray, queries: list[str], keys: list[str]) -> HeatMap:
         """A heat map of the last queries and keys that fit."""
-        left_out = max(0, len(labels) - SHADED)
-        caption = f"the last {SHADED} of {len(labels)} queries and keys" if left_out else "row: query, column: key"
-        shown = labels[left_out:]
-        return HeatMap(values[left_out:, left_out:], shown, shown, caption)
+        cut = [max(0, len(labels) - SHADED) for labels in (queries, keys)]
+        counts = " and ".join(str(len(labels)) for labels in ([queries] if queries == keys else [queries, keys]))
+        caption = f"the last {SHADED} of {counts} queries and keys" if any(cut) else "row: query, column: key"
+        return HeatMap(values[cut[0] :, cut[1] :], queries[cut[0] :], keys[cut[1] :], caption)
 
     def _labels(self, meaning: str) -> list[str]:
-        return [repr(token) for token in self.tokens] if meaning in POSITIONS_OF_TEXT else []
+        tokens = self.memory_tokens if meaning.startswith(OF_MEMORY) else self.tokens
+        return [repr(token) for token in tokens] if meaning.removeprefix(OF_MEMORY) in POSITIONS_OF_TEXT else []
 
 
-def make_view(tensor: Tensor, address: Address, structure: Structure, row: int, tokens: list[str]) -> View:
+def make_view(
+    tensor: Tensor,
+    address: Address,
+    structure: Structure,
+    row: int,
+    tokens: list[str],
+    memory_tokens: Sequence[str] = (),
+) -> View:
     """The view of an address in one row of a recorded tensor; the address may leave out trailing indices."""
     value = structure[address.name]
     if not 0 <= row < len(tensor) and (row < 0 or value.reads != ONE_ROW):
@@ -85,5 +103,6 @@ def make_view(tensor: Tensor, address: Address, structure: Structure, row: int, 
         values=(values := whole[index].detach().cpu().double().numpy()),
         dimensions=dimensions[len(index) :],
         tokens=tuple(tokens) if len(tokens) in values.shape else (),
+        memory_tokens=tuple(memory_tokens) if len(memory_tokens) in values.shape else (),
         are_weights=value.formula == "attention weight",
     )

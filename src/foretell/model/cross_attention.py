@@ -27,8 +27,8 @@ class CrossAttention(Attention):
             "key": Declared("B S G*E", (MEMORY,)),
             "key_norm": Declared("B G S E", ("key",)),
             "value": Declared("B S G*E", (MEMORY,)),
-            "core.query": Declared("B H T E", ("query_norm",), "heads"),
-            "core.key": Declared("B G S E", ("key_norm",), "heads"),
+            "core.query": Declared("B H T E", ("query_norm",), "identity"),
+            "core.key": Declared("B G S E", ("key_norm",), "identity"),
         },
     )
 

@@ -125,7 +125,7 @@ class Structure:
 
     def memory_axes(self, name: str) -> str:
         """The letters among a value's dims that count the tokens of the memory, and not of the text."""
-        path = self.values[name].module
+        path = name
         while path:
             if axes := self.descriptions.get(path, UNDECLARED).memory_axes:
                 return axes

@@ -15,6 +15,7 @@ from foretell.device import DeviceName, DtypeName, choose_device, choose_inferen
 from foretell.errors import CheckpointError
 from foretell.files import printable_name
 from foretell.finding import check_files, find_model
+from foretell.language_model import LanguageModel, MemoryText
 from foretell.saved_model import (
     Part,
     PartSource,
@@ -25,6 +26,7 @@ from foretell.saved_model import (
     save_parts,
 )
 from foretell.text import Tokenizer, load_tokenizer
+from foretell.translation.batches import make_source
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder
 from foretell.translation.initial import encoder_decoder_with_weights, weight_shapes
@@ -50,6 +52,16 @@ class Translator:
     @property
     def dtype(self) -> torch.dtype:
         return self.model.embed.token.weight.dtype
+
+    def given(self, text: str) -> LanguageModel:
+        """The model of the target language, given a source text: everything that takes a language model takes it."""
+        ids, start = self.vocabulary.encode_source(text), self.vocabulary.target.piece(self.vocabulary.start_id)
+        return LanguageModel(
+            self.model.given(make_source([ids])),
+            self.vocabulary.target.with_start(start),
+            self.name,
+            memory=MemoryText(tuple(ids), self.vocabulary.source),
+        )
 
 
 @register_part

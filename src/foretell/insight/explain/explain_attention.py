@@ -59,6 +59,12 @@ class OneQuery:
         return self.recording.array(self.names[2])[self.key_head]  # (S, E)
 
     @property
+    def key_tokens(self) -> list[str]:
+        """The tokens of the keys: of the text, or of the memory."""
+        _, meaning, _ = self.recording.dimensions(self.names[1])
+        return [self.recording.token_on(meaning, key) for key in range(len(self.keys))]
+
+    @property
     def width(self) -> int:
         return len(self.vector)
 
@@ -97,7 +103,10 @@ class OneQuery:
 
 def reason_hidden(query: OneQuery, key: int) -> str | None:
     """Why the query may not see the key; None if it may."""
-    window = query.recording.config.windows[query.recording.structure.layer_of(query.core)]
+    structure = query.recording.structure
+    if structure.memory_axes(query.core):  # a memory is there as a whole
+        return None
+    window = query.recording.config.windows[structure.layer_of(query.core)]
     if key > query.query:
         return f"key {key} comes after query {query.query}"
     if window is not None and query.query - key >= window:
@@ -162,7 +171,7 @@ def softmax_row(query: OneQuery, key: int) -> Listing:
     """The query's row of the attention matrix, one row per key, from score to weight."""
     columns = {
         "key": range(len(query.keys)),
-        "token": [query.recording.token(position) for position in range(len(query.keys))],
+        "token": query.key_tokens,
         "score": query.scores,
         "scaled": query.scaled,
         "masked": query.masked,
@@ -188,7 +197,7 @@ def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
     column = query.values[:, element]
     columns = {
         "key": range(len(column)),
-        "token": [recording.token(key) for key in range(len(column))],
+        "token": query.key_tokens,
         "weight": query.weights,
         "value": column,
         "product": query.weights * column,
@@ -251,7 +260,8 @@ def explain_rotated(recording: Recording, scalar: TracedScalar) -> Working:
     its position; unchanged without rotary positions."""
     source = scalar.source
     before = float(recording.array(source)[scalar.index])
-    angles = [angle.name for angle in recording.structure.with_formula(ROTATION)]
+    trunk = scalar.name.partition("blocks.")[0]
+    angles = [angle.name for angle in recording.structure.with_formula(ROTATION, trunk)]
     if not angles:
         remark = Remark(f"Without rotary positions this equals {address_of(source, *scalar.index)}.")
         return Working([remark, Equation(row(Symbol("x"), "=", numeral(before)), before)], before, 0.0)

@@ -12,11 +12,23 @@ from foretell.typesetting.expression import Call, Fraction, Number, Symbol, row,
 def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
     """One number of the token's embedding."""
     position, element = scalar.index
-    token_id = recording.ids[position]
+    token_id = recording.ids_on(recording.dimensions(scalar.name)[0])[position]
     value = float(recording.weight(f"{scalar.name}.weight", token_id, element))
     note = f"token {recording.named(token_id)} has id {token_id}; its vector is that row of {scalar.name}.weight"
     equation = row(script("W", f"{token_id},{element}"), "=", numeral(value))
     return Working([Equation(equation, value, note)], value, 0.0)
+
+
+def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
+    """One number of the token's embedding, which may belong to another module, times a constant."""
+    position, element = scalar.index
+    meaning, scale = recording.dimensions(scalar.name)[0], float(recording.setting(scalar.value, "scale"))
+    token_id, path = recording.ids_on(meaning)[position], recording.weight_path(scalar.value)
+    stored = float(recording.weight(path, token_id, element))
+    note = f"token {recording.token_on(meaning, position)} has id {token_id}; its vector is that row of {path}"
+    entry = script("W", f"{token_id},{element}")
+    equation = row(Number(scale), "·", entry, "=", Number(scale), "·", numeral(stored), "=", numeral(scale * stored))
+    return Working([Equation(equation, scale * stored, note)], scale * stored, abs(scale * stored))
 
 
 def explain_position_vector(recording: Recording, scalar: TracedScalar) -> Working:

@@ -35,6 +35,7 @@ from foretell.insight.explain.explain_stream import (
     explain_identity,
     explain_position_vector,
     explain_replacement,
+    explain_scaled_token_vector,
     explain_sum,
     explain_token_vector,
     explain_wave,
@@ -51,6 +52,7 @@ Explainer = Callable[[Recording, TracedScalar], Working]
 # Extend it for a formula of your own. What a formula needs of its module is in docs/explain.md
 EXPLAINERS: dict[str, Explainer] = {
     "token vector": explain_token_vector,
+    "scaled token vector": explain_scaled_token_vector,
     "position vector": explain_position_vector,
     "sinusoid": explain_wave,
     "token plus position": explain_sum,

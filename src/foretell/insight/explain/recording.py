@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.errors import UsageError
-from foretell.insight.address import POSITIONS_OF_TEXT, Dimensions, dimensions_of, one_row
+from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Dimensions, dimensions_of, one_row
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
@@ -119,6 +120,17 @@ class Recording:
         """The token at a position, in quotes."""
         return self.named(self.ids[position])
 
+    def token_on(self, meaning: str, position: int) -> str:
+        """The token at a position of a dimension: of the text, or of the memory."""
+        if meaning.startswith(OF_MEMORY) and self.model.memory is not None:
+            return quoted(self.model.memory.pieces[position])
+        return self.token(position)
+
+    def ids_on(self, meaning: str) -> Sequence[int]:
+        """The ids that a dimension indexes: those of the text, or of the memory."""
+        memory = self.model.memory
+        return memory.ids if memory is not None and meaning.startswith(OF_MEMORY) else self.ids
+
     def named(self, token_id: int) -> str:
         """The text of a token id, in quotes; `no token (id)` for an id that the tokenizer lacks."""
         return (
@@ -180,8 +192,8 @@ def meanings(recording: Recording, name: str, index: tuple[int, ...]) -> list[st
 
 
 def _named(recording: Recording, meaning: str, entry: int) -> str:
-    if meaning in POSITIONS_OF_TEXT:
-        return f" {recording.token(entry)}"
+    if meaning.removeprefix(OF_MEMORY) in POSITIONS_OF_TEXT:
+        return f" {recording.token_on(meaning, entry)}"
     return f" {recording.named(entry)}" if meaning == "token" else ""
 
 

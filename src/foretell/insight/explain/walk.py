@@ -6,19 +6,21 @@ import math
 import re
 import textwrap
 from collections import defaultdict
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from foretell.insight.address import OF_MEMORY
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.explain.recording import Recording, record
 from foretell.insight.explain.steps import plain
 from foretell.insight.explain.walk_matrices import last_matrices, layer_matrices
-from foretell.insight.layers import updates_of, weights_of
-from foretell.insight.wording import quoted
-from foretell.language_model import LanguageModel, TokenProbability
+from foretell.insight.layers import memory_weights_of, updates_of, weights_of
+from foretell.insight.wording import fitting, quoted
+from foretell.language_model import LanguageModel, MemoryText, TokenProbability
 from foretell.model.logits import logit_chunks
 from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
@@ -50,6 +52,8 @@ class LayerWalk:
     feedforward: float | None
     sights: tuple[StrongestKey, ...]
     answers: list[TokenProbability]
+    cross_attention: float | None = None
+    memory_sights: tuple[StrongestKey, ...] = ()  # keys are tokens of the memory
 
 
 @dataclass(frozen=True)
@@ -81,9 +85,19 @@ class Walk(Shown):
             for token, loss in zip(recording.ids, (None, *self.losses), strict=True)
         ]
         layers = [asdict(layer) for layer in self.layers]
+        memory = recording.model.memory
+        if memory is None:
+            layers = [
+                {key: layer[key] for key in layer if "cross" not in key and "memory" not in key} for layer in layers
+            ]
+        read = (
+            {}
+            if memory is None
+            else {"memory": [{"id": i, "text": t} for i, t in zip(memory.ids, memory.pieces, strict=True)]}
+        )
         answers = [asdict(answer) for answer in self.answers]
         values = {"values": every_value(recording)} if self.is_small else {}
-        return plain({"tokens": tokens, "layers": layers, "answers": answers, "loss": self.loss, **values})
+        return plain({**read, "tokens": tokens, "layers": layers, "answers": answers, "loss": self.loss, **values})
 
 
 def walk(model: LanguageModel, text: str) -> Walk:
@@ -117,6 +131,7 @@ def selection(model: LanguageModel) -> list[str]:
     layers = range(decoder.config.num_layers)
     weights = [weights_of(decoder, structure, layer).name for layer in layers]
     updates = [update.reads[1] for layer in layers for update in updates_of(decoder, structure, layer)]
+    weights += [read.name for layer in layers if (read := memory_weights_of(structure, layer)) is not None]
     return ["**"] if decoder.config.width <= SMALL_WIDTH else [*structure.stream, *weights, *updates]
 
 
@@ -125,6 +140,8 @@ def walk_layer(recording: Recording, layer: int) -> LayerWalk:
     decoder, structure = recording.model.decoder, recording.structure
     before, after = structure.stream[layer : layer + 2]
     sizes = [size_of(recording, update.reads[1]) for update in updates_of(decoder, structure, layer)]
+    memory_weights = memory_weights_of(structure, layer)
+    cross = None if memory_weights is None else sizes.pop(1)
     weights = weights_of(decoder, structure, layer).name
     return LayerWalk(
         layer=layer,
@@ -133,6 +150,8 @@ def walk_layer(recording: Recording, layer: int) -> LayerWalk:
         feedforward=sizes[1] if len(sizes) > 1 else None,
         sights=sights_of(recording.stored(weights)[:, -1]),
         answers=answers_of(recording, lens_logits(decoder, recording.stored(after)[-1]), LAYER_ANSWERS),
+        cross_attention=cross,
+        memory_sights=() if memory_weights is None else sights_of(recording.stored(memory_weights.name)[:, -1]),
     )
 
 
@@ -159,6 +178,9 @@ def walk_document(walk: Walk) -> DocumentSection:
     """The walk as a document, in the order of the pass."""
     recording = walk.recording
     parts: list[Part] = [tokens_section(walk), layers_section(walk), attention_section(walk)]
+    if recording.model.memory is not None:
+        parts[:0] = [memory_section(recording.model.memory)]
+        parts.append(memory_attention_section(walk))
     if walk.is_small:
         parts += [layer_matrices(recording, layer.layer) for layer in walk.layers]
         parts.append(last_matrices(recording))
@@ -186,7 +208,9 @@ def tokens_section(walk: Walk) -> DocumentSection:
 def layers_section(walk: Walk) -> DocumentSection:
     """One line per layer: the norms of stream and updates, and the prediction after the layer."""
     rows = [layer_row(layer) for layer in walk.layers]
-    header = ("layer", "stream", "attention", "feed-forward", "if the pass ended after it")
+    reads_memory = walk.recording.model.memory is not None
+    own, cross = "attention", ["to the source"] if reads_memory else []
+    header = ("layer", "stream", own, *cross, "feed-forward", "if the pass ended after it")
     verb = "adds to it" if walk.recording.config.attention_residual else "replaces it with"
     note = (
         "Norms of vectors at the last position: the stream that enters a layer, and the vector that each sublayer "
@@ -199,17 +223,39 @@ def layers_section(walk: Walk) -> DocumentSection:
 def layer_row(layer: LayerWalk) -> tuple[str, ...]:
     feedforward = "" if layer.feedforward is None else f"{layer.feedforward:.2f}"
     would = ", ".join(f"{quoted(answer.text)} {answer.probability:.1%}" for answer in layer.answers)
-    return str(layer.layer), f"{layer.stream:.2f}", f"{layer.attention:.2f}", feedforward, would
+    cross = [] if layer.cross_attention is None else [f"{layer.cross_attention:.2f}"]
+    return str(layer.layer), f"{layer.stream:.2f}", f"{layer.attention:.2f}", *cross, feedforward, would
 
 
 def attention_section(walk: Walk) -> DocumentSection:
     """The token with the largest weight per head and layer; heads with the same token together."""
-    rows = []
-    for layer in walk.layers:
-        lines = wrapped(sights_text(walk.recording, layer))
-        rows += [("" if index else str(layer.layer), line) for index, line in enumerate(lines)]
-    table = Table(("layer", "the token with the largest weight of each head: heads and weights"), rows)
+    table = sights_table([(layer, layer.sights) for layer in walk.layers], walk.recording.token)
     return DocumentSection(f"Where attention looks from the last token, {walk.recording.token(-1)}", [table])
+
+
+def memory_section(memory: MemoryText) -> DocumentSection:
+    """The tokens that the encoder has read."""
+    text = fitting((quoted(piece) for piece in memory.pieces), 10 * LINE)
+    return DocumentSection(f"The source: {len(memory.ids)} tokens", [Paragraph(text)])
+
+
+def memory_attention_section(walk: Walk) -> DocumentSection:
+    """The same for the tokens of the source."""
+
+    def token(position: int) -> str:
+        return walk.recording.token_on(OF_MEMORY, position)
+
+    table = sights_table([(layer, layer.memory_sights) for layer in walk.layers], token)
+    return DocumentSection(f"What it reads of the source from there, {walk.recording.token(-1)}", [table])
+
+
+def sights_table(layers: list[tuple[LayerWalk, tuple[StrongestKey, ...]]], token: Callable[[int], str]) -> Table:
+    """The strongest keys of each layer's heads."""
+    rows = []
+    for layer, sights in layers:
+        lines = wrapped(sights_text(sights, token))
+        rows += [("" if index else str(layer.layer), line) for index, line in enumerate(lines)]
+    return Table(("layer", "the token with the largest weight of each head: heads and weights"), rows)
 
 
 def wrapped(entries: list[str]) -> list[str]:
@@ -218,13 +264,13 @@ def wrapped(entries: list[str]) -> list[str]:
     return [line.replace(HARD_SPACE, " ") for line in textwrap.wrap(text, LINE)]
 
 
-def sights_text(recording: Recording, layer: LayerWalk) -> list[str]:
+def sights_text(sights: tuple[StrongestKey, ...], token: Callable[[int], str]) -> list[str]:
     """`3 ' of': head 0 61%,`, `2 44%;`, `0 'The': head 1 80%`: the token of the most heads comes first."""
     heads: defaultdict[int, list[str]] = defaultdict(list)
-    for sight in layer.sights:
+    for sight in sights:
         heads[sight.key].append(f"{sight.head} {sight.weight:.0%}")
     most = sorted(heads, key=lambda key: (-len(heads[key]), key))
-    text = "; ".join(f"{key} {recording.token(key)}: head {', '.join(heads[key])}" for key in most)
+    text = "; ".join(f"{key} {token(key)}: head {', '.join(heads[key])}" for key in most)
     return re.split(r"(?<=\d%[,;]) ", text)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from foretell.insight.explain.recording import Array, Recording, to_array
-from foretell.insight.layers import UPDATES, stream_path
+from foretell.insight.layers import UPDATES, memory_weights_of, stream_path
 from foretell.model.structure import Value
 from foretell.typesetting.document import DocumentSection, Formula, Part
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
@@ -17,7 +17,8 @@ def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
     structure = recording.structure
     stream = "X"
     parts: list[Part] = [shown(recording, structure.stream[layer], Symbol(stream), "the stream, one row per token")]
-    updates = iter((("U", "X′"), ("F", "X″")))
+    memory = [("C", "X″")] if memory_weights_of(structure, layer) else []
+    updates = iter((("U", "X′"), *memory, ("F", "X‴" if memory else "X″")))
     for value in stream_path(structure, layer):
         if value.formula not in UPDATES:  # a norm after an update
             parts += after_norm(recording, value.name, stream)
@@ -99,15 +100,16 @@ def after_norm(recording: Recording, name: str, read: str) -> list[Part]:
 def shown(recording: Recording, name: str, symbol: Expression, note: str) -> Formula:
     """A stream (T, D) with its name."""
     note = f"{name}: {note}" if note else name
-    return Formula(row(symbol, "=", labelled(recording, recording.array(name))), note)
+    return Formula(row(symbol, "=", labelled(recording, recording.array(name), recording.dimensions(name)[0])), note)
 
 
 def matrix(recording: Recording, name: str, symbol: Expression, head: int, note: str) -> Formula:
     """One head of a value (H, T, E)."""
-    return Formula(row(symbol, "=", labelled(recording, recording.array(name)[head])), note)
+    values, meaning = recording.array(name)[head], recording.dimensions(name)[1]
+    return Formula(row(symbol, "=", labelled(recording, values, meaning)), note)
 
 
-def labelled(recording: Recording, values: Array) -> Matrix:
-    """A matrix with a token label for each row."""
-    labels = [recording.token(position)[:LABEL] for position in range(len(values))]
+def labelled(recording: Recording, values: Array, meaning: str = "position") -> Matrix:
+    """A matrix with a token label for each row; `meaning` is that of the dimension of the rows."""
+    labels = [recording.token_on(meaning, position)[:LABEL] for position in range(len(values))]
     return Matrix(values, DIGITS if values.shape[1] <= WIDE else DIGITS - 1, labels)

@@ -13,10 +13,10 @@ from foretell.config import ModelConfig
 from foretell.errors import TokenizerError
 from foretell.insight.attribution.direct_logit_attribution import head_weights
 from foretell.insight.attribution.logit_lens import lens_logits
-from foretell.insight.layers import updates_of, weights_of
+from foretell.insight.layers import encoder_weights, memory_weights_of, updates_of, weights_of
 from foretell.insight.page.pack import check_finite, steps
 from foretell.insight.trace import Trace
-from foretell.language_model import LanguageModel, check_model
+from foretell.language_model import LanguageModel, MemoryText, check_model
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
@@ -83,6 +83,19 @@ class StreamPoint:
 
 
 @dataclass(frozen=True)
+class TracedMemory:
+    """The tokens of the memory, and the weights of each layer in multiples of 0.0001.
+
+    cross (H, T, S): from the text to the memory; encoder (H, S, S): of the encoder.
+    """
+
+    ids: list[int]
+    pieces: list[str]
+    cross: list[np.ndarray]
+    encoder: list[np.ndarray]
+
+
+@dataclass(frozen=True)
 class TracedPass:
     """The values of one pass. `attention` holds, per layer, the weights (H, N) of the N visible (query, key) pairs,
     row by row, as whole multiples of 0.0001."""
@@ -106,6 +119,7 @@ class TracedPass:
     row_ids: list[int]  # ids of the tokens whose rows of the head are in `rows`
     rows: np.ndarray  # (R, D)
     row_biases: np.ndarray  # (R,)
+    memory: TracedMemory | None = None
 
 
 @torch.inference_mode()
@@ -119,8 +133,10 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
     attention = [attention_names(decoder, structure, layer) for layer in range(config.num_layers)]
     vocab_size = model.tokenizer.vocab_size
     batch = torch.tensor([ids], device=model.device)
+    memory = [*(memory_weights_of(structure, layer) for layer in range(config.num_layers)), *encoder_weights(structure)]
+    memory_names = [value.name for value in memory if value is not None]
     embedding = [name for name in ("embed.token", "embed.position") if name in structure.values]
-    with Trace(decoder, selected_names(embedding, attention, points)) as trace:
+    with Trace(decoder, [*selected_names(embedding, attention, points), *memory_names]) as trace:
         final = decoder.hidden(batch)[0]  # (T, D)
     streams = torch.stack([trace[point.name][0] for point in points])  # (P, T, D)
     logits = decoder.head(final[-1:])[0, :vocab_size]  # (V,)
@@ -152,7 +168,18 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
         row_ids=row_ids,
         rows=rows,
         row_biases=biases,
+        memory=None if model.memory is None else traced_memory(trace, model.memory, memory_names, config.num_layers),
     )
+
+
+def traced_memory(trace: Trace, memory: MemoryText, names: list[str], layers: int) -> TracedMemory:
+    """What the page shows of a memory; the first `layers` names are those of the decoder's layers."""
+    weights = []
+    for name in names:
+        values = array(trace[name][0])
+        check_finite(name, values)
+        weights.append(steps(values).astype(np.uint16))
+    return TracedMemory(list(memory.ids), memory.pieces, weights[:layers], weights[layers:])
 
 
 def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
@@ -160,14 +187,19 @@ def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
     start, *blocks = structure.stream
     points = [StreamPoint(start, "embedding", -1)]
     for layer, block in enumerate(blocks):
-        first = updates_of(decoder, structure, layer)[0]
-        if structure[block].reads[0] != first.name:
-            points.append(StreamPoint(first.name, f"layer {layer}, after {first.reads[1].rpartition('.')[2]}"))
+        updates = updates_of(decoder, structure, layer)
+        inner = [update for update in updates[:-1] or updates if structure[block].reads[0] != update.name]
+        points += [StreamPoint(update.name, f"layer {layer}, after {last_part(update.reads[1])}") for update in inner]
         points.append(StreamPoint(block, f"after layer {layer}", layer))
     (final,) = structure["head"].reads
     if structure.origin(final) != structure.origin(blocks[-1]):
         points.append(StreamPoint(final, "after the last norm"))
     return points
+
+
+def last_part(path: str) -> str:
+    """The last segment of a path."""
+    return path.rpartition(".")[2]
 
 
 def attention_names(decoder: Decoder, structure: Structure, layer: int) -> AttentionNames:

@@ -1,6 +1,7 @@
 """The choice of what a page holds: the required numbers, then the optional ones in a fixed order while they fit.
 
-Required: tokens, vocabulary, logits of the last position, norms of the stream, the lens, attention of every head. If
+Required: tokens, vocabulary, logits of the last position, norms of the stream, the lens, attention of every head, to a
+memory too. If
 these are too large, attention keeps only as many of the last query rows as fit. Optional, in this order: embeddings,
 the head's inputs and rows, the stream's vectors point by point, queries and keys layer by layer. What does not fit is
 left out and reported; a later, smaller kind may still fit.
@@ -82,6 +83,10 @@ def needed(traced: TracedPass) -> Iterator[PackedSection]:
     yield pack_rounded("lens.logits", lens.logits)
     yield pack_rounded("lens.following", lens.following)
     yield pack_whole("lens.ranks", lens.ranks)
+    if traced.memory is not None:
+        for kind, layers in (("cross", traced.memory.cross), ("encoder", traced.memory.encoder)):
+            for layer, weights in enumerate(layers):
+                yield pack_weights(f"memory.{kind}.{layer}", weights)
 
 
 def add_attention(contents: Contents, traced: TracedPass, room: int, reason: str) -> None:

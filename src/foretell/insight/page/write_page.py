@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from foretell.errors import OutputError
 from foretell.files import HTML_MARK, check_target, write_text
-from foretell.insight.page.collect import TracedPass, collect
+from foretell.insight.page.collect import TracedMemory, TracedPass, collect
 from foretell.insight.page.fit import DEFAULT_BYTES, Contents, choose, in_megabytes
 from foretell.insight.page.pack import PackedSection
 from foretell.language_model import LanguageModel
@@ -142,7 +142,8 @@ SECTION_MARKUP = 200
 
 def section_count(traced: TracedPass) -> int:
     """An upper bound of the number of sections."""
-    return 3 * traced.config.num_layers + len(traced.points) + 20
+    of_memory = 0 if traced.memory is None else len(traced.memory.cross) + len(traced.memory.encoder)
+    return 3 * traced.config.num_layers + len(traced.points) + of_memory + 20
 
 
 def document_of(traced: TracedPass, contents: Contents) -> str:
@@ -184,4 +185,11 @@ def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
         "cut": contents.cut,
         "sections": [section.to_json() for section in contents.sections],
         "rest": [section.to_json() for section in contents.rest],
+        **({} if traced.memory is None else {"memory": memory_structure(traced.memory)}),
     }
+
+
+def memory_structure(memory: TracedMemory) -> dict[str, Any]:
+    """The tokens of the memory, and the number of the encoder's layers."""
+    tokens = [{"id": token_id, "text": piece} for token_id, piece in zip(memory.ids, memory.pieces, strict=True)]
+    return {"tokens": tokens, "layers": len(memory.encoder)}

@@ -6,13 +6,14 @@ import { byId, fill, make } from "page/dom.js";
 import { count } from "page/format.js";
 import { showFormulas } from "page/formulas.js";
 import { showGrid, showMap } from "page/heads.js";
+import { showMemory } from "page/memory.js";
 import { showHere, showNext } from "page/next.js";
 import { showArcs, showRow } from "page/row.js";
 import { showLens, showSizes, showVectors } from "page/stream.js";
 import { showTokens, showWhere } from "page/tokens.js";
 
 const PARTS = [
-  showWhere, showTokens, showMap, showGrid, showArcs, showRow, showNext, showHere,
+  showWhere, showTokens, showMap, showGrid, showArcs, showRow, showNext, showHere, showMemory,
   showSizes, showVectors, showLens, showFormulas,
 ];
 
