@@ -15,12 +15,13 @@ from foretell.runs.run import Run
 from foretell.runs.summary import settings_of, summarize
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
+from foretell.translation.loading import load_translator
 from foretell.translation.pairs import Pair
 from foretell.translation.quality import evaluate_pairs
 from foretell.translation.task import PairData
 from foretell.translation.train import PairRequest, choose_steps, train_translation
 from foretell.translation.translate import Decoding, translate
-from foretell.translation.translator import load_saved, load_translator, save_translator
+from foretell.translation.translator import load_saved, save_translator
 
 COLOURS = {"red": "rouge", "blue": "bleu", "green": "vert", "black": "noir"}
 THINGS = {"cat": "chat", "dog": "chien", "bird": "oiseau", "car": "train"}

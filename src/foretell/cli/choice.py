@@ -7,6 +7,7 @@ from pathlib import Path
 
 from foretell.errors import ForetellError, UsageError, did_you_mean
 
+TRANSLATION = ("encoder_decoder", "marian")  # the kind of our part, and another program's model_type
 # verb: what --task names and the function for it; a task without an entry is left to the verb's own function
 BY_TASK: dict[str, dict[str, str]] = {
     "train": {
@@ -24,10 +25,10 @@ BY_MODEL: dict[str, dict[str, str]] = {
     "evaluate": {
         "series_codec": "foretell.cli.evaluate_forecast:evaluate_forecast",
         "task_head": "foretell.cli.evaluate_task:evaluate_task",
-        "encoder_decoder": "foretell.cli.evaluate_translation:evaluate_translation",
+        **dict.fromkeys(TRANSLATION, "foretell.cli.evaluate_translation:evaluate_translation"),
     },
-    "explain": {"encoder_decoder": "foretell.cli.explain_translation:explain_translation"},
-    "trace": {"encoder_decoder": "foretell.cli.explain_translation:trace_translation"},
+    "explain": dict.fromkeys(TRANSLATION, "foretell.cli.explain_translation:explain_translation"),
+    "trace": dict.fromkeys(TRANSLATION, "foretell.cli.explain_translation:trace_translation"),
 }
 
 
@@ -90,9 +91,10 @@ def part_kinds(model: str) -> list[str]:
     if model.startswith("hub:"):  # found by the verb, which says that it downloads
         return []
     try:
-        parts = read_json(find_model(model) / CONFIG).get("parts")
+        values = read_json(find_model(model) / CONFIG)
     except ForetellError:
         return []
+    parts = values.get("parts")
     if not isinstance(parts, dict):
-        return []
+        return [str(values.get("model_type"))]  # another program's layout
     return [str(part["kind"]) for part in parts.values() if isinstance(part, dict) and "kind" in part]

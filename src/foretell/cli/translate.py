@@ -132,7 +132,7 @@ def open_translator(argument: str, device: DeviceName, dtype: DtypeName, verify:
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
-    from foretell.translation.translator import load_translator
+    from foretell.translation.loading import load_translator
 
     translator = load_translator(argument, device, dtype, verify=verify)
     for line in translator.notes:

@@ -11,10 +11,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import make_section
-from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError
-from foretell.files import printable_name
-from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, MemoryText
 from foretell.saved_model import (
     Part,
@@ -154,13 +151,3 @@ def check_sizes(vocabulary: Vocabulary, config: EncoderDecoderConfig, directory:
                 f"{directory}: a tokenizer has {tokenizer.vocab_size} tokens and the model {size}; they do not belong "
                 "together"
             )
-
-
-def load_translator(
-    argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto", *, verify: bool | None = False
-) -> Translator:
-    """Load a translation model for inference, named as for `foretell.load`; verify: as there."""
-    chosen = choose_device(device)
-    directory = find_model(str(argument))
-    check_files(directory, in_full=verify)
-    return load_saved(directory, chosen, choose_inference_dtype(dtype, chosen), name=printable_name(argument))

@@ -1,0 +1,164 @@
+"""Marian checkpoints (Helsinki-NLP/opus-mt) in Hugging Face's layout: configuration and weights.
+
+Junczys-Dowmunt et al. 2018; the layout is that of transformers' MarianMTModel. Its sinusoids come as two halves, sines
+then cosines, where ours alternate, so the positions become a table of vectors. Sentencepiece files (source.spm,
+target.spm) are not read: sentences are token ids.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretell.config import make_section
+from foretell.convert.huggingface import check_files, find_tensors
+from foretell.errors import CheckpointError, ConfigError
+from foretell.files import CONFIG, WEIGHTS, read_json
+from foretell.safetensors_reader import StoredTensor, read_tensor
+from foretell.saved_model import check_finite
+from foretell.text import id_tokenizer
+from foretell.translation.config import EncoderDecoderConfig
+from foretell.translation.initial import encoder_decoder_with_weights, weight_shapes
+from foretell.translation.translator import Translator
+from foretell.translation.vocabulary import Vocabulary
+
+MODEL_TYPE = "marian"
+ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu_erf", "gelu_new": "gelu_tanh"}
+EQUAL = (("encoder_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim"))
+UNSUPPORTED = ("normalize_before", "normalize_embedding", "add_final_layer_norm")  # of other models of this layout
+# Ours within a block, theirs within a layer
+BLOCK = {
+    "attention.query": "self_attn.q_proj",
+    "attention.key": "self_attn.k_proj",
+    "attention.value": "self_attn.v_proj",
+    "attention.output": "self_attn.out_proj",
+    "attention_norm": "self_attn_layer_norm",
+    "cross_attention.query": "encoder_attn.q_proj",
+    "cross_attention.key": "encoder_attn.k_proj",
+    "cross_attention.value": "encoder_attn.v_proj",
+    "cross_attention.output": "encoder_attn.out_proj",
+    "cross_attention_norm": "encoder_attn_layer_norm",
+    "feedforward.up": "fc1",
+    "feedforward.down": "fc2",
+    "feedforward_norm": "final_layer_norm",
+}
+
+
+def is_marian(directory: Path) -> bool:
+    """True for a directory whose config.json is Marian's."""
+    return read_json(directory / CONFIG).get("model_type") == MODEL_TYPE
+
+
+def load_marian(
+    directory: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, *, name: str = "model"
+) -> Translator:
+    """Load a Marian model for inference; what it has that is not supported is a `CheckpointError` by name."""
+    check_files(directory)
+    values = read_json(directory / CONFIG)
+    try:
+        config = read_config(values)
+    except ConfigError as error:
+        raise CheckpointError(f"{directory / CONFIG}: {error}") from None
+    stored = find_tensors(directory)
+    weights = {path: tensor.to(device) for path, tensor in read_weights(stored, config, dtype, directory).items()}
+    check_finite(weights, directory / WEIGHTS)
+    model = encoder_decoder_with_weights(config, weights).eval()
+    note = f"{directory}: sentencepiece files are not read, so that sentences are token ids, such as '464 3290'"
+    return Translator(model, read_vocabulary(values, config, directory), name, (note,))
+
+
+def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:
+    """The shape that a config.json describes; a `ConfigError` for what this family cannot express."""
+    for key in UNSUPPORTED:
+        if values.get(key):
+            raise ConfigError(f"'{key}' is not supported")
+    for first, second in EQUAL:
+        if values.get(first) != values.get(second):
+            raise ConfigError(f"{first} and {second} differ, which is not supported")
+    activation = values.get("activation_function", "gelu")
+    if activation not in ACTIVATIONS:
+        raise ConfigError(f"unknown activation_function '{activation}'; known: {', '.join(ACTIVATIONS)}")
+    is_shared = values.get("share_encoder_decoder_embeddings", True)
+    sizes = {
+        "num_layers": values.get("decoder_layers"),
+        "encoder_layers": values.get("encoder_layers"),
+        "num_heads": values.get("decoder_attention_heads"),
+        "width": values.get("d_model"),
+        "feedforward_width": values.get("decoder_ffn_dim"),
+        "context_length": values.get("max_position_embeddings"),
+        "vocab_size": values.get("decoder_vocab_size") or values.get("vocab_size"),
+        "source_vocab_size": None if is_shared else values.get("vocab_size"),
+    }
+    kinds = {
+        "position": "learned",
+        "norm_placement": "post",
+        "activation": ACTIVATIONS[activation],
+        "scale_embeddings": bool(values.get("scale_embedding", False)),
+        "tie_embeddings": bool(values.get("tie_word_embeddings", True)),
+        "bias": {"head": True},
+    }
+    return make_section(EncoderDecoderConfig, {**sizes, **kinds})
+
+
+def read_weights(
+    stored: Mapping[str, StoredTensor], config: EncoderDecoderConfig, dtype: torch.dtype, directory: Path
+) -> dict[str, Tensor]:
+    """Our weights by path. A missing one, one of another shape and one that is left over are a `CheckpointError`."""
+    shapes = weight_shapes(config)
+    weights = {}
+    taken = set()
+    for path, shape in shapes.items():
+        if path.endswith("embed.position.weight"):
+            weights[path] = sinusoids(*shape).to(dtype)
+            continue
+        theirs = their_name(path, config)
+        if theirs not in stored:
+            raise CheckpointError(f"{directory / WEIGHTS} has no weight '{theirs}'")
+        tensor = read_tensor(stored[theirs], dtype)
+        tensor = tensor[0] if path == "head.bias" else tensor  # (1, V)
+        if tuple(tensor.shape) != shape:
+            raise CheckpointError(
+                f"{directory / WEIGHTS}: '{theirs}' has shape {tuple(tensor.shape)}, the configuration asks for {shape}"
+            )
+        taken.add(theirs)
+        weights[path] = tensor
+    repeated = ("embed_tokens.weight", "embed_positions.weight", "lm_head.weight")  # of the shared and fixed tables
+    left = [name for name in stored if name not in taken and not name.endswith(repeated)]
+    if left:
+        raise CheckpointError(f"{directory / WEIGHTS} has a weight '{left[0]}' that the model does not")
+    return weights
+
+
+def their_name(path: str, config: EncoderDecoderConfig) -> str:
+    """Marian's name of one of our weights."""
+    if path == "head.bias":
+        return "final_logits_bias"
+    if path == "head.weight":
+        return "lm_head.weight"
+    side = "encoder" if path.startswith("encoder.") else "decoder"
+    own, _, kind = path.removeprefix("encoder.").rpartition(".")
+    if own == "embed.token":
+        return "model.shared.weight" if config.source_vocab_size is None else f"model.{side}.embed_tokens.weight"
+    layer, _, inner = own.removeprefix("trunk.blocks.").partition(".")
+    return f"model.{side}.layers.{layer}.{BLOCK[inner]}.{kind}"
+
+
+def sinusoids(positions: int, width: int) -> Tensor:
+    """Vectors (positions, width) with all sines first, then all cosines, as Marian has them."""
+    pairs = torch.arange(0, width, 2, dtype=torch.float64)
+    angles = torch.arange(positions, dtype=torch.float64)[:, None] * 10_000.0 ** (-pairs / width)
+    return torch.cat((angles.sin(), angles.cos()), dim=-1).float()
+
+
+def read_vocabulary(values: Mapping[str, Any], config: EncoderDecoderConfig, directory: Path) -> Vocabulary:
+    """Token ids as texts, with the ids that begin and end a sentence."""
+    ends, start = values.get("eos_token_id"), values.get("decoder_start_token_id")
+    for name, token in (("eos_token_id", ends), ("decoder_start_token_id", start)):
+        if not isinstance(token, int) or not 0 <= token < config.vocab_size:
+            raise CheckpointError(f"{directory / CONFIG}: {name} is {token!r}, which is not a token id")
+    source = id_tokenizer(config.source_vocab_size or config.vocab_size)
+    return Vocabulary(source, id_tokenizer(config.vocab_size), int(start or 0), int(ends or 0), int(ends or 0))
