@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from foretell.errors import CheckpointError
+from foretell.insight.explain.explanation import explain
 from foretell.translation.batches import make_source
 from foretell.translation.loading import load_translator
 from foretell.translation.marian import load_marian
@@ -71,6 +72,11 @@ def test_greedy_translations_are_those_of_transformers(marian):
     for ours, theirs in zip(found, expected.tolist(), strict=True):
         words = [token for token in theirs[1:] if token != PAD]
         assert ours.ids[:12] == (words[: words.index(EOS)] if EOS in words else words)
+
+
+def test_a_pass_over_ids_can_be_explained(marian):
+    given = load_translator(marian[0], "cpu").given("3 1 4")
+    assert "'20'" in str(explain(given, "7 8"))
 
 
 WRONG = {

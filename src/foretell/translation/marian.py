@@ -20,7 +20,7 @@ from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, WEIGHTS, read_json
 from foretell.safetensors_reader import StoredTensor, read_tensor
 from foretell.saved_model import check_finite
-from foretell.text import id_tokenizer
+from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.initial import encoder_decoder_with_weights, weight_shapes
 from foretell.translation.translator import Translator
@@ -160,5 +160,9 @@ def read_vocabulary(values: Mapping[str, Any], config: EncoderDecoderConfig, dir
     for name, token in (("eos_token_id", ends), ("decoder_start_token_id", start)):
         if not isinstance(token, int) or not 0 <= token < config.vocab_size:
             raise CheckpointError(f"{directory / CONFIG}: {name} is {token!r}, which is not a token id")
-    source = id_tokenizer(config.source_vocab_size or config.vocab_size)
-    return Vocabulary(source, id_tokenizer(config.vocab_size), int(start or 0), int(ends or 0), int(ends or 0))
+    special = dict.fromkeys((str(start), str(ends)))
+    source, target = (
+        vocabulary_tokenizer([str(token) for token in range(size)], special=list(special))
+        for size in (config.source_vocab_size or config.vocab_size, config.vocab_size)
+    )
+    return Vocabulary(source, target, int(start or 0), int(ends or 0), int(ends or 0))
