@@ -55,6 +55,10 @@ class LayerWalk:
     cross_attention: float | None = None
     memory_sights: tuple[StrongestKey, ...] = ()  # keys are tokens of the memory
 
+    def to_json(self) -> dict[str, Any]:
+        of_memory = () if self.cross_attention is not None else ("cross_attention", "memory_sights")
+        return {key: value for key, value in asdict(self).items() if key not in of_memory}
+
 
 @dataclass(frozen=True)
 class Walk(Shown):
@@ -84,17 +88,8 @@ class Walk(Shown):
             {"id": token, "text": recording.model.tokenizer.text_of(token), "loss": loss}
             for token, loss in zip(recording.ids, (None, *self.losses), strict=True)
         ]
-        layers = [asdict(layer) for layer in self.layers]
-        memory = recording.model.memory
-        if memory is None:
-            layers = [
-                {key: layer[key] for key in layer if "cross" not in key and "memory" not in key} for layer in layers
-            ]
-        read = (
-            {}
-            if memory is None
-            else {"memory": [{"id": i, "text": t} for i, t in zip(memory.ids, memory.pieces, strict=True)]}
-        )
+        layers = [layer.to_json() for layer in self.layers]
+        read = {} if recording.model.memory is None else {"memory": memory_tokens(recording.model.memory)}
         answers = [asdict(answer) for answer in self.answers]
         values = {"values": every_value(recording)} if self.is_small else {}
         return plain({**read, "tokens": tokens, "layers": layers, "answers": answers, "loss": self.loss, **values})
@@ -208,9 +203,8 @@ def tokens_section(walk: Walk) -> DocumentSection:
 def layers_section(walk: Walk) -> DocumentSection:
     """One line per layer: the norms of stream and updates, and the prediction after the layer."""
     rows = [layer_row(layer) for layer in walk.layers]
-    reads_memory = walk.recording.model.memory is not None
-    own, cross = "attention", ["to the source"] if reads_memory else []
-    header = ("layer", "stream", own, *cross, "feed-forward", "if the pass ended after it")
+    cross = [] if walk.recording.model.memory is None else ["to the source"]
+    header = ("layer", "stream", "attention", *cross, "feed-forward", "if the pass ended after it")
     verb = "adds to it" if walk.recording.config.attention_residual else "replaces it with"
     note = (
         "Norms of vectors at the last position: the stream that enters a layer, and the vector that each sublayer "
@@ -231,6 +225,11 @@ def attention_section(walk: Walk) -> DocumentSection:
     """The token with the largest weight per head and layer; heads with the same token together."""
     table = sights_table([(layer, layer.sights) for layer in walk.layers], walk.recording.token)
     return DocumentSection(f"Where attention looks from the last token, {walk.recording.token(-1)}", [table])
+
+
+def memory_tokens(memory: MemoryText) -> list[dict[str, Any]]:
+    """The tokens that the encoder has read, as JSON values."""
+    return [{"id": token_id, "text": text} for token_id, text in zip(memory.ids, memory.pieces, strict=True)]
 
 
 def memory_section(memory: MemoryText) -> DocumentSection:
