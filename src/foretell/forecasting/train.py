@@ -41,10 +41,10 @@ def start_session(request: ForecastRequest, reporter: Reporter) -> Session[Forec
     """A new run directory and a new model; if that fails, nothing is left behind."""
     device = choose_device(request.device)
     dtype = choose_training_dtype(request.dtype, device)
+    series = read_series(request.data, request.columns)
     run = Run.create(request.out, [str(request.data)])
     try:
         logger.info(f"run         {run.directory}")
-        series = read_series(request.data, request.columns)
         task = make_task(request, series, device, dtype)
         session = Session(run, task, task.config.training, device, dtype, reporter)
         session.start()
