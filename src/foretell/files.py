@@ -271,8 +271,8 @@ def sha256(path: Path) -> str:
 
 
 def printable_name(path: str | Path) -> str:
-    """A file's name for people and pictures; bytes that are not UTF-8 become U+FFFD."""
-    return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    """A name for people and pictures; bytes that are not UTF-8, and control characters, become U+FFFD."""
+    return re.sub(r"[\x00-\x1f\x7f]", "\ufffd", str(path).encode("utf-8", "surrogateescape").decode("utf-8", "replace"))
 
 
 def format_bytes(count: float) -> str:

@@ -57,6 +57,12 @@ def test_the_commands(chat, tmp_path):
     assert "the conversation is forgotten; the system message stays" in outcome.err
 
 
+def test_with_json_standard_output_has_objects_alone(chat):
+    outcome = chat("what is 3?\n/look\n/help\n", "--json")
+    assert [json.loads(line)["message"] for line in outcome.out.splitlines()] == ["what is 3?"]
+    assert "direct contributions" in outcome.err and "/look [N]" in outcome.err
+
+
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -48,6 +48,7 @@ def test_numbers_are_learned_on_their_own_scale() -> None:
         ("classify", [f"id{n}" for n in range(2000)] * 2, "2,000 different labels"),
         ("classify", ["a", "b", "c", "d"], "4 different labels in 4 rows"),
         ("regress", ["1", "nan"], "'nan' is not a finite number"),
+        ("regress", ["1", "1e308"], "1e\\+308 is too large to compute with"),
         ("regress", ["1", "word"], "'word' is not a finite number"),
         ("regress", ["1", "1"], "every number is 1"),
     ],

@@ -74,7 +74,7 @@ def test_an_empty_text_has_no_prediction_and_is_counted(model: LanguageModel, tm
 
 
 def test_what_cannot_be_predicted_is_refused(model: LanguageModel, start) -> None:
-    with pytest.raises(UsageError, match="reads 1 text"):
+    with pytest.raises(UsageError, match="reads one text"):
         predict(model, [("a", "b")])
     with pytest.raises(UsageError, match="has no task head"):
         predict(start.model, "the film")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable, Iterator
@@ -138,7 +139,8 @@ def take_line(conversation: Chat, line: str, json: bool) -> None:
         name, _, argument = line.partition(" ")
         if name not in COMMANDS:
             raise UsageError(f"unknown command {name}{did_you_mean(name, COMMANDS)}; /help lists all")
-        COMMANDS[name](conversation, argument.strip())
+        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # stdout has objects alone
+            COMMANDS[name](conversation, argument.strip())
     else:
         answer(conversation, line.removeprefix("/") if line.startswith("//") else line, json)
 

@@ -15,6 +15,14 @@ from foretell.errors import UsageError
 if TYPE_CHECKING:
     from foretell.finetuning.request import FinetuneRequest
 
+PAIR = '"a text" "another text"'
+EXAMPLES = {  # texts to predict for, by task
+    "classify": '"a text"',
+    "regress": '"a text"',
+    "similarity": PAIR,
+    "entailment": PAIR,
+    "choice": '"a question" "an answer" "another answer"',
+}
 TaskArgument = Literal["classify", "regress", "similarity", "entailment", "choice"]
 
 
@@ -184,5 +192,5 @@ def finish(directory: Path, json: bool) -> None:
     console.print("\n".join(report_lines(report)))
     picture = f", {PICTURE}" if (directory / PICTURE).exists() else " (for report.png: pip install 'foretell[plot]')"
     console.print(f"run         {directory}: checkpoints/, metrics.jsonl, {REPORT}{picture}")
-    console.print(f'try         {command_name()} predict {shlex.quote(str(directory))} "a text"')
+    console.print(f"try         {command_name()} predict {shlex.quote(str(directory))} {EXAMPLES[report['task']]}")
     return None

@@ -22,6 +22,7 @@ from foretell.language_model import LanguageModel
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.notebook import Shown, ShownList
 
+COUNTS = {1: "one text", 2: "two texts", 3: "a question and two answers or more"}
 ROWS_AT_ONCE = 1024
 SHOWN, BAR_WIDTH = 20, 24  # labels of one prediction, columns of a bar
 
@@ -96,7 +97,7 @@ def check_counts(rows: Sequence[Sequence[str]], settings: HeadSettings) -> None:
     least = 2 if settings.task in PAIRED else 3 if settings.task == "choice" else 1
     for texts in rows:
         if len(texts) < least or (len(texts) > least and settings.task != "choice"):
-            what = "a question and two answers or more" if settings.task == "choice" else f"{least} text(s)"
+            what = COUNTS[least]
             raise UsageError(f"a model for --task {settings.task} reads {what}, not {len(texts)}")
 
 

@@ -80,7 +80,8 @@ def write_table(
     """A column for the label and one for each probability, or one for the number, after those of the rows."""
     table = None
     for row, prediction in predicted:
-        cells = {**row.cells, **flat_cells(row, prediction, settings)}
+        own = {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in row.cells.items()}
+        cells = {**own, **flat_cells(row, prediction, settings)}
         if table is None:
             table = csv.DictWriter(file, list(cells), delimiter=DELIMITERS[path.suffix.lower()], lineterminator="\n")
             table.writeheader()

@@ -13,6 +13,7 @@ from foretell.finetuning.examples import Example
 from foretell.finetuning.settings import HeadSettings, TaskName
 
 MOST_LABELS = 1000
+LARGEST = 1e150  # a number whose square is still finite
 MANY = 20  # a similarity with more different numbers is a scale, with fewer a set of labels
 
 
@@ -74,6 +75,8 @@ def number_of(example: Example) -> float:
     number = parse_number(example.label)
     if number is None:
         raise DataError(f"{example.where}: the label {example.label[:40]!r} is not a finite number")
+    if abs(number) > LARGEST:
+        raise DataError(f"{example.where}: the label {number:g} is too large to compute with; rescale the numbers")
     return number
 
 

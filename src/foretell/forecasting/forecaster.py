@@ -22,6 +22,7 @@ from foretell.loading import load
 from foretell.model.decoder import Decoder
 
 PART = "codec"  # the name of the codec among the parts of a saved model
+MOST_STEPS, MOST_SAMPLES = 100_000, 10_000  # of one forecast
 TOKENS_AT_ONCE = 2**17  # context and horizon of all rows together: 0.5 GiB of keys and values in the size `small`
 Advance = Callable[[int, int], None]  # told how many of how many series are done
 
@@ -85,8 +86,11 @@ class Forecaster:
 
         context: read this many of the last values, at most as many as fit; default: as many as fit.
         """
-        if horizon < 1 or samples < 1:
-            raise UsageError(f"horizon and samples must be at least 1, not {horizon} and {samples}")
+        if not (1 <= horizon <= MOST_STEPS and 1 <= samples <= MOST_SAMPLES):
+            raise UsageError(
+                f"horizon must be from 1 to {MOST_STEPS:,} and samples from 1 to {MOST_SAMPLES:,}, not {horizon:,} and "
+                f"{samples:,}"
+            )
         length = min(context or self.context_length, self.context_for(horizon))
         prompts = [self.prompt(history, length) for history in histories]
         paths: list[np.ndarray] = []
