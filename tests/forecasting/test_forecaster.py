@@ -75,7 +75,7 @@ def test_every_history_has_a_finite_forecast(forecaster, history):
 def test_what_cannot_be_forecast_is_refused(forecaster):
     with pytest.raises(DataError, match="all missing"):
         forecaster.sample_paths([np.append(WAVE, np.full(40, np.nan))], 3, 2)
-    with pytest.raises(UsageError, match="at least 1"):
+    with pytest.raises(UsageError, match="horizon must be from 1 to 100,000"):
         forecaster.sample_paths([WAVE], 0, 2)
     with pytest.raises(CheckpointError, match="not trained on series"):
         load_forecaster("primer")
