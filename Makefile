@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-oracles lint primer chaos clean
+.PHONY: demo test test-oracles lint primer chaos fuzz clean
 
 demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -39,6 +39,9 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 	@echo "installing foretell[$*] into $(VENV)"
 	@$(INSTALL) --editable '.[$*]'
 	@touch $@
+
+fuzz: $(VENV)/.installed-dev  ## 100,000 steps of sequences that join and leave, in about ten minutes
+	FORETELL_FUZZ_STEPS=100000 $(BIN)/pytest tests/generation/test_scheduler.py -k random
 
 clean:
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis

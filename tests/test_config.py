@@ -178,6 +178,8 @@ def test_the_settings_of_the_first_version_are_read_with_later_defaults():
         "gradient_accumulation_steps": 1,
         "final_learning_rate_share": 0.1,
         "frozen": [],
+        "parallel": "ddp",
+        "checkpoint_activations": [],
         "optimizer": "adamw",
         "weight_decay_by_path": {},
         "momentum": 0.95,

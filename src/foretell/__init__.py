@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Interrupted,
         LessonError,
         OutputError,
+        PeerError,
         TokenizerError,
         TrainingError,
         UsageError,
@@ -74,7 +75,7 @@ _PUBLIC = {
     "data.batch": "Batch make_batch",
     "errors": (
         "CheckpointError ConfigError ContextLengthError DataError DivergedError ForetellError Interrupted LessonError "
-        "OutputError TokenizerError TrainingError UsageError"
+        "OutputError PeerError TokenizerError TrainingError UsageError"
     ),
     "finetuning.label_attribution": "attribute_label",
     "finetuning.predict": "predict",
@@ -135,6 +136,7 @@ __all__ = [  # noqa: RUF022 - sorted as Python sorts
     "Objective",
     "OutputError",
     "PRESETS",
+    "PeerError",
     "PlainReporter",
     "Reporter",
     "SamplingConfig",

@@ -15,7 +15,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    NonNegativeInt,
+    ValidationError,
+    model_validator,
+)
 
 from foretell.errors import ConfigError, did_you_mean
 
@@ -64,6 +72,7 @@ LEAST_SHARE = 0.01  # a smaller final share of the learning rate is taken for a 
 # Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
 Depth = Annotated[int, Field(gt=0, le=2**14)]
 Size = Annotated[int, Field(gt=0, le=2**24)]
+Globs = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 
 
 def _with_own_names(section: type[BaseModel], values: Any) -> Any:
@@ -279,6 +288,7 @@ class DataConfig(Section):
     text_field: str | None = None  # the field or column that holds the text, where a file has several
     validation_fraction: float = Field(0.1, ge=0, lt=1)
     document_mask: bool = False  # hide other documents that were packed into the same row
+    shuffle_documents: bool = False  # join the documents in another random order in every epoch
     window_length: int | None = Field(None, gt=0)  # tokens per row, at most the context; None: the context
     special: tuple[str, ...] = ()  # names that are read as special tokens; a tokenizer that is made has them
     rows: bool = False  # each line or record is a row of its own, padded and never joined with its neighbour
@@ -311,6 +321,7 @@ class DataConfig(Section):
             ),
             "loss_on = 'answer' needs answer_field": self.loss_on == "answer" and self.answer_field is None,
             "rows are not joined, so document_mask has nothing to hide; leave it out": self.rows and self.document_mask,
+            "rows are in random order by themselves; leave out shuffle_documents": self.rows and self.shuffle_documents,
             "rows are as long as their data; leave out window_length": self.rows and self.window_length is not None,
         }
         _raise_first(problems)
@@ -346,6 +357,8 @@ class TrainingConfig(Section):
     sample_every: int = Field(200, gt=0)
     sample_prompts: tuple[str, ...] = ()  # empty: the beginning of the validation text
     checkpoint_every: int = Field(200, gt=0)
+    parallel: Literal["ddp", "fsdp"] = "ddp"  # many processes have copies of the weights, or shards
+    checkpoint_activations: Globs = ()  # over module paths; their values are computed again for the gradient
     keep_checkpoints: int = Field(2, gt=0)  # the last few; the best is always kept
     seed: int = Field(1, ge=0, lt=2**63)
 
@@ -364,11 +377,23 @@ class SamplingConfig(Section):
     """
 
     repetition_penalty: float = Field(1.0, ge=0.01, le=100)  # 1: none (Keskar et al. 2019, section 4.1)
+    logit_bias: dict[NonNegativeInt, Annotated[float, Field(ge=-(10**4), le=10**4)]] = {}  # id: added to its logit
+    min_tokens: int = Field(0, ge=0)  # the tokens that end a text are impossible before
+    ban: tuple[Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)], ...] = ()  # ids of words never written
+    no_repeat_ngram: int | None = Field(None, gt=0)  # no run of this many ids occurs twice; None: any may
+    regex: str | None = Field(None, min_length=1)  # the text after the prompt matches this regular expression
+    json_schema: dict[str, Any] | None = None  # the text after the prompt is JSON of this schema
     temperature: float = Field(0.8, ge=0)  # 0: always the most likely token; 1: as the model has it
     top_k: int | None = Field(None, gt=0)  # keep the k most likely; None: all
     top_p: float = Field(0.95, gt=0, le=1)  # keep the smallest set with this much probability (Holtzman et al. 2020)
     min_p: float = Field(0.0, ge=0, le=1)  # drop what is less likely than min_p times the most likely
     seed: int = Field(1, ge=0, lt=2**63)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        has_both = self.regex is not None and self.json_schema is not None
+        _raise_first({"regex and json_schema exclude each other; give one of them": has_both})
+        return self
 
 
 class Config(Section):

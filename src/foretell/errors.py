@@ -6,7 +6,8 @@
     ├── CheckpointError           1   a run, checkpoint or saved model is missing, damaged or does not fit
     ├── ContextLengthError        1   a text does not fit the model's context
     ├── TrainingError             1   training cannot continue
-    │   └── DivergedError         1   a loss or gradient is not finite
+    │   ├── DivergedError         1   a loss or gradient is not finite
+    │   └── PeerError             1   another process of the training has ended
     ├── OutputError               1   something cannot be written
     ├── LessonError               1   a figure of a worked example is not reproduced
     ├── UsageError                2   invalid arguments
@@ -50,6 +51,14 @@ class TrainingError(ForetellError):
 
 class DivergedError(TrainingError):
     """A loss or gradient is not finite."""
+
+
+class PeerError(TrainingError):
+    """Another process of the training has failed or was killed. is_said: it has given this reason itself."""
+
+    def __init__(self, message: str, is_said: bool = False):
+        super().__init__(message)
+        self.is_said = is_said
 
 
 class OutputError(ForetellError):

@@ -12,7 +12,7 @@ from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
 from foretell.manifest import check_model_files
-from foretell.runs.checkpoint import OPTIMIZER, TRAINING, Checkpoint, is_checkpoint
+from foretell.runs.checkpoint import TRAINING, Checkpoint, is_checkpoint, optimizer_files
 from foretell.runs.find import RUNS
 from foretell.runs.run import Run, and_advice, is_run
 from foretell.text import Tokenizer, load_tokenizer
@@ -47,9 +47,10 @@ def find_model(argument: str) -> Path:
 
 def check_files(directory: Path, *, in_full: bool | None = False) -> None:
     """Compare a model's files with what was written; a checkpoint without a manifest is a `CheckpointError`."""
+    skipped = [TRAINING]
     if is_checkpoint(directory):
-        Checkpoint(directory).manifest()
-    check_model_files(directory, skip=(OPTIMIZER, TRAINING), in_full=in_full)
+        skipped += optimizer_files(Checkpoint(directory).manifest().files)
+    check_model_files(directory, skip=skipped, in_full=in_full)
 
 
 def check_not_a_file(path: Path) -> None:

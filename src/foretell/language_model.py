@@ -19,16 +19,26 @@ from foretell.errors import CheckpointError, OutputError, UsageError, did_you_me
 from foretell.files import new_directory, read_json
 from foretell.manifest import MANIFEST, write_manifest
 from foretell.model.decoder import Decoder
+from foretell.model.kernels.strict import strict_copy
 from foretell.model.logits import check_logits
+from foretell.model.quantized_linear import (
+    QuantizationConfig,
+    Scheme,
+    count_weights,
+    make_quantization,
+    quantize_decoder,
+)
 from foretell.saved_model import (
     CONFIG,
     DECODER,
     KINDS,
     MODEL_TYPE,
+    QUANTIZATION,
     TOKENIZER,
     WEIGHTS,
     DecoderPart,
     Part,
+    QuantizationPart,
     TokenizerPart,
     load_parts,
     save_parts,
@@ -77,12 +87,11 @@ class LanguageModel:
         return self.decoder(make_id_tensor(ids, self.config.vocab_size).to(self.device))
 
     def __repr__(self) -> str:
-        config, parameters = self.config, sum(parameter.numel() for parameter in self.decoder.parameters())
-        precision = str(self.dtype).removeprefix("torch.")
+        config, parameters = self.config, count_weights(self.decoder)
         return (
             f"LanguageModel({self.name!r}: {config.num_layers} layers, {config.num_heads} heads, width {config.width}, "
             f"context {config.context_length};\n"
-            f"  {parameters:,} parameters, {precision} on {self.device}; "
+            f"  {parameters:,} parameters, {self.precision} on {self.device}; "
             f"tokenizer {self.tokenizer.kind}, {self.tokenizer.vocab_size:,} tokens)"
         )
 
@@ -93,11 +102,18 @@ class LanguageModel:
 
     @property
     def device(self) -> torch.device:
-        return self.decoder.embed.token.weight.device
+        return self.decoder.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.decoder.embed.token.weight.dtype
+        return self.decoder.dtype
+
+    @property
+    def precision(self) -> str:
+        """`bfloat16`, or `bfloat16, weights in int8 in groups of 64`."""
+        precision = str(self.dtype).removeprefix("torch.")
+        settings = self.quantization
+        return precision if settings is None else f"{precision}, weights in {settings.to} in groups of {settings.group}"
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
         """The ids that the model reads for a text: the tokenizer's start token, if it has one, then the text's.
@@ -170,6 +186,40 @@ class LanguageModel:
             for weight in part.weights().values():
                 weight.data = weight.data.to(device=target_device, dtype=target_dtype)
         return self
+
+    @property
+    def quantization(self) -> QuantizationConfig | None:
+        """How the weights are stored as integers; None for a model with floating-point weights."""
+        part = self.parts.get(QUANTIZATION)
+        return part.settings if isinstance(part, QuantizationPart) else None
+
+    def quantize(self, to: Scheme, group: int | None = None, keep: Sequence[str] = ()) -> Self:
+        """Round the weights to int8 or int4, in place, and return the model.
+
+        group: the number of inputs of a row that share a scale; without one the scheme's default, or the largest below
+        it that divides all widths. keep: globs of module paths whose weights stay as they are. Norms, biases and
+        position embeddings always do. Raises UsageError for a model that is quantised already and for a glob without
+        a match, ConfigError for a group that does not divide a width.
+        """
+        self.check_not_quantized("quantize")
+        settings = make_quantization(self.decoder, to, group, keep)
+        quantize_decoder(self.decoder, settings)
+        return replace(self, parts={**self.parts, QUANTIZATION: QuantizationPart(settings)})
+
+    def strict(self) -> Self:
+        """The same model with strict forms of its layers: a token's logits have the same bits however it is read.
+
+        Alone or in any batch, with a cache or without, in parts or whole; on one type of machine. It is slower. Raises
+        UsageError for a layer that has no strict form.
+        """
+        return replace(self, decoder=strict_copy(self.decoder))
+
+    def check_not_quantized(self, action: str) -> None:
+        """Raise UsageError for a quantised model, which `action` does not take."""
+        if self.quantization is not None:
+            raise UsageError(
+                f"{self.name} is quantised to {self.quantization.to}; {action} the model that it was made from"
+            )
 
     def save(self, directory: str | Path, dtype: str | torch.dtype | None = None) -> None:
         """Write the model as a directory that `foretell.load` reads, weights in `dtype` where one is given.

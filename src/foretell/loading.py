@@ -15,6 +15,7 @@ from foretell.errors import CheckpointError, UsageError
 from foretell.files import ADAPTER_CONFIG, CONFIG, MODEL_TYPE, printable_name, read_json
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, find_device, load_model
+from foretell.model.quantized_linear import Scheme
 
 
 def load(
@@ -25,6 +26,7 @@ def load(
     adapter: str | Path | None = None,
     keep_adapters: bool = False,
     verify: bool | None = False,
+    quantize: Scheme | None = None,
 ) -> LanguageModel:
     """Load a model for inference.
 
@@ -37,7 +39,12 @@ def load(
 
     The files are compared with the model's manifest or export report: weights by their size, with `verify` by their
     SHA-256. A model that has neither is not checked; `verify=True` refuses it, `verify=None` does not.
+
+    quantize: round the weights to int8 or int4 (`LanguageModel.quantize`), read in float32; `dtype` is of all else.
     """
+    if quantize is not None:
+        plain = load(argument, device, "float32", adapter=adapter, verify=verify)
+        return plain.quantize(quantize).to(dtype=choose_inference_dtype(dtype, plain.device))
     directory = find_model(str(argument))
     if is_adapter(directory):
         if adapter is not None:

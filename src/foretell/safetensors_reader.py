@@ -33,6 +33,7 @@ MOST_HEADER_BYTES = 2**20  # about 100 per tensor: ten times the header of the l
 MOST_DIMENSIONS = 8
 READ_AT_A_TIME = 2**24  # bytes
 OWN_PAGES = 2**20  # bytes from which a tensor has pages of its own
+INTEGERS = {torch.int8: "I8", torch.uint8: "U8"}
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 Stamp = tuple[int, int, int]  # inode, size and time of the last change
@@ -124,11 +125,13 @@ def stamp_of(file: BufferedReader) -> Stamp:
 
 
 def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
-    """A copy of the tensor in this dtype, cast part by part.
+    """A copy of the tensor in this dtype, cast part by part; integers have to be stored as such.
 
     A type that weights cannot have, and a file that changed since its header was checked, are a `CheckpointError`.
     """
-    if stored.dtype not in FLOATS:
+    if dtype in INTEGERS and stored.dtype != INTEGERS[dtype]:
+        raise CheckpointError(f"{stored.file}: '{stored.name}' holds {stored.dtype}, and {INTEGERS[dtype]} is expected")
+    if dtype not in INTEGERS and stored.dtype not in FLOATS:
         raise CheckpointError(
             f"{stored.file}: '{stored.name}' holds {stored.dtype}, which is not a floating-point type"
         )
@@ -136,7 +139,7 @@ def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
     try:
         with open_regular(stored.file) as file:
             file.seek(stored.start)
-            is_whole = read_values(file, FLOATS[stored.dtype], result.view(-1))
+            is_whole = read_values(file, FLOATS.get(stored.dtype, dtype), result.view(-1))
             is_same = stamp_of(file) == stored.stamp
     except OSError as error:
         raise CheckpointError(f"{stored.file} cannot be read: {error.strerror or error}") from None

@@ -21,20 +21,23 @@ from typing import Any, ClassVar, Protocol, Self
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError, did_you_mean
 from foretell.files import CONFIG, MODEL_TYPE, TOKENIZER_FILE, WEIGHTS, read_json, write_json
 from foretell.model.decoder import Decoder
-from foretell.model.init import decoder_with_weights, empty_decoder, weight_shapes
+from foretell.model.init import decoder_with_weights, empty_decoder, fill_decoder, weight_shapes
 from foretell.model.kernels.dispatch import plain_form
+from foretell.model.quantized_linear import QuantizationConfig, quantize_decoder, stored_buffers
 from foretell.safetensors_reader import StoredTensor, check_header, open_by_library, read_header, read_tensor
 from foretell.text import Tokenizer, load_tokenizer
 
 HEADER_LIMIT = 2**23  # bytes; the optimizer's file of a model with 1,000 layers has about 5 million
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 DECODER, TOKENIZER = "decoder", "tokenizer"  # the parts of format 1
+QUANTIZATION = "quantization"
+READ_FIRST = (TOKENIZER, QUANTIZATION)  # a decoder is checked against the one and made by the other
 ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 
 Shape = tuple[int, ...]
@@ -116,11 +119,14 @@ class PartSource:
     dtype: torch.dtype = torch.float32
     for_training: bool = False
 
-    def read(self, expected: Mapping[str, Shape]) -> dict[str, Tensor]:
-        """The part's weights by path.
+    def read(
+        self, expected: Mapping[str, Shape], integers: Mapping[str, torch.dtype] | None = None
+    ) -> dict[str, Tensor]:
+        """The part's weights by path. integers: the dtypes of those that are not floats.
 
-        A missing one, one of another shape, of integers, or with a value that is not finite is a `CheckpointError`.
+        A missing one, one of another shape or kind, or with a value that is not finite is a `CheckpointError`.
         """
+        dtypes = integers or {}
         keys = {path: weight_key(self.part, self.name, path) for path in expected}
         for path, shape in expected.items():
             key = keys[path]
@@ -133,7 +139,9 @@ class PartSource:
                 )
         self.stored.taken.update(keys.values())
         tensors = self.stored.tensors
-        weights = {path: read_tensor(tensors[key], self.dtype).to(self.device) for path, key in keys.items()}
+        weights = {
+            path: read_tensor(tensors[key], dtypes.get(path, self.dtype)).to(self.device) for path, key in keys.items()
+        }
         rows = None if self.for_training else ROWS_CHECKED
         check_finite({keys[path]: weight for path, weight in weights.items()}, self.stored.path, rows=rows)
         return weights
@@ -153,7 +161,7 @@ class DecoderPart:
         return self.decoder.config.model_dump(mode="json")
 
     def weights(self) -> Mapping[str, Tensor]:
-        return dict(self.decoder.named_parameters())
+        return {**dict(self.decoder.named_parameters()), **stored_buffers(self.decoder)}
 
     def save_files(self, directory: Path) -> None:
         """A decoder has no other files."""
@@ -166,8 +174,55 @@ class DecoderPart:
         if isinstance(tokenizer, TokenizerPart):
             check_vocabulary(tokenizer.tokenizer, config, source.directory)
         config = config if source.for_training else config.replaced(dropout=0.0)
-        decoder = decoder_with_weights(config, source.read(weight_shapes(config)))
+        shapes = weight_shapes(config)
+        quantization = source.parts.get(QUANTIZATION)
+        if isinstance(quantization, QuantizationPart):
+            return cls(quantization.load_decoder(config, source).eval())
+        decoder = decoder_with_weights(config, source.read(shapes))
         return cls(decoder.train(source.for_training))
+
+
+@register_part
+@dataclass(frozen=True)
+class QuantizationPart:
+    """How the weights of a decoder are stored as integers, which are in the decoder's module tree and its weights."""
+
+    kind: ClassVar[str] = QUANTIZATION
+    is_inside_decoder: ClassVar[bool] = True
+    file_names: ClassVar[tuple[str, ...]] = ()
+    settings: QuantizationConfig
+
+    def config(self) -> dict[str, Any]:
+        return self.settings.model_dump(mode="json")
+
+    def weights(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def save_files(self, directory: Path) -> None:
+        """It has no files."""
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> QuantizationPart:
+        if source.for_training:
+            raise UsageError(f"{source.directory} is quantised; train the model that it was made from")
+        return cls(make_section(QuantizationConfig, values, QUANTIZATION))
+
+    def load_decoder(self, config: ModelConfig, source: PartSource) -> Decoder:
+        """A decoder whose quantised weights are read as integers; they are never in memory as floats."""
+        decoder = self.empty_decoder(config, source.directory)
+        tensors = decoder.state_dict()
+        shapes = {path: tuple(tensor.shape) for path, tensor in tensors.items()}
+        integers = {path: tensor.dtype for path, tensor in tensors.items() if not tensor.is_floating_point()}
+        return fill_decoder(decoder, source.read(shapes, integers))
+
+    def empty_decoder(self, config: ModelConfig, directory: Path) -> Decoder:
+        """A quantised decoder without weights; settings that do not fit the decoder are a `CheckpointError`."""
+        decoder = empty_decoder(config)
+        try:
+            quantize_decoder(decoder, self.settings)
+        except (ConfigError, UsageError) as error:
+            raise CheckpointError(f"{directory / CONFIG}: {error}") from None
+        return decoder
 
 
 @register_part
@@ -195,8 +250,11 @@ class TokenizerPart:
 
 
 def save_parts(directory: Path, parts: Mapping[str, Part], dtype: torch.dtype | None = None) -> None:
-    """Write a saved model into an existing directory, weights in `dtype` if one is given."""
-    weights = {key: weight.detach().to("cpu", dtype).contiguous() for key, weight in keyed_weights(parts).items()}
+    """Write a saved model into an existing directory, weights in `dtype` if one is given; integers and scales stay."""
+    weights = {
+        key: weight.detach().to("cpu", dtype if isinstance(weight, nn.Parameter) else None).contiguous()
+        for key, weight in keyed_weights(parts).items()
+    }
     save_tensors(directory / WEIGHTS, weights)
     write_json(directory / CONFIG, {"model_type": MODEL_TYPE, **describe_parts(parts)})
     for part in parts.values():
@@ -236,7 +294,11 @@ def check_described(decoder: Decoder, parts: Mapping[str, Part]) -> None:
         if not isinstance(part, DecoderPart)
         for path in part.weights()
     }
-    described = dict(empty_decoder(decoder.config).named_modules())
+    empty = empty_decoder(decoder.config)
+    for part in parts.values():
+        if isinstance(part, QuantizationPart):
+            quantize_decoder(empty, part.settings)
+    described = dict(empty.named_modules())
     for path, module in decoder.named_modules():
         kind = type(described[path]) if path in described else None
         is_same = kind is not None and plain_form(type(module)) is plain_form(kind)
@@ -269,8 +331,8 @@ def load_parts(
     kinds = {name: part_class(values.pop("kind", None), directory) for name, values in entries.items()}
     parts: dict[str, Part] = {}
     stored = StoredWeights(directory / WEIGHTS, read_header(directory / WEIGHTS, HEADER_LIMIT))
-    # Tokenizers first: a decoder is checked against the vocabulary before its weights are read
-    for name in sorted(entries, key=lambda name: kinds[name].kind != TOKENIZER):
+    # A decoder is checked against the vocabulary before its weights are read
+    for name in sorted(entries, key=lambda name: kinds[name].kind not in READ_FIRST):
         source = PartSource(directory, name, kinds[name], stored, parts, device, dtype, for_training)
         try:
             parts[name] = kinds[name].load(entries[name], source)

@@ -64,7 +64,9 @@ class Start:
 
 def load_start(argument: str | Path) -> Start:
     """Any MODEL, in float32, its weights verified if it has a manifest. Errors are those of `load`."""
-    return Start(str(argument), load(argument, "cpu", "float32", verify=None))
+    model = load(argument, "cpu", "float32", verify=None)
+    model.check_not_quantized("train")
+    return Start(str(argument), model)
 
 
 def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:

@@ -6,7 +6,9 @@ import json
 import shutil
 from pathlib import Path
 
+import pyarrow
 import pytest
+from pyarrow import parquet
 
 TOY = ["train", "CORPUS", "--size", "toy", "--kind", "bytes", "--steps", "1", "--out", "unmade"]
 # arguments (RUN, CORPUS and made files by name), exit code, words that the one line must contain
@@ -80,6 +82,10 @@ TABLE = [
     (["train", "emptyfolder"], 1, ["emptyfolder"]),
     (["train", "broken.jsonl"], 1, ["broken.jsonl", "line 2"]),
     (["train", "nofield.jsonl"], 1, ["nofield.jsonl", "body"]),
+    (["train", "nofield.jsonl", "--workers", "0"], 2, ["workers", "1 to 256"]),
+    (["train", "broken.parquet"], 1, ["broken.parquet", "damaged"]),
+    (["train", "number.parquet"], 1, ["number.parquet", "int64", "string"]),
+    (["train", "number.parquet", "--text-field", "txt"], 1, ["number.parquet", "'txt'", "'text'"]),
     (["train", "twocolumns.csv"], 1, ["twocolumns.csv", "title", "body"]),
     (["train", "CORPUS", "--text-field", "txt", "twocolumns.csv"], 1, ["txt"]),
     # rows and special tokens
@@ -108,6 +114,20 @@ TABLE = [
     (["tokenize", "bad.json", "text"], 1, ["bad.json"]),
     (["tokenize", "short.txt", "text"], 1, ["short.txt", "not a tokenizer", "tokenizer.json"]),
     (["tokenize", "letters.json", "é"], 1, ["U+00E9"]),
+    # plans
+    (["plan"], 2, ["--size", "--backtest"]),
+    (["plan", "--size", "gpt2-xxl", "--gpu", "h100"], 2, ["gpt2-xxl", "gpt2-xl"]),
+    (["plan", "--size", "gpt2", "--gpu", "h10"], 2, ["--gpu", "h10", "h100"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--gpus", "0"], 2, ["--gpus 0", "1 or more"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--tokens", "0"], 2, ["--tokens 0"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--tokens", "nan"], 2, ["--tokens nan"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--price", "-1"], 2, ["--price -1", "hour"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--context", "2000"], 2, ["--context 2000", "1,024"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--model.widht", "64"], 2, ["widht", "width"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--model=3"], 2, ["--model"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--gpus", "8", "--training.batch-size", "4"], 2, ["4 rows", "8"]),
+    (["plan", "--size", "gpt3-13b", "--gpu", "h100"], 2, ["h100 memory is 80.0 GB", "--parallel fsdp"]),
+    (["plan", "--size", "gpt3-175b", "--gpu", "h100", "--only", "generating"], 2, ["349 GB", "do not fit", "80.0 GB"]),
     # where to write
     (["train", "CORPUS", "--out", "RUN", "--steps", "1"], 1, ["exists", "--resume auto"]),
     (["train", "CORPUS", "--out", "CORPUS", "--steps", "1"], 1, ["exists"]),
@@ -187,6 +207,18 @@ TABLE = [
     (["score", "RUN", "--file", "missing.txt"], 1, ["--file missing.txt", "No such file"]),
     (["score", "acme/tiny", "The"], 1, ["acme/tiny", "hub:acme/tiny"]),
     (["embed", "RUN", "--file", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
+    (["generate", "RUN", "The", "--prompt-file", "latin1.txt"], 2, ["PROMPT", "--prompt-file", "exclude"]),
+    (["generate", "RUN", "--prompt-file", "missing.txt"], 1, ["--prompt-file missing.txt", "No such file"]),
+    (["generate", "RUN", "--prompt-file", "latin1.txt"], 1, ["latin1.txt", "UTF-8"]),
+    (["generate", "RUN", "The", "--out", "CORPUS"], 1, ["could not write", "another kind"]),
+    (["generate", "RUN", "The", "--out", "nowhere/o.jsonl"], 1, ["could not write", "no folder nowhere"]),
+    (["generate", "RUN", "The", "--speculate", "0"], 2, ["speculate must be 1 token or more, not 0"]),
+    (
+        ["generate", "RUN", "The", "--draft", "primer"],
+        2,
+        ["the draft model primer has another tokenizer (1,024 tokens)"],
+    ),
+    (["generate", "RUN", "The", "--draft", "missing"], 1, ["missing"]),
     (["generate", "RUN", "x" * 33], 1, ["33", "32", "--slide"]),
     (["generate", "RUN", "The", "--max-tokens", "31"], 1, ["32", "--max-tokens 30"]),
     (["generate", "RUN", "The", "--max-tokens", "-1"], 2, ["max-tokens", "-1"]),
@@ -199,6 +231,27 @@ TABLE = [
     (["generate", "RUN", "The", "--repetition-penalty", "0"], 2, ["repetition_penalty", "0"]),
     (["generate", "RUN", "The", "--seed", "-1"], 2, ["seed", "-1"]),
     (["generate", "RUN", "The", "--stop", ""], 2, ["stop"]),
+    (["generate", "RUN", "The", "--n", "0"], 2, ["n must be 1 or more", "0"]),
+    (["generate", "RUN", "The", "--n", "two"], 2, ["--n", "two"]),
+    (["generate", "RUN", "The", "--logit-bias", "the"], 2, ["--logit-bias", "TOKEN=NUMBER", "'the'"]),
+    (["generate", "RUN", "The", "--logit-bias", "e=much"], 2, ["--logit-bias", "e=much"]),
+    (["generate", "RUN", "The", "--logit-bias", "e=nan"], 2, ["logit_bias", "nan"]),
+    (["generate", "RUN", "The", "--logit-bias", "the=1"], 2, ["'the' is 3", "'t', 'h', 'e'", "ban the word"]),
+    (["generate", "RUN", "The", "--logit-bias", "#999=1"], 1, ["999", "0 to 256"]),
+    (["generate", "RUN", "The", "--ban", ""], 2, ["banned word is empty"]),
+    (["generate", "RUN", "The", "--no-repeat-ngram", "0"], 2, ["no_repeat_ngram", "0"]),
+    (["generate", "RUN", "The", "--min-tokens", "-1"], 2, ["min_tokens", "-1"]),
+    (["generate", "RUN", "The", "--regex", "("], 2, ["regex '('", "unclosed group"]),
+    (["generate", "RUN", "The", "--regex", ""], 2, ["regex", "at least 1 character"]),
+    (["generate", "RUN", "4 5", "--ids", "--regex", "4"], 1, ["regex", "byte-level and character tokenizers"]),
+    (["generate", "RUN", "The", "--json-schema", "missing.json"], 1, ["--json-schema missing.json", "No such file"]),
+    (["generate", "RUN", "The", "--json-schema", "onelabel.csv"], 1, ["--json-schema onelabel.csv", "not JSON"]),
+    (["generate", "RUN", "The", "--json-schema", "latin1.txt"], 1, ["--json-schema latin1.txt", "UTF-8"]),
+    (["generate", "RUN", "The", "--json-schema", "list.json"], 1, ["list.json", "a schema is an object"]),
+    (["generate", "RUN", "The", "--json-schema", "empty.json"], 2, ["JSON schema", "Unsatisfiable"]),
+    (["generate", "RUN", "The", "--json-schema", "true.json", "--regex", "1"], 2, ["regex and json_schema exclude"]),
+    (["generate", "RUN", "The", "--min-tokens", "9", "--max-tokens", "3"], 2, ["min-tokens 9", "3 tokens"]),
+    (["generate", "RUN", "The", "--no-repeat-ngram", "1", "--logit-bias", "x=1,5"], 2, ["--logit-bias", "x=1,5"]),
     # fine-tuning
     (["finetune", "RUN"], 2, ["MODEL and DATA"]),
     (["finetune", "RUN", "onelabel.csv", "--task", "clasify"], 2, ["clasify", "classify"]),
@@ -226,12 +279,24 @@ TABLE = [
     (["finetune", "--resume", "auto"], 2, ["--out runs/NAME"]),
     (["finetune", "--resume", "auto", "--out", "RUN"], 2, ["RUN", "not a fine-tuning"]),
     (["predict", "RUN", "The cat"], 2, ["no task head", "finetune"]),
+    (["quantize", "RUN", "out"], 2, ["--to"]),
+    (["quantize", "RUN", "out", "--to", "int3"], 2, ["int3", "int8"]),
+    (["quantize", "missing", "out", "--to", "int8"], 1, ["missing"]),
+    (["quantize", "RUN", "RUN", "--to", "int8"], 1, ["exists"]),
+    (["quantize", "RUN", "out", "--to", "int4", "--group", "24"], 2, ["width of 16", "groups of 24", "2, 4, 8, 16"]),
+    (["quantize", "RUN", "out", "--to", "int4", "--group", "0"], 2, ["group", "1"]),
+    (["quantize", "RUN", "out", "--to", "int8", "--keep", "**.attn"], 2, ["**.attn"]),
+    (["quantize", "RUN", "out", "--to", "int8", "--calibrate", "CORPUS"], 2, ["int4", "--calibrate"]),
+    (["quantize", "RUN", "out", "--to", "int4", "--calibrate", "missing.txt"], 1, ["missing.txt"]),
+    (["quantize", "RUN", "out", "--to", "int8", "--text", "empty.txt"], 1, ["empty.txt"]),
+    (["generate", "RUN", "The", "--quantize", "int3"], 2, ["int3"]),
     (["predict", "RUN", "The cat", "--out", "x.csv"], 2, ["--out", "FILE"]),
     (["predict", "RUN"], 2, ["TEXT", "FILE"]),
     (["explain", "RUN", "The cat", "--prediction"], 2, ["no task head"]),
     (["explain", "RUN", "The cat", "--label", "x"], 2, ["--label goes with --prediction"]),
     (["trace", "RUN", "The cat", "--out", "x.safetensors", "--as-task"], 2, ["no task head"]),
 ]
+SCHEMAS = {"list.json": "[1]", "empty.json": '{"enum": []}', "true.json": '{"type": "boolean"}'}
 TABLES = {
     "onelabel.csv": "a,x\nb,x\n",
     "twolabels.csv": "a,x\nb,y\n" * 4,
@@ -256,6 +321,8 @@ def made_files(tmp_path, trained):
     (tmp_path / "emoji.txt").write_text("abc \U0001f600 " * 200, encoding="utf-8")
     (tmp_path / "emptyfolder").mkdir()
     (tmp_path / "broken.jsonl").write_text('{"text": "fine"}\n{"text": \n')
+    (tmp_path / "broken.parquet").write_text("PAR1 and more")
+    parquet.write_table(pyarrow.table({"text": [1, 2]}), tmp_path / "number.parquet")
     (tmp_path / "nofield.jsonl").write_text('{"body": "fine"}\n')
     (tmp_path / "role.jsonl").write_text('{"prompt": "p", "completion": "c"}\n{"messages": [{"role": "tool"}]}\n')
     (tmp_path / "silent.jsonl").write_text('{"prompt": "p", "completion": ""}\n')
@@ -265,6 +332,8 @@ def made_files(tmp_path, trained):
     (tmp_path / "escape.jinja").write_text("{{ messages.__class__.__mro__ }}")
     (tmp_path / "twocolumns.csv").write_text("title,body\na,b\n")
     (tmp_path / "noanswer.csv").write_text("q,a\nWho?,A cat.\nWhat?, \n")
+    for name, content in SCHEMAS.items():
+        (tmp_path / name).write_text(content)
     for name, rows in TABLES.items():
         (tmp_path / name).write_text(f"text,label\n{rows}")
     (tmp_path / "samecolumns.csv").write_text("text,text,label\na,b,x\n")

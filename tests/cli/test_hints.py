@@ -20,8 +20,6 @@ ARGUMENTS = {"train": ["CORPUS"], "generate": ["RUN", "The"], "next": ["RUN", "T
         ("train", "--n-layer", "--model.num-layers"),
         ("train", "--weight-decay", "--training.weight-decay"),
         ("train", "--sed", "did you mean --seed?"),
-        ("generate", "--n", "several PROMPTS"),
-        ("generate", "-n", "several PROMPTS"),
         ("generate", "--num-samples", "several PROMPTS"),
         ("runs", "--yes", "echo y | foretell runs --delete NAME"),
         ("generate", "--interactive", "- to read one from standard input"),

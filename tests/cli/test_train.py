@@ -109,7 +109,7 @@ def test_the_progress_of_tokenizing_is_shown(foretell, corpus, monkeypatch):
 
 # A learning rate so large that nothing improves after the first steps
 WORSE = ["--steps", "60", "--training.evaluate-every", "2", "--training.patience", "3", "--checkpoint-every", "1000"]
-WORSE += ["--training.learning-rate", "3", "--training.warmup-steps", "0"]
+WORSE += ["--training.learning-rate", "10", "--training.warmup-steps", "20"]  # better at first, then worse
 
 
 def test_training_stops_without_improvement_and_the_run_means_its_best_model(foretell, corpus):

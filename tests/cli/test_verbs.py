@@ -159,6 +159,18 @@ def test_info_lists_every_weight_and_their_sum(foretell, trained):
     assert max(len(line) for line in foretell("info", trained).out.splitlines()) <= 80
 
 
+def test_info_lists_the_kernels_that_generate(foretell, trained):
+    outcome = foretell("info", trained, "--kernels", "--json").json
+    assert "kernels" not in foretell("info", trained, "--json").json
+    chosen = {entry["path"]: entry for entry in outcome["kernels"]}
+    assert set(chosen) <= set(outcome["modules"])
+    assert chosen["head"]["precision"] == "float32"
+    assert chosen["head"]["kernel"] in ("FastTiedHead", "PackedTiedHead", "FastLinear", "PackedLinear")
+    lines = foretell("info", trained, "--kernels").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[-1].split()[:2] == ["head", chosen["head"]["kernel"]]
+
+
 def test_info_lists_every_name_that_can_be_traced_and_marks_the_derived_ones(foretell, trained):
     derived = {entry["name"]: entry["derived"] for entry in foretell("info", trained, "--json").json["names"]}
     assert derived["trunk.blocks.1.attention.core.weights"]

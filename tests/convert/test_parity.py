@@ -17,7 +17,7 @@ from foretell.convert.export import write_huggingface
 from foretell.convert.family import Family
 from foretell.convert.huggingface import load_huggingface, read_config
 from foretell.data.batch import make_batch
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel

@@ -29,7 +29,7 @@ from foretell.convert.gpt import GPT2
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.llama import LLAMA, ROWS
 from foretell.convert.weights import iter_ours, pairings
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel

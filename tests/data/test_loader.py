@@ -13,7 +13,7 @@ import torch
 from foretell.data.batch import Batch
 from foretell.data.loader import Loader, find_document_ids, iter_evaluation_batches
 from foretell.data.shard_writer import TokenWriter, write_index
-from foretell.data.shards import TokenStore, TokenStream
+from foretell.data.shards import TokenStore, TokenStream, ValueFile
 from foretell.errors import DataError
 
 MakeStream = Callable[..., TokenStream]
@@ -122,6 +122,75 @@ def test_document_ids_of_windows(make_stream: MakeStream) -> None:
         same = document_of[ids.numpy()][:, None] == document_of[ids.numpy()]
         assert np.array_equal(same, (document_ids[:, None] == document_ids).numpy())
         assert loss_weights.tolist() == (document_of[ids.numpy()] == document_of[ids.numpy() + 1]).tolist()
+
+
+# --- documents in another order --------------------------------------------------------------------------------------
+
+LENGTHS = (3, 1, 7, 9, 5, 20, 2, 13)
+
+
+def shuffled_epoch(loader: Loader, epoch: int) -> list[int]:
+    text = loader.text(epoch)
+    return text.read(0, len(text)).tolist()
+
+
+def test_every_epoch_joins_whole_documents_in_an_order_of_its_own(make_stream: MakeStream) -> None:
+    stream = make_stream(*LENGTHS)
+    loader = Loader(stream, 4, 6, seed=1, shuffle_documents=True)
+    ends = np.cumsum(LENGTHS)
+    documents = {end - length: list(range(end - length, end)) for length, end in zip(LENGTHS, ends, strict=True)}
+    orders = []
+    for epoch in range(5):
+        ids, order = shuffled_epoch(loader, epoch), []
+        while ids:
+            order.append(ids[0])
+            document = documents[ids[0]]
+            assert ids[: len(document)] == document
+            ids = ids[len(document) :]
+        assert sorted(order) == sorted(documents)
+        orders.append(tuple(order))
+    assert len(set(orders)) == 5
+
+
+@pytest.mark.parametrize("document_mask", [False, True])
+def test_shuffled_batches_are_a_function_of_seed_and_step(make_stream: MakeStream, document_mask: bool) -> None:
+    stream = make_stream(*LENGTHS)
+    loaders = [Loader(stream, 4, 6, seed=1, document_mask=document_mask, shuffle_documents=True) for _ in range(2)]
+    in_order = [loaders[0].batch(step) for step in range(12)]
+    for step in reversed(range(12)):  # as a resumed training, which begins at any step
+        assert equal(loaders[1].batch(step), in_order[step])
+    assert not equal(Loader(stream, 4, 6, seed=2, shuffle_documents=True).batch(0), in_order[0])
+    assert not equal(Loader(stream, 4, 6, seed=1).batch(0), in_order[0])
+
+
+def test_the_mask_knows_the_documents_of_the_shuffled_text(make_stream: MakeStream) -> None:
+    loader = Loader(make_stream(*LENGTHS), 6, 4, seed=1, document_mask=True, shuffle_documents=True)
+    document_of = np.repeat(range(len(LENGTHS)), LENGTHS)
+    for step in range(8):  # batches of one and of two epochs
+        batch = loader.batch(step)
+        assert batch.document_ids is not None
+        for ids, document_ids in zip(batch.ids.numpy(), batch.document_ids.numpy(), strict=True):
+            same = document_of[ids][:, None] == document_of[ids]
+            assert np.array_equal(same, document_ids[:, None] == document_ids)
+
+
+@pytest.mark.parametrize("shuffle_documents", [False, True])
+def test_a_rank_reads_only_the_tokens_of_its_rows(
+    make_stream: MakeStream, monkeypatch: pytest.MonkeyPatch, shuffle_documents: bool
+) -> None:
+    stream, read = make_stream(*[10] * 50), []
+    original = ValueFile.read
+
+    def counted(file: ValueFile, start: int = 0, count: int | None = None) -> np.ndarray:
+        values = original(file, start, count)
+        read.append(values.nbytes)
+        return values
+
+    monkeypatch.setattr(ValueFile, "read", counted)
+    loader = Loader(stream, 4, 8, seed=1, shuffle_documents=shuffle_documents, rank=1, world_size=4)
+    for step in range(5):
+        loader.batch(step)
+    assert sum(read) == 5 * (8 // 4) * (4 + 1) * 2  # steps, rows of this rank, tokens, bytes
 
 
 def test_find_document_ids(make_stream: MakeStream) -> None:

@@ -552,6 +552,11 @@ def test_zstd_is_read_line_by_line(tmp_path: Path) -> None:
     assert read(tmp_path / "b.jsonl.zst")[0] == ["one", "two"]
 
 
+def test_zstd_of_several_frames_is_read_to_its_end(tmp_path: Path) -> None:
+    write(tmp_path / "a.jsonl.zst", zstandard.compress(b'{"text": "one"}\n') + zstandard.compress(b'{"text": "two"}\n'))
+    assert read(tmp_path / "a.jsonl.zst")[0] == ["one", "two"]
+
+
 def test_damaged_zstd_is_one_line(tmp_path: Path) -> None:
     write(tmp_path / "a.txt.zst", zstandard.compress(b"text" * 1000)[:-9])
     with pytest.raises(DataError, match="damaged, cut short or not compressed this way"):

@@ -21,6 +21,7 @@ SHORT_TUNING = ["--training.steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
 INSIGHT_PAGES = ("insight", "explain", "attribution", "receipts", "page")
 ROWS = ROOT / "docs" / "rows.md"
+GENERATION = ROOT / "docs" / "generation.md"
 TUNING = ROOT / "docs" / "finetuning.md"
 ROWS_FILES = {"toy.txt": "text", "toy.toml": "toml", "questions.csv": "csv"}  # shown on that page, in these languages
 TEXT = "Once upon a time there was a cat. It sat on a mat, and the dog sat on a log.\n" * 80
@@ -66,6 +67,7 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     pairs = [f"the cat {number}\tle chat {number}" for number in range(60)]
     (tmp_path / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
     exec(compile(blocks(TUNING, "python")[0], str(TUNING), "exec"), {})  # writes tables of labelled rows
+    (tmp_path / "schema.json").write_text(blocks(GENERATION, "json")[0], encoding="utf-8")
     for name, language in ROWS_FILES.items():
         (tmp_path / name).write_text(blocks(ROWS, language)[0], encoding="utf-8")
     return tmp_path

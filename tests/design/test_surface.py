@@ -24,7 +24,7 @@ OPTIONS = {
         *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
         "--from",
         *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
-        *("--report", "--show-batch", "--help-config", "--strict", "--json"),
+        *("--report", "--show-batch", "--help-config", "--strict", "--json", "--workers"),
         *("--rows", "--special", "--start-token", "--prompt-field", "--answer-field", "--loss-on"),
     },
     "finetune": {
@@ -45,12 +45,17 @@ OPTIONS = {
         "--lora",
     },
     "predict": {
+        "--quantize",
         *("--column", "--choice-column", "--columns", "--encoding", "--truncate", "--out", "--json"),
         *("--verify", "--device", "--dtype"),
     },
     "runs": {"--png", "--delete", "--json"},
     "generate": {
+        "--quantize",
+        "--strict",
         *("--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p", "--repetition-penalty", "--stop"),
+        *("--prompt-file", "--out", "--speculate", "--draft", "--timings", "--progress"),
+        *("--n", "--logit-bias", "--ban", "--min-tokens", "--no-repeat-ngram", "--regex", "--json-schema"),
         *(
             "--seed",
             "--slide",
@@ -65,26 +70,58 @@ OPTIONS = {
         ),
     },
     "chat": {
+        "--quantize",
+        "--strict",
         *("--system", "--template", "--max-tokens", "--temperature", "--top-k", "--top-p", "--min-p"),
+        *("--logit-bias", "--ban", "--min-tokens", "--no-repeat-ngram", "--regex", "--json-schema"),
         *("--repetition-penalty", "--seed", "--json", "--device", "--dtype", "--verify"),
     },
     "next": {
+        "--quantize",
+        "--strict",
         *("--file", "--allow-special", "--start-token", "--ids", "--top", "--at", "--every", "--json"),
         *("--device", "--dtype", "--verify"),
     },
-    "score": {"--file", "--allow-special", "--start-token", "--ids", "--json", "--device", "--dtype", "--verify"},
+    "score": {
+        "--quantize",
+        "--strict",
+        "--file",
+        "--allow-special",
+        "--start-token",
+        "--ids",
+        "--json",
+        "--device",
+        "--dtype",
+        "--verify",
+    },
     "translate": {
         *("--beam", "--length-penalty", "--temperature", "--top-k", "--top-p", "--seed"),
         *("--json", "--device", "--dtype", "--verify"),
     },
-    "evaluate": {"--task", "--stride", "--text-field", "--limit", "--json", "--device", "--dtype", "--verify"},
+    "evaluate": {
+        "--quantize",
+        "--strict",
+        "--task",
+        "--stride",
+        "--text-field",
+        "--limit",
+        "--json",
+        "--device",
+        "--dtype",
+        "--verify",
+    },
     "forecast": {
         *("--horizon", "--levels", "--samples", "--seed", "--series", "--column", "--out", "--paths", "--plot"),
         *("--html", "--json", "--device", "--dtype", "--verify"),
     },
-    "embed": {"--file", "--ids", "--pool", "--json", "--device", "--dtype", "--verify"},
-    "info": {"--verify", "--json"},
+    "embed": {"--quantize", "--strict", "--file", "--ids", "--pool", "--json", "--device", "--dtype", "--verify"},
+    "info": {"--kernels", "--verify", "--json"},
+    "plan": {
+        *("--size", "--tokens", "--gpus", "--gpu", "--price", "--parallel", "--checkpoint-activations", "--context"),
+        *("--only", "--set", "--backtest", "--json"),
+    },
     "explain": {
+        "--quantize",
         *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--check", "--prediction"),
         *("--label", "--as-task", "--pair"),
         *(
@@ -102,6 +139,8 @@ OPTIONS = {
         ),
     },
     "trace": {
+        "--quantize",
+        "--strict",
         "--as-task",
         "--pair",
         "--file",
@@ -115,6 +154,9 @@ OPTIONS = {
         "--verify",
     },
     "tokenize": {"--file", "--allow-special", "--json"},
+    "quantize": {
+        *("--to", "--group", "--keep", "--calibrate", "--text", "--verify", "--json", "--device"),
+    },
     "convert": {"--to", "--adapter", "--family", "--dtype", "--verify", "--json"},
     "tokenizer train": {
         *("--kind", "--vocab-size", "--split", "--text-field", "--special", "--start-token", "--out", "--json"),
@@ -125,10 +167,10 @@ OPTIONS = {
 NAMES = """
     Batch Chat CheckpointError Completion Config ConfigError ContextLengthError DataConfig DataError Decoder
     DivergedError ForetellError Interrupted KVCache LanguageModel LessonError LiveReporter LoRAConfig ModelConfig
-    NotebookReporter Objective OutputError PRESETS PlainReporter Reporter SamplingConfig TensorBoardReporter Tokenizer
-    TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError ablate add_lora attribute_label
-    direct_logit_attribution embed explain finetune generate head_patterns load logit_lens make_batch make_decoder
-    make_optimizer next_tokens predict preset score stream trace_names train training_step write_page
+    NotebookReporter Objective OutputError PRESETS PeerError PlainReporter Reporter SamplingConfig TensorBoardReporter
+    Tokenizer TokenizerConfig TokenizerError Trace TrainingConfig TrainingError UsageError ablate add_lora
+    attribute_label direct_logit_attribution embed explain finetune generate head_patterns load logit_lens make_batch
+    make_decoder make_optimizer next_tokens predict preset score stream trace_names train training_step write_page
 """
 PUBLIC = NAMES.split()
 

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import ContextLengthError, ForetellError, UsageError
-from foretell.generation import engine
-from foretell.generation.engine import generate
+from foretell.generation.engine import Engine
+from foretell.generation.filters import Prefix
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
@@ -61,7 +63,7 @@ def without_cache(
     if len(ids) > CONTEXT:
         start = len(ids) - CONTEXT // 2
     for _ in range(count):
-        ids += sampler(decoder(torch.tensor([ids[start:]]))[:, -1], [ids], [sample])
+        ids += sampler(decoder(torch.tensor([ids[start:]]))[:, -1], [Prefix(ids)], [sample])
         if len(ids) - start > CONTEXT:
             start = len(ids) - CONTEXT // 2
     return ids[len(prompt) :]
@@ -108,11 +110,11 @@ def test_equal_sequences_are_both_continued(decoder: Decoder) -> None:
 def test_this_suite_notices_logits_that_reach_the_wrong_row(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = continuations(decoder, [[1], [2]], RANDOM)
 
-    def read_the_wrong_row(decoder: Decoder, sequences: list[Sequence], cache):
-        return decode_one(decoder, sequences, cache).flip(0)
+    def read_the_wrong_row(*arguments: Any) -> Tensor:
+        return read(*arguments).flip(0)
 
-    decode_one = engine.decode_one
-    monkeypatch.setattr(engine, "decode_one", read_the_wrong_row)
+    read = Engine.read
+    monkeypatch.setattr(Engine, "read", read_the_wrong_row)
     assert continuations(decoder, [[1], [2]], RANDOM) != expected
 
 
@@ -140,7 +142,7 @@ def test_the_end_token_ends_its_sequence_and_leaves_the_others_as_they_were(deco
     end = undisturbed[2][2]
     sequences = [Sequence(prompt, sample) for sample, prompt in enumerate(PROMPTS)]
     yielded: list[list[int]] = [[] for _ in PROMPTS]
-    for sequence, token in generate(decoder, sequences, Sampler(RANDOM), 6, end_id=end):
+    for sequence, token in generate(decoder, sequences, Sampler(RANDOM), 6, end_ids=[end]):
         yielded[sequence.sample].append(token)
     for sequence, shown, tokens in zip(sequences, yielded, undisturbed, strict=True):
         length = tokens.index(end) if end in tokens else 6

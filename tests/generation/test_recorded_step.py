@@ -13,12 +13,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation import recorded_step
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.recorded_step import pays
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
-from foretell.model.cache import KVCache, StaticKVView
 from foretell.model.decoder import Decoder
+from foretell.model.paged_cache import PagedKVCache, StaticPagedKVView
 
 PROMPTS = [[1, 2, 3], [4], [5, 6, 7, 8, 9, 10, 11], [3, 2, 1]]
 MODELS: dict[str, dict[str, Any]] = {
@@ -103,7 +103,7 @@ def continuations(decoder: Decoder, prompts: list[list[int]], **options: Any) ->
 def test_recorded_steps_give_the_same_tokens(case: str, decoder: Decoder, request: pytest.FixtureRequest) -> None:
     prompts = PROMPTS[:1] if case == "one row" else PROMPTS
     end = continuations(decoder, prompts)[0][3] if case == "rows that end" else None
-    options = {"end_id": end, "context_shift": case == "shifted rows"}
+    options = {"end_ids": () if end is None else [end], "context_shift": case == "shifted rows"}
     expected = continuations(decoder, prompts, **options)
     recordings = request.getfixturevalue("recordings")
     assert continuations(decoder, prompts, **options) == expected
@@ -114,9 +114,11 @@ def test_a_step_that_depends_on_the_length_of_a_row_is_noticed(
     decoder: Decoder, recordings: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = continuations(decoder, PROMPTS[:1])
-    monkeypatch.setattr(
-        KVCache, "step_view", lambda cache, positions: StaticKVView(cache, positions * 0 + cache.lengths[0])
-    )
+
+    def with_fixed_positions(cache: PagedKVCache, tables: Tensor, positions: Tensor) -> StaticPagedKVView:
+        return StaticPagedKVView(cache, tables, positions * 0 + 3)
+
+    monkeypatch.setattr(recorded_step, "StaticPagedKVView", with_fixed_positions)
     assert continuations(decoder, PROMPTS[:1]) != expected
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 from foretell.config import ModelConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
+from foretell.generation.engine import Engine
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
@@ -122,3 +124,38 @@ def test_what_decided_a_token_can_be_looked_at(model):
     assert (attribution.token, attribution.text) == (receipt.token, model.tokenizer.text_of(receipt.token))
     with pytest.raises(UsageError, match="the last answer has 5"):
         chat.receipt(6)
+
+
+def count_tokens_read(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    counts: list[int] = []
+    read = Engine.read
+
+    def counting(engine: Engine, sequences: Any, tokens: list[list[int]], num_logits: list[int]) -> Any:
+        counts.append(sum(map(len, tokens)))
+        return read(engine, sequences, tokens, num_logits)
+
+    monkeypatch.setattr(Engine, "read", counting)
+    return counts
+
+
+def test_a_turn_reads_only_what_the_model_has_not_read_before(model, monkeypatch):
+    counts = count_tokens_read(monkeypatch)
+    chat = scripted(model, "yes<|im_end|>", monkeypatch)
+    chat.say("a first question, of some length")
+    passes = len(counts)
+    chat.say("and")
+    prompt = chat.format.encode_prompt(chat.messages[:-1])
+    assert counts[passes] < len(prompt) // 2
+
+
+def test_a_changed_model_does_not_answer_from_what_it_read_before(model, monkeypatch):
+    own = LanguageModel(make_decoder(model.config, seed=6).eval(), model.tokenizer)
+    chat = Chat(own, max_tokens=4, temperature=0, template="chatml")
+    chat.say("a first question, of some length")
+    with torch.no_grad():
+        own.decoder.get_parameter("trunk.blocks.0.attention.value.weight").mul_(-3)
+    fresh = Chat(own, max_tokens=4, temperature=0, template="chatml")
+    fresh.messages = list(chat.messages)
+    counts = count_tokens_read(monkeypatch)
+    assert chat.say("and").token_ids == fresh.say("and").token_ids
+    assert counts[0] == len(chat.format.encode_prompt(chat.messages[:-1]))

@@ -9,8 +9,9 @@ import pytest
 
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
-from foretell.inference.completion import Completion, SamplingOptions, generate, stream
+from foretell.inference.completion import Completion, generate, stream
 from foretell.inference.query import next_tokens
+from foretell.inference.sampling_options import SamplingOptions
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.init import make_decoder

@@ -16,6 +16,7 @@ from foretell.config import SamplingConfig
 from foretell.errors import CheckpointError
 from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
 from foretell.evaluation.texts import evaluate_texts
+from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.inference.query import next_tokens, score
 from foretell.language_model import LanguageModel, load_model
@@ -94,9 +95,9 @@ def test_no_answer_is_made_from_logits_that_are_not_finite(model, ask, value) ->
 
 def test_a_ruled_out_token_may_have_a_logit_of_minus_infinity() -> None:
     sampler = Sampler(SamplingConfig(temperature=0))
-    assert sampler(torch.tensor([[0.0, -torch.inf, 1.0]]), [[0]], [0]) == [2]
+    assert sampler(torch.tensor([[0.0, -torch.inf, 1.0]]), [Prefix([0])], [0]) == [2]
     with pytest.raises(CheckpointError, match="not finite"):
-        sampler(torch.full((1, 3), -torch.inf), [[0]], [0])
+        sampler(torch.full((1, 3), -torch.inf), [Prefix([0])], [0])
 
 
 def test_huge_finite_logits_have_an_infinite_perplexity_which_json_writes_as_null(model) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from foretell.errors import UsageError
+from foretell.generation.sampling import Sampler
 from foretell.inference.completion import Completion, generate
 from foretell.inference.query import embed, next_tokens, score
 from foretell.language_model import LanguageModel
@@ -74,8 +75,7 @@ def forced(model, monkeypatch):
     """Continue a prompt with a sampler that always returns the same token."""
 
     def call(token: int) -> Completion:
-        always = lambda config, vocab_size: lambda logits, ids, samples: [token] * len(ids)  # noqa: E731
-        monkeypatch.setattr("foretell.inference.completion.Sampler", always)
+        monkeypatch.setattr(Sampler, "__call__", lambda sampler, logits, prefixes, samples: [token] * len(samples))
         return generate(model, "the cat", 3)
 
     return call

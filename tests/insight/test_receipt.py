@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, DataError
-from foretell.generation.engine import generate
+from foretell.generation.filters import Prefix
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.receipt import Receipt, RecordingSampler
@@ -29,6 +30,10 @@ SETTINGS = st.builds(
     repetition_penalty=st.just(1.0) | st.floats(0.5, 2),
     temperature=st.sampled_from([0.0, 1.0]) | st.floats(0.01, 5),
     top_k=st.none() | st.integers(1, 30),
+    logit_bias=st.dictionaries(st.integers(0, 10), st.floats(-3, 3), max_size=2),
+    min_tokens=st.integers(0, 2),
+    ban=st.lists(st.lists(st.integers(0, 10), min_size=1, max_size=2), max_size=2),
+    no_repeat_ngram=st.none() | st.integers(2, 3),
     top_p=st.just(1.0) | st.floats(0.01, 1),
     min_p=st.just(0.0) | st.floats(0, 1),
     seed=st.integers(0, 2**63 - 1),
@@ -53,7 +58,7 @@ def record(tokenizer: Tokenizer) -> Callable[..., Receipt]:
             RecordingSampler(SamplingConfig(**{**NEUTRAL, **settings}), tokenizer),
             Sequence(ids, sample=2),
         )
-        sequence.generated += sampler(logits[None], [ids], [2])
+        sequence.generated += sampler(logits[None], [Prefix(ids, len(ids), frozenset([10]))], [2])
         return sampler.receipts_of(sequence)[0]
 
     return make
@@ -73,9 +78,10 @@ def test_a_recording_sampler_draws_the_same_and_every_receipt_replays(
     generator = torch.Generator().manual_seed(seed)
     logits = (3 * torch.randn(4, 15, generator=generator)).to(dtype)  # more than the tokenizer has
     history, samples = [[1], [2, 3], [4, 5, 4], [1]], [0, 1, 2, 0]
+    prefixes = [Prefix(ids, len(ids)) for ids in history]
     recorder = RecordingSampler(sampling, tokenizer)
-    tokens = recorder(logits, history, samples)
-    assert tokens == Sampler(sampling, tokenizer.vocab_size)(logits, history, samples)
+    tokens = recorder(logits, prefixes, samples)
+    assert tokens == Sampler(sampling, tokenizer.vocab_size)(logits, prefixes, samples)
     for ids, sample, token in zip(history, samples, tokens, strict=True):
         receipt = recorder.receipts_of(Sequence(ids, sample, [token]))[0]
         low, high = receipt.interval
@@ -94,7 +100,8 @@ def test_a_whole_generation_is_the_same_with_receipts(make_decoder: MakeDecoder,
 
     recorder = RecordingSampler(sampling, tokenizer)
     sequences = written(recorder)
-    assert sequences == written(Sampler(sampling, tokenizer.vocab_size))
+    plain = written(Sampler(sampling, tokenizer.vocab_size))
+    assert [sequence.ids for sequence in sequences] == [sequence.ids for sequence in plain]
     for sequence in sequences:
         receipts = recorder.receipts_of(sequence)
         assert [receipt.replay() for receipt in receipts] == sequence.generated
@@ -133,7 +140,32 @@ def test_a_receipt_keeps_its_own_copy_of_the_logits(record) -> None:
     assert torch.equal(receipt.logits, some_logits())
 
 
+def test_a_filter_that_excludes_tokens_shows_which_and_how_much_probability_they_had(record) -> None:
+    receipt = record(some_logits(), [1, 2], ban=[[2, 3], [4]], min_tokens=1, temperature=0.5)
+    plain, least, banned, cold = receipt.stages()
+    assert [stage.name for stage in (plain, least, banned, cold)] == ["logits", "min_tokens", "ban", "temperature"]
+    assert (plain.num_removed, least.num_removed, banned.num_removed, cold.num_removed) == (0, 1, 2, 0)
+    assert float(least.removed.sum()) == pytest.approx(float(plain.probabilities[10]))
+    assert banned.removed.nonzero()[:, 0].tolist() == [3, 4]
+    assert float(banned.removed.sum()) == pytest.approx(float(least.probabilities[[3, 4]].sum()))
+    summary = receipt.to_json()["stages"][2]
+    assert summary["removed"]["count"] == 2
+    assert {token["text"] for token in summary["removed"]["tokens"]} == {"d", "e"}
+    assert "removed" not in receipt.to_json()["stages"][3]
+
+
 # --- JSON ---
+
+
+def test_a_receipt_of_format_1_replays(record) -> None:
+    """Written before receipts had a prompt length and end tokens, and before these filters."""
+    values = record(some_logits(3), [1, 2], **ALL_FILTERS).to_json()
+    new = ("prompt_length", "end_ids")
+    old = {name: value for name, value in values.items() if name not in new} | {"format": "foretell.receipt/1"}
+    old["sampling"] = {name: values["sampling"][name] for name in (*ALL_FILTERS, "seed")}
+    receipt = Receipt.from_json(old)
+    receipt.check()
+    assert receipt.token == values["token"]["id"]
 
 
 @pytest.mark.parametrize("precision", PRECISIONS)
@@ -167,7 +199,7 @@ def test_json_names_tokens_by_their_text(record) -> None:
         ({"ids": [1, 2, 3]}, "position 3 is not valid"),
         ({"sampling": {"temperature": 1.0, "seed": 9}}, "seed 9"),
         (
-            {"logits": {"dtype": "float32", "data": "AACAPwAAAAAAAAAAAAAAAA=="}, "token": {"id": 1}},
+            {"logits": {"dtype": "float32", "data": "AACAPwAAAAAAAAAAAAAAAA=="}, "token": {"id": 1}, "end_ids": []},
             "replays to token 0",
         ),
     ],

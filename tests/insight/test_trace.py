@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from foretell.config import SamplingConfig
 from foretell.data.batch import Batch
 from foretell.errors import UsageError
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace, trace_names

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
-from foretell.generation.engine import generate
-from foretell.generation.sampling import History, Sampler
+from foretell.generation.filters import Prefixes
+from foretell.generation.generate import generate
+from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
@@ -138,9 +139,9 @@ class KeepingSampler(Sampler):
         super().__init__(config)
         self.logits: list[Tensor] = []
 
-    def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
+    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
         self.logits.append(logits.clone())
-        return super().__call__(logits, history, samples)
+        return super().__call__(logits, prefixes, samples)
 
 
 def test_packed_weights_generate_the_same_tokens(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:

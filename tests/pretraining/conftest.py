@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NoReturn, Self
 
 import pytest
+import torch
 
 from foretell import saved_model
 from foretell.data.documents import TextDocument
@@ -108,6 +109,7 @@ def begin(work: Callable[[], object]) -> int:
 
 
 def do_and_leave(work: Callable[[], object]) -> NoReturn:
+    torch.set_num_threads(1)  # a fork has none of OpenMP's other threads; waiting for one never ends
     code = BROKEN
     try:
         work()

@@ -34,6 +34,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.logits import check_logits
 from foretell.model.presets import MODERN, PRESETS, preset_config
+from foretell.planning.memory import device_memory
 from foretell.pretraining import task
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.resolve import weight_shapes
@@ -43,7 +44,6 @@ from foretell.runs.run import Run
 from foretell.session import resources
 from foretell.session.failures import is_out_of_memory, next_divisor
 from foretell.session.reporter import Reporter
-from foretell.session.resources import device_memory
 from foretell.session.session import Session
 from foretell.training.objective import Objective
 

@@ -13,6 +13,8 @@ from foretell.errors import ConfigError, DataError
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
+from foretell.planning.memory import DeviceMemory, state_bytes, total, training_memory
+from foretell.planning.probe import measure_speed
 from foretell.pretraining.recipe import choose_dropout
 from foretell.pretraining.request import Request
 from foretell.pretraining.resolve import (
@@ -21,12 +23,10 @@ from foretell.pretraining.resolve import (
     choose_size,
     choose_steps,
     flops_per_token,
-    measure_speed,
     resolve,
     weight_shapes,
 )
 from foretell.pretraining.tokens import vocabulary_for
-from foretell.session.resources import DeviceMemory, state_bytes
 from foretell.training.optimizer import optimizer_flops_per_step
 
 
@@ -124,7 +124,8 @@ def test_the_counted_memory_is_that_of_the_optimizer_in_use() -> None:
     overrides = {"training": {"steps": 1, "batch_size": 1}}
     config = resolve(request(size="tiny", overrides=overrides), facts()).config
     shapes = weight_shapes(config.model)
-    limit = DeviceMemory("cpu", state_bytes(shapes, config.training) + 128 * saved_bytes_per_token(config.model))
+    limit = DeviceMemory("cpu", int(total(training_memory(config.model, shapes, config.training, MEMORY)).low))
+    assert limit.size > state_bytes(shapes, config.training) + 128 * saved_bytes_per_token(config.model)
     resolve(request(size="tiny", overrides=overrides), facts(memory=limit))
     with pytest.raises(ConfigError, match="cpu memory is"):
         adamw = {"training": {**overrides["training"], "optimizer": "adamw"}}
@@ -163,6 +164,6 @@ def test_weight_shapes_are_those_of_the_decoder(name: str) -> None:
 
 
 def test_the_speed_of_a_shape_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretell.pretraining.resolve.PROBE_SECONDS", 0.0)
+    monkeypatch.setattr("foretell.planning.probe.PROBE_SECONDS", 0.0)
     training = TrainingConfig(steps=1, batch_size=1, frozen=("**",), weight_decay_by_path={"trunk.blocks.9.**": 0.0})
     assert measure_speed(preset_config("toy", vocab_size=50), training, torch.device("cpu"), torch.float32) > 0

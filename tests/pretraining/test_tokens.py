@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import multiprocessing
 import os
+import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +18,13 @@ from foretell.config import DataConfig, TokenizerConfig, make_section
 from foretell.data import documents, sources
 from foretell.data.documents import Document
 from foretell.data.sources import read_documents
+from foretell.errors import TokenizerError
 from foretell.pretraining import encoding, tokens
 from foretell.pretraining.task import Prompts
 from foretell.pretraining.tokens import make_source, spread_sample, tokenize_text
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, train_tokenizer
+from foretell.text.encoding_pool import open_encoding
 from foretell.text.tokenizer_json import special_token, with_ends, with_start
 
 TEXT = "".join(f"Line {number} tells of cats, dogs and 🐈, don't you think?\n" for number in range(2000))
@@ -138,3 +145,60 @@ def test_a_pipe_is_read_once_and_used_several_times(tmp_path: Path, caplog: pyte
         assert [document.text for document in source()] == [document.text for document in source()] == ["from a pipe"]
     writer.join()
     assert "pipe.txt is read until what writes to it ends" in caplog.text
+
+
+# --- several processes -----------------------------------------------------------------------------------------------
+
+
+def files_of(directory: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"rows": True}, {"prompt_field": "text", "answer_field": "id"}, {"special": ("<|end|>",)}],
+    ids=["documents", "rows", "answers", "special"],
+)
+def test_shards_are_the_same_bytes_for_any_number_of_processes(
+    settings: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoding, "GROUP_SIZE", 2000)  # groups of several documents, and documents of several groups
+    texts = [TEXT[index * 7 : index * (9 + index % 50)] + "cat<|end|>" for index in range(200)] + [TEXT * 2]
+    lines = [json.dumps({"text": text, "id": f"{index}"}) for index, text in enumerate(texts)]
+    (tmp_path / "x.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    data = make_section(DataConfig, settings)
+    source = make_source([tmp_path / "x.jsonl"], data)
+    tokenizer = train_tokenizer("bpe", [TEXT], vocab_size=400, special=("<|end|>",))
+    for workers in (1, 2, 3):
+        tokenize_text(source, TokenizerConfig(), data, tmp_path / str(workers), Reporter(), tokenizer, workers=workers)
+    assert files_of(tmp_path / "1") == files_of(tmp_path / "2") == files_of(tmp_path / "3")
+
+
+def test_what_is_wrong_with_a_text_is_the_same_error_in_another_process(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("a cat §", encoding="utf-8")
+    data = DataConfig(validation_fraction=0)
+    tokenizer = train_tokenizer("characters", ["a cat"])
+    errors = []
+    for workers in (1, 2):
+        with pytest.raises(TokenizerError) as raised:
+            source = make_source([tmp_path / "x.txt"], data)
+            tokenize_text(
+                source, TokenizerConfig(), data, tmp_path / str(workers), Reporter(), tokenizer, workers=workers
+            )
+        errors.append(str(raised.value))
+    assert errors[0] == errors[1]
+
+
+def test_a_process_that_is_killed_is_one_line() -> None:
+    def groups() -> Iterator[tuple[int, list[str]]]:
+        yield 0, ["a cat"]
+        for index in range(1, 100):
+            for child in multiprocessing.active_children():
+                os.kill(child.pid or 0, signal.SIGKILL)
+            yield index, ["a cat"]
+
+    with (
+        pytest.raises(TokenizerError, match="a process that encodes texts has ended .*fewer --workers"),
+        open_encoding(train_tokenizer("bytes", ["a"]), workers=2) as pool,
+    ):
+        list(pool.encode(groups()))

@@ -21,7 +21,7 @@ from foretell.language_model import save_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint
-from foretell.runs.training_state import save_checkpoint
+from foretell.runs.training_state import CheckpointParts, save_checkpoint
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
@@ -70,7 +70,9 @@ def save(folder: Path, decoder: Decoder, tokenizer: Tokenizer, optimizer: torch.
 
     def save(step: int, **training: Any) -> Checkpoint:
         write_model = partial(save_model, decoder=decoder, tokenizer=tokenizer)
-        return save_checkpoint(folder, step, write_model, decoder, optimizer, {"step": step, **training})
+        return save_checkpoint(
+            folder, step, CheckpointParts(write_model, decoder, optimizer, {"step": step, **training})
+        )
 
     return save
 

@@ -37,8 +37,8 @@ class VectorBatch:
     def __len__(self) -> int:
         return len(self.inputs)
 
-    def rows(self, first: int, last: int) -> VectorBatch:
-        return VectorBatch(self.inputs[first:last], self.outputs[first:last])
+    def rows(self, first: int, last: int, stride: int = 1) -> VectorBatch:
+        return VectorBatch(self.inputs[first:last:stride], self.outputs[first:last:stride])
 
     def to(self, device: torch.device | str) -> VectorBatch:
         return VectorBatch(self.inputs.to(device), self.outputs.to(device))

@@ -16,14 +16,14 @@ from torch import Tensor
 from foretell.config import ModelConfig, SamplingConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.data.loader import Loader
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.language_model import load_model, save_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint
-from foretell.runs.training_state import load_optimizer, save_checkpoint
+from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
 from foretell.text import train_tokenizer
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.objective import Objective
@@ -72,7 +72,7 @@ class Training:
     def save(self, folder: Path) -> Checkpoint:
         decoder, step = self.objective.decoder, self.progress.step
         write_model = partial(save_model, decoder=decoder, tokenizer=TOKENIZER)
-        return save_checkpoint(folder, step, write_model, decoder, self.optimizer, {"step": step})
+        return save_checkpoint(folder, step, CheckpointParts(write_model, decoder, self.optimizer, {"step": step}))
 
 
 def resumed(checkpoint: Checkpoint, config: TrainingConfig, loader: Loader, dtype: torch.dtype) -> Training:
@@ -273,6 +273,6 @@ def test_a_toy_of_width_4_learns_to_answer_two_questions(seed: int, init: str) -
     assert max(losses[-2:]) < 0.01
 
     sequences = [Sequence(question) for question in QUESTIONS]
-    list(generate(objective.decoder.eval(), sequences, Sampler(SamplingConfig(temperature=0)), 10, end_id=END))
+    list(generate(objective.decoder.eval(), sequences, Sampler(SamplingConfig(temperature=0)), 10, end_ids=[END]))
     assert [sequence.generated for sequence in sequences] == [ANSWER, ANSWER]
     assert [sequence.finish_reason for sequence in sequences] == ["end", "end"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from foretell.pretraining.tokens import Source
 
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
-WITH_SECTIONS = ("train", "finetune")  # verbs that take --section.key value
+WITH_SECTIONS = ("train", "finetune", "plan")  # verbs that take --section.key value
 SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
@@ -53,6 +53,16 @@ Device = Annotated[
 ]
 Dtype = Annotated[
     Literal["auto", "float32", "bfloat16"], Parameter(help="Precision: auto, float32 or bfloat16.", show_choices=False)
+]
+Quantize = Annotated[
+    Literal["int8", "int4"] | None,
+    Parameter(help="Round the weights to int8 or int4 when they are loaded.", show_choices=False, show_default=False),
+]
+Strict = Annotated[
+    bool,
+    Parameter(
+        negative="", show_default=False, help="The same bits for a token alone, in any batch and cached; slower."
+    ),
 ]
 AllowSpecial = Annotated[
     bool,
@@ -121,12 +131,12 @@ def read_text(argument: str | None, file: Path | None = None) -> str:
     return decode_text(sys.stdin.buffer.read(), "standard input")
 
 
-def read_bytes(file: Path) -> bytes:
-    """The content of a file; a DataError where it cannot be read."""
+def read_bytes(file: Path, option: str = "--file") -> bytes:
+    """The content of the file of an option; a DataError where it cannot be read."""
     try:
         return file.read_bytes()
     except OSError as error:
-        raise DataError(f"--file {file}: {error.strerror}") from None
+        raise DataError(f"{option} {file}: {error.strerror}") from None
 
 
 def decode_text(content: bytes, source: str) -> str:

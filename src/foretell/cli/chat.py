@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify, Whole, decode_text
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Quantize, Strict, Verify, Whole, decode_text
+from foretell.cli.sampling_arguments import DEFAULTS, Sampling
 from foretell.cli.terminal import fail, note, open_model, print_json, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
 
@@ -46,29 +47,12 @@ def chat(
         str | None, Parameter(help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.")
     ] = None,
     max_tokens: Annotated[int | None, Whole, Parameter(help="Of an answer; default: what fits the context.")] = None,
-    temperature: Annotated[
-        float | None, Parameter(help="0 always takes the most likely token; default: 0.8.", show_default=False)
-    ] = None,
-    top_k: Annotated[int | None, Whole, Parameter(help="Keep the k most likely tokens.", show_default=False)] = None,
-    top_p: Annotated[
-        float | None, Parameter(help="Keep this much probability; default: 0.95.", show_default=False)
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        Parameter(help="Drop what is less likely than this share of the most likely; default: 0.", show_default=False),
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None,
-        Parameter(help="Above 1, tokens that occurred become less likely; default: 1.", show_default=False),
-    ] = None,
-    seed: Annotated[
-        int | None,
-        Whole,
-        Parameter(help="The same seed and messages give the same answers; default: 1.", show_default=False),
-    ] = None,
+    sampling: Sampling = DEFAULTS,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
+    strict: Strict = False,
     verify: Verify = False,
 ) -> None:
     """Talk with a model.
@@ -77,20 +61,11 @@ def chat(
 
     Piped, each line of standard input is a message, and each answer a line.
     """
-    loaded = open_model(model, device, dtype, verify=verify)
-    from foretell.config import SamplingConfig
+    sampling.check()
+    loaded = open_model(model, device, dtype, verify=verify, quantize=quantize, strict=strict)
     from foretell.inference.chat import Chat
 
-    options = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "seed": seed,
-    }
-    sampling = SamplingConfig(**{name: value for name, value in options.items() if value is not None})
-    conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.model_dump())
+    conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.given())
     if is_interactive():
         note("/help lists the commands; Ctrl-C stops an answer, Ctrl-D ends")
     for place, line in iter_lines():

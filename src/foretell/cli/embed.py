@@ -7,7 +7,18 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Ids, Json, ModelArgument, Verify, read_text
+from foretell.cli.arguments import (
+    STANDARD_INPUT,
+    Device,
+    Dtype,
+    Ids,
+    Json,
+    ModelArgument,
+    Quantize,
+    Strict,
+    Verify,
+    read_text,
+)
 from foretell.cli.terminal import open_model, print_json
 from foretell.errors import DataError
 
@@ -25,6 +36,8 @@ def embed(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
+    strict: Strict = False,
     verify: Verify = False,
 ) -> None:
     """The embedding vector of a text.
@@ -32,7 +45,7 @@ def embed(
     It is the stream after the last norm. --file and standard input give one vector per line.
     """
     texts = read_texts(text, file)
-    loaded = open_model(model, device, dtype, ids, verify=verify)
+    loaded = open_model(model, device, dtype, ids, verify=verify, quantize=quantize, strict=strict)
     from foretell.inference.query import embed as embed_text
 
     for line in texts:

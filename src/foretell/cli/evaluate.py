@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, ModelArgument, Verify, Whole
+from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, ModelArgument, Quantize, Strict, Verify, Whole
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, results
 from foretell.errors import UsageError
 
@@ -36,6 +36,8 @@ def evaluate(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
+    strict: Strict = False,
     verify: Verify = False,
 ) -> None:
     """Loss, perplexity and bits per byte of texts, or accuracy at questions.
@@ -57,7 +59,7 @@ def evaluate(
         raise UsageError(f"--stride and --text-field are for texts, and {file} is read as questions (--task {chosen})")
     if chosen != "text" and file == STANDARD_INPUT:
         raise UsageError("questions are read from a file; give its name")
-    loaded = open_model(model, device, dtype, verify=verify)
+    loaded = open_model(model, device, dtype, verify=verify, quantize=quantize, strict=strict)
     if chosen == "text":
         report_text(loaded, file, stride, text_field, limit, json)
     elif chosen == "choice":

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Quantize, Verify
 from foretell.cli.terminal import open_model, print_json, results
 
 
@@ -32,6 +32,7 @@ def evaluate_task(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     verify: Verify = False,
 ) -> None:
     """Accuracy, macro F1, confusion and calibration of a tuned model on labelled rows; of numbers MAE, RMSE and R2.
@@ -46,6 +47,6 @@ def evaluate_task(
 
     names = tuple(name.strip() for name in columns.split(",")) if columns else ()
     given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
-    loaded = with_truncation(open_model(model, device, dtype, verify=verify), truncate)
+    loaded = with_truncation(open_model(model, device, dtype, verify=verify, quantize=quantize), truncate)
     report = evaluate_file(loaded, RowFile(file, encoding, names), given)
     print_json(report) if json else results().print("\n".join(figure_lines(report)))

@@ -19,6 +19,7 @@ from foretell.cli.arguments import (
     Json,
     ModelArgument,
     Pair,
+    Quantize,
     TextArgument,
     Verify,
     Whole,
@@ -126,6 +127,7 @@ def explain(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     verify: Verify = False,
 ) -> None:
     """A pass over a text, layer by layer; any number of it; and what produced the prediction.
@@ -161,7 +163,7 @@ def explain(
         from foretell.files import HTML_MARK, check_target
 
         check_target(html, HTML_MARK)
-    loaded = open_model(model, device, dtype, ids, verify=verify)
+    loaded = open_model(model, device, dtype, ids, verify=verify, quantize=quantize)
     if as_task or prediction or pair:
         loaded = task_input(loaded, pair)
     answer = mode.answer(loaded, text, given)

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Dtype, Flag, Json, Whole, parse_settings
+from foretell.cli.processes import decided
 from foretell.cli.terminal import messages, note, print_json, results
+from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -96,12 +98,13 @@ def finetune(
     from foretell.session.reporter import Reporters
     from foretell.start import load_start
 
-    out = out or default_out(data, resume == "auto")
-    if resume == "auto" and is_started(out):
+    out = out or Path(decided(lambda: str(default_out(data, resume == "auto"))))
+    if resume == "auto" and decided(lambda: is_started(out)):
         note(f"opening     {out}")
         with Reporters([make_reporter(messages())]) as reporter:
-            session = finetune_again(out, reporter, device, dtype)
-        return finish(session.run.directory, json)
+            training = tuning_sections(settings or []).get("training", {})
+            session = finetune_again(out, reporter, device, dtype, training)
+        return None if is_follower() else finish(session.run.directory, json)
     if model is None or data is None:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA --task classify")
     sections = tuning_sections(settings or [])
@@ -130,7 +133,7 @@ def finetune(
         encoding=encoding,
         lora=sections.get("lora", {} if lora else None),
     )
-    check_new(request)
+    decided(lambda: check_new(request))
     note(f"reading     {data}")
     _ = request.examples  # before the model: a wrong column is found at once
     start = load_start(model)
@@ -138,7 +141,7 @@ def finetune(
         note(line)
     with Reporters([make_reporter(messages())]) as reporter:
         session = finetune_new(request, start, reporter)
-    return finish(session.run.directory, json)
+    return None if is_follower() else finish(session.run.directory, json)
 
 
 def default_out(data: Path | None, resume: bool) -> Path:

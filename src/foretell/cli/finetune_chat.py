@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Dtype, Flag, Whole
+from foretell.cli.processes import decided
 from foretell.cli.terminal import messages, note, results
 from foretell.cli.train import merge
+from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -75,7 +77,7 @@ def finetune_chat(
     request = ChatRequest(
         start=load_start(model) if model is not None else None,
         data=list(data),
-        out=out or default_run_directory(data, resume == "auto"),
+        out=out or Path(decided(lambda: str(default_run_directory(data, resume == "auto")))),
         held_out=dev,
         template=template,
         truncation=truncate,
@@ -86,8 +88,10 @@ def finetune_chat(
         dtype=dtype,
     )
     with Reporters([make_reporter(messages())]) as reporter:
-        before = show_next_batch if show_batch else lambda session: None
-        finish(tune_chat(request, reporter, resume=resume == "auto", before=before))
+        before = show_next_batch if show_batch and not is_follower() else lambda session: None
+        session = tune_chat(request, reporter, resume=resume == "auto", before=before)
+        if not is_follower():
+            finish(session)
 
 
 def show_next_batch(session: Session[ChatTask]) -> None:

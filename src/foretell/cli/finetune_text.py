@@ -9,8 +9,10 @@ from typing import Annotated, Any, Literal
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Dtype, Json, Whole, describe_data, text_source
+from foretell.cli.processes import decided
 from foretell.cli.terminal import messages, note, print_json, results
 from foretell.cli.train import check_there_is_a_run, default_out, merge, run_prompt
+from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError
 
 
@@ -45,7 +47,7 @@ def finetune_text(
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")
     if not data:
         check_there_is_a_run(out)
-    out = out or default_out(data, resume == "auto")
+    out = out or Path(decided(lambda: str(default_out(data, resume == "auto"))))
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
     from foretell.config import DataConfig, make_section
@@ -72,7 +74,8 @@ def finetune_text(
     )
     with Reporters([make_reporter(messages())]) as reporter:
         session, report = continue_on_domain(request, reporter, resume=resume == "auto")
-    print_json(report) if json else show(report, out, run_prompt(session.task))
+    if not is_follower():
+        print_json(report) if json else show(report, out, run_prompt(session.task))
 
 
 def show(report: dict[str, Any], out: Path, prompt: str) -> None:

@@ -89,10 +89,9 @@ def open_forecaster(model: str, device: DeviceName, dtype: DtypeName, verify: bo
     from foretell.forecasting.forecaster import load_forecaster
 
     loaded = load_forecaster(model, device, dtype, verify=verify)
-    weight = loaded.decoder.embed.token.weight
     parameters = sum(parameter.numel() for parameter in loaded.decoder.parameters())
-    precision = str(weight.dtype).removeprefix("torch.")
-    note(f"{model}: {parameters:,} parameters on {weight.device.type} in {precision}")
+    precision = str(loaded.decoder.dtype).removeprefix("torch.")
+    note(f"{model}: {parameters:,} parameters on {loaded.decoder.device.type} in {precision}")
     return loaded
 
 

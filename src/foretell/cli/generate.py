@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
@@ -17,15 +18,19 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    Quantize,
+    Strict,
     Verify,
     Whole,
     read_text,
 )
-from foretell.cli.terminal import note, open_model, print_json, write
+from foretell.cli.prompt_batch import Items, Timings, read_prompts, write_completions
+from foretell.cli.sampling_arguments import DEFAULTS, Sampling
+from foretell.cli.terminal import ProgressLine, note, open_model, print_json, write
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretell.inference.completion import Completion
+    from foretell.inference.completion import Completer, Completion
 
 
 def generate(
@@ -36,26 +41,19 @@ def generate(
     /,
     *,
     file: FileOption = None,
+    prompt_file: Annotated[Path | None, Parameter(help="Continue every line of a file.")] = None,
+    out: Annotated[
+        Path | None, Parameter(help="Write the completions to a file, as JSON Lines, each when it has ended.")
+    ] = None,
     max_tokens: Annotated[
         int | None,
         Whole,
         Parameter(help="How many tokens at most; default: 200, or what still fits.", show_default=False),
     ] = None,
-    temperature: Annotated[
-        float | None, Parameter(help="0 always takes the most likely token; default: 0.8.", show_default=False)
-    ] = None,
-    top_k: Annotated[int | None, Whole, Parameter(help="Keep the k most likely tokens.", show_default=False)] = None,
-    top_p: Annotated[
-        float | None, Parameter(help="Keep this much probability; default: 0.95.", show_default=False)
-    ] = None,
-    min_p: Annotated[
-        float | None,
-        Parameter(help="Drop what is less likely than this share of the most likely; default: 0.", show_default=False),
-    ] = None,
-    repetition_penalty: Annotated[
-        float | None,
-        Parameter(help="Above 1, tokens that occurred become less likely; default: 1.", show_default=False),
-    ] = None,
+    n: Annotated[
+        int, Whole, Parameter(name="--n", help="Continue each prompt in this many ways.", show_default=False)
+    ] = 1,
+    sampling: Sampling = DEFAULTS,
     stop: Annotated[
         list[str] | None,
         Parameter(
@@ -65,66 +63,86 @@ def generate(
             help="End before this string; may be repeated.",
         ),
     ] = None,
-    seed: Annotated[
-        int | None,
-        Whole,
-        Parameter(help="The same seed and prompts give the same text; default: 1.", show_default=False),
-    ] = None,
     context_shift: Annotated[
         bool, Flag, Parameter(name="--slide", help="When the context is full, continue from its last half.")
     ] = False,
     receipt: Annotated[bool, Flag, Parameter(help="Then show how each token was sampled.")] = False,
+    speculate: Annotated[
+        int | None, Whole, Parameter(help="Guess this many tokens from earlier text, and check them in one pass.")
+    ] = None,
+    draft: Annotated[str | None, Parameter(help="Have the tokens guessed by this smaller MODEL.")] = None,
+    timings: Annotated[bool, Flag, Parameter(help="Then show the tokens per second.")] = False,
+    progress: Annotated[bool, Flag, Parameter(help="Show how many prompts are done.")] = False,
     allow_special: AllowSpecial = False,
     ids: Ids = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
+    strict: Strict = False,
     verify: Verify = False,
 ) -> None:
     """Continue a prompt.
 
     The prompt and its continuation appear on stdout while they are generated.
     """
-    from foretell.config import SamplingConfig
-
-    options = {
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "seed": seed,
-    }
-    sampling = SamplingConfig(**{name: value for name, value in options.items() if value is not None})
-    if prompts and file:
-        raise UsageError("PROMPT and --file exclude each other")
-    texts = [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
-    if len(texts) > 1 and not any(character.isspace() for text in texts for character in text):
+    sampling.check()
+    texts = read_all_prompts(prompts, file, prompt_file)
+    if len(prompts or []) > 1 and not any(character.isspace() for text in texts for character in text):
         note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
-    loaded = open_model(model, device, dtype, ids, allow_special=allow_special, verify=verify)
-    from foretell.inference.completion import make_completer
+    loaded = open_model(
+        model, device, dtype, ids, allow_special=allow_special, verify=verify, quantize=quantize, strict=strict
+    )
+    drafting = None if draft is None else open_model(draft, device, dtype, ids)
+    from foretell.inference.completion import make_completer, repeated
+    from foretell.inference.guessing import make_proposer
+    from foretell.inference.sampling_options import make_sampling
 
     stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]
-    completer = make_completer(loaded, texts, sampling, stops, receipt)
+    texts = repeated(texts, n)
+    completer = make_completer(loaded, texts, make_sampling(sampling.given(), loaded.tokenizer), stops, receipt)
     if context_shift:
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
-    pieces = completer.stream(max_tokens, context_shift=context_shift)
-    if json or len(texts) > 1:
-        for _ in pieces:
-            pass
-        for completion in completer.completions():
+    watch = Timings(completer)
+    proposer = make_proposer(loaded, speculate, drafting)
+    items = watch.watch(completer.advance(max_tokens, context_shift=context_shift, proposer=proposer))
+    if out is not None or prompt_file is not None:
+        write_completions(completer, items, out, progress)
+    elif json or len(texts) > 1:
+        for completion in completed(completer, items, progress):
             print_json(completion.to_json()) if json else write(completion.prompt + completion.text + "\n")
     else:
-        write_pieces(texts[0], pieces)
-    if receipt and not json:
+        write_pieces(texts[0], items)
+    if receipt and not (json or out or prompt_file):
         show_receipts(completer.completions())
+    if timings:
+        watch.show()
 
 
-def write_pieces(prompt: str, pieces: Iterator[tuple[int, str]]) -> None:
+def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: Path | None) -> list[str]:
+    """The prompts: arguments, the text of a file, or the lines of one."""
+    if sum(source is not None and source != [] for source in (prompts, file, prompt_file)) > 1:
+        raise UsageError("PROMPT, --file and --prompt-file exclude each other")
+    if prompt_file is not None:
+        return read_prompts(prompt_file)
+    return [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
+
+
+def completed(completer: Completer, items: Items, progress: bool) -> list[Completion]:
+    """All completions in the order of the prompts."""
+    with ProgressLine("prompts") if progress else nullcontext() as show:
+        for done, _ in enumerate((index for index, _, has_ended in items if has_ended), start=1):
+            if show is not None:
+                show(done, len(completer.sequences))
+    return completer.completions()
+
+
+def write_pieces(prompt: str, items: Items) -> None:
     """Write a prompt, then its continuation piece by piece."""
     write(prompt, end="")
-    for _, piece in pieces:
-        write(piece, end="")
+    for _, piece, _ in items:
+        if piece:
+            write(piece, end="")
     write("")
 
 

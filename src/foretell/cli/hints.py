@@ -14,6 +14,8 @@ SYNONYMS = {
         "--lr": "--training.learning-rate",
         "--max-steps": "--steps",
         "--max-iters": "--steps",
+        "--parallel": "--training.parallel",
+        "--checkpoint-activations": "--training.checkpoint-activations",
     },
     "finetune": {
         "--batch-size": "--training.batch-size",
@@ -22,10 +24,12 @@ SYNONYMS = {
         "--steps": "--training.steps",
         "--patience": "--training.patience",
         "--freeze": "--training.frozen",
+        "--parallel": "--training.parallel",
+        "--checkpoint-activations": "--training.checkpoint-activations",
     },
     "generate": {"--max-new-tokens": "--max-tokens", "--n-predict": "--max-tokens", "--temp": "--temperature"},
 }
-SEVERAL = "give several PROMPTS, or other --seed, for several continuations; --max-tokens is their length"
+SEVERAL = "give --n, or several PROMPTS, for several continuations; --max-tokens is their length"
 NO_CHAT = "foretell chat MODEL is a conversation; here give a PROMPT, or - to read one from standard input"
 ANY_VERB = {
     "--model": "the MODEL is the first argument",
@@ -45,8 +49,6 @@ HINTS = {
         "--text": "the text files are arguments: foretell train DATA...",
     },
     "generate": {
-        "--n": SEVERAL,
-        "-n": SEVERAL,
         "--num-return-sequences": SEVERAL,
         "--num-samples": SEVERAL,
         "--interactive": NO_CHAT,

@@ -12,6 +12,9 @@ from foretell.cli.arguments import Json, Verify
 from foretell.cli.terminal import note, open_model, print_json, results
 
 if TYPE_CHECKING:
+    import torch
+    from torch.nn import Module
+
     from foretell.config import ModelConfig
     from foretell.model.decoder import Decoder
     from foretell.text import Tokenizer
@@ -23,6 +26,7 @@ def info(
     model: Annotated[str, Parameter(help="A model, or the name of a preset: tiny, gpt2, gpt3-175b, ...")],
     /,
     *,
+    kernels: Annotated[bool, Parameter(negative="", help="Also the kernels that generate on this machine.")] = False,
     verify: Verify = False,
     json: Json = False,
 ) -> None:
@@ -32,7 +36,9 @@ def info(
     weights on disk.
     """
     config = find_preset(model)
-    facts = describe_model(model, verify) if config is None else describe_preset(model, config)
+    facts = describe_model(model, verify, kernels) if config is None else describe_preset(model, config)
+    if kernels and config is not None:
+        note("a preset has no weights, so no kernels are chosen")
     print_json(facts) if json else show(facts)
 
 
@@ -56,10 +62,39 @@ def describe_preset(name: str, config: ModelConfig) -> dict[str, Any]:
     return describe(name, empty_decoder(config), None)
 
 
-def describe_model(argument: str, verify: bool) -> dict[str, Any]:
-    """The facts about a model that can be loaded."""
+def describe_model(argument: str, verify: bool, kernels: bool = False) -> dict[str, Any]:
+    """The facts about a model that can be loaded, with its kernels if asked for."""
     model = open_model(argument, "cpu", "auto", verify=verify)
-    return describe(model.name, model.decoder, model.tokenizer)
+    facts = describe(model.name, model.decoder, model.tokenizer)
+    settings = model.quantization
+    chosen = {"kernels": describe_kernels(model.decoder)} if kernels else {}
+    return {**facts, "quantization": settings and settings.model_dump(mode="json"), **chosen}
+
+
+def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
+    """Path, plain class, class and precision of the modules that a generation on this machine replaces."""
+    from foretell.model.kernels.fast_decoder import with_fast_kernels
+
+    plain = dict(decoder.named_modules())
+    return [
+        {
+            "path": path,
+            "plain": type(plain[path]).__name__,
+            "kernel": type(module).__name__,
+            "precision": precision_of(plain[path], decoder.dtype),
+        }
+        for path, module in with_fast_kernels(decoder).named_modules()
+        if type(module) is not type(plain[path])
+    ]
+
+
+def precision_of(module: Module, dtype: torch.dtype) -> str:
+    """The schemes of the quantised matrices that a module reads, or else its dtype."""
+    from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead
+
+    parts = [module.token[0]] if isinstance(module, QuantizedTiedHead) else module.modules()
+    schemes = {part.scheme for part in parts if isinstance(part, QuantizedMatrix)}
+    return " and ".join(sorted(schemes)) or str(dtype).removeprefix("torch.")
 
 
 def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -67,16 +102,14 @@ def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[s
     from foretell.model.cost import cache_bytes_per_token, training_flops_per_token
     from foretell.model.structure import model_structure
 
-    weights = [
-        {"path": path, "shape": list(weight.shape), "parameters": weight.numel()}
-        for path, weight in decoder.named_parameters()
-    ]
+    weights = describe_weights(decoder)
     return {
         "name": name,
         "config": decoder.config.model_dump(mode="json"),
         "tokenizer": tokenizer
         and {"kind": tokenizer.kind, "vocab_size": tokenizer.vocab_size, "special": tokenizer.special_tokens},
         "parameters": sum(weight["parameters"] for weight in weights),
+        "weight_bytes": sum(weight["bytes"] for weight in weights),
         "training_flops_per_token": training_flops_per_token(decoder.config),
         "cache_bytes_per_token": cache_bytes_per_token(decoder.config, element_bytes=4),
         "weights": weights,
@@ -86,6 +119,24 @@ def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[s
             for trace_name, value in model_structure(decoder).values.items()
         ],
     }
+
+
+def describe_weights(decoder: Decoder) -> list[dict[str, Any]]:
+    """Path, shape, count, type and bytes of each weight; of a quantised one with its scales and minima."""
+    from foretell.model.quantized_linear import quantized_layers, stored_buffers
+
+    quantized, buffers = quantized_layers(decoder), stored_buffers(decoder)
+    weights: list[dict[str, Any]] = []
+    for path, module in decoder.named_modules():
+        if layer := quantized.get(path):
+            shape = [layer.out_features, layer.in_features]
+            size = sum(buffer.nbytes for key, buffer in buffers.items() if key.rpartition(".")[0] == path)
+            facts = {"parameters": shape[0] * shape[1], "type": layer.scheme, "bytes": size}
+            weights.append({"path": f"{path}.integers", "shape": shape, **facts})
+        for name, weight in module.named_parameters(path, recurse=False):
+            facts = {"parameters": weight.numel(), "type": str(weight.dtype).removeprefix("torch.")}
+            weights.append({"path": name, "shape": list(weight.shape), **facts, "bytes": weight.nbytes})
+    return weights
 
 
 def show(facts: dict[str, Any]) -> None:
@@ -110,13 +161,32 @@ def show(facts: dict[str, Any]) -> None:
         f"cost: {facts['training_flops_per_token'] / 1e6:,.1f} MFLOP per training token, "
         f"{facts['cache_bytes_per_token']:,} cache bytes per token"
     )
+    if settings := facts.get("quantization"):
+        rounding = "calibrated" if settings["calibrated"] else "rounded to nearest"
+        size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
+        console.print(f"weights: {settings['to']} in groups of {settings['group']}, {rounding}; {size}")
     console.print()
     for weight in facts["weights"]:
         shape = " x ".join(f"{size:,}" for size in weight["shape"])
-        console.print(f"{weight['path']:<48} {shape:>16} {weight['parameters']:>13,}")
+        line = f"{weight['path']:<48} {shape:>16} {weight['parameters']:>13,}"
+        if settings:
+            line = f"{weight['path']:<44} {shape:>13} {weight['parameters']:>12,} {weight['type']:>8}"
+        console.print(line)
     console.print("\nvalues to trace and explain (*: any layer; derived: from recorded ones)")
     for pattern, is_derived in name_patterns(facts["names"]).items():
         console.print(f"{pattern:<48} {'derived' if is_derived else ''}".rstrip())
+    if "kernels" in facts:
+        show_kernels(facts["kernels"])
+
+
+def show_kernels(kernels: list[dict[str, str]]) -> None:
+    """Print which kernels generate."""
+    console = results()
+    console.print("\nkernels that generate on this machine, and the classes they replace")
+    for chosen in kernels:
+        console.print(f"{chosen['path']:<31} {chosen['kernel']:<21} {chosen['plain']:<17} {chosen['precision']}")
+    if not kernels:
+        console.print("none: every module stays as it is")
 
 
 def name_patterns(names: list[dict[str, Any]]) -> dict[str, bool]:

@@ -18,7 +18,8 @@ from foretell.cli.arguments import rewrite
 from foretell.cli.choice import choose_function, without_task
 from foretell.cli.hints import hint
 from foretell.cli.terminal import fail, library_notes_on_stderr
-from foretell.errors import ForetellError, Interrupted
+from foretell.distributed.launch import is_follower
+from foretell.errors import ForetellError, Interrupted, PeerError, UsageError
 
 # Imports make many objects and no garbage; collecting rarely saves an eighth of the time that torch takes to import
 COLLECT_RARELY = (50_000, 20, 20)
@@ -55,9 +56,11 @@ VERBS = {  # verb: (group, summary, function)
     "forecast": (ASK, "The next values of series of numbers.", "foretell.cli.forecast:forecast"),
     "embed": (ASK, "The embedding vector of a text.", "foretell.cli.embed:embed"),
     "info": (LOOK, "Paths, shapes and sizes of weights; trace names; cost.", "foretell.cli.info:info"),
+    "plan": (LOOK, "What a training will need, and a generation.", "foretell.cli.plan:plan"),
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
     "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
+    "quantize": (MAKE, "Write a model with integer weights, and say what it costs.", "foretell.cli.quantize:quantize"),
     "convert": (MAKE, "Write a model for other programs, and compare the two.", "foretell.cli.convert:convert"),
 }
 
@@ -121,7 +124,7 @@ def run(arguments: list[str]) -> int:
             )
         sys.stdout.flush()
     except ForetellError as error:
-        return fail(str(error), error.exit_code)
+        return fail(str(error), error.exit_code) if is_told_here(error) else error.exit_code
     except CycloptsError as error:
         return fail(_usage(error), 2)
     except KeyboardInterrupt:
@@ -134,6 +137,13 @@ def run(arguments: list[str]) -> int:
     except OSError as error:
         return fail(f"{error.filename or 'input or output'}: {error.strerror or error}", 1)
     return 0
+
+
+def is_told_here(error: ForetellError) -> bool:
+    """True if this process has to print the error: of many, only those with a reason of their own, and the first."""
+    if isinstance(error, PeerError) and error.is_said:
+        return False
+    return not is_follower() or not isinstance(error, PeerError | Interrupted | UsageError)
 
 
 def with_resume_value(arguments: list[str]) -> list[str]:

@@ -15,7 +15,9 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    Quantize,
     StartToken,
+    Strict,
     TextArgument,
     Verify,
     Whole,
@@ -47,6 +49,8 @@ def next_verb(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
+    strict: Strict = False,
     verify: Verify = False,
 ) -> None:
     """The most likely next tokens with their probabilities.
@@ -56,7 +60,17 @@ def next_verb(
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text, file)
-    loaded = open_model(model, device, dtype, ids, allow_special=allow_special, start_token=start_token, verify=verify)
+    loaded = open_model(
+        model,
+        device,
+        dtype,
+        ids,
+        allow_special=allow_special,
+        start_token=start_token,
+        verify=verify,
+        quantize=quantize,
+        strict=strict,
+    )
     from foretell.inference.query import next_tokens
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]

@@ -14,6 +14,7 @@ from foretell.cli.arguments import (
     Dtype,
     Json,
     ModelArgument,
+    Quantize,
     Verify,
     is_file,
     read_text,
@@ -53,6 +54,7 @@ def predict(
     verify: Verify = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
 ) -> None:
     """The label or number that a tuned model predicts.
 
@@ -64,7 +66,7 @@ def predict(
     has_rows = len(text) == 1 and path.suffix.lower() in ROW_SUFFIXES and is_file(path)
     if out is not None and not has_rows:
         raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json or txt)")
-    loaded = open_model(model, device, dtype, verify=verify)
+    loaded = open_model(model, device, dtype, verify=verify, quantize=quantize)
     from foretell.data.rows import RowFile
     from foretell.finetuning.head import with_truncation
     from foretell.finetuning.predict import predict_rows

@@ -13,7 +13,9 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    Quantize,
     StartToken,
+    Strict,
     TextArgument,
     Verify,
     read_text,
@@ -40,6 +42,8 @@ def score(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
+    strict: Strict = False,
     verify: Verify = False,
 ) -> None:
     """The log-probability of a text, token by token.
@@ -48,7 +52,17 @@ def score(
     Colours: below 1 bit green, below 4 cyan, below 8 yellow, above red.
     """
     text = read_text(text, file)
-    loaded = open_model(model, device, dtype, ids, allow_special=allow_special, start_token=start_token, verify=verify)
+    loaded = open_model(
+        model,
+        device,
+        dtype,
+        ids,
+        allow_special=allow_special,
+        start_token=start_token,
+        verify=verify,
+        quantize=quantize,
+        strict=strict,
+    )
     from foretell.inference.query import score as score_text
 
     result = score_text(loaded, text)

@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Self, TypedDict, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
+from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -116,8 +117,9 @@ def write(text: str, end: str = "\n") -> None:
 
 
 def note(text: str) -> None:
-    """Print a line on stderr."""
-    messages().print(text, style="dim")
+    """Print a line on stderr; of many processes only the first one does."""
+    if not is_follower():
+        messages().print(text, style="dim")
 
 
 class NoteHandler(logging.Handler):
@@ -146,7 +148,8 @@ def library_notes_on_stderr() -> Iterator[None]:
 def fail(message: str, exit_code: int) -> int:
     """Print an error as one line on stderr and return the exit code."""
     one_line = " ".join(message.split())
-    messages().print(f"foretell: {one_line}", style=None)
+    rank = f"rank {os.environ['RANK']}: " if os.environ.get("WORLD_SIZE", "1") != "1" and "RANK" in os.environ else ""
+    messages().print(f"foretell: {rank}{one_line}", style=None)
     return exit_code
 
 
@@ -202,6 +205,7 @@ class LoadOptions(TypedDict, total=False):
     adapter: Path | None
     keep_adapters: bool
     verify: bool
+    quantize: Literal["int8", "int4"] | None
 
 
 def open_model(
@@ -211,26 +215,29 @@ def open_model(
     ids: bool = False,
     allow_special: bool = False,
     start_token: str | None = None,
+    strict: bool = False,
     **options: Unpack[LoadOptions],
 ) -> LanguageModel:
     """Load a model; one line on stderr before it, one with what was chosen after it. ids: its texts are token ids.
 
     allow_special: names of special tokens in a text are those tokens; start_token: one to read every text after.
+    strict: see `LanguageModel.strict`.
     """
     if ids and (allow_special or start_token is not None):
         raise UsageError("--ids and names of special tokens exclude each other; write the id of the special token")
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     from foretell.loading import load
+    from foretell.model.quantized_linear import count_weights
 
     model = load(argument, device, dtype, **options)
     for line in model.notes:
         note(line)
-    parameters = sum(parameter.numel() for parameter in model.decoder.parameters())
-    precision = str(model.dtype).removeprefix("torch.")
-    console.print(f"{argument}: {parameters:,} parameters on {model.device.type} in {precision}", style="dim")
+    parameters = count_weights(model.decoder)
+    console.print(f"{argument}: {parameters:,} parameters on {model.device.type} in {model.precision}", style="dim")
     for line in model.tokenizer.notes:
         note(line)
+    model = model.strict() if strict else model
     model = model.on_ids() if ids else model
     model = model if start_token is None else model.with_start(start_token)
     return model.reading_special() if allow_special else model

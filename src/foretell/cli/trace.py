@@ -18,6 +18,8 @@ from foretell.cli.arguments import (
     Json,
     ModelArgument,
     Pair,
+    Quantize,
+    Strict,
     TextArgument,
     Verify,
     read_text,
@@ -51,6 +53,8 @@ def trace(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
+    strict: Strict = False,
     verify: Verify = False,
 ) -> None:
     """Any value of a pass over a text, by name.
@@ -60,7 +64,7 @@ def trace(
     if not list_ and ((text is None and file is None) or out is None):
         raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
     text = "" if list_ else read_text(text, file)
-    loaded = open_model(model, device, dtype, ids, verify=verify)
+    loaded = open_model(model, device, dtype, ids, verify=verify, quantize=quantize, strict=strict)
     if as_task or pair:
         loaded = task_input(loaded, pair)
     if list_:

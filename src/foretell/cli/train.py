@@ -22,7 +22,9 @@ from foretell.cli.arguments import (
     parse_settings,
     text_source,
 )
+from foretell.cli.processes import decided
 from foretell.cli.terminal import messages, note, results
+from foretell.distributed.launch import is_follower
 from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
@@ -63,6 +65,9 @@ def train(
     seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.")] = None,
     checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.")] = None,
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    workers: Annotated[
+        int | None, Whole, Parameter(help="Processes that turn text into tokens; the tokens are the same for any.")
+    ] = None,
     strict: Annotated[
         bool, Parameter(negative="", help="Refuse a folder with a file that cannot be read; default: leave it out.")
     ] = False,
@@ -109,7 +114,7 @@ def train(
     if show_batch is not None:
         others = (data, size, minutes, steps, config, start, tokenizer, kind, seed, checkpoint_every, text_field)
         others += (start_token, special, rows or None, prompt_field, answer_field, loss_on)
-        check_alone(*others, strict or None, sample_prompt, report, settings, resume == "auto" or None)
+        check_alone(*others, workers, strict or None, sample_prompt, report, settings, resume == "auto" or None)
         from foretell.cli.batch_display import show_step
 
         return show_step(show_batch, out, device, dtype, json)
@@ -117,7 +122,7 @@ def train(
         raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
     if resume == "auto" and not data:
         check_there_is_a_run(out)
-    out = out or default_out(data, resume == "auto")
+    out = out or Path(decided(lambda: str(default_out(data, resume == "auto"))))
     is_resumed = resume == "auto" and (out / "run.json").exists()
     note(f"opening     {out}" if is_resumed else f"reading     {describe_data(data)}")
     from foretell.config import DataConfig, make_section
@@ -147,13 +152,13 @@ def train(
         tokens=store,
         start=load_start(start) if start else None,
         exportable=exportable,
+        workers=1 if workers is None else workers,
         device=device,
         dtype=dtype,
     )
     with Reporters([make_reporter(messages()), *([TensorBoardReporter(out)] if report else [])]) as reporter:
         session = pretrain(request, reporter, resume=resume == "auto")
-    finish(session)
-    return None
+    return None if is_follower() else finish(session)
 
 
 def check_alone(*others: Any) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Dtype, Whole
+from foretell.cli.processes import decided
 from foretell.cli.terminal import messages, note, results
+from foretell.distributed.launch import is_follower
 
 if TYPE_CHECKING:
     from foretell.forecasting.task import ForecastTask
@@ -65,7 +67,7 @@ def train_forecast(
     options = {"training.steps": steps, "training.seed": seed, "series.hold_out": None if hold_out else False}
     if data is None:
         data = recorded_data(out, resume == "auto")
-    out = out or default_out((str(data),), resume == "auto")
+    out = out or Path(decided(lambda: str(default_out((str(data),), resume == "auto"))))
     note(f"reading     {data}")
     request = ForecastRequest(
         data,
@@ -81,7 +83,8 @@ def train_forecast(
     )
     with make_reporter(messages()) as reporter:
         session = train_forecaster(request, reporter, resume=resume == "auto")
-    finish(session, data)
+    if not is_follower():
+        finish(session, data)
 
 
 def recorded_data(out: Path | None, resume: bool) -> Path:

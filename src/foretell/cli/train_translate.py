@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Dtype, Flag, Whole
+from foretell.cli.processes import decided
 from foretell.cli.terminal import messages, note, results
 from foretell.cli.train import check_there_is_a_run, default_out, merge
+from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ def train_translate(
         if resume != "auto":
             raise UsageError("give a file of pairs: two columns separated by a tab, two aligned files, or a zip")
         check_there_is_a_run(out)
-    out = out or default_out(pairs, resume == "auto")
+    out = out or Path(decided(lambda: str(default_out(pairs, resume == "auto"))))
     note(f"reading     {', '.join(pairs)}" if pairs else f"opening     {out}")
     from foretell.session.display import make_reporter
     from foretell.session.reporter import Reporters
@@ -82,7 +84,8 @@ def train_translate(
     )
     with Reporters([make_reporter(messages())]) as reporter:
         session = train_translation(request, reporter, resume=resume == "auto")
-    finish(session)
+    if not is_follower():
+        finish(session)
 
 
 def finish(session: Session[TranslationTask]) -> None:

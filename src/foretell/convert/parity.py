@@ -16,7 +16,7 @@ import torch
 
 from foretell.config import ModelConfig, SamplingConfig
 from foretell.errors import OutputError, TokenizerError
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel

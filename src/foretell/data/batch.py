@@ -38,9 +38,9 @@ class Batch:
         """The number of targets that count in the loss."""
         return float(self.loss_weights.sum())
 
-    def rows(self, first: int, last: int) -> Batch:
-        """Rows `first` to `last`."""
-        return self._map(lambda tensor: tensor[first:last])
+    def rows(self, first: int, last: int, stride: int = 1) -> Batch:
+        """Rows `first` to `last`, every `stride`-th of them."""
+        return self._map(lambda tensor: tensor[first:last:stride])
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from foretell.data.batch import PADDING, Batch, make_batch, make_document_batch, pad
 from foretell.data.shards import TokenStream
+from foretell.data.shuffled import ShuffledStream
 from foretell.errors import DataError
 from foretell.randomness import permutation, random_word, stream_key
 
@@ -20,6 +21,8 @@ class Loader:
 
     An epoch goes once through the text in consecutive windows without overlap. Each epoch shifts all windows by a
     random offset, so that no token is always the first of its window and none is left out of every epoch.
+    shuffle_documents: the text itself is the documents in an order of the epoch's own, so that windows which hold the
+    end of one document and the beginning of another join other documents each time.
     """
 
     def __init__(
@@ -30,31 +33,45 @@ class Loader:
         seed: int,
         *,
         document_mask: bool = False,
+        shuffle_documents: bool = False,
         rank: int = 0,
         world_size: int = 1,
     ):
         check_enough_tokens(len(stream), context_length)
         self.stream, self.context_length, self.batch_size, self.seed = stream, context_length, batch_size, seed
-        self.document_mask, self.rank, self.world_size = document_mask, rank, world_size
+        self.document_mask, self.shuffle_documents = document_mask, shuffle_documents
+        self.rank, self.world_size = rank, world_size
         whole = (len(stream) - 1) // context_length
         self.windows_per_epoch = max(1, whole - 1)
         self.shifts = len(stream) - self.windows_per_epoch * context_length  # the number of possible shifts, 1 to 2T
         self.order = lru_cache(maxsize=2)(self._order)  # a batch can straddle two epochs
+        self.text = lru_cache(maxsize=2)(self._text)
 
     def batch(self, step: int) -> Batch:
         """This rank's rows of the global batch of a step."""
         rows = range(self.rank, self.batch_size, self.world_size)
-        starts = [self.window_start(step * self.batch_size + row) for row in rows]
-        tokens = np.stack([self.stream.read(start, self.context_length + 1) for start in starts])  # (B, T+1)
+        windows = [self._window(step * self.batch_size + row) for row in rows]
+        tokens = np.stack([text.read(start, self.context_length + 1) for text, start in windows])  # (B, T+1)
         if not self.document_mask:
             return make_batch(tokens)
-        return make_document_batch(tokens, find_document_ids(self.stream, starts, self.context_length + 1))
+        document_ids = [find_document_ids(text, [start], self.context_length + 1) for text, start in windows]
+        return make_document_batch(tokens, np.concatenate(document_ids))
 
     def window_start(self, index: int) -> int:
-        """The position in the stream where the `index`-th window of the training starts."""
+        """The position in the text of its epoch where the `index`-th window of the training starts."""
         epoch, position = divmod(index, self.windows_per_epoch)
         shift = random_word(stream_key("shift", self.seed, epoch), 0) % self.shifts
         return shift + int(self.order(epoch)[position]) * self.context_length
+
+    def _window(self, index: int) -> tuple[TokenStream | ShuffledStream, int]:
+        """The text of the epoch, and where the window starts in it."""
+        return self.text(index // self.windows_per_epoch), self.window_start(index)
+
+    def _text(self, epoch: int) -> TokenStream | ShuffledStream:
+        if not self.shuffle_documents:
+            return self.stream
+        key = stream_key("document order", self.seed, epoch)
+        return ShuffledStream(self.stream, permutation(key, len(self.stream.document_starts)).numpy())
 
     def _order(self, epoch: int) -> Tensor:
         return permutation(stream_key("order", self.seed, epoch), self.windows_per_epoch)
@@ -101,7 +118,7 @@ def _evaluation_batch(stream: TokenStream, context_length: int, starts: list[int
     return make_document_batch(tokens, document_of)
 
 
-def find_document_ids(stream: TokenStream, starts: list[int], length: int) -> np.ndarray:
+def find_document_ids(stream: TokenStream | ShuffledStream, starts: list[int], length: int) -> np.ndarray:
     """The id (from 1) of the document that each token of each window belongs to, (B, length)."""
     positions = np.array(starts)[:, None] + np.arange(length)
     return np.searchsorted(stream.document_starts, positions, side="right")

@@ -172,7 +172,7 @@ def _texts_of(value: Any, where: str, fields: Sequence[RecordField]) -> Texts:
 def _text_of(value: dict[str, Any], where: str, field: RecordField) -> str:
     name = str(field)
     if name not in value:
-        raise DataError(f"{where}: {_no_such('field', field, list(value))}")
+        raise DataError(f"{where}: {no_such('field', field, list(value))}")
     if not isinstance(value[name], str):
         raise DataError(f"{where}: field {name!r} is {_kind(value[name])}; it must be a string")
     return value[name]
@@ -183,7 +183,8 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _no_such(kind: str, wanted: RecordField, known: list[str]) -> str:
+def no_such(kind: str, wanted: RecordField, known: list[str]) -> str:
+    """Why a field or column is not there: the names that are, and the option that chooses one."""
     shown = ", ".join(repr(name if len(name) <= 40 else name[:39] + "…") for name in known[:8]) or "none"
     more = f" and {len(known) - 8} more" if len(known) > 8 else ""
     advice = f"{did_you_mean(str(wanted), known)}; name the right one with {wanted.option}"
@@ -244,4 +245,4 @@ def _column(header: list[str], name: str, field: RecordField, note: Note) -> int
     if len(header) == 1 and field.name is None:
         note(f"no column 'text', so the only one is read, {header[0][:40]!r} (line 1 names columns)", name)
         return 0
-    raise DataError(f"{name}, line 1: {_no_such('column', field, header)}")
+    raise DataError(f"{name}, line 1: {no_such('column', field, header)}")

@@ -1,4 +1,4 @@
-"""Documents from text files, JSON Lines, JSON, CSV, TSV (all of them also compressed), folders and standard input.
+"""Documents from text files, JSON Lines, JSON, CSV, TSV (all also compressed), Parquet, folders and standard input.
 
 Text is UTF-8, read strictly: bytes that do not decode are an error, never a replacement character. Every change on
 the way (byte order marks, CRLF, empty documents, files left out) is logged as a warning, one line for each kind.
@@ -18,6 +18,8 @@ from typing import BinaryIO
 
 from foretell.data.compressed import COMPRESSIONS, DecompressedLines, open_compressed
 from foretell.data.documents import AnsweredDocument, Document, FileDocument, TextDocument, has_crlf, is_clean
+from foretell.data.parquet import SUFFIX as PARQUET
+from foretell.data.parquet import iter_parquet
 from foretell.data.records import RECORD_LINES, RECORD_SUFFIXES, RecordFields, Texts, iter_lines, iter_records
 from foretell.errors import DataError, UsageError, did_you_mean
 
@@ -29,7 +31,7 @@ CODE_SUFFIXES = (
     *(".c", ".cc", ".cpp", ".cs", ".go", ".h", ".hpp", ".java", ".jl", ".js", ".kt", ".lua", ".php", ".pl"),
     *(".py", ".pyi", ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".ts"),
 )
-FOLDER_SUFFIXES = frozenset((*PROSE_SUFFIXES, *RECORD_SUFFIXES, *CODE_SUFFIXES))
+FOLDER_SUFFIXES = frozenset((*PROSE_SUFFIXES, *RECORD_SUFFIXES, PARQUET, *CODE_SUFFIXES))
 
 MOST_NAMED = 8  # files that are left out, each with its error
 EVERY_TEXT = RecordFields()  # the field `text` of records, and files without fields as a whole
@@ -46,11 +48,11 @@ def read_documents(
     """The documents of files, folders (recursively, in sorted order) and `-` (standard input), in the order given.
 
     A `.jsonl` file holds one document per line, a `.json` file a list of them (strings, or objects with the field
-    `text`), `.csv` and `.tsv` one per row (column `text`, or the only column); `text_field` names another field. Every
-    other file is one document; from LARGE bytes on it is read in pieces and never held in memory. Line ends become
-    LF, a byte order mark is dropped, documents of nothing but whitespace and files reached twice are skipped: each is
-    logged, one line for each kind. Files that end in .gz, .bz2, .xz or .zst are decompressed. A file found in a folder
-    that cannot be read is left out and named; with `strict`, and if no other file has text, it is an error.
+    `text`), `.csv`, `.tsv` and `.parquet` one per row (column `text`, or the only one); `text_field` names another.
+    Every other file is one document; from LARGE bytes on it is read in pieces and never held in memory. Line ends
+    become LF, a byte order mark is dropped, documents of nothing but whitespace and files reached twice are skipped:
+    each is logged, one line for each kind. Files that end in .gz, .bz2, .xz or .zst are decompressed. A file found in
+    a folder that cannot be read is left out and named; with `strict`, and if no other file has text, it is an error.
 
     Raises UsageError for no or an empty path, and DataError for input that is missing, empty, unreadable, binary, not
     UTF-8 or malformed, with the line. Missing paths and folders without text files are reported by the call itself,
@@ -111,17 +113,26 @@ class DocumentReader:
             yield _large_document(source, source.path, notes)
             return
         any_text = False
-        with _opened(source) as file:
-            for where, texts in iter_records(file, str(source), source.suffix, self.fields, notes.add):
-                if any(text.strip() for text in texts):
-                    any_text = True
-                    yield _make_document(where, texts, self.separator, notes)
-                elif source.suffix in RECORD_SUFFIXES or self.fields.by_line:
-                    notes.add("empty document skipped", where)
+        for where, texts in self._iter_texts(source, notes):
+            if any(text.strip() for text in texts):
+                any_text = True
+                yield _make_document(where, texts, self.separator, notes)
+            elif source.has_records or self.fields.by_line:
+                notes.add("empty document skipped", where)
         if not any_text and source.in_folder:
             notes.add("file without text skipped", str(source))
         elif not any_text:
             raise DataError(f"{source}: {NO_TEXT}")
+
+    def _iter_texts(self, source: _InputFile, notes: _ReadingNotes) -> Iterator[tuple[str, Texts]]:
+        if source.path is not None and source.suffix == PARQUET:
+            if source.is_compressed:
+                raise DataError(f"{source}: parquet is compressed by itself and not read from within; decompress it")
+            with _readable(str(source)):
+                yield from iter_parquet(source.path, self.fields, notes.add)
+            return
+        with _opened(source) as file:
+            yield from iter_records(file, str(source), source.suffix, self.fields, notes.add)
 
     def _can_be_read(self, source: _InputFile, notes: _ReadingNotes) -> bool:
         """Read a file once, so that one that cannot be read is left out as a whole; the error is noted."""
@@ -177,6 +188,11 @@ class _InputFile:
     def suffix(self) -> str:
         """The suffix of the content: .jsonl for x.jsonl.gz."""
         return "" if self.path is None else _content_suffix(self.path)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether it holds records with fields, and not one text."""
+        return self.suffix in (*RECORD_SUFFIXES, PARQUET)
 
     @property
     def is_compressed(self) -> bool:
@@ -249,7 +265,7 @@ def _find_in_folder(folder: Path, seen: set[Identity], notes: _ReadingNotes) -> 
         else:
             inputs.append(_InputFile(path, in_folder=True))
     if not inputs and REACHED_BEFORE not in skipped:
-        examples = ", ".join((*PROSE_SUFFIXES[:3], *RECORD_SUFFIXES))
+        examples = ", ".join((*PROSE_SUFFIXES[:3], *RECORD_SUFFIXES, PARQUET))
         raise DataError(
             f"{folder}: no file to read in this folder ({skipped.total():,} skipped); "
             f"it should hold files such as {examples}, or name the files one by one"
@@ -334,7 +350,7 @@ def _with_newlines(text: str, where: str, notes: _ReadingNotes) -> str:
 def _is_large(source: _InputFile, path: Path) -> bool:
     """Whether a file is one text that should not be held in memory."""
     with _readable(str(source)):
-        is_one_text = source.suffix not in RECORD_SUFFIXES and not source.is_compressed
+        is_one_text = not source.has_records and not source.is_compressed
         return is_one_text and path.stat().st_size >= LARGE
 
 

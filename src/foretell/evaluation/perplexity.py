@@ -46,7 +46,7 @@ def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype 
     """The mean loss over all targets, weighted by loss_weights, in evaluation mode; the mode is restored afterwards."""
     was_training = objective.training
     objective.eval()
-    device = next(objective.parameters()).device
+    device = next(iter((*objective.parameters(), *objective.buffers()))).device
     total, count = 0.0, 0.0
     for batch in batches:
         with autocast(device, dtype):

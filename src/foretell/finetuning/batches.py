@@ -54,9 +54,9 @@ class TaskBatch:
         """The number of examples; the weights of a training set have the mean 1."""
         return float(len(self.ids))
 
-    def rows(self, first: int, last: int) -> TaskBatch:
-        """Rows `first` to `last`."""
-        return self._map(lambda tensor: tensor[first:last])
+    def rows(self, first: int, last: int, stride: int = 1) -> TaskBatch:
+        """Rows `first` to `last`, every `stride`-th of them."""
+        return self._map(lambda tensor: tensor[first:last:stride])
 
     def to(self, device: torch.device | str) -> TaskBatch:
         """The same batch on another device."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,11 +25,10 @@ from foretell.model.cost import count_parameters
 from foretell.model.init import weight_shapes
 from foretell.model.lora import LoRAConfig
 from foretell.model.vocabulary import with_vocabulary
-from foretell.runs.checkpoint import Checkpoint, list_checkpoints
-from foretell.runs.lock import held
-from foretell.runs.run import RESUMABLE, Run, is_run, is_unfinished
+from foretell.runs.checkpoint import Checkpoint
+from foretell.runs.run import RESUMABLE, Run
 from foretell.session.environment import log_other_machine, name_of, resumed_precision, resumed_training
-from foretell.session.failures import explain_memory_errors
+from foretell.session.opening import is_resumed, last_checkpoint, new_run, open_run, same_task, training_in
 from foretell.session.reporter import Reporter
 from foretell.session.resources import check_disk_fits
 from foretell.session.session import Session
@@ -95,13 +93,9 @@ def tune_chat(
     before: Callable[[Session[ChatTask]], None] = lambda session: None,
 ) -> Session[ChatTask]:
     """Tune as requested; with `resume`, continue the run if it exists. `before` is called before the next step."""
-    with held(request.out), explain_memory_errors():
-        if resume and is_unfinished(request.out):
-            Run.clear_unfinished(request.out, request.described)
-            logger.info(f"starting    {request.out} again: it was interrupted before its first step")
-        session = (
-            resume_session(request, reporter) if resume and is_run(request.out) else start_session(request, reporter)
-        )
+    with training_in(request.out):
+        start = resume_session if is_resumed(request.out, request.described, resume) else start_session
+        session = start(request, reporter)
         before(session)
         session.go()
     return session
@@ -116,16 +110,16 @@ def start_session(request: ChatRequest, reporter: Reporter) -> Session[ChatTask]
         raise UsageError(f"{request.out} is not a run; name a model and a file of conversations to start one")
     device = choose_device(request.device)
     dtype = choose_training_dtype(request.dtype, device)
-    run = Run.create(request.out, request.described)
-    try:
+    start = request.start
+    with new_run(request.out, request.described) as run:
         logger.info(f"run         {run.directory}")
-        task = make_task(request, request.start, run)
+        task = same_task(
+            lambda: make_task(request, start, run),
+            lambda record: recorded_task(run, record, make_section(Config, record["config"]), None, device),
+        )
         logger.info(f"machine     {device.type}, {torch.get_num_threads()} threads, {name_of(dtype)} products")
         session = Session(run, task, task.config.training, device, dtype, reporter)
         session.start()
-    except BaseException:
-        shutil.rmtree(run.directory, ignore_errors=True)
-        raise
     return session
 
 
@@ -261,20 +255,17 @@ def describe(task: ChatTask, data: ChatData) -> list[str]:
 
 def resume_session(request: ChatRequest, reporter: Reporter) -> Session[ChatTask]:
     """The run as it was after its last intact checkpoint, or before its first step if it has none yet."""
-    run = Run.open(request.out)
+    run = open_run(request.out)
     record = run.record()
     config = make_section(Config, record["config"], str(run.directory))
     check_same_run(request, record, config)
     device, dtype = resumed_precision(record, request.device, request.dtype)
-    training = resumed_training(run, config.training, request.section("training").get("gradient_accumulation_steps"))
+    training = resumed_training(run, config.training, request.section("training"))
     config = config.model_copy(update={"training": training})
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
-    checkpoint = run.last_intact() if list_checkpoints(run.checkpoints) else None
-    tuned = resumed_model(run, record, config, checkpoint, device)
-    data = ChatData.load(run.tokens, record["conversations"])
-    about = {key: record[key] for key in ("data", "size", "template", "from", "lora") if key in record}
-    task = ChatTask(config, data, tuned, record["conversations"], about)
+    checkpoint = last_checkpoint(run)
+    task = recorded_task(run, record, config, checkpoint, device)
     session = Session(run, task, training, device, dtype, reporter)
     if checkpoint is None:
         run.forget_metrics_after(0)
@@ -284,6 +275,16 @@ def resume_session(request: ChatRequest, reporter: Reporter) -> Session[ChatTask
     state = "finished   " if done >= training.steps else "resuming   "
     logger.info(f"{state} {run.directory} after step {done:,} of {training.steps:,}")
     return session
+
+
+def recorded_task(
+    run: Run, record: dict[str, Any], config: Config, checkpoint: Checkpoint | None, device: torch.device
+) -> ChatTask:
+    """The task of a run as it was at a checkpoint, or before its first step."""
+    tuned = resumed_model(run, record, config, checkpoint, device)
+    data = ChatData.load(run.tokens, record["conversations"])
+    about = {key: record[key] for key in ("data", "size", "template", "from", "lora") if key in record}
+    return ChatTask(config, data, tuned, record["conversations"], about)
 
 
 def resumed_model(

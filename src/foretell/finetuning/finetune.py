@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import nn
 
 from foretell.adapters import LORA, add_adapters
-from foretell.config import make_section
+from foretell.config import TrainingConfig, make_section
 from foretell.device import choose_device, choose_training_dtype
-from foretell.errors import CheckpointError, UsageError
+from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.finetuning.head import head_of, with_head
 from foretell.finetuning.report import write_report
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import FinetuneConfig
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import load_model
-from foretell.runs.checkpoint import list_checkpoints
-from foretell.runs.lock import held
-from foretell.runs.run import Run, is_unfinished
-from foretell.session.environment import log_other_machine, name_of, resumed_precision
-from foretell.session.failures import explain_memory_errors
+from foretell.runs.run import RESUMABLE, is_unfinished
+from foretell.session.environment import log_other_machine, name_of, resumed_precision, resumed_training
+from foretell.session.opening import is_resumed, last_checkpoint, new_run, open_run, training_in
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.start import Start, find_start
@@ -36,21 +35,28 @@ logger = logging.getLogger(__name__)
 
 def finetune_new(request: FinetuneRequest, start: Start, reporter: Reporter) -> Session[FinetuneTask]:
     """A new run, trained to its end; if it fails before its first step, nothing is left behind."""
-    with held(request.out), explain_memory_errors():
-        if is_unfinished(request.out):
-            Run.clear_unfinished(request.out, request.described)
+    with training_in(request.out) as world:
+        is_resumed(request.out, request.described, resume=is_unfinished(request.out))  # clears what was left
         session = start_session(request, start, reporter)
         session.go()
-    write_report(session)
+        if world.is_first:
+            write_report(session)
     return session
 
 
-def finetune_again(directory: Path, reporter: Reporter, device: str = "auto", dtype: str = "auto"):
-    """Continue an interrupted run to its end, from its last checkpoint."""
-    with held(directory), explain_memory_errors():
-        session = resume_session(directory, reporter, device, dtype)
+def finetune_again(
+    directory: Path,
+    reporter: Reporter,
+    device: str = "auto",
+    dtype: str = "auto",
+    training: Mapping[str, Any] = MappingProxyType({}),
+) -> Session[FinetuneTask]:
+    """Continue an interrupted run to its end, from its last checkpoint; `training` has settings that may change."""
+    with training_in(directory) as world:
+        session = resume_session(directory, reporter, device, dtype, training)
         session.go()
-    write_report(session)
+        if world.is_first:
+            write_report(session)
     return session
 
 
@@ -60,8 +66,7 @@ def start_session(request: FinetuneRequest, start: Start, reporter: Reporter) ->
     dtype = choose_training_dtype(request.dtype, device)
     files = request.examples  # read before anything is written
     config = make_config(request, start)
-    run = Run.create(request.out, request.described)
-    try:
+    with new_run(request.out, request.described) as run:
         logger.info(f"run         {run.directory}")
         task = make_task(request, start, config)
         for line in describe_task(task, Counter(example.label for example in files.train)):
@@ -69,9 +74,6 @@ def start_session(request: FinetuneRequest, start: Start, reporter: Reporter) ->
         logger.info(f"machine     {device.type}, {torch.get_num_threads()} threads, {name_of(dtype)} products")
         session = Session(run, task, config.training, device, dtype, reporter)
         session.start()
-    except BaseException:
-        shutil.rmtree(run.directory, ignore_errors=True)
-        raise
     return session
 
 
@@ -132,23 +134,28 @@ def describe_trained(model: nn.Module) -> str:
     return f"all {count:,} weights" if trained == count else f"{trained:,} of {count:,} weights ({trained / count:.2%})"
 
 
-def resume_session(directory: Path, reporter: Reporter, device_name: Any, dtype_name: Any) -> Session[FinetuneTask]:
+def resume_session(
+    directory: Path, reporter: Reporter, device_name: Any, dtype_name: Any, given: Mapping[str, Any]
+) -> Session[FinetuneTask]:
     """The run as it was after its last intact checkpoint, or before its first step if it has none yet."""
-    run = Run.open(directory)
+    run = open_run(directory)
     record = run.record()
     if "head" not in record["config"]:
         raise UsageError(f"{directory} is not a fine-tuning with a head; resume it with the command that started it")
     config = make_section(FinetuneConfig, record["config"], str(directory))
+    check_resumable(directory, config.training, given)
+    config = config.model_copy(update={"training": resumed_training(run, config.training, given)})
     request = recorded_request(directory, record, config)
     device, dtype = resumed_precision(record, device_name, dtype_name)
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
-    start = find_start(record.get("from"), directory) if not list_checkpoints(run.checkpoints) else None
+    checkpoint = last_checkpoint(run)
+    start = find_start(record.get("from"), directory) if checkpoint is None else None
     if start is not None:
         logger.info(f"resuming    {directory} from the start: it was stopped before its first checkpoint")
         run.forget_metrics_after(0)
         return Session(run, make_task(request, start, config), config.training, device, dtype, reporter)
-    checkpoint = run.last_intact()
+    assert checkpoint is not None, "a fine-tuning begins with a model"
     model = load_model(checkpoint.directory, device, for_training=True)
     about = {key: record[key] for key in ("data", "size", "reasons", "from") if key in record}
     data = request.examples.encoded(model, head_of(model).settings)
@@ -156,6 +163,17 @@ def resume_session(directory: Path, reporter: Reporter, device_name: Any, dtype_
     session.restore(checkpoint)
     logger.info(f"resuming    {directory} after step {checkpoint.step:,} of {config.training.steps:,}")
     return session
+
+
+def check_resumable(directory: Path, training: TrainingConfig, given: Mapping[str, Any]) -> None:
+    """Refuse settings that a resumed run cannot change."""
+    asked = make_section(TrainingConfig, {**training.model_dump(), **given}, "training")
+    for key in given.keys() - RESUMABLE:
+        if getattr(asked, key, None) != getattr(training, key, None):
+            raise ConfigError(
+                f"{directory} was started with training.{key} = {getattr(training, key)}, not {given[key]}; leave it "
+                "out to resume, or start again with another --out"
+            )
 
 
 def recorded_request(directory: Path, record: dict[str, Any], config: FinetuneConfig) -> FinetuneRequest:

@@ -71,10 +71,9 @@ class TaskObjective(nn.Module):
     def outputs(self, batch: TaskBatch) -> tuple[Tensor, Tensor]:
         """The outputs (B, C) and the hidden states (B*K, T, D) that they come from."""
         rng = self.decoder.dropout_rng
-        first_row = rng.first_row
-        rng.first_row = first_row * batch.ids.shape[1]  # a row of the batch is K rows of the decoder, each with a mask
+        rng.sequences = batch.ids.shape[1]  # a row of the batch is K rows of the decoder, each with a mask
         hidden = self.decoder.hidden(batch.ids.flatten(0, 1))  # (B*K, T, D)
-        rng.first_row = first_row
+        rng.sequences = 1
         return self.head.outputs_from(hidden, batch.lengths, nn.Sequential(self.dropout, self.linear)), hidden
 
     def text_losses(self, batch: TaskBatch, hidden: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
 from foretell.forecasting.metrics import interval_of
 from foretell.forecasting.series import Series
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
@@ -112,7 +112,7 @@ class Forecaster:
         sampling = SamplingConfig(temperature=1.0, top_p=1.0, seed=seed)
         sampler = Sampler(sampling, vocab_size=self.codec.config.bins)
         is_rolling = self.rolls(horizon)
-        for _ in generate(self.decoder, sequences, sampler, horizon, context_shift=is_rolling, copies=samples):
+        for _ in generate(self.decoder, sequences, sampler, horizon, context_shift=is_rolling):
             pass  # the sequences keep what is generated
         ids = np.array([sequence.generated for sequence in sequences]).reshape(len(prompts), samples, horizon)
         return [self.codec.decode(each, prompt.scale) for each, prompt in zip(ids, prompts, strict=True)]

@@ -1,154 +1,98 @@
-"""Generation with a KV cache: prefill reads the prompts once, then each step reads one new token per sequence."""
+"""Runs forward passes of sequences over a paged cache: whole prompts, parts of them, or a token each."""
 
 from __future__ import annotations
-
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor
 
-from foretell.errors import ContextLengthError, UsageError
+from foretell.device import memory_of, to_device
+from foretell.errors import UsageError
 from foretell.generation.recorded_step import StepRecorder
-from foretell.generation.sampling import Sampler
-from foretell.generation.sequence import Sequence
-from foretell.model.cache import KVCache
+from foretell.generation.sequence import Sequence, table_of
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.packed_linear import with_packed_weights
+from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.paged_cache import POSITIONS_PER_BLOCK, PagedKVCache, PagedKVView, PagedRow
+
+MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's memory unless it is told otherwise
 
 
-def generate(
-    decoder: Decoder,
-    sequences: list[Sequence],
-    sampler: Sampler,
-    max_tokens: int | None,
-    *,
-    end_id: int | None = None,
-    context_shift: bool = False,
-    copies: int = 1,
-) -> Iterator[tuple[Sequence, int]]:
-    """Continue all sequences together, yielding (sequence, id) for each sampled token.
+class Engine:
+    """A decoder with a cache of `num_blocks` blocks.
 
-    Prompts may differ in length, and the result of each does not depend on the others. The end token is added to
-    `generated` but not yielded. The caller may end a sequence by setting its `finish_reason`. max_tokens: None means
-    until the context is full. With `context_shift`, a sequence that fills the context continues from its last half,
-    which is read again. copies: the sequences come in groups of this many with equal prompts, each of which is read
-    once. Raises ContextLengthError or UsageError before anything is generated.
+    expected_tokens: how many tokens are about to be generated per sequence, which decides whether it pays to prepare
+    the weights; None means many. expected_rows: of how many sequences at once, from which kernels are chosen. Preparing
+    is done when a form of the model is first used, and takes memory until the engine is dropped.
     """
-    check_lengths(decoder, sequences, max_tokens, context_shift)
-    return _continue(decoder, sequences, sampler, max_tokens, end_id, context_shift, copies)
+
+    def __init__(self, decoder: Decoder, num_blocks: int, expected_tokens: int | None = None, expected_rows: int = 1):
+        self.decoder, self.expected_tokens, self.expected_rows = decoder, expected_tokens, expected_rows
+        self.cache = PagedKVCache(decoder.config, num_blocks, decoder.dtype, decoder.device)
+        self._prepared: dict[Decoder, Decoder] = {}
+        self._recorders: dict[Decoder, StepRecorder] = {}
+
+    @torch.inference_mode()
+    def read(self, sequences: list[Sequence], tokens: list[list[int]], num_logits: list[int]) -> Tensor:
+        """Read new tokens of sequences that use one form of the model, after what the cache holds of each.
+
+        Returns the logits (R, V) after the last num_logits[b] tokens of each, one sequence after the other.
+        """
+        decoder = self._prepare(sequences[0].decoder or self.decoder)
+        counts, source_rows = [len(new) for new in tokens], [sequence.row for sequence in sequences]
+        pairs = zip(sequences, counts, strict=True)
+        rows = [PagedRow(table_of(sequence).blocks, sequence.num_cached, count) for sequence, count in pairs]
+        ids = padded(tokens)  # (B, T)
+        if max(counts) == 1 and (step := self._recorder(decoder).step_for(rows, source_rows)):
+            return step(ids)
+        view = decoder.join(PagedKVView(self.cache, rows), source_rows)
+        hidden = decoder.hidden(to_device(ids, self.cache.keys.device), view)  # (B, T, D)
+        return decoder.head(chosen(hidden, counts, num_logits))
+
+    def _prepare(self, decoder: Decoder) -> Decoder:
+        """The form of a decoder that is fastest here; it shares weights and hooks."""
+        if decoder not in self._prepared:
+            self._prepared[decoder] = with_fast_kernels(decoder, self.expected_rows, self.expected_tokens)
+        return self._prepared[decoder]
+
+    def _recorder(self, decoder: Decoder) -> StepRecorder:
+        """What records the steps of a form of the model, where that pays."""
+        if decoder not in self._recorders:
+            self._recorders[decoder] = StepRecorder(decoder, self.cache, self.expected_tokens)
+        return self._recorders[decoder]
 
 
-def _continue(
-    decoder: Decoder,
-    sequences: list[Sequence],
-    sampler: Sampler,
-    max_tokens: int | None,
-    end_id: int | None,
-    context_shift: bool,
-    copies: int,
-) -> Iterator[tuple[Sequence, int]]:
-    decoder = with_packed_weights(decoder, max_tokens)
-    recorder = StepRecorder(decoder, max_tokens)
-    active = [sequence for sequence in sequences if max_tokens is None or max_tokens > 0]
-    for sequence in sequences:
-        sequence.finish_reason = None if sequence in active else "length"
-    cache: KVCache | None = None
-    while active:
-        if cache is None:
-            cache, logits = prefill(decoder, active, max_tokens, copies)
-            copies = 1  # once they have grown, all are different
-        else:
-            recorded = recorder.step_for(cache)
-            logits = recorded(active) if recorded else decode_one(decoder, active, cache)
-        sampled = sampler(logits, [sequence.ids for sequence in active], [sequence.sample for sequence in active])
-        for sequence, token in zip(active, sampled, strict=True):
-            sequence.generated.append(token)
-            if token == end_id:
-                sequence.finish_reason = "end"
-                continue
-            yield sequence, token
-            sequence.finish_reason = sequence.finish_reason or _limit_reached(
-                decoder, sequence, max_tokens, context_shift
-            )
-        cache = _drop_finished(active, cache)
-        active = [sequence for sequence in active if sequence.finish_reason is None]
-        shifted = [_shift_when_full(decoder, sequence) for sequence in active if context_shift]
-        if any(shifted):
-            cache = None  # positions have changed: the tails are read again
+def padded(tokens: list[list[int]]) -> Tensor:
+    """Rows of ids as one tensor (B, T), filled up with zeros."""
+    length = max(map(len, tokens))
+    return torch.tensor([[*row, *[0] * (length - len(row))] for row in tokens])
 
 
-@torch.inference_mode()
-def prefill(
-    decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, copies: int = 1
-) -> tuple[KVCache, Tensor]:
-    """Read the visible part of each sequence; returns the filled cache and the logits (B, V) of the next token.
+def chosen(hidden: Tensor, counts: list[int], num_logits: list[int]) -> Tensor:
+    """The hidden states (R, D) of the last num_logits[b] of the counts[b] tokens of each row, from (B, T, D)."""
+    if len(counts) * hidden.shape[1] == sum(num_logits):
+        return hidden.flatten(0, 1)
+    picks = [
+        (row, position)
+        for row, (count, wanted) in enumerate(zip(counts, num_logits, strict=True))
+        for position in range(count - wanted, count)
+    ]
+    rows, positions = torch.tensor(picks, dtype=torch.long, device=hidden.device).reshape(-1, 2).T
+    return hidden[rows, positions]
 
-    Of each group of `copies` sequences the first is read for all.
+
+def bytes_per_block(decoder: Decoder) -> int:
+    """Bytes of one block of the cache, keys and values of all layers."""
+    config = decoder.config
+    numbers = 2 * config.num_layers * config.num_kv_heads * config.head_width * POSITIONS_PER_BLOCK
+    return numbers * decoder.dtype.itemsize
+
+
+def affordable_blocks(decoder: Decoder, memory: int | None = None) -> int:
+    """The number of blocks in `memory` bytes; None: in a share of the device's memory.
+
+    Raises UsageError where the cache would not fit the machine, or not hold one block.
     """
-    rows = [sequence.visible for sequence in sequences[::copies]]
-    counts = [len(row) for row in rows]
-    context_length = decoder.config.context_length
-    capacity = context_length if max_tokens is None else min(context_length, max(counts) + max_tokens)
-    weight = decoder.embed.token.weight
-    cache = decoder.make_cache(len(rows), capacity)
-    ids = torch.zeros(len(rows), max(counts), dtype=torch.long)
-    for row, target in zip(rows, ids, strict=True):
-        target[: len(row)] = torch.tensor(row)
-    hidden = decoder.hidden(ids.to(weight.device), cache.make_room(counts))  # (B, T, D)
-    last = torch.tensor(counts, device=weight.device) - 1
-    logits = decoder.head(hidden[torch.arange(len(rows), device=weight.device), last])  # (B / copies, V)
-    if copies > 1:
-        cache.keep_rows([row for row in range(len(rows)) for _ in range(copies)])
-    return cache, logits.repeat_interleave(copies, dim=0)  # (B, V)
-
-
-@torch.inference_mode()
-def decode_one(decoder: Decoder, sequences: list[Sequence], cache: KVCache) -> Tensor:
-    """Read the newest token of each sequence; returns the logits (B, V) of the next token."""
-    ids = torch.tensor([[sequence.generated[-1]] for sequence in sequences], device=cache.keys.device)  # (B, 1)
-    return decoder.head(decoder.hidden(ids, cache.make_room([1] * len(sequences)))[:, -1])
-
-
-def check_lengths(decoder: Decoder, sequences: list[Sequence], max_tokens: int | None, context_shift: bool) -> None:
-    """Refuse prompts and lengths that do not fit, before anything is generated."""
-    limit = decoder.config.context_length
-    if max_tokens is not None and max_tokens < 0:
-        raise UsageError(f"max-tokens must be 0 or more, not {max_tokens}")
-    for sequence in sequences:
-        length = len(sequence.prompt)
-        if length == 0:
-            raise UsageError("the prompt is empty; give at least one token to continue from")
-        if context_shift:
-            sequence.window_start = 0 if length <= limit else length - max(1, limit // 2)
-        elif length > limit:
-            raise ContextLengthError(
-                f"the prompt has {length} tokens and the model's context is {limit}; shorten it, or use --slide to "
-                "continue from its tail"
-            )
-        elif length + (max_tokens or 0) > limit + 1:  # the last token is predicted, and not read
-            raise ContextLengthError(
-                f"a prompt of {length} tokens and {max_tokens} new ones do not fit the model's context of {limit}; ask "
-                f"for at most --max-tokens {limit + 1 - length}, or use --slide"
-            )
-
-
-def _limit_reached(decoder: Decoder, sequence: Sequence, max_tokens: int | None, context_shift: bool):
-    if max_tokens is not None and len(sequence.generated) >= max_tokens:
-        return "length"
-    is_full = len(sequence.visible) > decoder.config.context_length
-    return "context" if is_full and not context_shift else None
-
-
-def _drop_finished(active: list[Sequence], cache: KVCache) -> KVCache:
-    kept = [row for row, sequence in enumerate(active) if sequence.finish_reason is None]
-    if len(kept) < len(active):
-        cache.keep_rows(kept)
-    return cache
-
-
-def _shift_when_full(decoder: Decoder, sequence: Sequence) -> bool:
-    limit = decoder.config.context_length
-    if len(sequence.visible) <= limit:
-        return False
-    sequence.window_start = len(sequence.ids) - max(1, limit // 2)
-    return True
+    installed = memory_of(decoder.device)
+    memory = installed // MEMORY_SHARE if memory is None else memory
+    if memory > installed:
+        raise UsageError(f"a cache of {memory / 2**30:,.1f} GiB does not fit the {installed / 2**30:,.1f} GiB here")
+    return memory // bytes_per_block(decoder)

@@ -12,13 +12,17 @@ from torch import Tensor
 
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
-from foretell.generation.sampling import History
+from foretell.generation.filters import Prefixes
+from foretell.generation.scheduler import Scheduler
 from foretell.generation.sequence import FinishReason
-from foretell.inference.completion import Completer, SamplingOptions
+from foretell.inference.completion import Completer
+from foretell.inference.sampling_options import SamplingOptions, make_sampling
 from foretell.insight.attribution.direct_logit_attribution import DirectLogitAttribution, direct_logit_attribution
 from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.insight.wording import ending
 from foretell.language_model import LanguageModel
+from foretell.model.decoder import Decoder
+from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.text.chat_format import ChatFormat
 from foretell.text.chat_template import ChatTemplate, Message, find_template, own_template
 
@@ -74,12 +78,14 @@ class Chat:
     ):
         if max_tokens is not None and max_tokens < 1:
             raise UsageError(f"max_tokens must be 1 or more, not {max_tokens}")
-        self.model, self.max_tokens, self.sampling = model, max_tokens, SamplingConfig(**sampling)
+        self.model, self.max_tokens = model, max_tokens
+        self.sampling = make_sampling(sampling, model.tokenizer)
         self.format = ChatFormat(choose_template(model, template), model.tokenizer)
         self.messages: list[Message] = []
         self.answer: Answer | None = None
         self._dropped = 0  # of the turns, while the context is full
         self._sampler: NewestReceipts | None = None
+        self._scheduler: tuple[list[int], Scheduler] | None = None  # with the state of the model that it was made for
         self.set_system(system)
 
     def say(self, text: str) -> Answer:
@@ -102,8 +108,19 @@ class Chat:
         limit = self.model.config.context_length + 1 - len(prompt)  # the last token is predicted, and not read
         stop_texts, stop_ids = self.format.stop_texts, self.format.stop_ids
         completer = ChatCompleter(self.model, [prompt], self.sampling, stop_texts, stop_ids=stop_ids)
-        pieces = completer.stream(limit if self.max_tokens is None else min(limit, self.max_tokens))
+        pieces = completer.stream(
+            limit if self.max_tokens is None else min(limit, self.max_tokens), scheduler=self._current_scheduler()
+        )
         return self._read(asked, dropped, completer, pieces)
+
+    def _current_scheduler(self) -> Scheduler:
+        """The scheduler whose cache holds the conversation so far; a new one after the model was changed."""
+        decoder = self.model.decoder
+        state = state_of(decoder)
+        if self._scheduler is None or self._scheduler[0] != state:
+            blocks = 2 * -(-decoder.config.context_length // POSITIONS_PER_BLOCK)
+            self._scheduler = state, Scheduler(decoder, num_blocks=blocks)
+        return self._scheduler[1]
 
     def _read(
         self, asked: list[Message], dropped: int, completer: ChatCompleter, pieces: Iterator[tuple[int, str]]
@@ -206,8 +223,8 @@ class NewestReceipts(RecordingSampler):
         super().__init__(config, model.tokenizer)
         self.newest: deque[Receipt] = deque(maxlen=RECEIPTS_KEPT)
 
-    def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
-        tokens = super().__call__(logits, history, samples)
+    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
+        tokens = super().__call__(logits, prefixes, samples)
         self.newest.extend(self._receipts.values())
         self._receipts.clear()
         return tokens
@@ -219,6 +236,13 @@ class ChatCompleter(Completer):
     def _make_sampler(self, sampling: SamplingConfig) -> NewestReceipts:
         self.recorder = NewestReceipts(sampling, self.model)
         return self.recorder
+
+
+def state_of(decoder: Decoder) -> list[int]:
+    """Numbers that change when a module is replaced or a weight is changed in place."""
+    weights = [*decoder.parameters(), *decoder.buffers()]
+    versions = [weight._version for weight in weights if not weight.is_inference()]
+    return [*map(id, decoder.modules()), *map(id, weights), *versions]
 
 
 def choose_template(model: LanguageModel, template: str | ChatTemplate | None) -> ChatTemplate:

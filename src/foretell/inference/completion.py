@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from html import escape
-from typing import Any, TypedDict, Unpack, overload
+from typing import Any, Unpack, overload
 
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
-from foretell.generation.engine import generate as generate_ids
+from foretell.generation.generate import make_scheduler, run
+from foretell.generation.limits import check_length
 from foretell.generation.sampling import Sampler
-from foretell.generation.sequence import FinishReason, Sequence
+from foretell.generation.scheduler import Scheduler
+from foretell.generation.sequence import FinishReason, Rules, Sequence
+from foretell.generation.speculation import Proposer
+from foretell.inference.sampling_options import SamplingOptions, make_sampling
 from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel, check_model
 from foretell.text import StopStrings
@@ -57,23 +63,13 @@ class Completion:
         return values if self.receipts is None else {**values, "receipts": [item.to_json() for item in self.receipts]}
 
 
-class SamplingOptions(TypedDict, total=False):
-    """The fields of `SamplingConfig` as keywords; its defaults hold for those left out."""
-
-    repetition_penalty: float
-    temperature: float
-    top_k: int | None
-    top_p: float
-    min_p: float
-    seed: int
-
-
 @overload
 def generate(
     model: LanguageModel,
     prompts: str,
     max_tokens: int | None = None,
     *,
+    n: None = None,
     stop: str | list[str] | None = None,
     context_shift: bool = False,
     receipts: bool = False,
@@ -84,9 +80,10 @@ def generate(
 @overload
 def generate(
     model: LanguageModel,
-    prompts: list[str],
+    prompts: str | list[str],
     max_tokens: int | None = None,
     *,
+    n: int | None = None,
     stop: str | list[str] | None = None,
     context_shift: bool = False,
     receipts: bool = False,
@@ -99,6 +96,7 @@ def generate(
     prompts: str | list[str],
     max_tokens: int | None = None,
     *,
+    n: int | None = None,
     stop: str | list[str] | None = None,
     context_shift: bool = False,
     receipts: bool = False,
@@ -106,18 +104,21 @@ def generate(
 ) -> Completion | ShownList[Completion]:
     """Continue a prompt, or a list of prompts together; a list is returned for a list.
 
-    max_tokens: None is 200, or what fits the context after the longest prompt. stop: end before any of these strings.
-    context_shift: when the context is full, continue from its last half. receipts: keep what decided each token.
-    Other keywords are the fields of `SamplingConfig`. The continuation of a prompt does not depend on the other
-    prompts; one that is given n times is continued in n ways, the first as alone. Raises ContextLengthError, UsageError
-    or ConfigError before anything is generated, CheckpointError for logits that are not finite.
+    n: continue each prompt in this many ways, sample 0 to n - 1; then a list is returned in any case, with the n
+    completions of the first prompt, then those of the second, and so on. max_tokens: None is 200, or what fits the
+    context after the longest prompt. stop: end before any of these strings. context_shift: when the context is full,
+    continue from its last half. receipts: keep what decided each token. Other keywords are those of `SamplingOptions`.
+    The continuation of a prompt does not depend on the other prompts; one that is given n times is continued in n ways,
+    the first as alone. Raises ContextLengthError, UsageError or ConfigError before anything is generated,
+    CheckpointError for logits that are not finite.
     """
-    texts = [prompts] if isinstance(prompts, str) else prompts
-    completer = make_completer(model, texts, SamplingConfig(**sampling), stop, receipts)
+    check_model(model)
+    texts = repeated([prompts] if isinstance(prompts, str) else prompts, n)
+    completer = make_completer(model, texts, make_sampling(sampling, model.tokenizer), stop, receipts)
     for _ in completer.stream(max_tokens, context_shift=context_shift):
         pass
     completions = completer.completions()
-    return completions[0] if isinstance(prompts, str) else completions
+    return completions[0] if isinstance(prompts, str) and n is None else completions
 
 
 def stream(
@@ -130,7 +131,8 @@ def stream(
     **sampling: Unpack[SamplingOptions],
 ) -> Iterator[str]:
     """Pieces of the continuation of one prompt, as they are generated. Arguments and errors as in `generate`."""
-    completer = make_completer(model, [prompt], SamplingConfig(**sampling), stop)
+    check_model(model)
+    completer = make_completer(model, [prompt], make_sampling(sampling, model.tokenizer), stop)
     return (piece for _, piece in completer.stream(max_tokens, context_shift=context_shift))
 
 
@@ -154,33 +156,58 @@ class Completer:
         self.model, prompts = model, list(prompts)
         self.prompts = [prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in prompts]
         self.stop_ids = frozenset([*model.tokenizer.end_ids, *stop_ids])
-        self.sampler = self._make_sampler(sampling)
+        self.sampler, self.min_tokens = self._make_sampler(sampling), sampling.min_tokens
         if any(not text for text in stop):
             raise UsageError("a stop string is empty; give at least one character")
+        self.stops = [StopStrings(stop) for _ in prompts]
+        self.texts, self.new_texts = [""] * len(prompts), [""] * len(prompts)
         self.sequences = [
-            Sequence(self._encode(prompt, allow_special), sample)
-            for prompt, sample in zip(prompts, samples or number_copies(prompts), strict=True)
+            Sequence(self._encode(prompt, allow_special), sample, stop=partial(self._take, index))
+            for index, (prompt, sample) in enumerate(zip(prompts, samples or number_copies(prompts), strict=True))
         ]
         self.decoders = [model.tokenizer.stream(before=sequence.prompt) for sequence in self.sequences]
-        self.stops = [StopStrings(stop) for _ in prompts]
-        self.texts = [""] * len(prompts)
 
-    def stream(self, max_tokens: int | None = None, *, context_shift: bool = False) -> Iterator[tuple[int, str]]:
-        """(prompt index, new text) until every continuation has ended; what does not fit is refused at once."""
+    def stream(
+        self, max_tokens: int | None = None, *, context_shift: bool = False, scheduler: Scheduler | None = None
+    ) -> Iterator[tuple[int, str]]:
+        """(prompt index, new text) until every continuation has ended; arguments and errors as in `advance`."""
+        items = self.advance(max_tokens, context_shift=context_shift, scheduler=scheduler)
+        return ((index, text) for index, text, _ in items if text)
+
+    def advance(
+        self,
+        max_tokens: int | None = None,
+        *,
+        context_shift: bool = False,
+        scheduler: Scheduler | None = None,
+        proposer: Proposer | None = None,
+    ) -> Iterator[tuple[int, str, bool]]:
+        """(prompt index, new text, has it ended) for every token; what does not fit is refused at once.
+
+        scheduler: one of the same model, whose cache may hold the beginnings of the prompts; default: a new one, which
+        has the next tokens guessed by a proposer, if there is one.
+        """
         limit = self._default_length(context_shift) if max_tokens is None else max_tokens
-        return self._read(
-            generate_ids(self.model.decoder, self.sequences, self.sampler, limit, context_shift=context_shift)
-        )
+        if self.min_tokens > max(limit, 0):
+            raise UsageError(f"min-tokens {self.min_tokens} is above the {limit} tokens to generate")
+        rules = Rules(self.sampler, limit, self.stop_ids, context_shift)
+        for sequence in self.sequences:
+            sequence.rules = rules
+            check_length(sequence, self.model.config.context_length)
+        return self._read(scheduler or make_scheduler(self.model.decoder, self.sequences, proposer))
 
     def completions(self) -> ShownList[Completion]:
-        """The results, once the stream has ended."""
-        return ShownList(
-            Completion(prompt, text, self._kept_ids(sequence, text), sequence.finish_reason or "length")
-            for prompt, text, sequence in zip(self.prompts, self.texts, self.sequences, strict=True)
-        )
+        """The results, once all have ended."""
+        return ShownList(map(self.completion, range(len(self.sequences))))
+
+    def completion(self, index: int) -> Completion:
+        """The result of one prompt, once it has ended."""
+        sequence, text = self.sequences[index], self.texts[index]
+        return Completion(self.prompts[index], text, self._kept_ids(sequence, text), sequence.finish_reason or "length")
 
     def _make_sampler(self, sampling: SamplingConfig) -> Sampler:
-        return Sampler(sampling, self.model.tokenizer.vocab_size)
+        tokenizer = self.model.tokenizer
+        return Sampler(sampling, tokenizer.vocab_size, tokenizer.token_bytes)
 
     def _encode(self, prompt: Prompt, allow_special: bool) -> list[int]:
         if not isinstance(prompt, str):
@@ -203,25 +230,23 @@ class Completer:
             )
         return min(DEFAULT_TOKENS, max(0, context_length - longest))
 
-    def _read(self, tokens: Iterator[tuple[Sequence, int]]) -> Iterator[tuple[int, str]]:
-        indices = {id(sequence): index for index, sequence in enumerate(self.sequences)}
-        for sequence, token in tokens:
-            if token in self.stop_ids:
-                sequence.finish_reason = "end"
-                continue
-            index = indices[id(sequence)]
-            yield from self._grow(index, self.stops[index].push(self.decoders[index].push(token)))
-            if self.stops[index].stopped:
-                sequence.finish_reason = "stop"
-        for index in range(len(self.prompts)):
-            yield from self._grow(index, self._flush(index))
-
-    def _grow(self, index: int, text: str) -> Iterator[tuple[int, str]]:
-        if text:
+    def _read(self, scheduler: Scheduler) -> Iterator[tuple[int, str, bool]]:
+        indices = {sequence: index for index, sequence in enumerate(self.sequences)}
+        for sequence, _ in run(scheduler, self.sequences):
+            index, has_ended = indices[sequence], sequence.finish_reason is not None
+            text = self.new_texts[index] + (self._flush(index) if has_ended else "")
+            self.new_texts[index] = ""
             self.texts[index] += text
-            yield index, text
+            yield index, text, has_ended
+        yield from ((index, "", True) for index, sequence in enumerate(self.sequences) if not sequence.generated)
+
+    def _take(self, index: int, token: int) -> bool:
+        """Note the text of a new token; true if a stop string ends there."""
+        self.new_texts[index] += self.stops[index].push(self.decoders[index].push(token))
+        return self.stops[index].stopped
 
     def _flush(self, index: int) -> str:
+        """The text that was held back, since it could have become a stop string or a character."""
         stops = self.stops[index]
         if stops.stopped:
             return ""
@@ -250,18 +275,30 @@ class Completer:
 
 def number_copies(prompts: list[Prompt]) -> list[int]:
     """How often each prompt occurs before: 0, 0, 1 for a, b, a. So a prompt's draws do not depend on the others."""
-    return [prompts[:index].count(prompt) for index, prompt in enumerate(prompts)]
+    counts: Counter[str | tuple[int, ...]] = Counter()
+    numbers = []
+    for prompt in prompts:
+        key = prompt if isinstance(prompt, str) else tuple(prompt)
+        numbers.append(counts[key])
+        counts[key] += 1
+    return numbers
+
+
+def repeated(prompts: list[str], n: int | None) -> list[str]:
+    """Each prompt n times in a row."""
+    if n is not None and n < 1:
+        raise UsageError(f"n must be 1 or more, not {n}")
+    if not isinstance(prompts, list | tuple):
+        raise UsageError("prompts must be a string or a list of strings")
+    return [prompt for prompt in prompts for _ in range(n or 1)]
 
 
 class RecordingCompleter(Completer):
     """A completer that keeps a receipt of every sampled token."""
 
-    def completions(self) -> ShownList[Completion]:
-        pairs = zip(super().completions(), self.sequences, strict=True)
-        return ShownList(
-            replace(completion, receipts=ShownList(self.recorder.receipts_of(sequence)))
-            for completion, sequence in pairs
-        )
+    def completion(self, index: int) -> Completion:
+        receipts = ShownList(self.recorder.receipts_of(self.sequences[index]))
+        return replace(super().completion(index), receipts=receipts)
 
     def _make_sampler(self, sampling: SamplingConfig) -> RecordingSampler:
         self.recorder = RecordingSampler(sampling, self.model.tokenizer)

@@ -10,11 +10,13 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from foretell.config import SamplingConfig, Section, make_section
 from foretell.errors import DataError
-from foretell.generation.sampling import History, Sampler, pick
+from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
+from foretell.generation.sampling import Sampler, pick
 from foretell.generation.sequence import Sequence
 from foretell.insight.wording import fitting, percent, quoted
 from foretell.text import Tokenizer
@@ -61,7 +63,7 @@ def unpack(packed: PackedVector) -> Tensor:
     return torch.from_numpy(numbers.astype(numbers.dtype.newbyteorder("="))).to(word).view(dtype)
 
 
-FORMAT = "foretell.receipt/1"
+FORMAT = "foretell.receipt/2"  # 1 had no prompt_length and no end_ids
 TOP = 5  # tokens named per stage
 TOP_TOKENS_WIDTH = 48  # columns for them, so that a receipt fits 80
 
@@ -71,11 +73,13 @@ class ReceiptStage:
     """The whole vocabulary after one sampling filter: logits (V,) in float64, -infinity for excluded tokens.
 
     name: the filter's name, or `logits` before the first. setting: its value in the sampling configuration.
+    before: the logits (V,) before a filter that excludes tokens regardless of their probability.
     """
 
     name: str
-    setting: float | None
+    setting: Any
     logits: Tensor
+    before: Tensor | None = None
 
     @property
     def probabilities(self) -> Tensor:
@@ -89,9 +93,25 @@ class ReceiptStage:
 
     def top_tokens(self, count: int) -> list[tuple[int, float]]:
         """The `count` most probable tokens left, as (id, probability); of equal ones the lower id comes first."""
-        ordered, order = self.probabilities.sort(descending=True, stable=True)
-        count = min(count, self.left)
-        return list(zip(order[:count].tolist(), ordered[:count].tolist(), strict=True))
+        return top_of(self.probabilities, min(count, self.left))
+
+    @property
+    def removed(self) -> Tensor:
+        """The probability (V,) that tokens had which this filter excluded regardless of it; 0 for the others."""
+        if self.before is None:
+            return torch.zeros_like(self.logits)
+        return self.before.softmax(-1).masked_fill(self.logits > -torch.inf, 0.0)
+
+    @property
+    def num_removed(self) -> int:
+        """The number of tokens that `removed` is about."""
+        return 0 if self.before is None else int(((self.before > -torch.inf) & (self.logits == -torch.inf)).sum())
+
+
+def top_of(probabilities: Tensor, count: int) -> list[tuple[int, float]]:
+    """The `count` largest of probabilities (V,), as (id, probability); of equal ones the lower id comes first."""
+    ordered, order = probabilities.sort(descending=True, stable=True)
+    return list(zip(order[:count].tolist(), ordered[:count].tolist(), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,6 +122,7 @@ class Receipt(Shown):
     kind of machine the result is identical; elsewhere the last bits of a probability may differ, and with them a token
     whose draw is within about 1e-15 of the edge of its interval.
     vocab_size: only ids below it could be sampled. sample: the index of the random stream that the draw comes from.
+    prompt_length: how many of the ids are the prompt's. end_ids: the tokens that would have ended the sequence.
     """
 
     logits: Tensor = field(repr=False)
@@ -112,6 +133,8 @@ class Receipt(Shown):
     draw: float
     token: int
     tokenizer: Tokenizer | None = field(default=None, repr=False)
+    prompt_length: int = 0
+    end_ids: tuple[int, ...] = ()
 
     @property
     def position(self) -> int:
@@ -120,13 +143,18 @@ class Receipt(Shown):
 
     def stages(self) -> Iterator[ReceiptStage]:
         """The vocabulary before the first filter, then after each filter in the order they ran."""
-        sampler = Sampler(self.sampling, self.vocab_size)
-        for name, logits in sampler.stages(self.logits[None], [list(self.ids)]):
-            yield ReceiptStage(name, getattr(self.sampling, name, None), logits[0])
+        token_bytes = None if self.tokenizer is None else self.tokenizer.token_bytes
+        sampler = Sampler(self.sampling, self.vocab_size, token_bytes)
+        prefix, before = Prefix(list(self.ids), self.prompt_length, frozenset(self.end_ids)), None
+        for name, logits in sampler.stages(self.logits[None], [prefix]):
+            excludes = name not in SHAPING and before is not None
+            yield ReceiptStage(name, getattr(self.sampling, name, None), logits[0], before if excludes else None)
+            before = logits[0]
 
     def replay(self) -> int:
         """The token id that the logits, the filters and the draw lead to."""
-        return pick(self.drawn_from[None], [self.draw])[0]
+        *_, last = self.stages()
+        return pick(odds(last.logits)[None], [self.draw])[0]
 
     @property
     def drawn_from(self) -> Tensor:
@@ -143,9 +171,8 @@ class Receipt(Shown):
 
     def check(self) -> None:
         """Raise `DataError` if the receipt does not lead to its own token or draw."""
-        sampler = Sampler(self.sampling, self.vocab_size)
         where = f"the receipt of position {self.position} is not valid"
-        expected = sampler.draw(self.sample, self.position)
+        expected = Sampler(SamplingConfig(seed=self.sampling.seed)).draw(self.sample, self.position)
         if self.draw != expected:
             of = f"seed {self.sampling.seed}, sample {self.sample}, position {self.position}"
             raise DataError(f"{where}: its draw is {self.draw!r}, but the draw of {of} is {expected!r}")
@@ -159,7 +186,7 @@ class Receipt(Shown):
 
     def document(self) -> Document:
         """One line per filter, with the tokens left and the most probable of them; then the draw and its interval."""
-        rows = [self._row(stage) for stage in self.stages()]
+        rows = [row for stage in self.stages() for row in self._rows(stage)]
         low, high = self.interval
         drawn = f"{quoted(self.text_of(self.token))} {percent(high - low)}  from {low:.4f} to {high:.4f}"
         title = f"position {self.position}: {quoted(self.text_of(self.token))}"
@@ -171,7 +198,9 @@ class Receipt(Shown):
             "format": FORMAT,
             "position": self.position,
             "ids": list(self.ids),
-            "sampling": self.sampling.model_dump(),
+            "prompt_length": self.prompt_length,
+            "end_ids": list(self.end_ids),
+            "sampling": self.sampling.model_dump(mode="json"),
             "vocab_size": self.vocab_size,
             "sample": self.sample,
             "draw": self.draw,
@@ -190,24 +219,37 @@ class Receipt(Shown):
         saved = make_section(SavedReceipt, values, where="receipt")
         logits = unpack(saved.logits)
         drawable = min(len(logits), saved.vocab_size or len(logits))
-        for token in (*saved.ids, saved.token.id):
+        for token in (*saved.ids, *saved.end_ids, saved.token.id):
             if not 0 <= token < drawable:
                 raise DataError(f"the receipt names token {token}, but its logits are for tokens 0 to {drawable - 1}")
         return cls(
-            *(logits, saved.ids, saved.sampling, saved.vocab_size, saved.sample, saved.draw, saved.token.id, tokenizer)
+            *(logits, saved.ids, saved.sampling, saved.vocab_size, saved.sample, saved.draw, saved.token.id, tokenizer),
+            prompt_length=saved.prompt_length,
+            end_ids=saved.end_ids,
         )
 
     def _summary(self, stage: ReceiptStage) -> dict[str, Any]:
-        tokens = [
-            {"id": token, "text": self.text_of(token), "probability": probability}
-            for token, probability in stage.top_tokens(TOP)
-        ]
-        return {"filter": stage.name, "setting": stage.setting, "left": stage.left, "tokens": tokens}
+        setting = self.sampling.model_dump(mode="json").get(stage.name)
+        summary = {"filter": stage.name, "setting": setting, "left": stage.left}
+        if stage.num_removed:
+            removed = self._named_tokens(top_of(stage.removed, min(TOP, stage.num_removed)))
+            share = float(stage.removed.sum())
+            summary["removed"] = {"count": stage.num_removed, "probability": share, "tokens": removed}
+        return {**summary, "tokens": self._named_tokens(stage.top_tokens(TOP))}
 
-    def _row(self, stage: ReceiptStage) -> tuple[str, str, str]:
-        name = stage.name.replace("_", "-") + ("" if stage.setting is None else f" {stage.setting:g}")
-        tokens = (f"{quoted(self.text_of(token))} {percent(share)}" for token, share in stage.top_tokens(TOP))
-        return name, str(stage.left), fitting(tokens, TOP_TOKENS_WIDTH)
+    def _named_tokens(self, tokens: list[tuple[int, float]]) -> list[dict[str, Any]]:
+        return [{"id": token, "text": self.text_of(token), "probability": probability} for token, probability in tokens]
+
+    def _rows(self, stage: ReceiptStage) -> Iterator[tuple[str, str, str]]:
+        """The line of a stage, and one for the tokens that it removed regardless of their probability."""
+        shown = f" {stage.setting:g}" if isinstance(stage.setting, int | float) else ""
+        yield stage.name.replace("_", "-") + shown, str(stage.left), self._line(stage.top_tokens(TOP))
+        if stage.num_removed:
+            removed = top_of(stage.removed, min(TOP, stage.num_removed))
+            yield f"  removed {percent(float(stage.removed.sum()))}", str(stage.num_removed), self._line(removed)
+
+    def _line(self, tokens: list[tuple[int, float]]) -> str:
+        return fitting((f"{quoted(self.text_of(token))} {percent(share)}" for token, share in tokens), TOP_TOKENS_WIDTH)
 
     def _named(self, token: int) -> str:
         return f"token {token}" if self.tokenizer is None else f"token {token} {self.text_of(token)!r}"
@@ -223,7 +265,7 @@ class SavedToken(Section):
 class SavedReceipt(Section):
     """The JSON of a receipt. The last three fields are for readers and optional."""
 
-    format: Literal["foretell.receipt/1"]
+    format: Literal["foretell.receipt/1", "foretell.receipt/2"]
     ids: tuple[int, ...]
     sampling: SamplingConfig
     vocab_size: int | None
@@ -231,6 +273,8 @@ class SavedReceipt(Section):
     draw: float
     token: SavedToken
     logits: PackedVector
+    prompt_length: int = Field(0, ge=0)
+    end_ids: tuple[int, ...] = ()
     position: int | None = None
     interval: Any = None
     stages: Any = None
@@ -240,23 +284,26 @@ class RecordingSampler(Sampler):
     """A sampler that draws the same tokens as `Sampler` and keeps a receipt of each, V logits per token."""
 
     def __init__(self, config: SamplingConfig, tokenizer: Tokenizer):
-        super().__init__(config, tokenizer.vocab_size)
+        super().__init__(config, tokenizer.vocab_size, tokenizer.token_bytes)
         self.tokenizer = tokenizer
-        # By sample and ids up to and including the token: rows that agree in these have the same receipt
-        self._receipts: dict[tuple[int, tuple[int, ...]], Receipt] = {}
+        # By sample, prompt length, and ids up to and including the token: equal for rows with the same receipt
+        self._receipts: dict[tuple[int, int, tuple[int, ...]], Receipt] = {}
 
-    def __call__(self, logits: Tensor, history: History, samples: list[int]) -> list[int]:
-        tokens = super().__call__(logits, history, samples)
-        for row, ids, sample, token in zip(logits.to("cpu", copy=True), history, samples, tokens, strict=True):
-            self._receipts[sample, (*ids, token)] = Receipt(
-                *(row, tuple(ids), self.config, self.vocab_size, sample, self.draw(sample, len(ids)), token),
-                self.tokenizer,
+    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
+        tokens = super().__call__(logits, prefixes, samples)
+        for row, prefix, sample, token in zip(logits.to("cpu", copy=True), prefixes, samples, tokens, strict=True):
+            ids, draw = tuple(prefix.ids), self.draw(sample, len(prefix.ids))
+            self._receipts[sample, prefix.prompt_length, (*ids, token)] = Receipt(
+                *(row, ids, self.config, self.vocab_size, sample, draw, token, self.tokenizer),
+                prompt_length=prefix.prompt_length,
+                end_ids=tuple(sorted(prefix.end_ids)),
             )
         return tokens
 
     def receipts_of(self, sequence: Sequence) -> list[Receipt]:
         """The receipts of all tokens sampled for a sequence, in order."""
-        ids = tuple(sequence.ids)
+        ids, prompt_length = tuple(sequence.ids), len(sequence.prompt)
         return [
-            self._receipts[sequence.sample, ids[: position + 1]] for position in range(len(sequence.prompt), len(ids))
+            self._receipts[sequence.sample, prompt_length, ids[: position + 1]]
+            for position in range(prompt_length, len(ids))
         ]

@@ -77,11 +77,10 @@ def least_elements(value: Value, structure: Structure, ids: Tensor) -> int:
     return structure.count_elements(value.dims, length) * (rows if is_per_row else 1)
 
 
-def element_bytes(weight: Tensor) -> int:
-    """A lower bound of bytes per element: under autocast, values may be smaller than the weights."""
-    kind = weight.device.type
-    autocast = torch.get_autocast_dtype(kind).itemsize if torch.is_autocast_enabled(kind) else weight.itemsize
-    return min(weight.itemsize, autocast)
+def element_bytes(dtype: torch.dtype, device: torch.device) -> int:
+    """A lower bound of bytes per element: under autocast, values may be smaller than in the model's precision."""
+    is_smaller = torch.is_autocast_enabled(device.type)
+    return min(dtype.itemsize, torch.get_autocast_dtype(device.type).itemsize if is_smaller else dtype.itemsize)
 
 
 class RecordedValues:

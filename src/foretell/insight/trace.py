@@ -218,7 +218,7 @@ class Trace:
         if not self._thread.is_current():
             return
         self._ids.append(inputs[0])
-        size = element_bytes(self.decoder.embed.token.weight)
+        size = element_bytes(self.decoder.dtype, self.decoder.device)
         memory = self.structure.memory
         values = [value for value in self._recorded(self.selected) if not (memory and is_below(value.name, memory))]
         self._values.budget.foresee(values, self.structure, inputs[0], size * (2 if self.gradients else 1))
@@ -226,7 +226,7 @@ class Trace:
     def _foresee_memory(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
         if not self._thread.is_current():
             return
-        size = element_bytes(self.decoder.embed.token.weight)
+        size = element_bytes(self.decoder.dtype, self.decoder.device)
         values = [value for value in self._recorded(self.selected) if is_below(value.name, self.structure.memory)]
         self._values.budget.foresee(values, self.structure, inputs[0], size * (2 if self.gradients else 1))
 

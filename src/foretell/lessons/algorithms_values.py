@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.model.attention import hide
 from foretell.model.decoder import Decoder
@@ -309,5 +310,5 @@ def sampler_probabilities(p: Vector, temperature: float) -> Vector:
     """The distribution that generation draws from at this temperature."""
     logits = torch.from_numpy(np.log(p))[None]
     for apply in Sampler(make_section(SamplingConfig, {"temperature": temperature, "top_p": 1.0})).filters.values():
-        logits = apply(logits, [[]])
+        logits = apply(logits, [Prefix([])])
     return logits.softmax(-1)[0].numpy()

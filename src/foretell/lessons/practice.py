@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from foretell.config import SamplingConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
@@ -63,6 +63,6 @@ def generate_greedily(
 ) -> list[Sequence]:
     """Continue the prompts with the most likely token at each step, up to `end_id` or `max_tokens`."""
     sequences = [Sequence(prompt) for prompt in prompts]
-    for _ in generate(decoder, sequences, Sampler(GREEDY), max_tokens, end_id=end_id):
+    for _ in generate(decoder, sequences, Sampler(GREEDY), max_tokens, end_ids=() if end_id is None else [end_id]):
         pass
     return sequences

@@ -7,6 +7,7 @@ view it serves.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from functools import cached_property
 from typing import Protocol
@@ -98,10 +99,6 @@ class KVCache:
         assert max(self.lengths) <= self.capacity, "the engine asks for a cache that holds what it generates"
         return view
 
-    def step_view(self, positions: Tensor) -> KVView:
-        """The view of a step that is recorded: a token per row, at `positions` (B, 1) on the device."""
-        return StaticKVView(self, positions)
-
     def keep_rows(self, rows: list[int]) -> None:
         """Drop all rows but these, which become rows 0, 1, ...; a row that is named twice is copied."""
         self.keys, self.values = self.keys[:, rows], self.values[:, rows]
@@ -173,36 +170,6 @@ class CachedKVView:
         )
 
 
-class StaticKVView:
-    """One new token per row, at `positions` (B, 1) on the device: the same operations for rows of any length.
-
-    Queries see all slots of the cache up to their own; so what was there before, beyond a row's end, is never seen.
-    """
-
-    def __init__(self, cache: KVCache, positions: Tensor):
-        self.cache, self.positions = cache, positions
-        self.rows = torch.arange(len(positions), device=positions.device)[:, None]  # (B, 1)
-        self.slots = torch.arange(cache.capacity + 1, device=positions.device)[None]  # (1, S)
-        self._windowed: dict[int | None, Mask] = {}
-
-    def source(self, layer: int, x: Tensor) -> Tensor:
-        """x: every new token has a key and a value."""
-        return x
-
-    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values (B, G, 1, E) and return all slots, (B, G, S, E)."""
-        keys, values = self.cache.keys[layer], self.cache.values[layer]
-        keys[self.rows, :, self.positions] = key.transpose(1, 2)
-        values[self.rows, :, self.positions] = value.transpose(1, 2)
-        return keys, values
-
-    def mask(self, window: int | None) -> Mask:
-        """The mask of the layers with this window."""
-        S = self.cache.capacity + 1
-        mask = Mask(1, S, window=window, query_positions=self.positions, key_positions=self.slots)
-        return self._windowed.setdefault(window, mask)
-
-
 class MemoryKVView:
     """Encoder-decoder attention: keys and values come from an encoder's output, queries from the decoder.
 
@@ -216,14 +183,20 @@ class MemoryKVView:
         self.positions = torch.arange(S, device=memory.device)[None]  # of the memory; its queries have none
         self._projected: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = full_mask(self.positions, 1, lengths)
-        self._origins = list(range(B))  # the row of the first memory that each row is a copy of
+        self.origins = list(range(B))  # the row of the first memory that each row is a copy of
+
+    def of_rows(self, origins: list[int]) -> MemoryKVView:
+        """The memory of these rows of the first memory, all of which are here."""
+        other = copy.copy(self)
+        other.keep_rows([self.origins.index(origin) for origin in origins])
+        return other
 
     def keep_rows(self, rows: list[int]) -> None:
         """Drop all rows but these, which become rows 0, 1, ...; a row that is named twice is copied."""
-        origins = [self._origins[row] for row in rows]
-        if origins == self._origins:  # the rows of a beam search change places with copies of themselves
+        origins = [self.origins[row] for row in rows]
+        if origins == self.origins:  # the rows of a beam search change places with copies of themselves
             return
-        self._origins, self.memory = origins, self.memory[rows]
+        self.origins, self.memory = origins, self.memory[rows]
         self._projected = {layer: (key[rows], value[rows]) for layer, (key, value) in self._projected.items()}
         if self.lengths is not None:
             self.lengths = [self.lengths[row] for row in rows]
@@ -295,10 +268,6 @@ class ConditionedKVCache(KVCache):
     def make_room(self, counts: list[int]) -> ConditionedKVView:
         """As in `KVCache`; the view has the memory too."""
         return ConditionedKVView(super().make_room(counts), self.memory)
-
-    def step_view(self, positions: Tensor) -> ConditionedKVView:
-        """As in `KVCache`; the view has the memory too."""
-        return ConditionedKVView(super().step_view(positions), self.memory)
 
     def keep_rows(self, rows: list[int]) -> None:
         """As in `KVCache`, with the rows of the memory."""

@@ -108,6 +108,21 @@ class Decoder(DropoutHost):
         self.head = self.make_head(config)
         self.bind_dropout()
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The precision of the token embedding's output."""
+        return self._stored_embedding().dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the token embedding."""
+        return self._stored_embedding().device
+
+    def _stored_embedding(self) -> Tensor:
+        """The weight of the token embedding, or the scales of a quantised one."""
+        token = self.embed.token
+        return next(tensor for tensor in (*token.parameters(), *token.buffers()) if tensor.is_floating_point())
+
     def forward(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
         """Logits (B, T, V) of the token after each of ids (B, T); `kv` defaults to the row's own keys and values."""
         return self.head(self.hidden(ids, kv))
@@ -122,10 +137,13 @@ class Decoder(DropoutHost):
         """The view of a pass over whole rows ids (B, T), without a cache."""
         return FreshKVView(ids)
 
+    def join(self, view: KVView, rows: list[int | None]) -> KVView:
+        """The view of a pass of generated rows, with what they read besides their own tokens: here nothing."""
+        return view
+
     def make_cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache for rows of at most `capacity` tokens, in the precision and on the device of the weights."""
-        weight = self.embed.token.weight
-        return KVCache(self.config, rows, capacity, weight.dtype, weight.device)
+        return KVCache(self.config, rows, capacity, self.dtype, self.device)
 
     def make_embedding(self, config: ModelConfig) -> TokenEmbedding:
         """The layer that turns ids into the stream."""

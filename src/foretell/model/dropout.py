@@ -26,6 +26,12 @@ class DropoutRNG:
     step: int = 0
     first_row: int = 0  # the micro-batch holds global rows first_row, first_row + row_stride, ...
     row_stride: int = 1
+    sequences: int = 1  # of a row, each with masks of its own: sequence k of row r counts as r * sequences + k
+
+    def global_rows(self, count: int) -> list[int]:
+        """The global row of each of `count` sequences of the pass."""
+        rows = (divmod(index, self.sequences) for index in range(count))
+        return [(self.first_row + row * self.row_stride) * self.sequences + sequence for row, sequence in rows]
 
 
 class Dropout(nn.Module):
@@ -62,9 +68,8 @@ class Dropout(nn.Module):
     def make_keys(self, rows: int, device: torch.device) -> Tensor:
         """The key of the random stream of each row, (B,), from the counters."""
         rng = self.dropout_rng
-        global_rows = range(rng.first_row, rng.first_row + rows * rng.row_stride, rng.row_stride)
-        keys = torch.tensor([signed(stream_key(rng.seed, rng.step, self.path, row)) for row in global_rows])
-        return to_device(keys, device)
+        keys = [signed(stream_key(rng.seed, rng.step, self.path, row)) for row in rng.global_rows(rows)]
+        return to_device(torch.tensor(keys), device)
 
 
 def make_dropout(rate: float) -> nn.Module:

@@ -56,10 +56,13 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 def decoder_with_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Decoder:
     """A decoder that takes over these weights, all of one dtype and device, and the kernels that suit them."""
-    decoder = empty_decoder(config)
+    return fill_decoder(empty_decoder(config), weights)
+
+
+def fill_decoder(decoder: Decoder, weights: Mapping[str, Tensor]) -> Decoder:
+    """A decoder from the meta device, in which these weights now are, with the kernels that suit them."""
     decoder.load_state_dict(dict(weights), assign=True)
-    weight = decoder.embed.token.weight
-    choose_kernels(decoder, Use(weight.device, weight.dtype, config.context_length))
+    choose_kernels(decoder, Use(decoder.device, decoder.dtype, decoder.config.context_length))
     return decoder
 
 

@@ -20,8 +20,7 @@ from foretell.pretraining.old_domain import OLD_DOMAIN
 from foretell.pretraining.pretrain import open_session
 from foretell.pretraining.request import Request
 from foretell.pretraining.task import TextTask
-from foretell.runs.lock import held
-from foretell.session.failures import explain_memory_errors
+from foretell.session.opening import training_in
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.training.objective import Objective
@@ -36,15 +35,15 @@ def continue_on_domain(
     request: Request, reporter: Reporter, *, resume: bool = False
 ) -> tuple[Session[TextTask], dict[str, Any]]:
     """Train as `pretrain` does, evaluate both domains before and after, and write report.json into the run."""
-    with held(request.out), explain_memory_errors():
+    with training_in(request.out) as world:
         session = open_session(request, reporter, resume=resume)
         path = session.run.directory / REPORT
         if session.progress.step == 0:
             figures = evaluate_domains(session.task, session.task.objective, session.dtype)
-            write_json(path, {"before": figures})
+            world.decide(lambda: write_json(path, {"before": figures}))
         session.go()
         report = make_report(session, recorded_before(path))
-        write_json(path, report)
+        world.decide(lambda: write_json(path, report))
     return session, report
 
 

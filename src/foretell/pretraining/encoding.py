@@ -6,8 +6,9 @@ import logging
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
-from typing import Any
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,7 +20,9 @@ from foretell.data.split import Part, describe_row_split, describe_split
 from foretell.errors import DataError
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer
+from foretell.text.encoding_pool import open_encoding
 
+GROUP_SIZE = 1_000_000  # characters that are encoded at a time
 SMALLEST_RATED = 10**6  # bytes of text for which the speed is logged
 
 logger = logging.getLogger(__name__)
@@ -51,6 +54,15 @@ class Speed:
             logger.info(f"tokenized   {self.total / 1e6:,.1f} MB in {self.seconds:.1f} s, {rate:.1f} MB/s")
 
 
+class Unit(NamedTuple):
+    """A text to encode: a part of a document, or all of it. `document` counts the documents from 0."""
+
+    document: int
+    part: Part
+    source: Document
+    text: str
+
+
 class Encoder(ABC):
     """Writes documents into the splits of a store; special tokens are read in their text as `config` allows."""
 
@@ -58,13 +70,53 @@ class Encoder(ABC):
         self.config, self.writers = config, writers
         self.tokenizer = tokenizer.reading(config.special)
 
+    def add_all(self, parts: Iterable[tuple[Part, Document]], speed: Speed, workers: int = 1) -> None:
+        """Write documents into their splits, in their order; the texts are encoded in `workers` processes."""
+        with open_encoding(self.tokenizer, self.config.special, workers) as encoding:
+            groups = ((units, [unit.text for unit in units]) for units in _groups(self._units(parts, speed)))
+            encoded = chain.from_iterable(zip(units, ids, strict=True) for units, ids in encoding.encode(groups))
+            for _, texts in groupby(encoded, key=lambda pair: pair[0].document):
+                self._write_texts(texts)
+
+    def _write_texts(self, texts: Iterator[tuple[Unit, np.ndarray]]) -> None:
+        """Write the texts of one document, which may be more than memory holds."""
+        unit, ids = next(texts)
+        self.write(unit.part, unit.source, chain([ids], map(itemgetter(1), texts)))
+
+    def _units(self, parts: Iterable[tuple[Part, Document]], speed: Speed) -> Iterator[Unit]:
+        for number, (part, document) in enumerate(parts):
+            is_empty = True
+            for text in self.texts(speed.watch(document.pieces()), document):
+                yield Unit(number, part, document, text)
+                is_empty = False
+            if is_empty:
+                yield Unit(number, part, document, "")
+
     @abstractmethod
-    def add(self, part: Part, document: Document, speed: Speed) -> None:
-        """Write one document into a split."""
+    def texts(self, pieces: Iterable[str], document: Document) -> Iterator[str]:
+        """The texts of a document that are encoded apart, from its pieces."""
+
+    @abstractmethod
+    def write(self, part: Part, document: Document, ids: Iterable[np.ndarray]) -> None:
+        """Write one document into a split, given the ids of its texts."""
 
     @abstractmethod
     def extra(self) -> dict[str, Any]:
         """What the index of the store says about the documents."""
+
+
+def _groups(units: Iterable[Unit]) -> Iterator[list[Unit]]:
+    """The units in lists of about GROUP_SIZE characters."""
+    group: list[Unit] = []
+    size = 0
+    for unit in units:
+        group.append(unit)
+        size += len(unit.text)
+        if size >= GROUP_SIZE:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
 
 
 class DocumentEncoder(Encoder):
@@ -76,9 +128,11 @@ class DocumentEncoder(Encoder):
         self.start = np.array(tokenizer.start_ids, dtype=np.int32)
         self.end = np.array([] if tokenizer.end_id is None else [tokenizer.end_id], dtype=np.int32)
 
-    def add(self, part: Part, document: Document, speed: Speed) -> None:
+    def texts(self, pieces: Iterable[str], document: Document) -> Iterator[str]:
+        return self.tokenizer.cut_stream(pieces)
+
+    def write(self, part: Part, document: Document, ids: Iterable[np.ndarray]) -> None:
         self.sources.add(document.source)
-        ids = self.tokenizer.encode_stream(speed.watch(document.pieces()))
         self.writers[part].add_pieces(chain([self.start], ids, [self.end]), document.utf8_bytes)
 
     def extra(self) -> dict[str, Any]:
@@ -96,24 +150,25 @@ class RowEncoder(Encoder):
         self.count = 0
         self.longest = (0, "")  # tokens and source
 
-    def add(self, part: Part, document: Document, speed: Speed) -> None:
+    def texts(self, pieces: Iterable[str], document: Document) -> Iterator[str]:
+        return iter(list(pieces) if isinstance(document, AnsweredDocument) else ["".join(pieces)])
+
+    def write(self, part: Part, document: Document, ids: Iterable[np.ndarray]) -> None:
         self.count += 1
-        texts = list(speed.watch(document.pieces()))
-        answer = self.tokenizer.encode(texts.pop()) if isinstance(document, AnsweredDocument) else []
-        prompt = [*self.tokenizer.start_ids, *self.tokenizer.encode("".join(texts))]
-        ids = [*prompt, *answer]
+        first, *answers = (text_ids.tolist() for text_ids in ids)
+        prompt = [*self.tokenizer.start_ids, *first]
+        row = [*prompt, *chain.from_iterable(answers)]
         ends = self.tokenizer.end_ids[:1]
-        ids += [] if tuple(ids[-1:]) == ends else ends
-        first = max(1, len(prompt)) if self.config.loss_on == "answer" else 1  # the first target
-        if len(ids) <= first:
-            raise DataError(f"{document.source}: a row of {len(ids)} tokens has none to predict; remove it")
-        if len(ids) > self.longest[0]:
-            self.longest = (len(ids), document.source)
-        self.writers[part].add_document(np.array(ids), document.utf8_bytes)
+        row += [] if tuple(row[-1:]) == ends else ends
+        start = max(1, len(prompt)) if self.config.loss_on == "answer" else 1  # the first target
+        if len(row) <= start:
+            raise DataError(f"{document.source}: a row of {len(row)} tokens has none to predict; remove it")
+        if len(row) > self.longest[0]:
+            self.longest = (len(row), document.source)
+        self.writers[part].add_document(np.array(row), document.utf8_bytes)
         if self.config.loss_on == "answer":
-            self.writers[loss_split(part)].add_document(
-                (np.arange(len(ids)) >= first).astype(np.uint8), document.utf8_bytes
-            )
+            loss_mask = (np.arange(len(row)) >= start).astype(np.uint8)
+            self.writers[loss_split(part)].add_document(loss_mask, document.utf8_bytes)
 
     def extra(self) -> dict[str, Any]:
         return {

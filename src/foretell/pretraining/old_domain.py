@@ -47,9 +47,8 @@ def texts_of(paths: Sequence[str | Path]) -> OldDomain:
     reader.read()  # finds missing paths
 
     def write(writer: TokenWriter, tokenizer: Tokenizer) -> None:
-        encoder, speed = DocumentEncoder(tokenizer, config, {"train": writer}), Speed(0, Reporter())
-        for document in reader.read():
-            encoder.add("train", document, speed)
+        documents = (("train", document) for document in reader.read())
+        DocumentEncoder(tokenizer, config, {"train": writer}).add_all(documents, Speed(0, Reporter()))
 
     return OldDomain(", ".join(map(str, paths)), write)
 

@@ -30,6 +30,7 @@ from foretell.start import Start
 from foretell.text import Tokenizer
 
 MOST_MINUTES = 10 * 525_600
+MOST_WORKERS = 256
 SECTIONS = tuple(Config.model_fields)
 
 
@@ -55,6 +56,7 @@ class Request:
     exportable: str | None = None  # the family that the model must be convertible to
     device: DeviceName = "auto"
     dtype: DtypeName = "auto"
+    workers: int = 1  # processes that encode the text
     verb: str = "train"  # of the command line, which resumes the run
 
     def __post_init__(self) -> None:
@@ -99,6 +101,10 @@ class Request:
 
     def _check_tokenizer(self) -> None:
         """Refuse settings of a tokenizer, or of its data, where they are given already."""
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise ConfigError(f"workers must be 1 to {MOST_WORKERS}, not {self.workers}; give the number of cores")
+        if self.tokens is not None and self.workers > 1:
+            raise ConfigError("the data are tokens, so there is no text to encode; leave out --workers")
         if self.tokenizer is not None and self.tokenizer_settings:
             raise ConfigError("a tokenizer is given, so there is none to make; leave out tokenizer settings (--kind)")
         if self.tokens is not None and (self.section("tokenizer") or "validation_fraction" in self.section("data")):

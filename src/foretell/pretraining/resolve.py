@@ -2,34 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from foretell.config import Config, ModelConfig, TrainingConfig, make_section
-from foretell.data.batch import make_batch
 from foretell.data.loader import check_enough_tokens
 from foretell.errors import DataError
 from foretell.model.cost import count_parameters, training_flops_per_token
-from foretell.model.init import make_decoder, weight_shapes
+from foretell.model.init import weight_shapes
 from foretell.model.presets import SIZES, preset_config
+from foretell.planning.memory import DeviceMemory
 from foretell.pretraining.recipe import choose_dropout, continued_defaults, training_defaults
 from foretell.pretraining.request import Request
-from foretell.session.resources import DeviceMemory, check_batch_fits, check_model_fits
-from foretell.training.objective import make_objective
-from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
-from foretell.training.step import training_step
+from foretell.session.resources import check_batch_fits, check_model_fits
+from foretell.training.optimizer import optimizer_flops_per_step
 
 DEFAULT_MINUTES = 10.0
 MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
 FEWEST_STEPS = 50
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
-PROBE_SECONDS = 2.0
 PROBED_EPOCHS = 5.0  # decides the dropout of a shape whose speed is measured
 
 
@@ -262,19 +257,3 @@ def model_share(request: Request, size: str, vocab_size: int) -> float:
     recipe = {**training_defaults(size, model, 1, chosen), **chosen}
     training = make_section(TrainingConfig, {"steps": 1, **{key: recipe[key] for key in ("optimizer", "batch_size")}})
     return training_flops_per_token(model) / flops_per_token(model, training)
-
-
-def measure_speed(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> float:
-    """Training tokens per second of this shape on this machine, measured for PROBE_SECONDS on random tokens."""
-    objective = make_objective(make_decoder(config, seed=0), device, dtype)
-    # Globs may name layers that only the size chosen later has; weight decay takes no time
-    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
-    optimizer = make_optimizer(objective.decoder, training, dtype)
-    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
-    batch = make_batch(tokens)
-    _ = training_step(objective, optimizer, batch, 0, training, dtype).loss  # the first one warms up
-    started, steps = time.perf_counter(), 0
-    while (elapsed := time.perf_counter() - started) < PROBE_SECONDS or steps == 0:
-        _ = training_step(objective, optimizer, batch, steps, training, dtype).loss  # reading it waits for a GPU
-        steps += 1
-    return steps * batch.count / elapsed

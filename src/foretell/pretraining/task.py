@@ -16,7 +16,7 @@ from foretell.data.loader import iter_evaluation_batches
 from foretell.data.row_stream import RowStream
 from foretell.errors import ConfigError
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.language_model import save_model
@@ -202,7 +202,7 @@ class Prompts:
         sequence = Sequence(prompt)
         sampler = Sampler(SAMPLING, self.tokenizer.vocab_size)
         count = min(SAMPLE_TOKENS, self.context_length - len(prompt))
-        for _ in generate(decoder, [sequence], sampler, count, end_id=self.tokenizer.end_id):
+        for _ in generate(decoder, [sequence], sampler, count, end_ids=self.tokenizer.end_ids[:1]):
             pass
         before = self.tokenizer.decode(prompt, skip_special=True)
         whole = self.tokenizer.decode(prompt + sequence.generated, skip_special=True)

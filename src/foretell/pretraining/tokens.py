@@ -71,17 +71,19 @@ def tokenize_text(
     reporter: Reporter,
     tokenizer: Tokenizer | None = None,
     old_domain: OldDomain | None = None,
+    workers: int = 1,
 ) -> TokenizedText:
     """Write the ids of all documents into `directory`. Without a tokenizer, one is made from the training part.
 
-    The text of an old domain becomes a split of its own.
+    The text of an old domain becomes a split of its own. Texts are encoded in `workers` processes; the files do not
+    depend on their number.
 
     Memory stays bounded for any length of text, if no single record of a table or list is too long.
     """
     if tokenizer is None:
         tokenizer = make_tokenizer(source, tokenizer_config, data_config)
     speed = Speed(sum(document.utf8_bytes for document in source()), reporter)
-    records, extra = write_splits(source, tokenizer, data_config, directory, speed)
+    records, extra = write_splits(source, tokenizer, data_config, directory, speed, workers)
     speed.log()
     if old_domain is not None:
         with TokenWriter(directory, OLD_DOMAIN, tokenizer.vocab_size) as writer:
@@ -156,7 +158,7 @@ def vocabulary_for(text_bytes: int) -> int:
 
 
 def write_splits(
-    source: Source, tokenizer: Tokenizer, config: DataConfig, directory: Path, speed: Speed
+    source: Source, tokenizer: Tokenizer, config: DataConfig, directory: Path, speed: Speed, workers: int = 1
 ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
     """Encode every document into its split, between the tokenizer's start and end tokens, if it has them.
 
@@ -167,8 +169,7 @@ def write_splits(
     with ExitStack() as stack:
         writers = {name: stack.enter_context(TokenWriter(directory, name, tokenizer.vocab_size)) for name in names}
         write = RowEncoder(tokenizer, config, writers) if config.rows else DocumentEncoder(tokenizer, config, writers)
-        for part, document in iter_parts(source(), config):
-            write.add(part, document, speed)
+        write.add_all(iter_parts(source(), config), speed, workers)
     if not writers["train"].record.tokens:
         raise DataError("the data has no text; give a file with some")
     return {name: writer.record for name, writer in writers.items()}, write.extra()

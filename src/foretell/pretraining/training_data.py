@@ -66,6 +66,7 @@ class WindowData(TrainingData):
             self.batch_size,
             config.training.seed,
             document_mask=self.document_mask,
+            shuffle_documents=config.data.shuffle_documents,
         )
 
     def batch(self, step: int) -> Batch:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,7 @@ from foretell.files import REPLACED, read_json, remove_directory, remove_leftove
 from foretell.manifest import Manifest
 
 OPTIMIZER, TRAINING = "optimizer.safetensors", "training.json"
+SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")  # the state that one of several processes holds
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +47,23 @@ class Checkpoint:
     def manifest(self) -> Manifest:
         """What its files have to be; a `CheckpointError` if it is missing or damaged."""
         manifest = Manifest.read(self.directory)
-        manifest.require((OPTIMIZER, TRAINING))
+        manifest.require((TRAINING,))
+        manifest.require(optimizer_files(manifest.files))
         return manifest
 
 
 def is_checkpoint(directory: Path) -> bool:
     """True for a directory that training saved, even without its manifest."""
-    return any((directory / name).exists() for name in (TRAINING, OPTIMIZER))
+    return any((directory / name).exists() for name in (TRAINING, OPTIMIZER)) or any(directory.glob("optimizer-*-of-*"))
+
+
+def optimizer_files(names: Iterable[str]) -> list[str]:
+    """The files with the optimizer's state that belong to these names: all shards where one of them is there."""
+    matches = [match for match in map(SHARD.fullmatch, names) if match]
+    if not matches:
+        return [OPTIMIZER]
+    size = max(int(match[2]) for match in matches)
+    return [f"optimizer-{number:05}-of-{size:05}.safetensors" for number in range(1, size + 1)]
 
 
 def list_checkpoints(folder: Path) -> list[Checkpoint]:

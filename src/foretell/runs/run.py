@@ -23,7 +23,8 @@ RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.jso
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
 # Metrics that depend on the machine and not on the training
 MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
-RESUMABLE = {"gradient_accumulation_steps"}  # settings of the training that a resumed run may change
+# Settings of the training that a resumed run may change
+RESUMABLE = {"gradient_accumulation_steps", "parallel", "checkpoint_activations"}
 # Digests of configurations use the names of the first version, so that its checkpoints keep their digests
 FIRST_NAMES = {"gradient_accumulation_steps": "accumulation", "final_learning_rate_share": "min_learning_rate"}
 
@@ -255,6 +256,28 @@ class Run:
         if not checkpoints:
             raise CheckpointError(f"{self.directory} has no checkpoint yet")
         return checkpoints
+
+
+class FollowedRun(Run):
+    """A run as all processes but the first one see it: they read what that one writes."""
+
+    def replace_record(self, record: dict[str, Any]) -> None:
+        """The first process writes it."""
+
+    def write_record(self, record: dict[str, Any], environment: dict[str, Any]) -> None:
+        """The first process writes it."""
+
+    def clear_leftovers(self) -> None:
+        """The first process does it."""
+
+    def append_metrics(self, metrics: dict[str, Any]) -> None:
+        """The first process writes them."""
+
+    def forget_metrics_after(self, step: int) -> None:
+        """The first process does it."""
+
+    def write_sample(self, step: int, text: str) -> None:
+        """The first process writes it."""
 
 
 class MetricsDigest:

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from foretell.distributed.launch import is_follower
 from foretell.session.reporter import Reporter
 from foretell.session.task import Task
 
@@ -106,8 +107,10 @@ class Remaining:
         return f"{clock(elapsed / done * (steps - step))} left"
 
 
-def make_reporter(console: Console) -> PlainReporter:
-    """The reporter that suits a console."""
+def make_reporter(console: Console) -> Reporter:
+    """The reporter that suits a console; of many processes only the first one has a display."""
+    if is_follower():
+        return Reporter()
     return LiveReporter(console) if console.is_terminal else PlainReporter(console)
 
 

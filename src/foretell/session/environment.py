@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from foretell.config import TrainingConfig, make_section
 from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype
-from foretell.runs.run import Run
+from foretell.runs.run import RESUMABLE, Run
 
 logger = logging.getLogger(__name__)
 
@@ -52,18 +53,21 @@ def resumed_precision(
     return device, dtype
 
 
-def resumed_training(run: Run, training: TrainingConfig, parts: int | None) -> TrainingConfig:
-    """The settings of a resumed run with other `gradient_accumulation_steps`, where they are asked for.
+def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any]) -> TrainingConfig:
+    """The settings of a resumed run with others of those that may change, where they are asked for.
 
     They decide about memory and not about the result, but for rounding; run.json is updated.
     """
-    if parts in (None, training.gradient_accumulation_steps):
+    asked = {key: value for key, value in given.items() if key in RESUMABLE}
+    changed = make_section(TrainingConfig, {**training.model_dump(), **asked}, "training")
+    if changed == training:
         return training
-    changed = make_section(TrainingConfig, {**training.model_dump(), "gradient_accumulation_steps": parts}, "training")
-    logger.warning(
-        f"gradient_accumulation_steps {parts}, not {training.gradient_accumulation_steps} as before: the result will "
-        "differ in the last digits"
-    )
+    for key in sorted(asked):
+        if getattr(changed, key) != getattr(training, key):
+            logger.warning(
+                f"{key} {getattr(changed, key)}, not {getattr(training, key)} as before: the result will differ in the "
+                "last digits"
+            )
     record = run.record()
     record["config"]["training"] = changed.model_dump(mode="json")
     run.replace_record(record)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from foretell.config import TrainingConfig
-from foretell.errors import CheckpointError, DivergedError, OutputError, TrainingError
+from foretell.distributed.world import World, current_world, is_lost_peer
+from foretell.errors import CheckpointError, DivergedError, OutputError, PeerError, TrainingError
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import Run, is_run
 from foretell.training.loop import Progress
@@ -40,6 +41,14 @@ def explain_memory_errors() -> Iterator[None]:
         ) from error
 
 
+def lost_peer(world: World) -> PeerError:
+    """The error for a connection to another process that broke."""
+    rank = world.failed_rank()
+    if rank is None:
+        return PeerError("a process of the training was killed, or its connection is lost")
+    return PeerError(f"the process of rank {rank} has failed")
+
+
 @contextmanager
 def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> Iterator[None]:
     """Add to a failure of the disk, the memory or the optimization what is saved and how to resume."""
@@ -53,7 +62,13 @@ def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> 
         if progress.step == 0:
             raise
         raise DivergedError(f"step {progress.step}: {error}; {advice_on_divergence(run)}") from error
+    except PeerError as error:
+        raise PeerError(f"{error}; training ended after step {progress.step:,}, {how_to_resume(run)}") from error
     except (MemoryError, RuntimeError) as error:
+        if is_lost_peer(error):
+            raise PeerError(
+                f"{lost_peer(current_world())}; training ended after step {progress.step:,}, {how_to_resume(run)}"
+            ) from error
         if not is_out_of_memory(error):
             raise
         advice = how_to_resume_with_less_memory(run, training)

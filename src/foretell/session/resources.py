@@ -6,65 +6,35 @@ import math
 import resource
 import shutil
 import sys
-import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from foretell.config import ModelConfig, TrainingConfig
-from foretell.device import memory_of
 from foretell.errors import ConfigError
 from foretell.files import format_bytes
-from foretell.model.cost import saved_bytes_per_token
-from foretell.training.optimizer import Shapes, is_frozen, moments_per_element
-
-FLOAT_BYTES = 4  # weights, gradients and moments are float32
+from foretell.planning.memory import (
+    DeviceMemory,
+    rows_at_once,
+    saved_bytes,
+    state_per_process,
+    total,
+    training_memory,
+)
+from foretell.planning.probe import peak_flops
+from foretell.training.optimizer import Shapes
 
 MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for a figure that it does not need
-MEASURING = 0.2  # seconds
-SIDES = {"cuda": 8192}  # side of the matrices that are multiplied, by device
-SIDE = 1024  # on other devices
 RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
-
-
-@dataclass(frozen=True)
-class DeviceMemory:
-    """The memory of a device: its kind and how many bytes it has."""
-
-    device: str
-    size: int
-
-
-def device_memory(device: torch.device) -> DeviceMemory:
-    """The memory of a device, used or not."""
-    return DeviceMemory(device.type, memory_of(device))
 
 
 # --- does it fit? ----------------------------------------------------------------------------------------------------
 
 
-def state_bytes(shapes: Shapes, training: TrainingConfig) -> int:
-    """Bytes of weights, gradients and the moments of the optimizer; a frozen weight has no gradient and no moments."""
-    return sum(
-        math.prod(shape)
-        * FLOAT_BYTES
-        * (1 if is_frozen(path, training) else 2 + moments_per_element(path, shape, training))
-        for path, shape in shapes.items()
-    )
-
-
-def saved_bytes(shapes: Shapes, training: TrainingConfig) -> int:
-    """Bytes of the weights and moments in a checkpoint."""
-    return sum(
-        math.prod(shape) * FLOAT_BYTES * (1 + moments_per_element(path, shape, training))
-        for path, shape in shapes.items()
-    )
-
-
 def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
     """Refuse a model whose weights, gradients and moments alone are more than the memory."""
-    parameters, needed = sum(map(math.prod, shapes.values())), state_bytes(shapes, training)
+    parameters = sum(map(math.prod, shapes.values()))
+    needed = sum(state_per_process(shapes, training, memory.processes).values())
     if needed > memory.size:
         raise ConfigError(
             f"{parameters:,} parameters need {format_bytes(needed)} for weights, gradients and optimizer, and "
@@ -75,8 +45,8 @@ def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMem
 
 def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
     """Refuse a micro-batch for which the memory is surely too small, apart from anything else it has to hold."""
-    rows = training.batch_size // training.gradient_accumulation_steps
-    needed = state_bytes(shapes, training) + rows * config.context_length * saved_bytes_per_token(config)
+    rows = rows_at_once(training, memory.processes)
+    needed = total(training_memory(config, shapes, training, memory)).low
     if needed > memory.size:
         raise ConfigError(
             f"{rows:,} rows of {config.context_length:,} tokens at once need more than {format_bytes(needed)}, and "
@@ -121,16 +91,3 @@ class Meter:
         if self.device.type == "cuda":
             return torch.cuda.max_memory_allocated(self.device)
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
-
-
-def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s in products of large square matrices, the best of MEASURING seconds."""
-    side = SIDES.get(device.type, SIDE)
-    rng = torch.Generator(device).manual_seed(0)  # equal elements multiply faster on a GPU than real ones
-    matrix = torch.randn(side, side, device=device, generator=rng).to(dtype)
-    started, best = time.perf_counter(), float("inf")
-    while time.perf_counter() - started < MEASURING or best == float("inf"):
-        begun = time.perf_counter()
-        float((matrix @ matrix)[0, 0])  # reading a value waits for the device
-        best = min(best, time.perf_counter() - begun)
-    return 2 * side**3 / best

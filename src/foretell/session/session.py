@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
+from torch import nn
 
 from foretell.config import TrainingConfig
+from foretell.device import autocast
+from foretell.distributed.placement import gathered, own_part, passes, replicate, shard
+from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, Interrupted, TrainingError
+from foretell.model.dropout import DropoutHost
 from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
-from foretell.runs.training_state import load_optimizer, save_checkpoint
+from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
 from foretell.session.environment import describe_environment
 from foretell.session.failures import explain_failures, resume_command
 from foretell.session.plots import draw_curve
@@ -25,7 +32,8 @@ from foretell.session.task import Task
 from foretell.training.compiling import compile_units
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
-from foretell.training.step import iter_micro_batches
+from foretell.training.recomputing import Recomputing
+from foretell.training.step import iter_micro_batches, own_rows
 
 OWN_STATE = {  # entries of training.json
     *("step", "tokens", "seed", "schedule", "validation_loss", "configuration", "evaluation", "metrics", "progress"),
@@ -57,6 +65,10 @@ class Session(Generic[AnyTask]):
         task.objective.to(device)
         task.choose_kernels(device, dtype)
         freeze(task.model, training)
+        globs = training.checkpoint_activations
+        self.recomputing = [Recomputing(model, globs, model.dropout_rng) for model in self.models()]
+        self.world = current_world()
+        self.objective = self.spread()
         self.optimizer = make_optimizer(task.model, training, dtype)
         self.meter = Meter(task.flops_per_token, device, dtype)
         self.progress = Progress()
@@ -66,10 +78,37 @@ class Session(Generic[AnyTask]):
         self._metrics_digest = MetricsDigest()
         self._logged = (0, 0.0)  # tokens and seconds at the last line of metrics
 
+    def spread(self) -> nn.Module:
+        """The objective for training on all processes."""
+        objective = self.task.objective
+        if self.world.size == 1:
+            return objective
+        if self.training.parallel == "ddp":
+            return replicate(objective, self.trial_loss)
+        return shard(objective, self.models(), self.world)
+
+    def models(self) -> list[DropoutHost]:
+        """The whole models in the objective."""
+        return [module for module in self.task.objective.modules() if isinstance(module, DropoutHost)]
+
+    @contextmanager
+    def passes(self) -> Iterator[None]:
+        """Passes without a gradient, outside of training steps."""
+        with ExitStack() as stack:
+            for recomputing in self.recomputing:
+                stack.enter_context(recomputing.suspended())
+            yield stack.enter_context(passes(self.objective))
+
+    def trial_loss(self, objective: nn.Module) -> torch.Tensor:
+        """The loss on one row of this process, with no regard to its dropout masks."""
+        row = own_rows(self.task.batch(0), self.world).rows(0, 1).to(self.device)
+        with autocast(self.device, self.dtype):
+            return objective.train()(row).sum
+
     @cached_property
     def configuration(self) -> str:
         """A digest of the run's configuration, kept in its checkpoints."""
-        return self.run.configuration_digest()
+        return self.world.decide(self.run.configuration_digest)
 
     def start(self) -> None:
         """Check the task, then write the record that makes the directory a run."""
@@ -106,7 +145,8 @@ class Session(Generic[AnyTask]):
 
     def check(self) -> None:
         """Let the task refuse to train, on the batch of the next step."""
-        self.task.check(self.task.batch(self.progress.step).to(self.device), self.dtype)
+        with self.passes():
+            self.task.check(self.task.batch(self.progress.step).to(self.device), self.dtype)
 
     def go(self) -> None:
         """Train to the last step, until patience ends, or until a signal (signals.py); then a checkpoint is saved."""
@@ -116,24 +156,28 @@ class Session(Generic[AnyTask]):
                 self.report_start()
             self.compile()
             train(
-                self.task.objective,
+                self.objective,
                 self.optimizer,
                 self.task,
                 self.training,
                 self.progress,
                 self.actions(),
                 dtype=self.dtype,
+                world=self.world,
                 should_stop=lambda: stop.number is not None or is_out_of_patience(self.progress, self.training),
             )
             if self.progress.step < self.training.steps:
                 if not is_out_of_patience(self.progress, self.training):
                     raise self.interrupted(stop.exit_code)
                 self.stop_early()
-        draw_curve(self.run)
+        if self.world.is_first:
+            draw_curve(self.run)
 
     def report_start(self) -> None:
         """Log what the task says about the untrained model, and show its samples."""
-        for line in self.task.describe_start(self.task.batch(0).to(self.device), self.dtype):
+        with self.passes():
+            lines = self.task.describe_start(self.task.batch(0).to(self.device), self.dtype)
+        for line in lines:
             logger.info(line)
         self.sample(self.progress)
 
@@ -141,7 +185,7 @@ class Session(Generic[AnyTask]):
         """Compile for the batches of this run where the configuration wants it; by default that is on a GPU."""
         is_wanted = self.device.type == "cuda" if self.training.compile is None else self.training.compile
         if is_wanted:
-            batch = self.task.batch(self.progress.step)
+            batch = own_rows(self.task.batch(self.progress.step), self.world)
             _, rows = next(iter_micro_batches(batch, self.training.gradient_accumulation_steps))
             compile_units(self.task.objective, rows, self.dtype)
 
@@ -179,7 +223,9 @@ class Session(Generic[AnyTask]):
         """Bring the task's figures up to this step; the first one is the validation loss."""
         if self._evaluated_step == progress.step:
             return
-        self._figures = self.task.evaluate(self.dtype)
+        with self.passes():
+            figures = self.task.evaluate(self.dtype)  # by all processes, which are equal; the first one's count
+        self._figures = self.world.decide(lambda: dict(figures))
         self._evaluated_step = progress.step
         if self._figures:
             progress.validation_loss = next(iter(self._figures.values()))
@@ -220,7 +266,7 @@ class Session(Generic[AnyTask]):
             "gradient_norm": progress.gradient_norm,
             "tokens_per_second": None if speed is None else round(speed, 1),
             "seconds": round(progress.seconds, 3),
-            "mfu": self.meter.mfu(speed, progress.seconds),
+            "mfu": self.meter.mfu(speed and speed / self.world.size, progress.seconds),
             "peak_memory_bytes": self.meter.peak_memory_bytes(),
         }
         others = dict(figures[1:])
@@ -229,7 +275,8 @@ class Session(Generic[AnyTask]):
 
     def sample(self, progress: Progress) -> None:
         """Keep and report the samples of the task, if it has any."""
-        samples = self.task.samples()
+        with self.passes():
+            samples = self.task.samples()
         if samples:
             self.run.write_sample(progress.step, SEPARATOR.join(sample.text for sample in samples))
         for sample in samples:
@@ -244,16 +291,17 @@ class Session(Generic[AnyTask]):
         self.evaluate(progress)
         self.check_finite(progress)
         self.run.check_present()
-        save_checkpoint(
-            self.run.checkpoints,
-            progress.step,
-            self.task.save_model,
-            self.task.model,
-            self.optimizer,
-            self.state(progress),
-        )
-        prune(self.run.checkpoints, self.training.keep_checkpoints, newest=progress.step)
+        parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress))
+        save_checkpoint(self.run.checkpoints, progress.step, parts, self.world)
+        if self.world.is_first:
+            prune(self.run.checkpoints, self.training.keep_checkpoints, newest=progress.step)
         self._saved_step = progress.step
+
+    def save_model(self, directory: Path) -> None:
+        """Write the files of the model; the first process does, once it has all weights."""
+        with gathered(self.objective, self.world):
+            if self.world.is_first:
+                self.task.save_model(directory)
 
     def state(self, progress: Progress) -> dict[str, Any]:
         """What a checkpoint's training.json says."""
@@ -282,9 +330,9 @@ class Session(Generic[AnyTask]):
         if progress.validation_loss is not None and not math.isfinite(progress.validation_loss):
             problem = f"the validation loss is {progress.validation_loss}"
         for path, weight in self.task.model.named_parameters():
-            if problem is None and not bool(torch.isfinite(weight).all()):
+            if problem is None and not bool(torch.isfinite(own_part(weight)).all()):
                 problem = f"'{path}' is not finite"
-        if problem is not None:
+        if self.world.any(problem is not None):
             raise TrainingError(
                 f"step {progress.step}: {problem}; not saved, the checkpoint before is good. Try a lower "
                 "--training.learning-rate"

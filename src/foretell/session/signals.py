@@ -49,5 +49,5 @@ class StopSignal:
 
     @property
     def exit_code(self) -> int:
-        """The exit code that shells expect after a signal: 128 plus its number."""
-        return 128 + (self.number or 0)
+        """The exit code that shells expect after a signal: 128 plus its number; without one, that of SIGTERM."""
+        return 128 + (self.number or signal.SIGTERM)

@@ -4,6 +4,7 @@ tokenizer.py            Tokenizer: encode, decode, pieces, special tokens, finge
 tokenizer_loading.py    read a tokenizer.json, a directory as transformers writes it, or a vocabulary and merges
 tokenizer_training.py   make a tokenizer from texts: characters, words, bytes, byte-level BPE
 streaming.py            ids to text one at a time, never showing half a character; stop strings
+encoding_pool.py        encode many texts in several processes, in their order
 long_text.py            where a long text can be cut without changing an id
 tokenizer_json.py       the content of a tokenizer.json: write it, read what it states, start and end tokens
 tokenizer_files.py      parse the files that a tokenizer comes in, each failure one line

@@ -187,7 +187,11 @@ class Tokenizer:
 
     def encode_stream(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """The same ids as `encode` for a text that comes in parts, int32. Raises as `encode` does."""
-        return self._iter_encoded(iter_stream_pieces(texts, self._cut))
+        return self._iter_encoded(self.cut_stream(texts))
+
+    def cut_stream(self, texts: Iterable[str]) -> Iterator[str]:
+        """Pieces of a text that comes in parts, whose ids one after the other are those of the whole."""
+        return iter_stream_pieces(texts, self._cut)
 
     def _iter_encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         for group in _groups(texts):
@@ -262,6 +266,24 @@ class Tokenizer:
                 f"{token_id} is not a token id of this tokenizer; its ids are 0 to {self.vocab_size - 1}"
             )
         return piece
+
+    def token_bytes(self) -> tuple[bytes, ...]:
+        """What each id writes in UTF-8, one after the other; nothing for special tokens.
+
+        Raises TokenizerError for a tokenizer whose tokens write something else after others, such as spaces.
+        """
+        return self._token_bytes
+
+    @cached_property
+    def _token_bytes(self) -> tuple[bytes, ...]:
+        if not self._byte_level and self.kind != "characters":
+            raise TokenizerError(
+                f"a regex or a JSON schema works with byte-level and character tokenizers, and this one is {self.kind}"
+            )
+        special = frozenset(self.special_tokens.values())
+        spell = piece_bytes if self._byte_level else str.encode
+        pieces = ("" if token in special else self._plain.id_to_token(token) or "" for token in range(self.vocab_size))
+        return tuple(map(spell, pieces))
 
     def text_of(self, token_id: int) -> str:
         """One token as readable text: ' the'; incomplete characters as '<0xE2>', special tokens as their name.

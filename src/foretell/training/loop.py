@@ -11,10 +11,11 @@ import torch
 from torch import nn
 
 from foretell.config import TrainingConfig
+from foretell.distributed.world import ALONE, World
 from foretell.training.compiling import eagerly
 from foretell.training.optimizer import set_learning_rate
 from foretell.training.schedule import learning_rate_at
-from foretell.training.step import StepResult, TrainingBatch, training_step
+from foretell.training.step import StepResult, TrainingBatch, own_rows, training_step
 
 MOST_UNREAD = 100  # steps whose loss the host has not read yet
 
@@ -61,20 +62,23 @@ def train(
     actions: list[Action],
     *,
     dtype: torch.dtype = torch.float32,
+    world: World = ALONE,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Take optimizer steps from `progress.step` to the last, or until `should_stop`; `progress` is kept up to date.
 
     `objective` maps a batch to its `Loss`. Step n uses batch n, learning rate n and dropout masks n, so that beginning
-    at any step continues the same training. The loss and the gradient's norm are read when an action is due.
+    at any step continues the same training. The loss and the gradient's norm are read when an action is due. Of many
+    processes each trains on its rows of the batch, and all stop after the same step, where one of them should.
     """
     objective.train()
     unread: list[StepResult] = []
-    while progress.step < config.steps and not should_stop():
+    while progress.step < config.steps and not world.any(should_stop()):
         started = time.perf_counter()
         learning_rate = learning_rate_at(progress.step, config)
         set_learning_rate(optimizer, learning_rate)
-        result = training_step(objective, optimizer, source.batch(progress.step), progress.step, config, dtype)
+        batch = own_rows(source.batch(progress.step), world)
+        result = training_step(objective, optimizer, batch, progress.step, config, dtype, world)
         unread.append(result)
 
         progress.step += 1

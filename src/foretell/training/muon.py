@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretell.distributed.matrices import apply_to_whole
+from foretell.distributed.placement import own_part
 from foretell.training.skipping import SkippingOptimizer, unchanged_where
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steep at 0, where most singular values are
@@ -48,14 +50,15 @@ class Muon(SkippingOptimizer):
 
     def update(self, matrices: list[Tensor], group: dict[str, Any]) -> None:
         """One step of matrices of the same shape."""
-        gradients = [matrix.grad for matrix in matrices if matrix.grad is not None]
-        means = [self.mean_gradient(matrix) for matrix in matrices]
+        gradients = [own_part(matrix.grad) for matrix in matrices if matrix.grad is not None]
+        means = [own_part(self.mean_gradient(matrix)) for matrix in matrices]
+        parts = [own_part(matrix) for matrix in matrices]  # (R, C), or some rows of it where it is in shards
         size = UPDATE_SIZE * max(matrices[0].shape) ** 0.5
-        with unchanged_where(self.skip, [*matrices, *means]):
-            directions = torch.stack(advance(means, gradients, group["momentum"]))
-            steps = orthogonalize(directions, group["dtype"])  # (N, R, C)
-            torch._foreach_mul_(matrices, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(matrices, steps.unbind(), alpha=-group["lr"] * size)
+        with unchanged_where(self.skip, [*parts, *means]):
+            directions = advance(means, gradients, group["momentum"])
+            steps = apply_to_whole(matrices[0], list(directions), lambda whole: orthogonalize(whole, group["dtype"]))
+            torch._foreach_mul_(parts, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_add_(parts, steps, alpha=-group["lr"] * size)
 
     def mean_gradient(self, matrix: Tensor) -> Tensor:
         """The momentum: a running mean of the gradients, zeros at first."""

@@ -165,12 +165,12 @@ def is_frozen(path: str, config: TrainingConfig) -> bool:
     return any(matches(glob, path) for glob in config.frozen)
 
 
-def check_globs(field: str, globs: Iterable[str], paths: Iterable[str]) -> None:
-    """Refuse a glob that matches no weight, since it would change nothing."""
+def check_globs(field: str, globs: Iterable[str], paths: Iterable[str], kind: str = "weight") -> None:
+    """Refuse a glob that matches no path of a weight (or of another kind), since it would change nothing."""
     known = list(paths)
     for glob in globs:
         if not any(matches(glob, path) for path in known):
-            raise ConfigError(f"training.{field}: no weight is named '{glob}'{suggest(glob, known)}")
+            raise ConfigError(f"training.{field}: no {kind} is named '{glob}'{suggest(glob, known)}")
 
 
 def moments_per_element(path: str, shape: tuple[int, ...], config: TrainingConfig) -> int:

@@ -14,9 +14,12 @@ from typing import Protocol, Self, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 
 from foretell.config import TrainingConfig
 from foretell.device import autocast
+from foretell.distributed.placement import gradients_summed, whole
+from foretell.distributed.world import ALONE, World
 from foretell.errors import DivergedError, TrainingError
 from foretell.model.dropout import Dropout, DropoutHost
 from foretell.training.skipping import SkippingOptimizer
@@ -34,7 +37,7 @@ class TrainingBatch(Protocol):
         """Rows."""
         ...
 
-    def rows(self, first: int, last: int) -> Self: ...
+    def rows(self, first: int, last: int, stride: int = 1) -> Self: ...
 
     def to(self, device: torch.device | str) -> Self: ...
 
@@ -80,28 +83,33 @@ def training_step(
     step: int,
     config: TrainingConfig,
     dtype: torch.dtype = torch.float32,
+    world: World = ALONE,
 ) -> StepResult:
-    """Update the weights once. The gradient is the same for any number of micro-batches.
+    """Update the weights once. The gradient is the same for any number of micro-batches and processes.
+
+    `batch` has this process's rows of the global batch: `world.rank`, and every `world.size`-th after it.
 
     Matrix products run in `dtype`; weights, gradients and the optimizer stay in float32. Non-finite losses and
     gradients never update a weight. That is a `DivergedError`, raised here. On a GPU it is raised when the result is
     read, and an optimizer of `make_optimizer` skips that step and all later ones.
     """
-    count = batch.count  # of the whole batch, so that micro-batches with fewer targets weigh less
+    count = world.total(batch.count)  # of the global batch, so that micro-batches with fewer targets weigh less
     if count == 0:
         raise TrainingError(
             f"step {step + 1}: no token of the batch has a successor to learn; the documents are too short"
         )
     device = next(objective.parameters()).device
-    figures: list[Tensor] = []
-    for first_row, part in iter_micro_batches(batch, config.gradient_accumulation_steps):
-        seed_dropout(objective, config.seed, step, first_row, len(part))
-        with autocast(device, dtype):
-            loss = objective(part.to(device))
-        (loss.sum / count).backward()
-        figures.append(loss.sum.detach())
-    figures.append(clip_gradient(objective, config.clip_norm))
-    result = StepResult(step, count, torch.stack(figures))
+    losses: list[Tensor] = []
+    parts = config.gradient_accumulation_steps
+    for first_row, part in iter_micro_batches(batch, parts):
+        seed_dropout(objective, config.seed, step, world.rank + first_row * world.size, len(part), world.size)
+        with gradients_summed(objective, len(losses) + 1 == parts):
+            with autocast(device, dtype):
+                loss = objective(part.to(device))
+            (loss.sum / count * world.size).backward()  # torch divides the sum over the processes by their number
+        losses.append(loss.sum.detach())
+    norm = clip_gradient(objective, config.clip_norm)
+    result = StepResult(step, count, torch.cat([world.sum(torch.stack(losses)), norm[None]]))
     try:
         if not skips_if_not_finite(optimizer, result):
             _ = result.loss
@@ -109,6 +117,13 @@ def training_step(
     finally:
         optimizer.zero_grad(set_to_none=True)
     return result
+
+
+def own_rows(batch: AnyBatch, world: World) -> AnyBatch:
+    """The rows of a global batch that this process trains on: `rank`, and every `size`-th after it."""
+    if len(batch) < world.size:
+        raise TrainingError(f"a batch of {len(batch)} rows is too small for {world.size} processes; raise --batch-size")
+    return batch if world.size == 1 else batch.rows(world.rank, len(batch), world.size)
 
 
 def skips_if_not_finite(optimizer: torch.optim.Optimizer, result: StepResult) -> bool:
@@ -120,19 +135,28 @@ def skips_if_not_finite(optimizer: torch.optim.Optimizer, result: StepResult) ->
 
 
 def iter_micro_batches(batch: AnyBatch, parts: int) -> Iterator[tuple[int, AnyBatch]]:
-    """The batch in equal parts, each with the index of its first row."""
-    rows = len(batch) // parts
-    for first in range(0, len(batch), rows):
-        yield first, batch.rows(first, first + rows)
+    """The batch in parts that differ by at most one row, each with the index of its first row."""
+    rows = len(batch)
+    if rows < parts:
+        raise TrainingError(
+            f"{rows} rows of this process cannot be cut into {parts} micro-batches; lower "
+            "--training.gradient-accumulation-steps, raise --batch-size, or start fewer processes"
+        )
+    for part in range(parts):
+        first, last = rows * part // parts, rows * (part + 1) // parts
+        yield first, batch.rows(first, last)
 
 
-def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int, rows: int) -> None:
-    """Set the counters that the dropout masks of the next forward pass depend on, and the keys where they are set."""
+def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int, rows: int, stride: int = 1) -> None:
+    """Set the counters that the dropout masks of the next forward pass depend on, and the keys where they are set.
+
+    The pass has the global rows first_row, first_row + stride, ...
+    """
     modules = list(objective.modules())
     for host in modules:
         if isinstance(host, DropoutHost):
             rng = host.dropout_rng
-            rng.seed, rng.step, rng.first_row = seed, step, first_row
+            rng.seed, rng.step, rng.first_row, rng.row_stride = seed, step, first_row, stride
     for dropout in modules:
         if isinstance(dropout, Dropout) and dropout.keys is not None:
             dropout.keys = dropout.make_keys(rows, dropout.keys.device)
@@ -141,7 +165,9 @@ def seed_dropout(objective: nn.Module, seed: int, step: int, first_row: int, row
 def clip_gradient(model: nn.Module, limit: float | None) -> Tensor:
     """Scale the gradient down to norm `limit` where it is longer (Pascanu et al. 2013); returns the norm before."""
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
-    return torch.nn.utils.clip_grad_norm_(parameters, float("inf") if limit is None else limit)
+    norm = whole(get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
+    clip_grads_with_norm_(parameters, float("inf") if limit is None else limit, norm)
+    return norm
 
 
 def not_finite(loss: float, norm: float, step: int) -> DivergedError:

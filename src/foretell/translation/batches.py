@@ -34,9 +34,9 @@ class PairBatch(Batch):
 
     source: Source = field(kw_only=True)
 
-    def rows(self, first: int, last: int) -> PairBatch:
-        """Rows `first` to `last`."""
-        return pair_batch(super().rows(first, last), self.source.rows(first, last))
+    def rows(self, first: int, last: int, stride: int = 1) -> PairBatch:
+        """Rows `first` to `last`, every `stride`-th of them."""
+        return pair_batch(super().rows(first, last, stride), self.source.rows(first, last, stride))
 
     def to(self, device: torch.device | str) -> PairBatch:
         """The same batch on another device."""

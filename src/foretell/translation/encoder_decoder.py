@@ -46,9 +46,9 @@ class Source:
         """Rows."""
         return len(self.lengths)
 
-    def rows(self, first: int, last: int) -> Source:
-        """Rows `first` to `last`."""
-        return Source(self.ids[first:last], self.lengths[first:last])
+    def rows(self, first: int, last: int, stride: int = 1) -> Source:
+        """Rows `first` to `last`, every `stride`-th of them."""
+        return Source(self.ids[first:last:stride], self.lengths[first:last:stride])
 
     def to(self, device: torch.device | str) -> Source:
         """The same source on another device."""
@@ -121,6 +121,7 @@ class EncoderDecoder(Decoder):
         returns="head",
     )
     source: Source | None = None
+    memory: MemoryKVView | None = None  # of the rows that were generated last
 
     def __init__(self, config: EncoderDecoderConfig):
         super().__init__(config)
@@ -132,7 +133,7 @@ class EncoderDecoder(Decoder):
         """The same model, sharing everything, as a decoder that reads this source."""
         self.check_source(source)
         other = copy.copy(self)
-        other.source = source.to(self.embed.token.weight.device)
+        other.source, other.memory = source.to(self.device), None
         return other
 
     def encode(self, source: Source) -> MemoryKVView:
@@ -144,12 +145,21 @@ class EncoderDecoder(Decoder):
         assert self.source is not None, "a pass needs a source: model.given(source)"
         return ConditionedKVView(FreshKVView(ids), self.encode(self.source))
 
+    def join(self, view: KVView, rows: list[int | None]) -> KVView:
+        """The view of a pass of generated rows, each with its row of the source, which is encoded once."""
+        wanted = [row for row in rows if row is not None]
+        assert len(wanted) == len(rows), "a sequence names its row of the source"
+        if self.memory is None or not set(wanted) <= set(self.memory.origins):
+            assert self.source is not None, "a pass needs a source: model.given(source)"
+            self.memory = self.encode(self.source)
+        self.memory = self.memory.of_rows(wanted)
+        return ConditionedKVView(view, self.memory)
+
     def make_cache(self, rows: int, capacity: int) -> KVCache:
         """An empty cache; the source is encoded here, once."""
         assert self.source is not None, "a cache needs a source: model.given(source)"
-        weight = self.embed.token.weight
         memory = self.encode(self.source)
-        return ConditionedKVCache(memory, self.config, rows, capacity, weight.dtype, weight.device)
+        return ConditionedKVCache(memory, self.config, rows, capacity, self.dtype, self.device)
 
     def make_embedding(self, config: ModelConfig) -> TokenEmbedding:
         """The layer that turns target ids into the stream."""

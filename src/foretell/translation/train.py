@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,13 +16,12 @@ from foretell.device import DeviceName, DtypeName, choose_device, choose_trainin
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import sync, write_text
 from foretell.model.kernels.dispatch import Use, choose_kernels
-from foretell.runs.checkpoint import list_checkpoints
-from foretell.runs.lock import held
-from foretell.runs.run import RESUMABLE, Run, is_run, is_unfinished
+from foretell.planning.memory import device_memory
+from foretell.runs.run import RESUMABLE, Run
 from foretell.session.environment import log_other_machine, name_of, resumed_precision, resumed_training
-from foretell.session.failures import explain_memory_errors
+from foretell.session.opening import is_resumed, last_checkpoint, new_run, open_run, same_task, training_in
 from foretell.session.reporter import Reporter
-from foretell.session.resources import check_disk_fits, check_model_fits, device_memory
+from foretell.session.resources import check_disk_fits, check_model_fits
 from foretell.session.session import Session
 from foretell.text import load_tokenizer
 from foretell.training.optimizer import make_optimizer
@@ -36,6 +34,7 @@ from foretell.translation.config import (
     preset,
     shape_config,
 )
+from foretell.translation.encoder_decoder import EncoderDecoder
 from foretell.translation.initial import make_encoder_decoder, weight_shapes
 from foretell.translation.objective import PairObjective
 from foretell.translation.pairs import Pair, read_pairs, split_pairs
@@ -99,13 +98,9 @@ class PairRequest:
 
 def train_translation(request: PairRequest, reporter: Reporter, *, resume: bool = False) -> Session[TranslationTask]:
     """Train as requested; with `resume`, continue the run if it exists."""
-    with held(request.out), explain_memory_errors():
-        if resume and is_unfinished(request.out):
-            Run.clear_unfinished(request.out, request.described)
-        if resume and is_run(request.out):
-            session = resume_session(request, reporter)
-        else:
-            session = start_session(request, reporter)
+    with training_in(request.out):
+        start = resume_session if is_resumed(request.out, request.described, resume) else start_session
+        session = start(request, reporter)
         session.go()
     return session
 
@@ -114,15 +109,14 @@ def start_session(request: PairRequest, reporter: Reporter) -> Session[Translati
     """A new run with its pairs and vocabularies, and a new model; if that fails, nothing is left behind."""
     device = choose_device(request.device)
     dtype = choose_training_dtype(request.dtype, device)
-    run = Run.create(request.out, request.described)
-    try:
+    with new_run(request.out, request.described) as run:
         logger.info(f"run         {run.directory}")
-        task = make_task(request, run, device, dtype)
+        task = same_task(
+            lambda: make_task(request, run, device, dtype),
+            lambda record: recorded_task(run, record, make_section(TranslationConfig, record["config"])),
+        )
         session = Session(run, task, task.config.training, device, dtype, reporter)
         session.start()
-    except BaseException:
-        shutil.rmtree(run.directory, ignore_errors=True)
-        raise
     return session
 
 
@@ -240,33 +234,37 @@ def stored(folder: Path) -> tuple[PairData, Vocabulary]:
 
 def resume_session(request: PairRequest, reporter: Reporter) -> Session[TranslationTask]:
     """The run as it was after its last intact checkpoint, or before its first step if it has none yet."""
-    run = Run.open(request.out)
+    run = open_run(request.out)
     record = run.record()
     if record.get("task") != "translate":
         raise ConfigError(f"{run.directory} was not trained with --task translate; give another --out")
     config = make_section(TranslationConfig, record["config"], str(run.directory))
     check_same_settings(request, config, record)
-    data, vocabulary = stored(run.tokens)
     device, dtype = resumed_precision(record, request.device, request.dtype)
-    parts = request.section("training").get("gradient_accumulation_steps")
-    training = resumed_training(run, config.training, parts)
+    training = resumed_training(run, config.training, request.section("training"))
     config = config.model_copy(update={"training": training})
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
-    about = {key: record[key] for key in ("data", "size", "reasons")}
-    loader = make_loader(data, vocabulary, config.pairs, training.seed)
-    if not list_checkpoints(run.checkpoints):
+    checkpoint = last_checkpoint(run)
+    if checkpoint is None:
         run.forget_metrics_after(0)
-        model = make_encoder_decoder(config.model, training.seed)
-        task = TranslationTask(config, data, vocabulary, model, loader, about)
-        return Session(run, task, training, device, dtype, reporter)
-    checkpoint = run.last_intact()
+        return Session(run, recorded_task(run, record, config), training, device, dtype, reporter)
     model = load_saved(checkpoint.directory, device, for_training=True).model
-    task = TranslationTask(config, data, vocabulary, model, loader, about)
-    session = Session(run, task, training, device, dtype, reporter)
+    session = Session(run, recorded_task(run, record, config, model), training, device, dtype, reporter)
     session.restore(checkpoint)
     logger.info(f"resuming    {run.directory} after step {checkpoint.step:,} of {training.steps:,}")
     return session
+
+
+def recorded_task(
+    run: Run, record: dict[str, Any], config: TranslationConfig, model: EncoderDecoder | None = None
+) -> TranslationTask:
+    """The task of a run, with a new model where none is given."""
+    data, vocabulary = stored(run.tokens)
+    about = {key: record[key] for key in ("data", "size", "reasons")}
+    loader = make_loader(data, vocabulary, config.pairs, config.training.seed)
+    model = model or make_encoder_decoder(config.model, config.training.seed)
+    return TranslationTask(config, data, vocabulary, model, loader, about)
 
 
 def check_same_settings(request: PairRequest, config: TranslationConfig, record: dict[str, Any]) -> None:

@@ -11,9 +11,9 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError
 from foretell.generation.beam import CachedSteps, beam_search, length_penalty
-from foretell.generation.engine import generate
+from foretell.generation.generate import make_scheduler, run
 from foretell.generation.sampling import Sampler
-from foretell.generation.sequence import FinishReason
+from foretell.generation.sequence import FinishReason, Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.model.logits import check_logits
 from foretell.translation.batches import make_source
@@ -110,13 +110,13 @@ def sample(
     """Translations token by token: sampled, or the likeliest token each time."""
     vocabulary = translator.vocabulary
     sampling = decoding.sampling or SamplingConfig(temperature=0)
-    sequences = [TokenSequence([vocabulary.start_id], sample=sample) for sample in samples]
-    sampler = Sampler(sampling, vocabulary.target.vocab_size)
-    end_id, limit_of = vocabulary.target_end_id, dict(zip(map(id, sequences), limits, strict=True))
-    decoder = translator.model.given(make_source(sources))
-    for sequence, _ in generate(decoder, sequences, sampler, max(limits), end_id=end_id):
-        if len(sequence.generated) >= limit_of[id(sequence)]:
-            sequence.finish_reason = "length"
+    sampler, end_id = Sampler(sampling, vocabulary.target.vocab_size), vocabulary.target_end_id
+    sequences = [
+        TokenSequence([vocabulary.start_id], sample, rules=Rules(sampler, limit, frozenset([end_id])), row=row)
+        for row, (sample, limit) in enumerate(zip(samples, limits, strict=True))
+    ]
+    for _ in run(make_scheduler(translator.model.given(make_source(sources)), sequences), sequences):
+        pass  # the sequences keep what is generated
     scores = [
         logprob / length_penalty(len(sequence.generated), decoding.alpha)
         for sequence, logprob in zip(sequences, log_probabilities(translator, sources, sequences), strict=True)

@@ -44,11 +44,11 @@ class Translator:
 
     @property
     def device(self) -> torch.device:
-        return self.model.embed.token.weight.device
+        return self.model.device
 
     @property
     def dtype(self) -> torch.dtype:
-        return self.model.embed.token.weight.dtype
+        return self.model.dtype
 
     def given(self, text: str) -> LanguageModel:
         """The model of the target language, given a source text: everything that takes a language model takes it."""

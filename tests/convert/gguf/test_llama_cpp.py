@@ -19,7 +19,7 @@ import foretell
 from foretell.config import SamplingConfig
 from foretell.convert.gguf.export_gguf import export_gguf
 from foretell.convert.gguf.vocabulary import PRE_TOKENIZERS
-from foretell.generation.engine import generate
+from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from foretell.config import SamplingConfig
-from foretell.generation.sampling import make_filters
+from foretell.config import SamplingConfig, make_section
+from foretell.generation.filters import Prefix, make_filters
 from foretell.insight.page.collect import collect
 from foretell.insight.page.write_page import make_page
 from foretell.insight.trace import Trace
@@ -97,8 +97,9 @@ def test_the_sliders_show_the_distribution_of_generation(primer, primer_page, se
         box = primer_page.page.locator(f"#{name.replace('_', '-')}-number")
         box.fill(str(settings.get(name, {"top_k": 1024}.get(name, 1))))
     logits = torch.from_numpy(collect(*primer).logits)[None].double()
-    for apply in make_filters(SamplingConfig(**{"temperature": 1, "top_p": 1, **settings})).values():
-        logits = apply(logits, [[]])
+    sampling = make_section(SamplingConfig, {"temperature": 1, "top_p": 1, **settings})
+    for apply in make_filters(sampling).values():
+        logits = apply(logits, [Prefix([])])
     probabilities = logits.softmax(-1)[0]
     kept = int((probabilities > 0).sum())
     expected = [in_digits(float(probability)) for probability in probabilities.topk(min(kept, 10)).values]

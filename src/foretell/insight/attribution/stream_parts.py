@@ -18,6 +18,7 @@ from foretell.errors import UsageError
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 from foretell.model.norm import Norm
+from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.structure import Structure, Value
 
 
@@ -91,7 +92,7 @@ class HeadOutputs(Term):
 
     def projection_weights(self, width: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
         """The matrix (D, H*E) that the heads are multiplied by, and its bias; where there is none, the identity."""
-        if isinstance(self.projection, nn.Linear):
+        if isinstance(self.projection, nn.Linear | QuantizedLinear):
             return self.projection.weight.detach().double(), self.projection.bias
         return torch.eye(width, dtype=torch.float64, device=device), None
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 
 import numpy as np
 import torch
 
 from foretell.insight.explain.recording import Array, Recording, TracedScalar, address_of
 from foretell.insight.explain.steps import (
+    Column,
     Equation,
     Listing,
     Step,
@@ -32,7 +34,8 @@ def explain_linear(recording: Recording, scalar: TracedScalar) -> Working:
     weight = recording.weight_path(scalar.value)
     operands = {"w": address_of(weight, output), "x": source}
     w = recording.weight(weight, output)
-    products, total = multiply_out(operands, {"w": w, "x": x})
+    stored = recording.stored_weight(weight, output)
+    products, total = multiply_out(operands, {"w": w, "x": x}, how_stored(stored), stored)
     return affine(recording, scalar, products, total, precise_scale(recording, products, total))
 
 
@@ -44,9 +47,17 @@ def explain_gated(recording: Recording, scalar: TracedScalar) -> Working:
     g, u = recording.array(gate)[position], recording.array(up)[position]
     w = recording.weight(weight, output)
     operands = {"g": address_of(gate, position), "u": address_of(up, position), "w": address_of(weight, output)}
-    columns = {"element": range(len(g)), "g": g, "u": u, "x = g · u": g * u, "w": w, "w · x": w * g * u}
-    products = Listing("", columns, ("w · x",), operands=operands)
+    stored = recording.stored_weight(weight, output)
+    columns = {"element": range(len(g)), "g": g, "u": u, "x = g · u": g * u, **stored, "w": w, "w · x": w * g * u}
+    products = Listing(how_stored(stored), columns, ("w · x",), operands=operands)
     return affine(recording, scalar, products, products.sums["w · x"], scale_of(products))
+
+
+def how_stored(stored: Mapping[str, Column]) -> str:
+    """How a quantised weight follows from what is stored; empty for a weight in floating point."""
+    if not stored:
+        return ""
+    return "w = integer · scale + minimum" if "minimum" in stored else "w = integer · scale"
 
 
 def affine(recording: Recording, scalar: TracedScalar, products: Listing, total: float, scale: float) -> Working:

@@ -6,7 +6,7 @@ import math
 
 from foretell.insight.explain.recording import Recording, TracedScalar, address_of
 from foretell.insight.explain.steps import Equation, Remark, Working, numeral, plus
-from foretell.typesetting.expression import Call, Fraction, Number, Symbol, row, script
+from foretell.typesetting.expression import Call, Expression, Fraction, Number, Symbol, row, script
 
 
 def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
@@ -14,9 +14,20 @@ def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
     position, element = scalar.index
     token_id = recording.ids_on(recording.dimensions(scalar.name)[0])[position]
     value = float(recording.weight(f"{scalar.name}.weight", token_id, element))
-    note = f"token {recording.named(token_id)} has id {token_id}; its vector is that row of {scalar.name}.weight"
-    equation = row(script("W", f"{token_id},{element}"), "=", numeral(value))
+    path = f"{scalar.name}.weight"
+    note = f"token {recording.named(token_id)} has id {token_id}; its vector is that row of {path}"
+    entry = script("W", f"{token_id},{element}")
+    equation = row(entry, "=", *quantized_terms(recording, path, (token_id, element)), numeral(value))
     return Working([Equation(equation, value, note)], value, 0.0)
+
+
+def quantized_terms(recording: Recording, path: str, index: tuple[int, int]) -> list[Expression | str]:
+    """`integer · scale =` of an entry of a quantised weight; nothing for a weight in floating point."""
+    stored = {name: values[index[1]] for name, values in recording.stored_weight(path, index[0]).items()}
+    if not stored:
+        return []
+    shift = plus(stored["minimum"]) if "minimum" in stored else ()
+    return [Number(stored["integer"]), "·", numeral(stored["scale"]), *shift, "="]
 
 
 def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> Working:

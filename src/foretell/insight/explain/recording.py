@@ -18,6 +18,7 @@ from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
 from foretell.model.dropout import Dropout
+from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
 from foretell.model.structure import IDS, Source, Structure, Value
 
 Array = NDArray[np.floating[Any]]
@@ -93,7 +94,21 @@ class Recording:
 
     def weight(self, path: str, *index: int) -> Array:
         """A row or one number of a current weight, in float64."""
+        if (layer := self._quantized(path)) is not None:
+            row, *rest = index
+            return to_array(layer.rows(slice(row, row + 1)).to(layer.scales.dtype)[0])[tuple(rest)]
         return to_array(self.model.decoder.get_parameter(path)[index])
+
+    def stored_weight(self, path: str, row: int) -> dict[str, list[int] | list[float]]:
+        """The integers, scales and minima of a row of a quantised weight; empty for a weight in floating point."""
+        layer = self._quantized(path)
+        return {name: values.tolist() for name, values in layer.stored(row).items()} if layer is not None else {}
+
+    def _quantized(self, path: str) -> QuantizedMatrix | None:
+        """The layer whose weight is at a path, if it is stored as integers."""
+        owner, _, name = path.rpartition(".")
+        layer = self.model.decoder.get_submodule(owner)
+        return layer if name == "weight" and isinstance(layer, QuantizedMatrix) else None
 
     def setting(self, value: Value, name: str) -> Any:
         """An attribute that a value's formula needs of its module. Raises `UsageError` for a module that lacks it."""
@@ -108,6 +123,11 @@ class Recording:
 
     def weight_path(self, value: Value) -> str:
         """The path of the weight that a value's module multiplies with, which may belong to another module."""
+        module = self.module(value)
+        layer = module.token[0] if isinstance(module, QuantizedTiedHead) else module
+        for path, quantized in quantized_layers(self.model.decoder).items():
+            if quantized is layer:
+                return f"{path}.weight"
         weight = self.setting(value, "weight")
         paths = (path for path, parameter in self.model.decoder.named_parameters() if parameter is weight)
         path = next(paths, None)

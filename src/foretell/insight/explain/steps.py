@@ -156,11 +156,14 @@ def plain(entry: Any) -> Any:
     return number if math.isfinite(number) else str(number)
 
 
-def multiply_out(operands: dict[str, str], factors: dict[str, Array], note: str = "") -> tuple[Listing, float]:
-    """A listing of the elementwise products of two vectors, and their sum."""
+def multiply_out(
+    operands: dict[str, str], factors: dict[str, Array], note: str = "", stored: Mapping[str, Column] | None = None
+) -> tuple[Listing, float]:
+    """A listing of the elementwise products of two vectors, and their sum; `stored`: columns that the first is from."""
     (left_name, left), (right_name, right) = factors.items()
     product = f"{left_name} · {right_name}"
-    columns = {"element": range(len(left)), left_name: left, right_name: right, product: left * right}
+    factors_and_product = {left_name: left, right_name: right, product: left * right}
+    columns = {"element": range(len(left)), **(stored or {}), **factors_and_product}
     listing = Listing(note, columns, (product,), operands=operands)
     return listing, listing.sums[product]
 

@@ -15,6 +15,7 @@ from foretell.insight.explain.steps import plain
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
+from foretell.model.quantized_linear import plain_weights
 from foretell.textbook.family import decoder_stream, unembed
 from foretell.textbook.family_weights import ModuleWeights
 from foretell.textbook.vectors import softmax
@@ -122,7 +123,7 @@ def check(model: LanguageModel, text: str) -> TextbookCheck:
     """
     ids = model.encode_fitting(text)
     check_steady(model)
-    weights = {path: to_array(weight) for path, weight in model.decoder.named_parameters()}
+    weights = {path: to_array(weight) for path, weight in plain_weights(model.decoder).items()}
     stream = decoder_stream(model.config, weights, ids)  # T vectors (D,)
     count = max(1, LOGITS_AT_ONCE // model.config.vocab_size)  # positions at a time
     passes = [ModelPass(model, dtype, ids) for dtype in dict.fromkeys((model.dtype, torch.float64))]
@@ -148,8 +149,10 @@ class ModelPass:
     def __init__(self, model: LanguageModel, dtype: torch.dtype, ids: list[int]):
         self.decoder, self.dtype, self.largest = model.decoder, dtype, 0.0
         device = model.device if dtype == model.dtype else torch.device("cpu")
+        tensors = (*model.decoder.named_parameters(), *model.decoder.named_buffers())
         self.weights = {
-            f"decoder.{path}": weight.detach().to(device, dtype) for path, weight in model.decoder.named_parameters()
+            f"decoder.{path}": tensor.detach().to(device, dtype if tensor.is_floating_point() else None)
+            for path, tensor in tensors
         }
         rows = torch.tensor([ids], device=device)
         self.hidden = functional_call(HiddenOf(model.decoder), self.weights, (rows,))[0]  # (T, D)

@@ -82,7 +82,7 @@ def with_packed_weights(decoder: Decoder, max_tokens: int | None) -> Decoder:
 
 def pays(decoder: Decoder, max_tokens: int | None) -> bool:
     """True if there are enough steps to come, a kernel for the precision, and memory for a copy of the weights."""
-    weight = decoder.embed.token.weight
+    weight = next(decoder.parameters())
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available() or weight.is_inference():
         return False
     if max_tokens is not None and max_tokens < MIN_TOKENS:

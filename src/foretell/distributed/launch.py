@@ -1,0 +1,49 @@
+"""What torchrun, or Slurm with the same variables, says about this process. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from foretell.errors import UsageError
+
+VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The place of a process among those of a training: its rank among all, and among those of its machine."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int = 0
+    local_world_size: int = 1
+
+    @property
+    def is_first(self) -> bool:
+        """True for the process that writes, logs and decides."""
+        return self.rank == 0
+
+
+def read_launch() -> Launch:
+    """The launch of this process; one process by itself where WORLD_SIZE is not set."""
+    if "WORLD_SIZE" not in os.environ:
+        return Launch()
+    values = {name: os.environ.get(name, "") for name in VARIABLES}
+    values["LOCAL_RANK"] = values["LOCAL_RANK"] or "0"
+    values["LOCAL_WORLD_SIZE"] = values["LOCAL_WORLD_SIZE"] or "1"
+    for name, value in values.items():
+        if not value.isascii() or not value.isdigit():
+            raise UsageError(
+                f"WORLD_SIZE is set and {name} is {value or 'missing'!r}; start several processes with torchrun, or "
+                "unset WORLD_SIZE"
+            )
+    launch = Launch(*(int(values[name]) for name in VARIABLES))
+    if not launch.rank < launch.world_size or not launch.local_rank < launch.local_world_size:
+        raise UsageError(f"RANK {launch.rank} is not below WORLD_SIZE {launch.world_size}; start with torchrun")
+    return launch
+
+
+def is_follower() -> bool:
+    """True for a process that leaves writing and logging to the first one."""
+    return os.environ.get("RANK", "0") != "0" and os.environ.get("WORLD_SIZE", "1") != "1"

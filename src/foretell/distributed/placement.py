@@ -1,0 +1,129 @@
+"""An objective on many processes: a copy on each (DDP), or its weights in shards (FSDP2). Nothing named is wrapped.
+
+DDP wraps the objective, and names come from the model in it. FSDP2 replaces weights by shards in place: of the modules
+that `UNITS` matches, one at a time is gathered during a pass; what is left of a model is gathered for the whole pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from foretell.distributed.world import World
+from foretell.paths import select
+
+UNITS = "**.blocks.*"
+ENTRANCES = ("hidden",)  # methods of a model that are called like its forward
+
+TrialLoss = Callable[[nn.Module], Tensor]  # the loss of an objective on a few rows
+
+
+def replicate(objective: nn.Module, trial_loss: TrialLoss) -> nn.Module:
+    """The objective with a copy of its weights on each process; gradients are summed while they are computed.
+
+    A first pass finds weights that get no gradient, which DDP has to be told of. A second one lets DDP put its buckets
+    into their final order, which it does after a pass: sums over more than two processes depend on that order, and a
+    resumed run would differ in the last digits.
+    """
+    trial_loss(objective).backward()
+    has_unused = any(weight.requires_grad and weight.grad is None for weight in objective.parameters())
+    objective.zero_grad(set_to_none=True)
+    replicated = DistributedDataParallel(objective, gradient_as_bucket_view=True, find_unused_parameters=has_unused)
+    trial_loss(replicated).backward()
+    replicated.zero_grad(set_to_none=True)
+    return replicated
+
+
+def shard(objective: nn.Module, models: Iterable[nn.Module], world: World) -> nn.Module:
+    """The objective with its weights in shards, rows 1/N of each matrix on each of N processes.
+
+    models: the whole models in it, which are called as such. Other modules with weights are gathered by themselves.
+    """
+    mesh = dist.init_device_mesh(next(objective.parameters()).device.type, (world.size,))
+    for model in models:
+        paths = [path for path, _ in model.named_modules() if path]
+        for path in select(UNITS, paths):
+            fully_shard(model.get_submodule(path), mesh=mesh)
+        fully_shard(model, mesh=mesh)
+        for name in ENTRANCES:
+            register_fsdp_forward_method(model, name)
+    for module in list(objective.modules()):
+        if any(not isinstance(weight, DTensor) for weight in module.parameters(recurse=False)):
+            fully_shard(module, mesh=mesh)
+    return objective
+
+
+@contextmanager
+def gradients_summed(objective: nn.Module, is_wanted: bool) -> Iterator[None]:
+    """Sum the gradients of the pass in this block over all processes, or keep them for the next one."""
+    if isinstance(objective, DistributedDataParallel) and not is_wanted:
+        with objective.no_sync():
+            yield
+        return
+    for module in sharded_modules(objective):
+        module.set_requires_gradient_sync(is_wanted, recurse=False)
+    yield
+
+
+@contextmanager
+def passes(objective: nn.Module) -> Iterator[None]:
+    """Run passes without a gradient in the block; what they have gathered is freed after it."""
+    try:
+        yield
+    finally:
+        for module in sharded_modules(objective):
+            module.reshard()
+
+
+def sharded_modules(objective: nn.Module) -> list[FSDPModule]:
+    """The modules whose weights are in shards; none of an objective that has them whole."""
+    return [module for module in objective.modules() if isinstance(module, FSDPModule)]
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def own_part(tensor: Tensor) -> Tensor:
+    """The part of a tensor that this process holds: all of it, or its shard, with the same memory."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """A tensor that may be in shards, as one that every process has."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@contextmanager
+def gathered(objective: nn.Module, world: World) -> Iterator[None]:
+    """In the block, the first process has the model whole, in its memory and as an ordinary one; all must enter it."""
+    sharded = sharded_modules(objective)
+    kinds = {module: type(module) for module in sharded}
+    shards = [
+        (module, name, weight)
+        for module in objective.modules()
+        for name, weight in module.named_parameters(recurse=False)
+        if isinstance(weight, DTensor)
+    ]
+    complete = []
+    for _, _, weight in shards:
+        tensor = whole(weight.detach())
+        complete.append(tensor.cpu() if world.is_first else None)
+    try:
+        if world.is_first:
+            for (module, name, weight), tensor in zip(shards, complete, strict=True):
+                assert tensor is not None
+                module._parameters[name] = nn.Parameter(tensor, requires_grad=weight.requires_grad)
+            for module in sharded:
+                module.__class__ = kinds[module].__mro__[2]  # FSDP2 has put its own class and FSDPModule before it
+        yield
+    finally:
+        for module, kind in kinds.items():
+            module.__class__ = kind
+        for module, name, weight in shards:
+            module._parameters[name] = weight

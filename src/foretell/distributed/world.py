@@ -1,0 +1,155 @@
+"""The processes of a training: sums over them, and decisions of the first one that all follow.
+
+Numbers of a step are summed by torch's process group. Decisions (which checkpoint, which configuration, is this the
+best loss) go through the key-value store of the launcher as JSON, so that a process that waits for one still gets
+signals, and is told when another has failed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import cache
+from typing import TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from foretell.distributed.launch import Launch, read_launch
+from foretell.errors import PeerError
+
+TIMEOUT = timedelta(minutes=30)  # of a sum; a process that has ended breaks the connection at once
+FAILURE = "failure"
+POLLING = 0.001, 0.05  # seconds between two looks at the store: at first, at most
+PATIENCE = 2.0  # seconds in which the reason of another process must be known
+# The messages of gloo, NCCL and the store about a process that has ended
+LOST = ("gloo", "Connection closed by peer", "Connection reset by peer", "Broken pipe", "NCCL", "TCPStore")
+
+Value = TypeVar("Value")
+
+logger = logging.getLogger("foretell")
+
+
+class World:
+    """The processes of a training. With one process, sums and decisions are its own, and nothing is connected."""
+
+    def __init__(self, launch: Launch, store: dist.Store | None = None):
+        self.rank, self.size = launch.rank, launch.world_size
+        self.local_rank, self.local_size = launch.local_rank, launch.local_world_size
+        self.store = store
+        self._decisions = 0
+
+    @property
+    def is_first(self) -> bool:
+        """True for the process that writes, logs and decides."""
+        return self.rank == 0
+
+    def sum(self, tensor: Tensor) -> Tensor:
+        """Replace a tensor by its sum over all processes, and return it."""
+        if self.size > 1:
+            dist.all_reduce(tensor)
+        return tensor
+
+    def total(self, value: float) -> float:
+        """The sum of a number over all processes."""
+        return value if self.size == 1 else float(self.sum(torch.tensor(value, dtype=torch.float64)))
+
+    def any(self, flag: bool) -> bool:
+        """True on all processes if the flag is set on one of them."""
+        return self.total(float(flag)) > 0
+
+    def wait(self) -> None:
+        """Wait until all processes are here."""
+        self.total(0.0)
+
+    def decide(self, make: Callable[[], Value]) -> Value:
+        """What `make` returns on the first process, on all of them; a value that JSON can hold."""
+        if self.store is None:
+            return make()
+        self._decisions += 1
+        key = f"decision/{self._decisions}"
+        if self.is_first:
+            value = make()
+            self.store.set(key, json.dumps(value))
+            return value
+        self.wait_for(key)
+        return json.loads(self.store.get(key))
+
+    def wait_for(self, key: str) -> None:
+        """Wait until the first process has set a key, or another one has failed."""
+        assert self.store is not None
+        pause, longest = POLLING
+        while not self.store.check([key]):
+            if self.store.check([FAILURE]):
+                raise PeerError("another process of the training has failed")
+            time.sleep(pause)
+            pause = min(longest, 2 * pause)
+
+    # --- failures ----------------------------------------------------------------------------------------------------
+
+    def report(self, reason: str) -> bool:
+        """Tell the other processes why this one ends; False if one of them has said the same before."""
+        if self.store is None:
+            return True
+        try:
+            first = self.store.compare_set(FAILURE, "", f"{self.rank} {reason}").decode("utf-8", "replace")
+        except (RuntimeError, dist.DistError):  # the store was part of a process that has ended
+            return True
+        rank, _, said = first.partition(" ")
+        return rank == str(self.rank) or said != reason
+
+    def failed_rank(self) -> int | None:
+        """The rank of the process that was the first to fail; None if none has given a reason, as when it is killed."""
+        if self.store is None:
+            return None
+        ends = time.monotonic() + PATIENCE
+        try:
+            while not self.store.check([FAILURE]):
+                if time.monotonic() > ends:
+                    return None
+                time.sleep(POLLING[0])
+            return int(self.store.get(FAILURE).decode("utf-8", "replace").partition(" ")[0])
+        except (RuntimeError, dist.DistError):
+            return None
+
+
+ALONE = World(Launch())
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """True for the error of a connection to a process that has ended."""
+    return isinstance(error, dist.DistError) or (
+        isinstance(error, RuntimeError) and any(words in str(error) for words in LOST)
+    )
+
+
+@cache
+def current_world() -> World:
+    """The processes that this one was started with. The first call connects them, and silences all but the first."""
+    launch = read_launch()
+    if launch.world_size == 1:
+        return ALONE
+    if not launch.is_first:
+        logger.setLevel(logging.CRITICAL)
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
+        torch.cuda.set_device(launch.local_rank)
+    store, rank, size = next(dist.rendezvous("env://", launch.rank, launch.world_size, timeout=TIMEOUT))
+    # torchrun keeps the store when it restarts the processes; what those before have said must not be read again
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    store = dist.PrefixStore(f"foretell/{attempt}", store)
+    backend = "cpu:gloo,cuda:nccl" if has_gpu else "gloo"
+    dist.init_process_group(backend, store=dist.PrefixStore("group", store), rank=rank, world_size=size)
+    return World(launch, store)
+
+
+def disconnect() -> None:
+    """Close the connections of a training that has ended well."""
+    if dist.is_initialized():
+        current_world().wait()
+        dist.destroy_process_group()

@@ -1,0 +1,171 @@
+"""Constrained decoding: only tokens with which a text can still match a regular expression or a JSON schema.
+
+The matching is done by llguidance (the extra `constrain`), over the bytes that each token writes.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretell.config import SamplingConfig
+from foretell.errors import UsageError
+from foretell.generation.filters import Filter, Prefix, Prefixes
+
+STATES_KEPT = 1024  # of unfinished and finished texts; one that is missing is read again from its beginning
+JSON_FORM: Any = {
+    "item_separator": ", ",
+    "key_separator": ": ",
+    "whitespace_flexible": False,
+}  # json.dumps's
+TokenBytes = tuple[bytes, ...]  # what each id writes; nothing for special tokens
+
+
+@dataclass
+class State:
+    """A text in the constraint: which tokens can follow (V,), and whether it may end. matcher: None for no match."""
+
+    matcher: Any
+    allowed: Tensor
+    may_end: bool
+
+
+class Constraint:
+    """What a text has to match, and the state of each continuation in it."""
+
+    def __init__(self, config: SamplingConfig, token_bytes: TokenBytes):
+        """Raises UsageError for a pattern or schema that is wrong, cannot match, or that no tokens can write."""
+        self.name = "regex" if config.regex is not None else "json_schema"
+        self.size, self.vocabulary = len(token_bytes), vocabulary_of(token_bytes)
+        self.grammar = make_grammar(config)
+        self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
+        self._check(config)
+
+    def state(self, generated: Sequence[int]) -> State:
+        """The state after these ids. Ids that do not match are followed by anything: they are guesses."""
+        key = tuple(generated)
+        if key not in self._states:
+            self._states[key] = self._advance(key)
+        self._states.move_to_end(key)
+        if len(self._states) > STATES_KEPT:
+            self._states.popitem(last=False)
+        return self._states[key]
+
+    def is_complete(self, generated: Sequence[int]) -> bool:
+        """True if the text matches and nothing can follow."""
+        state = self.state(generated)
+        return state.may_end and not bool(state.allowed.any())
+
+    def mask(self, prefix: Prefix) -> Tensor:
+        """True for the tokens (V,) that can follow; the end tokens where the text may end."""
+        state = self.state(prefix.generated)
+        mask = state.allowed.clone()
+        if state.may_end:
+            mask[list(prefix.end_ids)] = True
+        return mask
+
+    def _advance(self, key: tuple[int, ...]) -> State:
+        """The state after these ids, from that of all but the last where it is kept."""
+        before = self._states.get(key[:-1]) if key else None
+        if before is None:
+            matcher, new = self._make_matcher(), list(key)
+        elif before.matcher is None:
+            return State(None, before.allowed, True)
+        else:
+            matcher, new = before.matcher.deep_copy(), [key[-1]]
+        if matcher.try_consume_tokens(new) < len(new):
+            return State(None, torch.ones(self.size, dtype=torch.bool), True)
+        may_end = matcher.is_accepting()
+        allowed = np.frombuffer(matcher.compute_logit_bias(), np.uint8)[: self.size] > 0
+        return State(matcher, torch.from_numpy(allowed), may_end)
+
+    def _make_matcher(self) -> Any:
+        from llguidance import LLMatcher
+
+        return LLMatcher(self.vocabulary, self.grammar, log_level=0)
+
+    def _check(self, config: SamplingConfig) -> None:
+        shown = f"regex {config.regex!r}" if config.regex is not None else "the JSON schema"
+        if error := self._make_matcher().get_error():
+            raise UsageError(f"{shown} cannot be used: {first_reason(error)}")
+        start = self.state(())
+        if not bool(start.allowed.any()):
+            why = "matches only the empty text" if start.may_end else "has no match that this vocabulary can write"
+            raise UsageError(f"{shown} {why}")
+
+
+def first_reason(error: str) -> str:
+    """One line of the library's message: the one after `error:`, or the first."""
+    lines = [line.strip() for line in error.splitlines() if line.strip()]
+    reasons = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
+    return [*reasons, *lines][0]
+
+
+def constrained(constraint: Constraint) -> Filter:
+    """Exclude tokens with which the generated text cannot match."""
+
+    def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
+        allowed = torch.stack([constraint.mask(prefix) for prefix in prefixes])
+        return logits.masked_fill(~allowed.to(logits.device), -torch.inf)
+
+    return apply
+
+
+def make_grammar(config: SamplingConfig) -> str:
+    """The constraint of a configuration in the library's form."""
+    from llguidance import LLMatcher
+
+    if config.regex is not None:
+        return LLMatcher.grammar_from_regex(config.regex)
+    schema: Any = config.json_schema
+    return LLMatcher.grammar_from_json_schema(schema, overrides=JSON_FORM)
+
+
+class EndedVocabulary:
+    """A vocabulary as llguidance reads it, with one more token, which ends a text."""
+
+    bos_token_id = None
+    is_tokenizer_wrapper = True
+
+    def __init__(self, token_bytes: TokenBytes):
+        self.tokens = [*token_bytes, b"<end>"]
+        self.eos_token_id = len(token_bytes)
+        empty = [token for token, content in enumerate(token_bytes) if not content]
+        self.special_token_ids = [*empty, self.eos_token_id]
+        self.ids = {content: token for token, content in enumerate(token_bytes) if content}
+        self.longest = max(map(len, self.ids), default=0)
+
+    def __call__(self, text: str | bytes) -> list[int]:
+        """The ids of a text that has to come next: at each place the longest token; the end where none fits.
+
+        Without them, the text would be taken as written.
+        """
+        rest, ids = text.encode() if isinstance(text, str) else text, []
+        while rest:
+            length = next((size for size in range(self.longest, 0, -1) if rest[:size] in self.ids), None)
+            if length is None:
+                return [*ids, self.eos_token_id]
+            ids.append(self.ids[rest[:length]])
+            rest = rest[length:]
+        return ids
+
+
+@lru_cache(maxsize=2)  # 0.1 s at 50,257 tokens
+def vocabulary_of(token_bytes: TokenBytes) -> Any:
+    """The library's form of a vocabulary. Raises UsageError where it is not installed."""
+    try:
+        from llguidance import LLTokenizer
+    except ModuleNotFoundError:
+        raise UsageError(
+            "a regex or a JSON schema needs the extra 'constrain': pip install 'foretell[constrain]'"
+        ) from None
+    size = len(token_bytes) + 1
+    vocabulary: Any = EndedVocabulary(token_bytes)
+    return LLTokenizer(vocabulary, n_vocab=size, eos_token=size - 1)

@@ -1,0 +1,77 @@
+"""How users give the options of sampling: tokens and words as text, which the tokenizer turns into ids."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from foretell.config import SamplingConfig
+from foretell.errors import UsageError
+from foretell.text import Tokenizer
+
+ID = re.compile(r"#(\d+)")
+WRITES_SPACES_INTO_WORDS = ("bpe", "unigram")  # kinds with other tokens for a word after a space
+
+
+class SamplingOptions(TypedDict, total=False):
+    """The fields of `SamplingConfig` as keywords; its defaults hold for those left out.
+
+    logit_bias: token texts or ids, and what is added to their logits. ban: words as text, or as ids.
+    """
+
+    repetition_penalty: float
+    logit_bias: Mapping[str | int, float]
+    min_tokens: int
+    ban: Sequence[str | Sequence[int]]
+    no_repeat_ngram: int | None
+    regex: str | None
+    json_schema: dict[str, Any] | None
+    temperature: float
+    top_k: int | None
+    top_p: float
+    min_p: float
+    seed: int
+
+
+def make_sampling(options: Mapping[str, Any], tokenizer: Tokenizer) -> SamplingConfig:
+    """The configuration of options, with texts as ids. Raises UsageError, ConfigError or TokenizerError."""
+    values = dict(options)
+    if "logit_bias" in values:
+        values["logit_bias"] = {token_id(token, tokenizer): bias for token, bias in values["logit_bias"].items()}
+    if "ban" in values:
+        if isinstance(values["ban"], str):
+            raise UsageError("ban takes a list of words, such as ban=['word']")
+        values["ban"] = list(dict.fromkeys(ids for word in values["ban"] for ids in spellings(word, tokenizer)))
+    return SamplingConfig(**values)
+
+
+def token_id(token: str | int, tokenizer: Tokenizer) -> int:
+    """The id of a token given as its id, as '#id', as the name of a special token, or as its text."""
+    written = ID.fullmatch(token) if isinstance(token, str) else None
+    if isinstance(token, int) or written:
+        known = int(written[1]) if written else int(token)
+        tokenizer.piece(known)  # refuses an unknown one
+        return known
+    if token in tokenizer.special_tokens:
+        return tokenizer.special_tokens[token]
+    ids = tokenizer.encode(token)
+    if len(ids) != 1:
+        parts = ", ".join(repr(tokenizer.text_of(each)) for each in ids[:5])
+        raise UsageError(
+            f"a logit bias is for one token, and {token!r} is {len(ids)}{': ' if ids else ''}{parts}; give one of its "
+            "tokens, or ban the word"
+        )
+    return ids[0]
+
+
+def spellings(word: str | Sequence[int], tokenizer: Tokenizer) -> list[tuple[int, ...]]:
+    """The ids of a word, alone and after a space."""
+    if not isinstance(word, str):
+        return [tuple(word)]
+    if not word:
+        raise UsageError("a banned word is empty; give at least one character")
+    texts = [word]
+    if tokenizer.kind in WRITES_SPACES_INTO_WORDS and not word.startswith(" "):
+        texts.append(f" {word}")
+    return [tuple(tokenizer.encode(text)) for text in texts]

@@ -1,0 +1,140 @@
+"""How kernels are compiled: the processor's instructions, where compiled code is kept, and how threads wait.
+
+Importing this file imports numba, the extra `fast`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numba
+import numba.extending
+from numba import cfunc, njit, types
+from numba.core import registry
+
+SLOW = 2.0  # seconds of compiling that are worth a line
+SPINS = "2000"  # rounds of waiting before a thread sleeps: about 0.1 milliseconds, several gaps between two kernels
+CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each decides how threads wait; a user's is kept
+
+logger = logging.getLogger(__name__)
+
+
+def target_features() -> frozenset[str]:
+    """What numba compiles for: LLVM's names of the features, such as `avx512f`.
+
+    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES limit them: with NUMBA_CPU_NAME=haswell a processor is used as one with AVX2.
+    """
+    target: Any = registry.cpu_target
+    _, _, features = target.target_context.codegen().magic_tuple()
+    return frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
+
+
+config: Any = numba.config
+intrinsic: Any = numba.extending.intrinsic  # its calls in compiled code have other arguments than its definition
+
+FEATURES = target_features()
+MAX_THREADS: int = config.NUMBA_NUM_THREADS
+HAS_AVX512 = "avx512f" in FEATURES
+
+
+def cache_folder() -> Path:
+    """Where compiled code is kept between processes: a folder for this version of the kernels.
+
+    numba itself compares only the time stamp of the file that a function is in, not those of what it calls. What it
+    keeps is code and pickled signatures, so a folder that others can write to is not used; then nothing is kept.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(file.read_bytes())
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = home / "foretell" / "kernels" / digest.hexdigest()[:16]
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError:
+        return private_folder()
+    return folder if is_private(folder) else private_folder()
+
+
+def is_private(folder: Path) -> bool:
+    """True if nobody but this user can write to a folder, and the user can."""
+    status = folder.stat()
+    is_own = os.name != "posix" or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
+    return is_own and os.access(folder, os.W_OK)
+
+
+def private_folder() -> Path:
+    """A new folder of this process alone, which is removed with it."""
+    folder = Path(tempfile.mkdtemp(prefix="foretell-kernels-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def start_threads() -> None:
+    """Start numba's threads, so that they wait awake for a short time.
+
+    A loop on threads that are awake begins after 2 microseconds, after 15 to 25 where they sleep, and a token takes
+    some fifty loops. OpenMP reads the variable when it is loaded, which is now. torch has its own copy of OpenMP.
+    """
+    is_chosen = any(choice in os.environ for choice in CHOICES)
+    if not is_chosen:
+        os.environ["GOMP_SPINCOUNT"] = SPINS
+    try:
+        numba.get_num_threads()
+    finally:
+        if not is_chosen:
+            del os.environ["GOMP_SPINCOUNT"]
+
+
+start_threads()
+CACHE = config.CACHE_DIR or str(cache_folder())
+
+
+def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function of numbers and arrays. It is compiled at its first call, and loaded from disk after that."""
+    return in_cache(njit(nogil=True, error_model="numpy"), function)
+
+
+def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function into those that call it: an inner part of a kernel, whose call would take longer than it."""
+    return in_cache(njit(nogil=True, error_model="numpy", forceinline=True), function)
+
+
+def compiled_parallel(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile a function whose `prange` loops run on all threads."""
+    return in_cache(njit(nogil=True, error_model="numpy", parallel=True), function)
+
+
+def compiled_callback(function: Callable[..., None], arguments: int) -> Any:
+    """Compile a function of this many integers, which others call by its `address`.
+
+    Compiled code that calls it need not be compiled with it, so only kernels that are used are compiled.
+    """
+    signature = types.void(*[types.int64] * arguments)
+    given, config.CACHE_DIR = config.CACHE_DIR, CACHE
+    start = time.perf_counter()
+    try:
+        return cfunc(signature, cache=True, error_model="numpy")(function)
+    finally:
+        config.CACHE_DIR = given
+        if (seconds := time.perf_counter() - start) > SLOW:
+            logger.warning(f"compiled a kernel in {seconds:.0f} s ({function.__name__}); later processes load it")
+
+
+def in_cache(compiler: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile with the cache in `CACHE`, also where other users of numba in this process chose another."""
+    given, config.CACHE_DIR = config.CACHE_DIR, CACHE
+    try:
+        dispatcher = compiler(function)
+        dispatcher.enable_caching()
+        return dispatcher
+    finally:
+        config.CACHE_DIR = given

@@ -1,0 +1,212 @@
+"""Transformer blocks that are computed by one compiled function where nobody watches their modules.
+
+Each form falls back to the modules of the plain block for gradients, hooks, many rows, changed weights and any cache
+but a paged one.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from foretell.model.attention import Attention, SDPAttention
+from foretell.model.cache import KVView
+from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
+from foretell.model.kernels.amx_rows import ROWS
+from foretell.model.kernels.block_attention import CacheView
+from foretell.model.kernels.block_program import PHASES, BlockView, PassView, as_numbers, block_program
+from foretell.model.kernels.block_rows import NormView
+from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, can_pack, pack_layers
+from foretell.model.kernels.matmul import LINE, prepared_per_row
+from foretell.model.kernels.numba_math import ACTIVATIONS
+from foretell.model.kernels.packed_matrix import INPUTS
+from foretell.model.kernels.rms_norm import CPURMSNorm
+from foretell.model.kernels.tasks import run_on_threads
+from foretell.model.norm import LayerNorm, RMSNorm
+from foretell.model.paged_cache import PagedKVView
+from foretell.model.position import Rotation
+from foretell.model.surgery import recast
+from foretell.model.transformer import AddUpdate, Block, BlockPostNorm, ReplaceByUpdate
+
+NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
+NAMES: dict[type[nn.Module], str] = {SquaredRelu: "relu2", nn.ReLU: "relu", nn.SiLU: "silu"}
+
+
+class FusedNorm:
+    """A norm with its scale and shift in float32."""
+
+    def __init__(self, norm: Any):
+        parts = [] if type(norm) is nn.Identity else [norm.weight, getattr(norm, "bias", None)]
+        self.sources = [part for part in parts if part is not None]
+        self.copies = [None if part is None else part.detach().float().contiguous() for part in parts]
+        scale, shift = [0 if copy is None else copy.data_ptr() for copy in self.copies] or [0, 0]
+        epsilon = 0.0 if type(norm) is nn.Identity else float(norm.eps)
+        self.view = NormView(NORMS[type(norm)], scale, shift, epsilon)
+
+
+class FusedWeights:
+    """The packed weights of a block, and what tells that they are its own."""
+
+    def __init__(self, block: Any, rows: int, max_rows: int | None):
+        attention, feedforward = block.attention, block.feedforward
+        is_gated = type(feedforward) is GatedMLP
+        inner = [feedforward.gate, feedforward.up] if is_gated else [feedforward.up]
+        groups = ([attention.query, attention.key, attention.value], [attention.output], inner, [feedforward.down])
+        self.matrices = [pack_layers(layers, rows, max_rows, in_turns=layers is inner) for layers in groups]
+        norms = (block.attention_norm, block.feedforward_norm, attention.query_norm, attention.key_norm)
+        self.norms = [FusedNorm(norm) for norm in norms]
+        self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
+        self.versions = [source._version for source in self.sources]
+        # the dictionaries of hooks are those of the modules: what is registered later is seen
+        self.hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
+        self.layer, self.max_rows = attention.layer, max_rows
+        self.numbers = as_numbers(self._view(block, is_gated))
+        self.per_row = self._scratch_per_row()
+
+    def _view(self, block: Any, is_gated: bool) -> BlockView:
+        attention, down = block.attention, self.matrices[3].matmul.matrix
+        E = attention.head_width
+        heads, kv_heads = (count_outputs(layer) // E for layer in (attention.query, attention.key))
+        parts: list[Any] = [part.view for part in (*(matrix.matmul for matrix in self.matrices), *self.norms)]
+        activation = ACTIVATIONS[activation_name(block.feedforward.activation)]
+        parts += [down.outputs, heads, kv_heads, E, down.inputs, attention.window or 0, activation]
+        parts += [is_gated, isinstance(block, BlockPostNorm), type(block.attention_residual) is AddUpdate]
+        return BlockView(*parts)
+
+    def _scratch_per_row(self) -> int:
+        """Float32 numbers per token that the compiled function needs, with every row filled up."""
+        matrices = [matrix.matmul.matrix for matrix in self.matrices]
+        widths = sum(matrix.inputs + matrix.outputs + 2 * INPUTS for matrix in matrices)
+        return widths + 2 * matrices[0].inputs + max(map(prepared_per_row, matrices))
+
+    def suits(self, x: Tensor, kv: KVView) -> bool:
+        """True if the compiled function computes this call."""
+        is_few = self.max_rows is None or x.shape[0] * x.shape[1] <= self.max_rows
+        if not is_few or torch.is_grad_enabled() or x.dtype != self.matrices[0].dtype or any(self.hooks):
+            return False
+        is_paged = type(kv) is PagedKVView and kv.cache.keys.dtype == x.dtype
+        return is_paged and [source._version for source in self.sources] == self.versions
+
+    def run(self, x: Tensor, kv: PagedKVView, rotation: Rotation | None) -> Tensor:
+        """The block's output (B, T, D)."""
+        x = x.contiguous()
+        out = torch.empty_like(x)
+        step = pass_view(x, out, kv, rotation)
+        rows = step.M if step.M <= ROWS else step.M + -step.M % ROWS
+        is_narrow = x.dtype == torch.bfloat16
+        arguments = (self.numbers.ctypes.data, is_narrow, rows, *cache_view(kv, self.layer), *step)
+        run_on_threads(block_program(), arguments, PHASES, rows * self.per_row + LINE)
+        return out
+
+
+class FusedBlock(Block):
+    """`Block` as one compiled function."""
+
+    fused: FusedWeights
+
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        if self.fused.suits(x, kv) and not self.training:
+            assert isinstance(kv, PagedKVView)
+            return self.fused.run(x, kv, rotation)
+        return super().forward(x, kv, rotation)
+
+
+class FusedBlockPostNorm(BlockPostNorm):
+    """`BlockPostNorm` as one compiled function."""
+
+    fused: FusedWeights
+
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        if self.fused.suits(x, kv) and not self.training:
+            assert isinstance(kv, PagedKVView)
+            return self.fused.run(x, kv, rotation)
+        return super().forward(x, kv, rotation)
+
+
+FUSED: dict[type[nn.Module], type[Any]] = {Block: FusedBlock, BlockPostNorm: FusedBlockPostNorm}
+
+
+def fused_form(block: nn.Module, rows: int, max_rows: int | None = MAX_ROWS) -> nn.Module:
+    """A block that shares the modules of this one and is computed at once; itself where that is not possible."""
+    if not can_fuse(block):
+        return block
+    fused = recast(block, FUSED[type(block)])
+    fused.fused = FusedWeights(block, rows, max_rows)
+    return fused
+
+
+def can_fuse(block: Any) -> bool:
+    """True if a block has the known plain modules and nobody watches them."""
+    if type(block) not in FUSED or any(hooks for module in block.modules() for hooks in hooks_of(module)):
+        return False
+    attention, feedforward = block.attention, block.feedforward
+    if type(attention) is not Attention or type(attention.core) is not SDPAttention or block.training:
+        return False
+    if type(feedforward) not in (MLP, GatedMLP) or activation_name(feedforward.activation) not in ACTIVATIONS:
+        return False
+    norms = (block.attention_norm, block.feedforward_norm, attention.query_norm, attention.key_norm)
+    residuals = (block.attention_residual, block.feedforward_residual)
+    if any(type(norm) not in NORMS for norm in norms) or type(residuals[1]) is not AddUpdate:
+        return False
+    inner = [feedforward.gate, feedforward.up] if type(feedforward) is GatedMLP else [feedforward.up]
+    groups = ([attention.query, attention.key, attention.value], [attention.output], inner, [feedforward.down])
+    return type(residuals[0]) in (AddUpdate, ReplaceByUpdate) and all(can_join(layers) for layers in groups)
+
+
+def can_join(layers: list[Any]) -> bool:
+    """True if layers can be packed as one matrix."""
+    if any(type(layer) not in FAST or not can_pack(layer) for layer in layers):
+        return False
+    return all(kind_of(one) == kind_of(other) for one, other in pairwise(layers))
+
+
+def kind_of(layer: Any) -> tuple[Any, ...]:
+    """What layers that are packed together have in common."""
+    is_float = type(layer) is nn.Linear
+    return (type(layer), layer.weight.dtype if is_float else layer.scales.dtype, 0 if is_float else layer.group)
+
+
+def activation_name(activation: nn.Module) -> str:
+    """Its name in the configuration; empty for others."""
+    if type(activation) is nn.GELU:
+        return "gelu_tanh" if activation.approximate == "tanh" else "gelu_erf"
+    return NAMES.get(type(activation), "")
+
+
+def count_outputs(layer: Any) -> int:
+    """The number of outputs of a linear layer."""
+    return layer.out_features
+
+
+def hooks_of(module: nn.Module) -> list[Any]:
+    """The hooks that a call of a module runs."""
+    return [module._forward_hooks, module._forward_pre_hooks]
+
+
+PASSES: WeakKeyDictionary[PagedKVView, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
+
+
+def pass_view(x: Tensor, out: Tensor, kv: PagedKVView, rotation: Rotation | None) -> PassView:
+    """What compiled code is given of a pass; the tensors of `kv` are made once for all layers."""
+    if kv not in PASSES:
+        PASSES[kv] = (kv.tables.contiguous(), kv.positions.contiguous(), kv.places[0].contiguous())
+    tables, positions, blocks = PASSES[kv]
+    B, T, _ = x.shape
+    angles = (0, 0, 1)
+    if rotation is not None:
+        assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)
+        angles = (rotation[0].data_ptr(), rotation[1].data_ptr(), rotation[0].shape[0])
+    places = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), blocks.data_ptr())
+    return PassView(x.data_ptr(), out.data_ptr(), B * T, T, *places, *angles)
+
+
+def cache_view(kv: PagedKVView, layer: int) -> CacheView:
+    """What compiled code is given of a layer of the cache."""
+    keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
+    assert keys.is_contiguous() and values.is_contiguous()
+    start = layer * keys.stride(0) * keys.element_size()
+    return CacheView(keys.data_ptr() + start, values.data_ptr() + start, keys.stride(1), keys.stride(2))

@@ -1,0 +1,166 @@
+"""The matrix product of a linear layer for few rows: which unit of the processor computes it, and on which threads.
+
+Within a packed layer every value is computed by the same operations with any other rows, any number of them and any
+number of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretell.model.kernels import amx_rows, few_rows
+from foretell.model.kernels.activations import (
+    num_planes,
+    padded_inputs,
+    padded_outputs,
+    prepare,
+    totals_of,
+)
+from foretell.model.kernels.amx_vectors import HAS_AMX
+from foretell.model.kernels.compiling import compiled, compiled_callback, inlined
+from foretell.model.kernels.numba_scalars import (
+    call_address,
+    read_float,
+    read_long,
+    read_number,
+    write_float,
+    write_number,
+)
+from foretell.model.kernels.packed_matrix import INPUTS, LANES, MatrixView, PackedMatrix
+from foretell.model.kernels.tasks import claim, finish, num_tasks, run_on_threads, wait
+
+# Rows from which Intel's matrix unit is used, by bits per weight. With activations in bfloat16 it is as fast as vectors
+# at one row, and 3 to 5 times as fast at 16: 10^9 products per second of one Sapphire Rapids core, vectors / matrix
+# unit, at 1 and 16 rows: bfloat16 19 / 32 and 64 / 334, int8 19 / 14 and 53 / 157, int4 20 / 20 and 60 / 217. Float32
+# activations take three passes: bfloat16 20 and 171, int8 11 and 98, int4 14 and 114.
+AMX_ROWS = {torch.bfloat16: {16: 1, 8: 1, 4: 1}, torch.float32: {16: 1, 8: 6, 4: 6}}
+SERIAL = 2**14  # activations that one thread prepares before the others are asked to help
+
+
+LINE = 16  # float32 numbers of a cache line
+ARGUMENTS = 13  # of a kernel
+
+
+@dataclass(frozen=True)
+class Matmul:
+    """A packed matrix with the kernel that multiplies it."""
+
+    matrix: PackedMatrix
+    uses_amx: bool
+
+    @cached_property
+    def view(self) -> MatrixView:
+        """What compiled code is given; valid as long as this object exists."""
+        matrix = self.matrix
+        words, factors, bias = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
+        group = matrix.group or matrix.inputs
+        address = kernel(matrix.bits, self.uses_amx).address
+        sizes = (matrix.bits, matrix.outputs, matrix.inputs, group)
+        return MatrixView(address, words, factors, bias, *sizes, self.uses_amx)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """x W' + b for x (..., I) in float32 or bfloat16: (..., O) in the same dtype."""
+        x, matrix = x.contiguous(), self.matrix
+        out = torch.empty(*x.shape[:-1], matrix.outputs, dtype=x.dtype)
+        M, is_narrow = x.numel() // matrix.inputs, x.dtype == torch.bfloat16
+        rows = M if M <= amx_rows.ROWS else M + -M % amx_rows.ROWS
+        arguments = (*self.view, x.data_ptr(), out.data_ptr(), M, rows, is_narrow)
+        run_on_threads(linear_program(), arguments, 2, rows * scratch_per_row(matrix) + LINE)
+        return out
+
+
+def make_matmul(matrix: PackedMatrix, dtype: torch.dtype, rows: int) -> Matmul:
+    """The product with a matrix for activations of this dtype, of which there are mostly this many rows."""
+    in_tiles = matrix.bits == 16 or (matrix.bits < 16 and matrix.group % INPUTS == 0)
+    return Matmul(matrix, HAS_AMX and in_tiles and rows >= AMX_ROWS[dtype][matrix.bits])
+
+
+@cache
+def kernel(bits: int, uses_amx: bool) -> Any:
+    """The compiled kernel for weights of so many bits."""
+    kernels = amx_rows.KERNELS if uses_amx else few_rows.KERNELS
+    return compiled_callback(kernels[bits], ARGUMENTS)
+
+
+@cache
+def linear_program() -> Any:
+    """The compiled program of one linear layer."""
+    return compiled_callback(linear, 1)
+
+
+def scratch_per_row(matrix: PackedMatrix) -> int:
+    """At most so many float32 numbers per row of activations: their copy and its planes, sums of groups, outputs."""
+    K, N = matrix.inputs + -matrix.inputs % INPUTS, matrix.outputs + -matrix.outputs % LANES
+    return K + prepared_per_row(matrix) + N
+
+
+def prepared_per_row(matrix: PackedMatrix) -> int:
+    """At most so many float32 numbers per row of what `prepare` makes of activations."""
+    K = matrix.inputs + -matrix.inputs % INPUTS
+    return K * 3 // 2 + matrix.inputs // (matrix.group or matrix.inputs)
+
+
+def linear(arguments):
+    """x W' + b, from rows at an address to rows at an address."""
+    threads, counters, values = read_long(arguments, 0), read_long(arguments, 1), read_long(arguments, 2)
+    matrix, x, out = read_matrix(arguments, 3), read_long(arguments, 12), read_long(arguments, 13)
+    M, rows, is_narrow = read_long(arguments, 14), read_long(arguments, 15), read_long(arguments, 16) != 0
+    K, N = padded_inputs(matrix.inputs), padded_outputs(matrix.outputs)
+    result = values + rows * K * 4
+    prepared = result + rows * N * 4
+    shares = threads if M * K > SERIAL else 1
+    share = claim(counters, 0)
+    while share < shares:
+        first, last = share * M // shares, (share + 1) * M // shares
+        read_rows(x, matrix.inputs, values, K, is_narrow, first, last)
+        prepare(matrix, values, prepared, rows, is_narrow, first, last)
+        finish(counters, 0)
+        share = claim(counters, 0)
+    wait(counters, 0, shares)
+    tasks = num_tasks(N // 16, threads)
+    task = claim(counters, 1)
+    while task < tasks:
+        first, last = task * (N // 16) // tasks, (task + 1) * (N // 16) // tasks
+        multiply_part(matrix, values, prepared, rows, is_narrow, result, first, last)
+        write_columns(result, N, M, first * 16, min(last * 16, matrix.outputs), out, matrix.outputs, is_narrow)
+        task = claim(counters, 1)
+
+
+@inlined
+def read_matrix(numbers, at):
+    """The view of a matrix, from the numbers at an address."""
+    arrays = (read_long(numbers, at + 1), read_long(numbers, at + 2), read_long(numbers, at + 3))
+    bits, outputs, inputs = read_long(numbers, at + 4), read_long(numbers, at + 5), read_long(numbers, at + 6)
+    group, uses_amx = read_long(numbers, at + 7), read_long(numbers, at + 8) != 0
+    kernel = read_long(numbers, at)
+    return MatrixView(kernel, arrays[0], arrays[1], arrays[2], bits, outputs, inputs, group, uses_amx)
+
+
+@compiled
+def read_rows(x, width, values, K, is_narrow, first, last):
+    """Rows first, ... last - 1 of x (M, width) as float32, (M, K)."""
+    for row in range(first, last):
+        for k in range(width):
+            write_float(values, row * K + k, read_number(x, row * width + k, is_narrow))
+
+
+@compiled
+def write_columns(result, N, M, first, last, out, width, is_narrow):
+    """Write outputs first, ... last - 1 of all rows."""
+    for row in range(M):
+        for n in range(first, last):
+            write_number(out, row * width + n, read_float(result, row * N + n), is_narrow)
+
+
+@compiled
+def multiply_part(matrix, x, prepared, rows, is_narrow, result, first, last):
+    """Outputs of tiles first, ... last - 1 for all rows, from what `prepare` made of x."""
+    P, N = num_planes(matrix, is_narrow), padded_outputs(matrix.outputs)
+    weights = (matrix.words, matrix.factors, matrix.bias, matrix.inputs, matrix.group)
+    activations = (prepared if P > 0 else x, totals_of(matrix, prepared, rows, is_narrow))
+    call_address(matrix.kernel, weights + activations + (P, rows, result, N, first, last))

@@ -1,0 +1,110 @@
+"""Strict forms of layers: the same bits for a token alone, in any batch, cached or read again, in parts or whole.
+
+Ordinary kernels choose their order of additions by the shapes of their inputs, so that the last bits of a token's
+logits depend on what is read with it. Here every token is computed by calls whose shapes depend on its own position
+alone. That holds for one version of torch on one type of machine with one number of threads.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretell.errors import UsageError
+from foretell.model.attention import EagerAttention, SDPAttention
+from foretell.model.decoder import Decoder, TiedHead
+from foretell.model.kernels.fast_decoder import KERNELS, has_numba
+from foretell.model.mask import Mask
+from foretell.model.quantized_linear import QuantizedEmbedding, QuantizedLinear, QuantizedTiedHead
+from foretell.model.surgery import copy_with, recast
+
+
+def by_row(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """x W' + b, one vector at a time: (..., I) to (..., O)."""
+    rows = [F.linear(row, weight, bias) for row in x.reshape(-1, 1, x.shape[-1])]
+    return torch.cat(rows).view(*x.shape[:-1], len(weight))
+
+
+class StrictLinear(nn.Linear):
+    """`nn.Linear`, one vector at a time."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return by_row(input, self.weight, self.bias)
+
+
+class StrictTiedHead(TiedHead):
+    """`TiedHead`, one vector at a time."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return by_row(x, self.weight, self.bias)
+
+
+class StrictAttention(SDPAttention):
+    """`SDPAttention`, one query at a time over copies of the keys that it may see."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Tensor:
+        B, _, T, _ = query.shape
+        allowed = mask.allowed.expand(B, 1, T, key.shape[2])[:, 0]  # (B, T, S)
+        rows = [self.attend(query[b, :, t], key[b], value[b], allowed[b, t]) for b in range(B) for t in range(T)]
+        return torch.stack(rows).unflatten(0, (B, T)).transpose(1, 2)  # (B, H, T, E)
+
+    def attend(self, query: Tensor, key: Tensor, value: Tensor, allowed: Tensor) -> Tensor:
+        """The mix (H, E) of one query (H, E) over the allowed of keys and values (G, S, E)."""
+        visible = allowed.nonzero()[:, 0]
+        key, value = (heads.index_select(1, visible)[None] for heads in (key, value))
+        mixed = F.scaled_dot_product_attention(
+            query.contiguous()[None, :, None], key, value, enable_gqa=self.is_grouped
+        )  # (1, H, 1, E)
+        return mixed[0, :, 0]
+
+
+STRICT: dict[type[nn.Module], type[nn.Module]] = {
+    nn.Linear: StrictLinear,
+    TiedHead: StrictTiedHead,
+    SDPAttention: StrictAttention,
+}
+BY_VECTOR = (
+    nn.Embedding,
+    QuantizedEmbedding,
+    nn.LayerNorm,
+    nn.RMSNorm,
+    TiedHead,
+)  # each vector is computed by itself anyway
+WITHOUT_STRICT_FORM = (nn.Linear, QuantizedLinear, QuantizedTiedHead, EagerAttention)  # their other subclasses
+
+
+def strict_copy(decoder: Decoder) -> Decoder:
+    """A copy of a decoder with strict forms of its layers, which shares weights and hooks.
+
+    With the extra `fast`, linear layers are kernels that compute every vector in the same way however many there are.
+    Raises UsageError for a layer that has no strict form.
+    """
+    forms: dict[str, nn.Module] = {}
+    for path, module in decoder.named_modules():
+        if (form := strict_form(module)) is not None:
+            forms[path] = form
+        elif isinstance(module, (QuantizedLinear, QuantizedTiedHead)) and not has_numba():
+            raise UsageError("strict generation of a quantised model needs numba: pip install 'foretell[fast]'")
+        elif isinstance(module, WITHOUT_STRICT_FORM) or is_unknown(module):
+            raise UsageError(f"'{path}' is a {type(module).__name__}, which has no strict form")
+    return copy_with(decoder, forms)
+
+
+def strict_form(module: nn.Module) -> nn.Module | None:
+    """The strict form of a layer, which shares its weights; None where there is none."""
+    if has_numba():
+        kernels: Any = importlib.import_module(KERNELS)
+        fast = kernels.fast_form(module, rows=1, max_rows=None)
+        if fast is not module:
+            return fast
+    return recast(module, STRICT[type(module)]) if type(module) in STRICT else None
+
+
+def is_unknown(module: nn.Module) -> bool:
+    """True for a layer with weights that is none of those of this package."""
+    has_weights = next(module.parameters(recurse=False), None) is not None
+    return has_weights and not isinstance(module, BY_VECTOR)

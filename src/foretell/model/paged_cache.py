@@ -1,0 +1,185 @@
+"""A cache of keys and values in blocks of positions, which any number of rows share and return.
+
+A row owns a table of blocks: position s is at place s % P of block table[s // P]. So rows join and leave without a
+copy, and rows that begin with the same tokens have the same first blocks (Kwon et al. 2023, PagedAttention).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.model.mask import EMPTY, Mask
+
+POSITIONS_PER_BLOCK = 32
+PADDING_BLOCK = 0  # belongs to no row: the padding of uneven rows is written there
+
+
+@dataclass(frozen=True)
+class PagedRow:
+    """The part of one pass that belongs to one row: `count` new tokens after the first `start`."""
+
+    table: Sequence[int]  # its blocks
+    start: int
+    count: int
+
+    @property
+    def end(self) -> int:
+        """The number of tokens that the row has after the pass."""
+        return self.start + self.count
+
+
+class PagedKVCache:
+    """Keys and values of every layer, in N blocks of P positions."""
+
+    def __init__(self, config: ModelConfig, num_blocks: int, dtype: torch.dtype, device: torch.device | str):
+        shape = (config.num_layers, config.num_kv_heads, num_blocks, POSITIONS_PER_BLOCK, config.head_width)
+        self.keys, self.values = (blank(shape, dtype, torch.device(device)) for _ in range(2))  # (L, G, N, P, E)
+
+    def copy_block(self, source: int, target: int) -> None:
+        """Copy a block of all layers."""
+        for blocks in (self.keys, self.values):
+            blocks[:, :, target] = blocks[:, :, source]
+
+
+def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros, since the value of a hidden key is still multiplied by its weight of 0, and 0 * NaN is NaN.
+
+    On a CPU, NumPy's take memory only once they are written to; torch's are written to at once.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
+
+
+class PagedKVView:
+    """One pass over the new tokens (B, T) of rows in a paged cache; row b has rows[b].count of them, then padding."""
+
+    def __init__(self, cache: PagedKVCache, rows: Sequence[PagedRow]):
+        self.cache, self.rows = cache, rows
+        self.device = cache.keys.device
+        self.num_queries = max(row.count for row in rows)
+        self.num_keys = max(row.end for row in rows)
+        self.is_even = len({row.start for row in rows}) == 1  # causality then hides the padding, which comes last
+        self._windowed: dict[int | None, Mask] = {}
+
+    @cached_property
+    def tables(self) -> Tensor:
+        """(B, K) the blocks of each row, in int32; rows with fewer blocks are filled up with the padding block."""
+        num_blocks = -(-self.num_keys // POSITIONS_PER_BLOCK)
+        tables = [[*row.table[:num_blocks], *[PADDING_BLOCK] * (num_blocks - len(row.table))] for row in self.rows]
+        return torch.tensor(tables, dtype=torch.int32, device=self.device)
+
+    @cached_property
+    def positions(self) -> Tensor:
+        """(B, T) the position of each new token; padding has that of the row's last token."""
+        if self.num_queries == 1:
+            return torch.tensor([[row.start] for row in self.rows], device=self.device)
+        starts, ends = torch.tensor([[row.start, row.end] for row in self.rows], device=self.device).T
+        return (starts[:, None] + torch.arange(self.num_queries, device=self.device)).minimum(ends[:, None] - 1)
+
+    @cached_property
+    def places(self) -> tuple[Tensor, Tensor]:
+        """The block and the place in it of each new token, (B, T) each; padding goes to the padding block."""
+        blocks = self.tables.long().gather(1, self.positions // POSITIONS_PER_BLOCK)
+        if self.num_queries > 1:
+            counts = torch.tensor([row.count for row in self.rows], device=self.device)
+            is_padding = torch.arange(self.num_queries, device=self.device) >= counts[:, None]
+            blocks = blocks.masked_fill(is_padding, PADDING_BLOCK)
+        return blocks, self.positions % POSITIONS_PER_BLOCK
+
+    @cached_property
+    def spacing(self) -> tuple[int, int] | None:
+        """(first block, blocks from one row to the next) where all rows are evenly spaced runs of blocks, else None.
+
+        Then their keys are a view of the cache, which costs nothing.
+        """
+        num_blocks, first = self.tables.shape[1], self.rows[0].table[0]
+        step = self.rows[1].table[0] - first if len(self.rows) > 1 else num_blocks
+        runs = first + step * torch.arange(len(self.rows))[:, None] + torch.arange(num_blocks)
+        fits = step >= num_blocks and first + step * len(self.rows) <= self.cache.keys.shape[2]
+        return (first, step) if fits and torch.equal(runs, self.tables.cpu().long()) else None
+
+    def source(self, layer: int, x: Tensor) -> Tensor:
+        """x: every new token has a key and a value."""
+        return x
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store a layer's new keys and values (B, G, T, E) and return all of them, (B, G, S, E)."""
+        self.store(layer, key, value)
+        return self.gather(self.cache.keys[layer]), self.gather(self.cache.values[layer])
+
+    def store(self, layer: int, key: Tensor, value: Tensor) -> None:
+        """Write a layer's new keys and values (B, G, T, E) to their places."""
+        blocks, offsets = self.places
+        self.cache.keys[layer].permute(1, 2, 0, 3)[blocks, offsets] = key.transpose(1, 2)  # (B, T, G, E)
+        self.cache.values[layer].permute(1, 2, 0, 3)[blocks, offsets] = value.transpose(1, 2)
+
+    def gather(self, blocks: Tensor) -> Tensor:
+        """The first S positions of each row (B, G, S, E), from one layer's blocks (G, N, P, E)."""
+        num_blocks = self.tables.shape[1]
+        if self.spacing:
+            first, step = self.spacing
+            rows = blocks[:, first : first + step * len(self.rows)].unflatten(1, (-1, step))[:, :, :num_blocks]
+        else:
+            rows = blocks[:, self.tables.long()]  # (G, B, K, P, E)
+        return rows.transpose(0, 1).flatten(2, 3)[:, :, : self.num_keys]
+
+    def mask(self, window: int | None) -> Mask:
+        """The mask of the layers with this window."""
+        if window not in self._windowed:
+            self._windowed[window] = self._make_mask(window)
+        return self._windowed[window]
+
+    def _make_mask(self, window: int | None) -> Mask:
+        if self.is_even:
+            return Mask(self.num_queries, self.num_keys, window=window, device=self.device)
+        slots = torch.arange(self.num_keys, device=self.device)[None]  # (1, S)
+        filled = torch.tensor([row.end for row in self.rows], device=self.device)[:, None]
+        return Mask(
+            self.num_queries,
+            self.num_keys,
+            window=window,
+            query_positions=self.positions,
+            key_positions=torch.where(slots < filled, slots, EMPTY),  # (B, S)
+        )
+
+
+class StaticPagedKVView:
+    """One new token per row, at `positions` (B, 1) on the device: the same operations for rows of any length.
+
+    tables (B, K) are all blocks that the rows will ever use. Queries see all places up to their own; so what a block
+    held before, beyond a row's end, is never seen.
+    """
+
+    def __init__(self, cache: PagedKVCache, tables: Tensor, positions: Tensor):
+        self.cache, self.tables, self.positions = cache, tables.long(), positions
+        self.num_keys = tables.shape[1] * POSITIONS_PER_BLOCK
+        self.slots = torch.arange(self.num_keys, device=positions.device)[None]  # (1, S)
+        self._windowed: dict[int | None, Mask] = {}
+
+    def source(self, layer: int, x: Tensor) -> Tensor:
+        """x: every new token has a key and a value."""
+        return x
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Store a layer's new keys and values (B, G, 1, E) and return those of all places, (B, G, S, E)."""
+        blocks = self.tables.gather(1, self.positions // POSITIONS_PER_BLOCK)
+        offsets = self.positions % POSITIONS_PER_BLOCK
+        filled = []
+        for pool, new in ((self.cache.keys[layer], key), (self.cache.values[layer], value)):
+            pool.permute(1, 2, 0, 3)[blocks, offsets] = new.transpose(1, 2)
+            filled.append(pool[:, self.tables].transpose(0, 1).flatten(2, 3))
+        return filled[0], filled[1]
+
+    def mask(self, window: int | None) -> Mask:
+        """The mask of the layers with this window."""
+        mask = Mask(1, self.num_keys, window=window, query_positions=self.positions, key_positions=self.slots)
+        return self._windowed.setdefault(window, mask)

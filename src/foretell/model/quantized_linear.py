@@ -1,0 +1,291 @@
+"""Linear layers, embeddings and tied heads whose weights are small integers with scales. Activations are not rounded.
+
+Integers, scales and minima are buffers under the path of the layer: `trunk.blocks.0.attention.query.integers`. The
+dtype of scales and minima is that of the model, so `Module.to` casts them; their values are those of bfloat16, and a
+cast to bfloat16 and back changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from foretell.config import Section
+from foretell.model.decoder import Decoder, TiedHead
+from foretell.model.description import Description
+from foretell.model.quantization import (
+    SCALE_DTYPE,
+    check_group,
+    choose_group,
+    dequantize_int4,
+    dequantize_int8,
+    quantize_int4,
+    quantize_int8,
+    unpack_int4,
+)
+from foretell.model.surgery import replace
+from foretell.paths import select
+
+Scheme = Literal["int8", "int4"]
+ELEMENTS_AT_ONCE = 2**22  # dequantised at a time: 16 MiB in float32, a tenth of GPT-2's head
+
+
+class QuantizationConfig(Section):
+    """How the weights of a decoder are stored: `to` so many bits, in groups of inputs of one row."""
+
+    to: Scheme
+    group: int = Field(gt=1)
+    keep: tuple[str, ...] = ()  # globs of module paths whose weights stay as they are
+    calibrated: bool = False  # the integers were chosen for the layers' inputs on a text
+
+
+class QuantizedMatrix(nn.Module):
+    """A matrix (O, I) stored as integers with scales. Subclasses know the scheme."""
+
+    scheme: ClassVar[Scheme]
+    integers: Tensor
+    scales: Tensor  # (O, I/group)
+
+    def __init__(self, stored: Mapping[str, Tensor]):
+        super().__init__()
+        for name, tensor in stored.items():
+            self.register_buffer(name, tensor)
+
+    @classmethod
+    def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
+        """The buffers of a matrix, each weight rounded to the nearest."""
+        raise NotImplementedError
+
+    def rows(self, index: Tensor | slice) -> Tensor:
+        """Rows (..., I) in float32."""
+        raise NotImplementedError
+
+    @property
+    def out_features(self) -> int:
+        return len(self.scales)
+
+    @property
+    def in_features(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def group(self) -> int:
+        """The number of inputs that share a scale."""
+        return self.in_features // self.scales.shape[-1]
+
+    def stored(self, row: int) -> dict[str, Tensor]:
+        """The integers of a row (I,), and the scale and minimum of each."""
+        raise NotImplementedError
+
+    @property
+    def weight(self) -> Tensor:
+        """The whole matrix (O, I), dequantised."""
+        return self.rows(slice(None)).to(self.scales.dtype)
+
+    def matmul(self, x: Tensor, bias: Tensor | None) -> Tensor:
+        """x W' + b; a part of W is dequantised at a time."""
+        parts = [
+            F.linear(x, self.rows(part).to(x.dtype), None if bias is None else bias[part]) for part in self._parts()
+        ]
+        return torch.cat(parts, dim=-1)  # (..., O)
+
+    def _parts(self) -> Iterator[slice]:
+        step = max(1, ELEMENTS_AT_ONCE // self.in_features)
+        for start in range(0, self.out_features, step):
+            yield slice(start, start + step)
+
+    def extra_repr(self) -> str:
+        return f"{self.in_features}, {self.out_features}, {self.scheme} in groups of {self.group}"
+
+
+class Int8Matrix(QuantizedMatrix):
+    """Integers from -127 to 127, (O, I)."""
+
+    scheme = "int8"
+
+    @classmethod
+    def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
+        return quantize_int8(weight, group)
+
+    def rows(self, index: Tensor | slice) -> Tensor:
+        return dequantize_int8(self.integers[index], self.scales[index])
+
+    def stored(self, row: int) -> dict[str, Tensor]:
+        return {"integer": self.integers[row], "scale": self.scales[row].repeat_interleave(self.group)}
+
+    @property
+    def in_features(self) -> int:
+        return self.integers.shape[-1]
+
+
+class Int4Matrix(QuantizedMatrix):
+    """Integers from 0 to 15, two in a byte, (O, I/2), and the minimum of each group."""
+
+    scheme = "int4"
+    minima: Tensor  # (O, I/group)
+
+    @classmethod
+    def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
+        return quantize_int4(weight, group)
+
+    def rows(self, index: Tensor | slice) -> Tensor:
+        return dequantize_int4(self.integers[index], self.scales[index], self.minima[index])
+
+    def stored(self, row: int) -> dict[str, Tensor]:
+        ranges = {"scale": self.scales[row], "minimum": self.minima[row]}
+        spread = {name: values.repeat_interleave(self.group) for name, values in ranges.items()}
+        return {"integer": unpack_int4(self.integers[row]), **spread}
+
+    @property
+    def in_features(self) -> int:
+        return 2 * self.integers.shape[-1]
+
+
+class QuantizedLinear(QuantizedMatrix):
+    """`nn.Linear` with integers in the place of its weight; the bias stays."""
+
+    description = Description(formula="linear", saved=("x",))
+
+    def __init__(self, stored: Mapping[str, Tensor], bias: Tensor | None):
+        super().__init__(stored)
+        self.bias = bias
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.matmul(input, self.bias)  # (..., O)
+
+
+class Int8Linear(QuantizedLinear, Int8Matrix):
+    """A linear layer in int8."""
+
+
+class Int4Linear(QuantizedLinear, Int4Matrix):
+    """A linear layer in int4."""
+
+
+class QuantizedEmbedding(Int8Matrix):
+    """`nn.Embedding` in int8: also of an int4 model, whose head would otherwise lose most of the quality."""
+
+    description = Description(formula="token vector", inputs=("ids",), is_float32=True)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.rows(ids).to(self.scales.dtype)  # (..., D)
+
+
+class QuantizedTiedHead(TiedHead):
+    """`TiedHead` that reads the integers of a `QuantizedEmbedding`."""
+
+    def __init__(self, token: QuantizedEmbedding, bias: nn.Parameter | None):
+        nn.Module.__init__(self)
+        self.token = (token,)  # in a tuple, so that the module tree does not contain it twice
+        self.bias = bias
+
+    @property
+    def weight(self) -> Tensor:
+        return self.token[0].weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.token[0].matmul(x, self.bias)  # (..., V)
+
+
+LINEARS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear, "int4": Int4Linear}
+HEAD, TOKEN = "head", "embed.token"
+
+
+def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:
+    """Replace linear layers, token embedding and head by quantised forms, in place; returns their paths.
+
+    Token embedding and head are int8 in an int4 model too: in int4 they would cost more quality than all other layers.
+    On the meta device the new layers have shapes alone. A group that does not divide a width is a `ConfigError`, a
+    glob without a match a `UsageError`.
+    """
+    layers = check_groups(decoder, config)
+    if layers:
+        token = quantized_embedding(decoder, config.group) if TOKEN in layers else None
+        replace(decoder, layers, lambda layer: quantized_form(layer, config, token, is_head=layer is decoder.head))
+    return layers
+
+
+def check_groups(decoder: Decoder, config: QuantizationConfig) -> list[str]:
+    """The paths of the layers that are quantised; a group that does not divide their widths is a `ConfigError`."""
+    layers = quantized_paths(decoder, config.keep)
+    for path in layers:
+        if not isinstance(layer := decoder.get_submodule(path), TiedHead):
+            check_group(path, matrix_of(layer).shape[-1], config.group)
+    return layers
+
+
+def quantized_embedding(decoder: Decoder, group: int) -> QuantizedEmbedding:
+    """The token embedding of a decoder in int8."""
+    weight = matrix_of(decoder.embed.token)
+    return QuantizedEmbedding(QuantizedEmbedding.quantize(weight.detach(), group))
+
+
+def quantized_form(
+    layer: nn.Module, config: QuantizationConfig, token: QuantizedEmbedding | None, *, is_head: bool
+) -> nn.Module:
+    """A linear layer, head or token embedding with integers; `token` is the quantised embedding, if it is replaced."""
+    if isinstance(layer, nn.Embedding):
+        assert token is not None
+        return token
+    if isinstance(layer, TiedHead):
+        assert token is not None
+        return QuantizedTiedHead(token, layer.bias)
+    assert isinstance(layer, nn.Linear)
+    kind = Int8Linear if is_head else LINEARS[config.to]
+    return kind(kind.quantize(layer.weight.detach(), config.group), layer.bias)
+
+
+def quantized_paths(decoder: Decoder, keep: Sequence[str] = ()) -> list[str]:
+    """The paths of the layers that are quantised; a tied head and the token embedding are kept together."""
+    modules = dict(decoder.named_modules())
+    paths = [path for path, module in modules.items() if type(module) is nn.Linear or isinstance(module, TiedHead)]
+    kept = set(select(keep, [path for path in modules if path])) if keep else set()
+    if isinstance(decoder.head, TiedHead) and kept & {TOKEN, HEAD}:
+        kept |= {TOKEN, HEAD}
+    return [path for path in (TOKEN, *paths) if path not in kept]
+
+
+def matrix_of(layer: nn.Module) -> Tensor:
+    """The weight of a layer that can be quantised."""
+    assert isinstance(layer, (nn.Linear, nn.Embedding))
+    return layer.weight
+
+
+def make_quantization(
+    decoder: Decoder, to: Scheme, group: int | None = None, keep: Sequence[str] = ()
+) -> QuantizationConfig:
+    """The settings for a decoder, with a group that fits its widths where none is given."""
+    layers = [decoder.get_submodule(path) for path in quantized_paths(decoder, keep)]
+    widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
+    return QuantizationConfig(to=to, group=choose_group(to, widths) if group is None else group, keep=tuple(keep))
+
+
+def quantized_layers(decoder: nn.Module) -> dict[str, QuantizedMatrix]:
+    """The quantised linear layers and embeddings, by path; not a tied head, which has no weights of its own."""
+    return {path: module for path, module in decoder.named_modules() if isinstance(module, QuantizedMatrix)}
+
+
+def plain_weights(decoder: nn.Module) -> dict[str, Tensor]:
+    """Every weight by the path that it has in a plain decoder, quantised ones as floats."""
+    weights = {f"{path}.weight": layer.weight for path, layer in quantized_layers(decoder).items()}
+    return {**dict(decoder.named_parameters()), **weights}
+
+
+def stored_buffers(decoder: nn.Module) -> dict[str, Tensor]:
+    """Integers, scales and minima by their paths, as they are on disk: scales and minima in SCALE_DTYPE."""
+    return {
+        f"{path}.{name}": buffer.to(SCALE_DTYPE) if buffer.is_floating_point() else buffer
+        for path, layer in quantized_layers(decoder).items()
+        for name, buffer in layer.named_buffers()
+    }
+
+
+def count_weights(decoder: nn.Module) -> int:
+    """The number of weights, quantised or not."""
+    integers = sum(layer.in_features * layer.out_features for layer in quantized_layers(decoder).values())
+    return integers + sum(parameter.numel() for parameter in decoder.parameters())

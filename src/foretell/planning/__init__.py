@@ -1,0 +1,1 @@
+"""What a training or a generation will need, before it starts: memory, arithmetic, time and money, as ranges."""

@@ -1,0 +1,133 @@
+"""Measured trainings, and the share of a device's peak that they reached. A prediction rests on the nearest one.
+
+The share is the model's arithmetic, 6N + 12 L (H E) T operations per token, over time and peak (MFU, Chowdhery et al.
+2022, appendix B), except where the source publishes operations of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.model.cost import training_flops_per_token
+from foretell.model.init import weight_shapes
+from foretell.model.presets import preset_config
+from foretell.planning.hardware import ACCELERATORS
+from foretell.planning.ranges import Range
+from foretell.training.optimizer import optimizer_flops_per_step
+
+CPU = "cpu"
+CPU_PEAK = 435e9  # FLOP/s of the fastest bfloat16 matmul on two Zen 4 cores, in the run of the first row of a CPU
+NEAR = 2.0  # a factor in model size and in training arithmetic
+# The share of the peak, relative to that of the row: of a near row on the same device, and of any other
+NEAR_SHARE, FAR_SHARE = Range(1 / 1.3, 1.3), Range(1 / 2, 1.6)
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A measured training. device_seconds: the time, multiplied by the number of devices."""
+
+    name: str
+    device: str
+    flops_per_token: float
+    tokens: float
+    device_seconds: float
+    peak_flops: float
+    source: str
+    devices: int | None = None  # None: not published
+
+    @property
+    def flops(self) -> float:
+        """Operations of the whole training."""
+        return self.flops_per_token * self.tokens
+
+    @property
+    def share(self) -> float:
+        """The share of the peak that was reached."""
+        return self.flops / (self.device_seconds * self.peak_flops)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The row that a prediction rests on, and the share of the peak that it leads to. factor: how far it is away."""
+
+    row: Calibration
+    share: Range
+    factor: float
+    is_near: bool
+
+
+@cache
+def calibrations() -> tuple[Calibration, ...]:
+    """All measured trainings."""
+    return (
+        _on_gpu("llm.c, GPT-2 124M", "a100", _flops(preset_config("gpt2")), 10e9, 8 * 95 * 60, LLM_C, 8),
+        # 16,704 steps of 524,288 tokens; operations as nanochat counts them
+        _on_gpu("nanochat d24", "h100", 4.33e19 / (16_704 * 524_288), 16_704 * 524_288, 8 * 10_949, NANOCHAT, 8),
+        _on_gpu("Llama 2 7B", "a100", _flops(_llama(32, 32, 4096, 11_008)), 2e12, 184_320 * 3600, LLAMA),
+        _on_gpu("Llama 2 13B", "a100", _flops(_llama(40, 40, 5120, 13_824)), 2e12, 368_640 * 3600, LLAMA),
+        _on_gpu("Llama 2 70B", "a100", _flops(_llama(80, 64, 8192, 28_672, 8)), 2e12, 1_720_320 * 3600, LLAMA),
+        # 3 steps of 64 rows of 256 tokens at 3,962 tokens/s
+        _on_cpu("10.7M, all dropouts, AdamW", _flops(_shakespeare()), 3 * 64 * 256, 3_962, "docs/performance.md"),
+        # 1,300 steps of 8 rows of 256 tokens at 4,548 tokens/s; Muon's products are a third of the arithmetic
+        _on_cpu("4.8M, Muon", _flops_with_muon(8), 1_300 * 8 * 256, 4_548, "docs/speedrun.md"),
+    )
+
+
+LLM_C = "karpathy/llm.c, discussion 481"
+NANOCHAT = "karpathy/nanochat, dev/LEADERBOARD.md, run 1"
+LLAMA = "Touvron et al. 2023b (Llama 2), table 2"
+
+
+def _on_gpu(
+    name: str, gpu: str, flops: float, tokens: float, seconds: float, source: str, devices: int | None = None
+) -> Calibration:
+    return Calibration(name, gpu, flops, tokens, seconds, ACCELERATORS[gpu].peak_flops, source, devices)
+
+
+def _on_cpu(name: str, flops: float, tokens: float, tokens_per_second: float, source: str) -> Calibration:
+    return Calibration(name, CPU, flops, tokens, tokens / tokens_per_second, CPU_PEAK, source, 1)
+
+
+def _flops(config: ModelConfig) -> float:
+    return training_flops_per_token(config)
+
+
+def _flops_with_muon(rows: int) -> float:
+    config, training = preset_config("small", vocab_size=65), TrainingConfig(steps=1, optimizer="muon")
+    products = optimizer_flops_per_step(weight_shapes(config), training)
+    return _flops(config) + products / (rows * config.context_length)
+
+
+def _shakespeare() -> ModelConfig:
+    sizes = {"num_layers": 6, "num_heads": 6, "width": 384, "context_length": 256, "vocab_size": 65}
+    return make_section(ModelConfig, {**sizes, "bias": False})
+
+
+def _llama(layers: int, heads: int, width: int, feedforward_width: int, kv_heads: int | None = None) -> ModelConfig:
+    """Touvron et al. 2023b: a context of 4,096, 32,000 tokens."""
+    values: dict[str, Any] = {"num_layers": layers, "num_heads": heads, "num_kv_heads": kv_heads, "width": width}
+    values |= {"feedforward_width": feedforward_width, "context_length": 4096, "vocab_size": 32_000}
+    values |= {"position": "rotary", "norm": "rmsnorm", "feedforward": "gated", "activation": "silu"}
+    return make_section(ModelConfig, {**values, "bias": False, "tie_embeddings": False})
+
+
+def nearest(flops_per_token: float, tokens: float, device: str, rows: Sequence[Calibration] | None = None) -> Basis:
+    """The row nearest in model size and training arithmetic, of a CPU for a CPU and of a GPU for a GPU."""
+    candidates = [row for row in (calibrations() if rows is None else rows) if (row.device == CPU) == (device == CPU)]
+    row = min(candidates, key=lambda row: distance(row, flops_per_token, tokens))
+    factor = distance(row, flops_per_token, tokens)
+    is_near = factor <= NEAR and row.device == device
+    spread = NEAR_SHARE if is_near else FAR_SHARE
+    share = spread * row.share
+    return Basis(row, Range(share.low, min(1.0, share.high)), factor, is_near)
+
+
+def distance(row: Calibration, flops_per_token: float, tokens: float) -> float:
+    """The factor between a row and a training, in operations per token or in all operations: the larger one."""
+    ratios = flops_per_token / row.flops_per_token, flops_per_token * tokens / row.flops
+    return max(math.exp(abs(math.log(ratio))) for ratio in ratios)

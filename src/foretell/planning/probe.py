@@ -1,0 +1,133 @@
+"""Speed of this machine, measured in a few seconds: training steps of a shape, and reading memory."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from foretell.config import ModelConfig, TrainingConfig
+from foretell.data.batch import make_batch
+from foretell.model.cost import training_flops_per_token
+from foretell.model.init import make_decoder, weight_shapes
+from foretell.planning.ranges import Range
+from foretell.training.objective import make_objective
+from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
+from foretell.training.step import training_step
+
+PROBE_SECONDS = 2.0
+STEP_SECONDS = 0.5  # about, of one step of a shape that is cut down
+FIRST_FLOPS = 2e9  # of the first step, from which the size of the others follows
+ROUNDS = 3  # of finding that size
+READ_BYTES = 2**28
+MEASURING = 0.2  # seconds
+SIDES = {"cuda": 8192}  # side of the matrices that are multiplied, by device
+SIDE = 1024  # on other devices
+# Of the slowest and the fastest step: a probe is short, and the whole model has more layers than are measured
+MARGINS = Range(1 / 1.3, 1.2)
+
+
+def measure_speed(
+    config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype, processes: int = 1
+) -> float:
+    """Training tokens per second of this shape on this machine, measured for PROBE_SECONDS on random tokens.
+
+    Of several processes, this one is measured with its rows of a batch, and the others are taken to be as fast.
+    """
+    rows = max(training.gradient_accumulation_steps, training.batch_size // processes)
+    training = training.model_copy(update={"batch_size": rows})
+    seconds = step_seconds(config, training, device, dtype, PROBE_SECONDS)
+    return processes * rows * config.context_length * len(seconds) / sum(seconds)
+
+
+def step_seconds(
+    config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype, duration: float
+) -> list[float]:
+    """The seconds of training steps on random tokens, for `duration` seconds and at least one."""
+    objective = make_objective(make_decoder(config, seed=0), device, dtype)
+    # Globs may name layers that only the size chosen later has; weight decay takes no time
+    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
+    optimizer = make_optimizer(objective.decoder, training, dtype)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
+    batch = make_batch(tokens)
+    _ = training_step(objective, optimizer, batch, 0, training, dtype).loss  # the first one warms up
+    seconds: list[float] = []
+    while sum(seconds) < duration or not seconds:
+        started = time.perf_counter()
+        _ = training_step(objective, optimizer, batch, len(seconds), training, dtype).loss  # reading waits for a GPU
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was measured: FLOP/s of training, the shape it was measured with, and bytes per second of reading."""
+
+    rate: Range
+    layers: int
+    rows: int
+    bandwidth: float
+
+
+def probe(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> Probe:
+    """The rate of training this shape here, from steps of about STEP_SECONDS with fewer rows and layers."""
+    flops = FIRST_FLOPS
+    for _ in range(ROUNDS):
+        smaller, rows = cut_down(config, training.batch_size, flops)
+        steps = training.model_copy(update={"batch_size": rows, "gradient_accumulation_steps": 1})
+        done = step_flops(smaller, steps)
+        rate = done / min(step_seconds(smaller, steps, device, dtype, 0.0))
+        flops = rate * STEP_SECONDS
+        if done > flops / 2:
+            break
+    smaller, rows = cut_down(config, training.batch_size, flops)
+    steps = training.model_copy(update={"batch_size": rows, "gradient_accumulation_steps": 1})
+    seconds, done = step_seconds(smaller, steps, device, dtype, PROBE_SECONDS), step_flops(smaller, steps)
+    rate_range = Range(done / max(seconds) * MARGINS.low, done / min(seconds) * MARGINS.high)
+    return Probe(rate_range, smaller.num_layers, rows, read_bandwidth(device))
+
+
+def step_flops(config: ModelConfig, training: TrainingConfig) -> float:
+    """Operations of a step, those of the optimizer included."""
+    tokens = training.batch_size * config.context_length
+    return training_flops_per_token(config) * tokens + optimizer_flops_per_step(weight_shapes(config), training)
+
+
+def cut_down(config: ModelConfig, rows: int, flops: float) -> tuple[ModelConfig, int]:
+    """The shape with fewer layers, and fewer rows, so that a step has about so many operations, and at least one row.
+
+    Rows are more like the whole training than layers are: the weights' share of the time is that of the whole batch.
+    """
+    config = config.replaced(window=config.windows[0])
+    one = config.replaced(num_layers=1)
+    per_row = training_flops_per_token(one) * config.context_length
+    kept = int(min(rows, max(1, flops // per_row)))
+    added = (training_flops_per_token(config.replaced(num_layers=2)) * config.context_length - per_row) * kept
+    layers = 1 + int(max(0.0, flops - per_row * kept) // added)
+    return config.replaced(num_layers=min(config.num_layers, layers)), kept
+
+
+def read_bandwidth(device: torch.device) -> float:
+    """Bytes per second of reading memory: the best sum of READ_BYTES out of three."""
+    values = torch.ones(READ_BYTES // 4, device=device)
+    best = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        float(values.sum())
+        best = min(best, time.perf_counter() - started)
+    return READ_BYTES / best
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s in products of large square matrices, the best of MEASURING seconds."""
+    side = SIDES.get(device.type, SIDE)
+    rng = torch.Generator(device).manual_seed(0)  # equal elements multiply faster on a GPU than real ones
+    matrix = torch.randn(side, side, device=device, generator=rng).to(dtype)
+    started, best = time.perf_counter(), float("inf")
+    while time.perf_counter() - started < MEASURING or best == float("inf"):
+        begun = time.perf_counter()
+        float((matrix @ matrix)[0, 0])  # reading a value waits for the device
+        best = min(best, time.perf_counter() - begun)
+    return 2 * side**3 / best

@@ -1,0 +1,132 @@
+"""Quantise a model, and report what that costs: the error of each layer and the perplexity of a text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from foretell.errors import DataError
+from foretell.evaluation.perplexity import json_number
+from foretell.evaluation.texts import TextEvaluation, evaluate_texts
+from foretell.language_model import LanguageModel
+from foretell.model.quantized_linear import QuantizationConfig, check_groups, quantize_decoder
+from foretell.model.surgery import copy_with
+from foretell.quantization.calibration import quantize_for_inputs
+from foretell.quantization.layer_errors import LayerError, by_kind, layer_errors
+from foretell.saved_model import QUANTIZATION, QuantizationPart
+from foretell.training.objective import Objective
+
+CALIBRATION_TOKENS = 2**15
+MEASURED_TOKENS = 2**15
+LONGEST_ROW = 1024  # tokens
+
+Step = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]  # the progress of a step, by its name
+
+
+@dataclass(frozen=True)
+class QuantizationReport:
+    """Errors of the layers, and the evaluation of a text before and after."""
+
+    settings: QuantizationConfig
+    layers: tuple[LayerError, ...]
+    before: TextEvaluation
+    after: TextEvaluation
+    calibration_tokens: int
+
+    @property
+    def perplexity_change(self) -> float:
+        """The change as a share of the perplexity before: 0.01 is 1% worse."""
+        return self.after.perplexity / self.before.perplexity - 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "quantization": self.settings.model_dump(mode="json"),
+            "layers": [asdict(layer) for layer in self.layers],
+            "kinds": [asdict(kind) for kind in by_kind(self.layers)],
+            "tokens": self.before.tokens,
+            "calibration_tokens": self.calibration_tokens,
+            "perplexity": {
+                "before": json_number(self.before.perplexity),
+                "after": json_number(self.after.perplexity),
+                "change": json_number(self.perplexity_change),
+            },
+        }
+
+
+@dataclass(frozen=True)
+class QuantizationTexts:
+    """The texts to measure on, and the ids (N, T) that int4 weights are rounded for; None for no calibration."""
+
+    measured: list[str]
+    calibration: Tensor | None = None
+
+
+def choose_texts(
+    model: LanguageModel, texts: Iterable[str] | None, calibration: Iterable[str] | None
+) -> QuantizationTexts:
+    """The beginning of the texts and of those for calibration.
+
+    Without texts of their own, measurements use those of the calibration: it takes the first half, they the second.
+    Raises DataError where there is too little text.
+    """
+    if calibration is None:
+        assert texts is not None, "give a text to measure on"
+        return QuantizationTexts([model.tokenizer.decode(first_ids(model, texts, MEASURED_TOKENS))])
+    if texts is not None:
+        ids = first_ids(model, calibration, CALIBRATION_TOKENS)
+        measured = first_ids(model, texts, MEASURED_TOKENS)
+        return QuantizationTexts([model.tokenizer.decode(measured)], token_rows(model, ids))
+    ids = first_ids(model, calibration, CALIBRATION_TOKENS + MEASURED_TOKENS)
+    half = len(ids) // 2
+    return QuantizationTexts([model.tokenizer.decode(ids[half:])], token_rows(model, ids[:half]))
+
+
+def first_ids(model: LanguageModel, texts: Iterable[str], limit: int) -> list[int]:
+    """The ids of texts one after another, up to `limit`; at least 4, so that each half has a token to predict."""
+    ids: list[int] = []
+    for text in texts:
+        ids += model.tokenizer.encode_long(text).tolist()
+        if len(ids) >= limit:
+            break
+    if len(ids) < 4:
+        raise DataError(f"the text has {len(ids)} tokens, too few to measure on; give more text")
+    return ids[:limit]
+
+
+def token_rows(model: LanguageModel, ids: Sequence[int]) -> Tensor:
+    """Ids as rows (N, T) of the context or of LONGEST_ROW; what is left over is left out."""
+    length = min(model.config.context_length, LONGEST_ROW, len(ids))
+    return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
+
+
+def quantize_with_report(
+    model: LanguageModel, settings: QuantizationConfig, texts: QuantizationTexts, step: Step
+) -> tuple[LanguageModel, QuantizationReport]:
+    """The quantised model, in the place of the plain one, and what that costs on a text.
+
+    Raises UsageError for a model that is quantised already, ConfigError for a group that does not divide a width.
+    """
+    model.check_not_quantized("quantize")
+    decoder, rows = model.decoder, texts.calibration
+    paths = check_groups(decoder, settings)
+    with step("tokens before") as progress:
+        before = evaluate_texts(model, Objective(decoder), texts.measured, progress=progress)
+    plain = copy_with(decoder, {path: decoder.get_submodule(path) for path in paths})
+    settings = settings.model_copy(update={"calibrated": rows is not None})
+    if rows is None:
+        quantize_decoder(decoder, settings)
+    else:
+        with step("blocks") as progress:
+            quantize_for_inputs(decoder, settings, rows, progress)
+    quantized = replace(model, parts={**model.parts, QUANTIZATION: QuantizationPart(settings)})
+    with step("tokens after") as progress:
+        after = evaluate_texts(quantized, Objective(decoder), texts.measured, progress=progress)
+    measured_rows = token_rows(model, first_ids(model, texts.measured, MEASURED_TOKENS))
+    with step("tokens by layer") as progress:
+        errors = layer_errors(plain, decoder, paths, measured_rows, progress)
+    return quantized, QuantizationReport(settings, tuple(errors), before, after, 0 if rows is None else rows.numel())

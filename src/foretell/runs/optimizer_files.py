@@ -1,0 +1,192 @@
+"""The optimizer's state in a checkpoint, by torch's distributed checkpoints (DCP) and without its pickle.
+
+One process writes `optimizer.safetensors`. Of weights in shards, each of N processes writes what it holds, as
+`optimizer-00001-of-00003.safetensors`; the header of such a file says which part of a tensor it has. torch's planner
+decides who reads what, so that any number of processes can load what any other number has saved. Its own storage keeps
+that plan in a pickle, `.metadata`; here the headers are the plan, and no other file is looked at.
+"""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
+from torch.futures import Future
+
+from foretell.errors import CheckpointError
+from foretell.runs.checkpoint import optimizer_files
+from foretell.saved_model import open_tensors, save_tensors
+
+CHUNKS = "chunks"  # the entry of a header: key -> {"offsets", "size"}, the place of a part and the shape of the whole
+
+
+def save_shards(directory: Path, tensors: dict[str, Tensor], rank: int, size: int) -> None:
+    """Write what this process holds of the tensors; all `size` processes call it."""
+    path = directory / f"optimizer-{rank + 1:05}-of-{size:05}.safetensors"
+    with by_itself():
+        dcp.save(tensors, storage_writer=SafetensorsWriter(path), no_dist=True)
+
+
+def load_into(directory: Path, tensors: dict[str, Tensor]) -> None:
+    """Fill tensors, of which this process may hold a shard, from a checkpoint of any number of processes."""
+    reader = SafetensorsReader(directory)
+    with by_itself():
+        dcp.load(tensors, storage_reader=reader, no_dist=True)
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Save or load without the other processes: what each holds is known to it, and torch would exchange pickles."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+        try:
+            yield
+        except CheckpointException as error:  # torch's own, around what was raised
+            raise next(iter(error.failures.values()))[0] from error
+
+
+class SafetensorsWriter(StorageWriter):
+    """Writes the parts of one process into one file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write the parts, and in the header where in the whole they belong."""
+        parts: dict[str, Tensor] = {}
+        chunks: dict[str, Any] = {}
+        for item in plan.items:
+            assert item.tensor_data is not None, "the state of an optimizer has tensors only"
+            key, chunk = item.index.fqn, item.tensor_data.chunk
+            if 0 in chunk.sizes:  # fewer rows than processes
+                continue
+            value = planner.resolve_data(item)
+            assert isinstance(value, Tensor) and key not in parts, "each process holds one part of a tensor"
+            parts[key] = value.detach().cpu().contiguous()
+            chunks[key] = {"offsets": list(chunk.offsets), "size": list(item.tensor_data.size)}
+        save_tensors(self.path, parts, {CHUNKS: json.dumps(chunks, sort_keys=True)})
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([WriteResult(item.index, 0, None) for item in plan.items])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """The headers have all that torch would write here."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """One writer writes one file."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Nothing to prepare."""
+
+    def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+
+class SafetensorsReader(StorageReader):
+    """Reads the files that one or more processes have written."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.tensors, self.places = read_places(directory)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Which parts of which tensors there are."""
+        return Metadata(dict(self.tensors))
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copy what the plan asks for."""
+        for item in plan.items:
+            index = item.storage_index
+            assert index.offset is not None
+            with open_tensors(self.places[index.fqn, tuple(index.offset)]) as file:
+                stored = file.get_slice(index.fqn) if item.lengths else file.get_tensor(index.fqn)
+                ranges = zip(item.storage_offsets, item.lengths, strict=True)
+                value = stored[tuple(slice(start, start + length) for start, length in ranges)]
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(value)
+                planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Nothing to prepare."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """One reader reads one checkpoint."""
+
+    def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
+        return plan
+
+    def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+
+Places = dict[tuple[str, tuple[int, ...]], Path]  # (key, offsets) -> the file that has this part
+
+
+def read_places(directory: Path) -> tuple[dict[str, TensorStorageMetadata], Places]:
+    """The tensors of a checkpoint with their parts, from the headers of its files; damage is a `CheckpointError`."""
+    tensors: dict[str, TensorStorageMetadata] = {}
+    places: Places = {}
+    for name in optimizer_files(path.name for path in directory.iterdir()):
+        path = directory / name
+        with open_tensors(path) as file:
+            chunks = read_chunks(path, file.metadata())
+            for key in file.keys():  # noqa: SIM118
+                part = file.get_slice(key)
+                shape = tuple(part.get_shape())
+                offsets, size = chunks.get(key, ((0,) * len(shape), shape))
+                is_within = len(offsets) == len(shape) == len(size) and part.get_dtype() == "F32"
+                if not is_within or any(o + s > n for o, s, n in zip(offsets, shape, size, strict=True)):
+                    raise CheckpointError(f"{path} is damaged: its part of '{key}' does not fit the whole")
+                stored = tensors.setdefault(key, TensorStorageMetadata(TensorProperties(), torch.Size(size), []))
+                if (key, offsets) not in places:  # what is not in shards, every process has written
+                    stored.chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(shape)))
+                    places[key, offsets] = path
+    return tensors, places
+
+
+def read_chunks(path: Path, header: dict[str, str] | None) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Key -> (offsets, size of the whole) of the parts in a file; empty for a file of whole tensors."""
+    if header is None or CHUNKS not in header:
+        return {}
+    try:
+        entries = json.loads(header[CHUNKS])
+        return {key: (whole_numbers(entry["offsets"]), whole_numbers(entry["size"])) for key, entry in entries.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise CheckpointError(f"{path} is damaged: its header does not say which parts it has") from None
+
+
+def whole_numbers(values: Any) -> tuple[int, ...]:
+    """A list of whole numbers as a tuple."""
+    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
+        raise ValueError("not a list of whole numbers")
+    return tuple(values)

@@ -1,0 +1,99 @@
+"""Encode many texts in several processes; the results come in the order of the texts."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from typing import TypeVar
+
+import numpy as np
+
+from foretell.errors import TokenizerError
+from foretell.text.tokenizer import Tokenizer
+from foretell.text.tokenizer_json import TokenizerJson
+
+AHEAD = 2  # groups of texts for each process that are read before their results are needed
+
+Key = TypeVar("Key")
+Group = tuple[Key, list[str]]
+Encoded = tuple[Key, Sequence[np.ndarray]]
+
+_encoder: list[Tokenizer] = []  # that of this process, if it is one of a pool
+
+
+class Encoding:
+    """Encodes groups of texts as `Tokenizer.encode_batch` does: here, or in the processes of a pool."""
+
+    def __init__(self, tokenizer: Tokenizer, workers: int, pool: ProcessPoolExecutor | None):
+        self.tokenizer, self.workers, self.pool = tokenizer, workers, pool
+
+    def encode(self, groups: Iterable[Group[Key]]) -> Iterator[Encoded[Key]]:
+        """(key, ids of each text) of every (key, texts), in the same order; a few groups are in memory at a time."""
+        if self.pool is None:
+            for key, texts in groups:
+                yield key, self.tokenizer.encode_batch(texts)
+            return
+        pending: deque[tuple[Key, Future[list[np.ndarray]]]] = deque()
+        for key, texts in groups:
+            pending.append((key, self.pool.submit(_encode, texts)))
+            if len(pending) > AHEAD * self.workers:
+                first, ids = pending.popleft()
+                yield first, ids.result()
+        for key, ids in pending:
+            yield key, ids.result()
+
+
+@contextmanager
+def open_encoding(tokenizer: Tokenizer, special: Iterable[str] = (), workers: int = 1) -> Iterator[Encoding]:
+    """Encoding in `workers` processes, 1 for this one; `special` names are read as special tokens.
+
+    The ids do not depend on the number of processes. Raises what `Tokenizer.encode` raises, and TokenizerError if a
+    process ends.
+    """
+    names = tuple(special)
+    if workers == 1:
+        yield Encoding(tokenizer.reading(names), 1, None)
+        return
+    pool = ProcessPoolExecutor(
+        workers,
+        mp_context=multiprocessing.get_context("spawn"),  # a fork would copy torch's threads in an unknown state
+        initializer=_start,
+        initargs=(tokenizer.to_json(), names),
+    )
+    try:
+        yield Encoding(tokenizer, workers, pool)
+    except BrokenProcessPool:
+        raise TokenizerError(
+            "a process that encodes texts has ended (killed, or out of memory); start again with fewer --workers"
+        ) from None
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+# --- in a process of the pool ----------------------------------------------------------------------------------------
+
+
+def _start(content: TokenizerJson, special: tuple[str, ...]) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the first process decides
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the cores are shared by the processes, not by threads of each
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    _encoder.append(Tokenizer(content).reading(special))
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is killed, which cannot tell it to."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os._exit(1)
+
+
+def _encode(texts: list[str]) -> list[np.ndarray]:
+    return _encoder[0].encode_batch(texts)

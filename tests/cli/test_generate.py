@@ -1,0 +1,65 @@
+"""`foretell generate`: files of prompts, results as they end, guesses, timings."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+GREEDY = ("--temperature", "0", "--max-tokens", "12")
+
+
+def test_every_line_of_a_file_is_continued_as_it_would_be_alone(foretell, tmp_path):
+    (tmp_path / "prompts.txt").write_text("The value of\n\nA class\nThe value of\n")
+    outcome = foretell("generate", "primer", "--prompt-file", "prompts.txt", "--out", "out.jsonl", *GREEDY)
+    assert (outcome.code, outcome.out) == (0, "")
+    lines = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert sorted((line["index"], line["prompt"]) for line in lines) == [
+        (0, "The value of"),
+        (1, "A class"),
+        (2, "The value of"),
+    ]
+    for line in lines:
+        assert line["text"] == foretell("generate", "primer", line["prompt"], *GREEDY, "--json").json["text"]
+
+
+def test_without_out_the_lines_are_written_to_stdout(foretell, tmp_path):
+    (tmp_path / "prompts.txt").write_text("The value of\nA class\n")
+    outcome = foretell("generate", "primer", "--prompt-file", "prompts.txt", *GREEDY, "--progress")
+    assert [set(json.loads(line)) for line in outcome.out.splitlines()] == [
+        {"index", "prompt", "text", "token_ids", "finish_reason"}
+    ] * 2
+
+
+def test_a_file_of_completions_is_replaced_and_no_other_file(foretell, tmp_path):
+    for _ in range(2):
+        assert foretell("generate", "primer", "A class", *GREEDY, "--out", "out.jsonl").code == 0
+    assert len((tmp_path / "out.jsonl").read_text().splitlines()) == 1
+    (tmp_path / "notes.txt").write_text("mine")
+    assert foretell("generate", "primer", "A class", *GREEDY, "--out", "notes.txt").code == 1
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_file_of_blank_lines_is_refused(foretell, tmp_path):
+    (tmp_path / "blank.txt").write_text("\n \n")
+    outcome = foretell("generate", "primer", "--prompt-file", "blank.txt")
+    assert (outcome.code, "blank.txt has no prompt; write one per line" in outcome.last_line) == (1, True)
+
+
+@pytest.mark.parametrize(
+    "guess", [("--speculate", "5"), ("--draft", "primer"), ("--draft", "primer", "--speculate", "2")]
+)
+def test_guessed_tokens_change_no_text(foretell, guess):
+    plain = foretell("generate", "primer", "The value of", *GREEDY, "--strict").out
+    assert foretell("generate", "primer", "The value of", *GREEDY, "--strict", *guess).out == plain
+
+
+def test_timings_are_one_line_on_stderr(foretell):
+    outcome = foretell("generate", "primer", "The value of", *GREEDY, "--timings")
+    assert "tokens/s" not in outcome.out
+    pattern = r"3 prompt tokens; 12 new tokens in [\d.]+ s, the first after [\d.]+ s, then [\d.,]+ tokens/s"
+    assert re.fullmatch(pattern, outcome.last_line)
+    assert foretell("generate", "primer", "A", "--max-tokens", "0", "--timings").last_line.endswith(
+        "0 new tokens in 0.00 s"
+    )

@@ -1,0 +1,57 @@
+"""`foretell plan`: a table of at most 80 columns, JSON, the back-test, and this machine."""
+
+from __future__ import annotations
+
+import pytest
+
+XL = ["plan", "--size", "gpt2-xl", "--tokens", "30e9", "--gpus", "8", "--gpu", "h100", "--price", "2.5"]
+
+
+def test_the_table_has_every_part_and_fits_80_columns(foretell):
+    outcome = foretell(*XL)
+    assert outcome.code == 0
+    for word in ("1,557,611,200 parameters", "gradients", "money", "nanochat d24", "factor of two", "cache per token"):
+        assert word in outcome.out
+    assert max(map(len, outcome.out.splitlines())) <= 80
+
+
+def test_json_has_the_same_figures(foretell):
+    found = foretell(*XL, "--json").json
+    assert found["parameters"] == 1_557_611_200
+    training = found["training"]
+    assert training["memory"]["weights"] == {"low": 4 * 1_557_611_200, "high": 4 * 1_557_611_200}
+    assert training["money"]["low"] == pytest.approx(2.5 * training["device_hours"]["low"])
+    assert training["basis"]["name"] == "nanochat d24"
+    assert found["generating"]["cache_per_token"] == 2 * 48 * 1600 * 2
+
+
+def test_what_the_refusal_says_would_fit_does(foretell):
+    refused = ["plan", "--size", "gpt3-13b", "--tokens", "30e9", "--gpus", "8", "--gpu", "h100"]
+    outcome = foretell(*refused)
+    assert outcome.code == 2
+    assert "--gpus 8 --parallel fsdp --checkpoint-activations" in outcome.last_line
+    outcome = foretell(*refused, "--parallel", "fsdp", "--checkpoint-activations", "--training.batch-size", "8")
+    assert outcome.code == 0
+    assert "may not fit" not in outcome.out
+
+
+def test_the_back_test_shows_predictions_next_to_measurements(foretell):
+    lines = foretell("plan", "--backtest").out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("Llama 2 7B" in line and "184,320" in line for line in lines)
+    assert all(row["is_right"] for row in foretell("plan", "--backtest", "--json").json)
+
+
+def test_this_machine_is_measured_with_a_probe(foretell, monkeypatch):
+    monkeypatch.setattr("foretell.planning.probe.PROBE_SECONDS", 0.0)
+    monkeypatch.setattr("foretell.planning.probe.STEP_SECONDS", 0.01)
+    monkeypatch.setattr("foretell.planning.probe.READ_BYTES", 2**20)
+    outcome = foretell("plan", "--size", "toy", "--tokens", "1e5")
+    assert outcome.code == 0
+    assert "rests on a probe of this machine" in outcome.out
+    assert "8,192 is assumed" in outcome.err
+
+
+def test_one_of_the_two_can_be_planned_alone(foretell):
+    assert "training" not in foretell(*XL, "--only", "generating", "--json").json
+    assert "generating" not in foretell(*XL, "--only", "training", "--json").json

@@ -1,0 +1,75 @@
+"""A process that fails or is killed ends all others within seconds, with one line that says why."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from foretell.manifest import Manifest
+from foretell.runs.run import Run
+
+HERE = Path(__file__).parent
+SECONDS = 45  # of a start, four steps and an end on a loaded machine; torch's own limit would be 30 minutes
+
+
+@pytest.fixture
+def scenario(folder: Path):
+    """Run a scenario on two processes; returns the lines of standard error that foretell writes as errors."""
+
+    def call(name: str) -> list[str]:
+        command = [sys.executable, str(HERE / "program.py"), "2", str(folder / f"{name}.json"), name]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORETELL_TEST_FOLDER": str(folder)}
+        started = time.monotonic()
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+        assert time.monotonic() - started < SECONDS
+        assert done.returncode != 0
+        assert "Traceback" not in done.stderr
+        return sorted(line for line in done.stderr.splitlines() if line.startswith("foretell:"))
+
+    return call
+
+
+def test_a_rank_that_fails_gives_its_reason_and_the_first_one_says_how_to_resume(scenario, folder: Path) -> None:
+    first, failed = scenario("a_data_error")
+    assert failed == "foretell: rank 1: shard-00007.npy is cut short"
+    assert first.startswith("foretell: rank 0: the process of rank 1 has failed; training ended after step 4, the ")
+    assert "the checkpoint of step 4 is good; resume with: " in first
+    assert Run.open(folder / "a_data_error").last_intact().step == 4
+
+
+def test_a_killed_process_ends_the_run_with_one_line(scenario, folder: Path) -> None:
+    (line,) = scenario("a_killed_process")
+    assert line.startswith("foretell: rank 0: a process of the training was killed, or its connection is lost; ")
+    assert Run.open(folder / "a_killed_process").last_intact().step == 4
+
+
+def test_a_signal_to_one_process_stops_all_after_the_same_step(scenario, folder: Path) -> None:
+    (line,) = scenario("a_stopped_process")
+    assert line.startswith("foretell: rank 0: stopped after step 5, checkpoint saved; resume with: ")
+    assert Run.open(folder / "a_stopped_process").last_intact().step == 5
+
+
+def test_a_mistake_in_the_options_is_told_once(scenario, folder: Path) -> None:
+    (line,) = scenario("a_bad_option")
+    assert line.startswith("foretell: rank 0: ") and "steps" in line
+    assert not (folder / "never").exists()
+
+
+def test_torchrun_restarts_a_killed_run_which_resumes_exactly(results, folder: Path) -> None:
+    expected = results(2)["runs"]["fsdp"]["whole"]
+    out = folder / "restarted"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", "1"]
+    command += ["--standalone", str(HERE / "restarted.py"), str(out)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORETELL_TEST_FOLDER": str(folder)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "Signal 9 (SIGKILL)" in done.stderr  # torchrun names it
+    actual = {name: entry["sha256"] for name, entry in Manifest.read(out / "checkpoints/step-000006").files.items()}
+    assert {name for name in actual if name.endswith(".safetensors")} <= {
+        name for name in actual if actual[name] == expected[name]
+    }

@@ -1,0 +1,165 @@
+"""Matrix products of few rows: equal to the plain product, with the same bits in any company."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from foretell.model.quantization import dequantize_int4, dequantize_int8, quantize_int4, quantize_int8, unpack_int4
+
+pytest.importorskip("numba")
+
+from foretell.model.kernels import few_rows
+from foretell.model.kernels.amx_vectors import HAS_AMX
+from foretell.model.kernels.compiling import FEATURES
+from foretell.model.kernels.matmul import Matmul
+from foretell.model.kernels.packed_matrix import PackedMatrix, pack_floats, pack_int4, pack_int8
+
+GROUP = 32
+BITS = (32, 16, 8, 4)
+UNITS = (False, True) if HAS_AMX else (False,)
+CASES = [(bits, unit) for bits in BITS for unit in UNITS if not (unit and bits == 32)]
+DTYPES = (torch.float32, torch.bfloat16)
+# Rounding of sums of numbers up to 16 times as large as the weights (int4), in units of the sum of absolute products
+BOUND = 2e-6
+
+
+@pytest.fixture(autouse=True)
+def keep_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def packed(bits: int, outputs: int, inputs: int, group: int = GROUP, bias: Tensor | None = None):
+    """Random weights, packed and as float32."""
+    weight = torch.randn(outputs, inputs, generator=torch.Generator().manual_seed(outputs))
+    if bits >= 16:
+        weight = weight.to(torch.float32 if bits == 32 else torch.bfloat16)
+        return pack_floats(weight, bias), weight.float()
+    if bits == 8:
+        stored = quantize_int8(weight, group)
+        return pack_int8(stored["integers"], stored["scales"], bias), dequantize_int8(**stored)
+    stored = quantize_int4(weight, group)
+    integers = unpack_int4(stored["integers"])
+    return pack_int4(integers, stored["scales"], stored["minima"], bias), dequantize_int4(**stored)
+
+
+def largest_error(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | float = 0.0) -> float:
+    """The largest error in units of the sum of absolute products."""
+    exact = x.double() @ weight.double().T + bias
+    return ((output.double() - exact).abs() / (x.double().abs() @ weight.double().abs().T + 1)).max().item()
+
+
+@pytest.mark.parametrize(("bits", "unit"), CASES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(("outputs", "inputs"), [(16, 32), (1, 64), (50, 96), (257, 160)])
+@pytest.mark.parametrize("rows", [1, 2, 7, 16, 33])
+def test_products_equal_those_with_the_weights_in_float64(bits, unit, dtype, outputs, inputs, rows):
+    bias = torch.randn(outputs)
+    matrix, weight = packed(bits, outputs, inputs, bias=bias)
+    x = torch.randn(rows, inputs).to(dtype)
+    output = Matmul(matrix, unit)(x)
+    assert output.dtype == dtype
+    assert output.shape == (rows, outputs)
+    assert largest_error(output, x, weight, bias) < (BOUND if dtype == torch.float32 else 2**-8)
+
+
+@pytest.mark.parametrize(("bits", "unit"), [case for case in CASES if case[0] >= 16])
+@pytest.mark.parametrize("inputs", [1, 7, 31, 97])
+def test_any_number_of_inputs_is_multiplied(bits, unit, inputs):
+    matrix, weight = packed(bits, 19, inputs)
+    x = torch.randn(3, inputs)
+    assert largest_error(Matmul(matrix, unit)(x), x, weight) < BOUND
+
+
+@pytest.mark.parametrize(("bits", "group"), [(8, 2), (8, 48), (8, 96), (8, 192), (4, 8), (4, 24), (4, 64), (4, 192)])
+@pytest.mark.parametrize("unit", UNITS)
+def test_groups_of_any_size_are_scaled(bits, group, unit):
+    matrix, weight = packed(bits, 20, 192, group)
+    x = torch.randn(5, 192)
+    if not (unit and group % 32):
+        assert largest_error(Matmul(matrix, unit)(x), x, weight) < BOUND
+
+
+@pytest.mark.parametrize(("bits", "unit"), CASES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_row_has_the_same_bits_in_any_company_and_on_any_threads(bits, unit, dtype):
+    multiply = Matmul(packed(bits, 83, 128)[0], unit)
+    x = torch.randn(64, 128).to(dtype)
+    together = multiply(x)
+    for rows in (1, 2, 3, 4, 5, 8, 15, 16, 17, 31, 63):
+        torch.set_num_threads(1 + rows % 3)
+        order = torch.randperm(64)[:rows]
+        assert torch.equal(multiply(x[order]), together[order])
+
+
+@pytest.mark.parametrize(("bits", "unit"), CASES)
+def test_rows_at_any_address_are_read(bits, unit):
+    multiply = Matmul(packed(bits, 24, 64)[0], unit)
+    memory = torch.randn(3 * 64 + 9)
+    for first in range(9):
+        x = memory[first : first + 3 * 64].view(3, 64)
+        assert torch.equal(multiply(x), multiply(x.clone()))
+    assert torch.equal(multiply(memory[:192].view(64, 3).T), multiply(memory[:192].view(64, 3).T.contiguous()))
+
+
+@pytest.mark.parametrize(("bits", "unit"), CASES)
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_what_is_not_finite_stays_in_its_row_and_does_not_become_finite(bits, unit, value, dtype):
+    multiply = Matmul(packed(bits, 40, 64)[0], unit)
+    x = torch.randn(3, 64).to(dtype)
+    expected = multiply(x)
+    x[1, 5] = value
+    output = multiply(x)
+    assert not output[1].isfinite().any()
+    assert torch.equal(output[[0, 2]], expected[[0, 2]])
+
+
+def test_a_kernel_that_drops_an_input_is_detected():
+    matrix, weight = packed(16, 16, 64)
+    x = torch.randn(2, 64)
+    weight[:, 63] = 0
+    assert largest_error(Matmul(matrix, False)(x), x, weight) > 100 * BOUND
+
+
+@pytest.mark.skipif(sys.platform != "linux" or not {"avx512f"} <= FEATURES, reason="needs a processor with AVX-512")
+def test_a_processor_without_avx512_has_the_same_products():
+    """The kernels compiled for AVX2 alone (Haswell), in a process of their own."""
+    code = f"""
+import importlib.util, torch
+from foretell.model.kernels import amx_vectors, few_rows, matmul
+spec = importlib.util.spec_from_file_location("cases", {__file__!r})
+cases = importlib.util.module_from_spec(spec); spec.loader.exec_module(cases)
+assert few_rows.ROWS == 2 and not amx_vectors.HAS_AMX
+for bits in cases.BITS:
+    matrix, weight = cases.packed(bits, 50, 96)
+    x = torch.randn(5, 96)
+    y = matmul.Matmul(matrix, False)(x)
+    assert cases.largest_error(y, x, weight) < cases.BOUND, bits
+    assert torch.equal(matmul.Matmul(matrix, False)(x[3:4]), y[3:4])
+"""
+    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_number_of_rows_at_once_suits_the_registers():
+    assert few_rows.ROWS in (2, 8)
+
+
+def test_packed_weights_take_the_memory_that_they_should():
+    def bytes_per_weight(matrix: PackedMatrix) -> float:
+        return matrix.nbytes / (1024 * 1024)
+
+    assert bytes_per_weight(packed(32, 1024, 1024)[0]) == pytest.approx(4, rel=0.01)
+    assert bytes_per_weight(packed(16, 1024, 1024)[0]) == pytest.approx(2, rel=0.01)
+    assert bytes_per_weight(packed(8, 1024, 1024, 64)[0]) == pytest.approx(1 + 2 / 64, rel=0.01)
+    assert bytes_per_weight(packed(4, 1024, 1024, 64)[0]) == pytest.approx(0.5 + 4 / 64, rel=0.01)

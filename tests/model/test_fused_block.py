@@ -1,0 +1,168 @@
+"""Blocks computed at once: equal to their modules, for every configuration, and left where somebody watches them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from foretell.model.decoder import Decoder
+from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.lora import LoRAConfig, LoRALinear
+from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
+from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.surgery import replace
+
+pytest.importorskip("numba")
+
+from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedWeights
+from foretell.model.kernels.numba_math import ACTIVATIONS
+
+TABLES = ([3, 1], [2, 5])  # blocks of two rows, not in order
+PASSES = (5, 1, 1, 3)  # tokens at once; the second row has one less of several
+
+
+@pytest.fixture(autouse=True)
+def keep_threads() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@torch.inference_mode()
+def read(decoder: Decoder, passes: tuple[int, ...] = PASSES) -> Tensor:
+    """The hidden states of all tokens of two rows that are read in these passes, those of the first row first."""
+    cache = PagedKVCache(decoder.config, 6, decoder.dtype, "cpu")
+    ids = torch.randint(decoder.config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(1))
+    starts, states = [0, 0], (list[Tensor](), list[Tensor]())
+    for length in passes:
+        counts = [length, max(1, length - 1)]
+        rows = [PagedRow(*row) for row in zip(TABLES, starts, counts, strict=True)]
+        new = torch.stack([row[start : start + length] for row, start in zip(ids, starts, strict=True)])
+        hidden = decoder.hidden(new, PagedKVView(cache, rows))
+        for row, count in enumerate(counts):
+            states[row].append(hidden[row, :count])
+            starts[row] += count
+    return torch.cat((*states[0], *states[1]))
+
+
+def is_fused(decoder: Decoder) -> bool:
+    return all(type(block) in FUSED.values() for block in decoder.trunk.blocks)
+
+
+def with_low_rank(layer: nn.Module) -> LoRALinear:
+    assert isinstance(layer, nn.Linear)
+    return LoRALinear(layer, LoRAConfig(rank=2))
+
+
+def distance(one: Tensor, other: Tensor) -> float:
+    """The largest difference in units of the largest value."""
+    return ((one.float() - other.float()).abs().max() / one.float().abs().max()).item()
+
+
+@pytest.fixture
+def make(make_decoder: Callable[..., Decoder]) -> Callable[..., Decoder]:
+    return partial(make_decoder, dtype=torch.float32)
+
+
+FUSABLE = (
+    "gpt1", "gpt2", "gpt3", "llama", "mistral", "qwen3", "sinusoidal, norm after", "no positions", "no norm",
+    "linear rotation", "one key head", "biases",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FUSABLE)
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_fused_block_computes_what_its_modules_do(name, threads, make):
+    torch.set_num_threads(threads)
+    decoder = make(name)
+    fused = with_fast_kernels(decoder)
+    assert is_fused(fused)
+    assert distance(read(decoder), read(fused)) < 1e-5
+    decoder = decoder.bfloat16()
+    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 2**-5
+
+
+@pytest.mark.parametrize("sizes", [(48, 1, 48, 50), (40, 5, 8, 33), (96, 2, 16, 192), (64, 4, 20, 7)])
+def test_odd_sizes_are_computed(sizes, make):
+    width, heads, head_width, inner = sizes
+    changes = {"width": width, "num_heads": heads, "head_width": head_width, "feedforward_width": inner}
+    decoder = make("llama", **changes, num_kv_heads=1)
+    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+@pytest.mark.parametrize("feedforward", ["mlp", "gated"])
+def test_every_activation_is_computed(activation, feedforward, make):
+    decoder = make("gpt2", activation=activation, feedforward=feedforward)
+    assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+
+
+@pytest.mark.parametrize("to", ["int8", "int4"])
+@pytest.mark.parametrize("name", ["gpt2", "qwen3"])
+def test_quantised_blocks_are_computed(to, name, make):
+    decoder = make(name, width=32, head_width=16, feedforward_width=64)
+    quantize_decoder(decoder, make_quantization(decoder, to))
+    fused = with_fast_kernels(decoder)
+    assert is_fused(fused)
+    # int4: rounding of 1 + integer / 16, six times as large as the weights, in all layers one after the other
+    assert distance(read(decoder), read(fused)) < (1e-5 if to == "int8" else 2e-4)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_chunks_company_and_threads_do_not_change_a_bit(dtype, make):
+    fused = with_fast_kernels(make("mistral").to(dtype))
+    whole = read(fused, (8, 1))
+    torch.set_num_threads(1)
+    parts = read(fused, (3, 2, 3, 1))
+    assert torch.equal(whole[:9], parts[:9])
+
+
+def test_calls_that_the_function_cannot_compute_are_left_to_the_modules(make, monkeypatch):
+    decoder = make("gpt2")
+    fused, ids = with_fast_kernels(decoder), torch.tensor([[1, 2, 3]])
+    expected = read(decoder)
+    monkeypatch.setattr(FusedWeights, "run", lambda *_: pytest.fail("was called"))
+    torch.testing.assert_close(fused(ids), decoder(ids))  # no paged cache, and gradients
+    for block in list[Any](fused.trunk.blocks):
+        block.fused.max_rows = 0
+    torch.testing.assert_close(read(fused), expected)
+
+
+def test_hooks_that_come_later_see_their_modules(make):
+    decoder, calls = make("gpt2"), list[str]()
+    fused = with_fast_kernels(decoder)
+    decoder.get_submodule("trunk.blocks.1.attention.query").register_forward_hook(lambda *_: calls.append("query"))
+    expected = read(fused)
+    assert len(calls) == len(PASSES)
+    assert distance(expected, read(decoder)) < 1e-5
+
+
+def test_changed_weights_are_used(make):
+    decoder = make("gpt2")
+    fused = with_fast_kernels(decoder)
+    with torch.no_grad():
+        layer: Any = decoder.get_submodule("trunk.blocks.0.attention_norm")
+        layer.weight.mul_(2)
+    assert distance(read(decoder), read(fused)) < 1e-5
+
+
+def test_blocks_with_other_modules_are_left_as_they_are(make):
+    decoder = make("gpt2")
+    replace(decoder, "trunk.blocks.0.attention.query", with_low_rank)
+    replace(decoder, "trunk.blocks.1.feedforward.activation", lambda layer: nn.Tanh())
+    fused = with_fast_kernels(decoder)
+    assert not any(isinstance(block, FusedBlock) for block in fused.trunk.blocks)
+    assert distance(read(decoder), read(fused)) < 1e-5
+
+
+def test_a_wrong_block_is_detected(make):
+    decoder = make("gpt2")
+    fused = with_fast_kernels(decoder)
+    block: Any = fused.trunk.blocks[1]
+    block.fused.numbers[57] = 2  # its window
+    assert distance(read(decoder), read(fused)) > 1e-3

@@ -1,0 +1,164 @@
+"""Quantised layers of a decoder: the same outputs as plain layers with the dequantised weights."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from foretell.config import ModelConfig, make_section
+from foretell.errors import ConfigError, UsageError
+from foretell.model import quantized_linear
+from foretell.model.decoder import Decoder, TiedHead
+from foretell.model.init import empty_decoder, make_decoder
+from foretell.model.quantized_linear import (
+    Int4Linear,
+    Int8Linear,
+    QuantizationConfig,
+    QuantizedEmbedding,
+    QuantizedMatrix,
+    QuantizedTiedHead,
+    Scheme,
+    count_weights,
+    make_quantization,
+    quantize_decoder,
+    quantized_layers,
+)
+from foretell.model.structure import model_structure
+
+SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 64, "vocab_size": 37}
+LLAMA = {
+    **SIZES,
+    "num_kv_heads": 1,
+    "feedforward_width": 48,
+    "position": "rotary",
+    "norm": "rmsnorm",
+    "feedforward": "gated",
+    "activation": "silu",
+    "bias": False,
+}
+SHAPES = {
+    "gpt2": SIZES,
+    "llama": {**LLAMA, "tie_embeddings": False},
+    "llama, tied": LLAMA,
+    "head with bias": {**SIZES, "bias": {"head": True}},
+}
+SCHEMES: tuple[Scheme, ...] = ("int8", "int4")
+IDS = torch.arange(24).view(2, 12)
+
+
+@pytest.fixture(params=list(SHAPES))
+def decoder(request: pytest.FixtureRequest) -> Decoder:
+    return make_decoder(make_section(ModelConfig, SHAPES[request.param]), seed=1).eval()
+
+
+def quantized(decoder: Decoder, to: Scheme, group: int = 8, keep: tuple[str, ...] = ()) -> Decoder:
+    changed = copy.deepcopy(decoder)
+    quantize_decoder(changed, QuantizationConfig(to=to, group=group, keep=keep))
+    return changed
+
+
+def with_plain_layers(decoder: Decoder, changed: Decoder) -> Decoder:
+    """The decoder as it was, with the dequantised weights of the changed one."""
+    plain = copy.deepcopy(decoder)
+    with torch.no_grad():
+        for path, layer in quantized_layers(changed).items():
+            plain.get_parameter(f"{path}.weight").copy_(layer.weight)
+    return plain
+
+
+@pytest.mark.parametrize("at_once", [quantized_linear.ELEMENTS_AT_ONCE, 50])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("to", SCHEMES)
+def test_logits_are_those_of_the_dequantised_weights(
+    decoder: Decoder, to: Scheme, dtype: torch.dtype, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    changed = quantized(decoder, to)
+    plain = with_plain_layers(decoder, changed)
+    monkeypatch.setattr(quantized_linear, "ELEMENTS_AT_ONCE", at_once)
+    tolerance = 1e-5 if dtype == torch.float32 else 2e-2
+    with torch.no_grad():
+        logits = changed.to(dtype)(IDS)
+        assert logits.dtype == dtype
+        torch.testing.assert_close(logits, plain.to(dtype)(IDS), rtol=tolerance, atol=tolerance)
+        assert not torch.allclose(logits, decoder(IDS).to(dtype), rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("to", SCHEMES)
+def test_which_layers_are_quantised(decoder: Decoder, to: Scheme) -> None:
+    changed = quantized(decoder, to)
+    left = {type(module) for module in changed.modules() if isinstance(module, nn.Linear)}
+    assert not left and isinstance(changed.embed.token, QuantizedEmbedding)
+    kind = {"int8": Int8Linear, "int4": Int4Linear}[to]
+    assert all(type(module) is kind for path, module in quantized_layers(changed).items() if "blocks" in path)
+    assert type(changed.head) is (QuantizedTiedHead if decoder.config.tie_embeddings else Int8Linear)
+    floats = {path for path, tensor in changed.state_dict().items() if path.endswith("weight")}
+    assert all("norm" in path or path == "embed.position.weight" for path in floats)
+
+
+@pytest.mark.parametrize("to", SCHEMES)
+def test_a_tied_head_reads_the_integers_of_the_embedding(to: Scheme) -> None:
+    changed = quantized(make_decoder(make_section(ModelConfig, SIZES), seed=1), to)
+    assert isinstance(changed.head, QuantizedTiedHead) and changed.head.token[0] is changed.embed.token
+    assert not [key for key in changed.state_dict() if key.startswith("head")]
+
+
+def test_kept_layers_stay_as_they_are(decoder: Decoder) -> None:
+    changed = quantized(decoder, "int4", keep=("**.attention.*", "head"))
+    assert isinstance(changed.trunk.get_submodule("blocks.1.attention.query"), nn.Linear)
+    assert isinstance(changed.trunk.get_submodule("blocks.1.feedforward.up"), Int4Linear)
+    assert type(changed.head) is type(decoder.head)
+    # One matrix: it cannot be kept and quantised
+    assert isinstance(changed.embed.token, nn.Embedding) == isinstance(decoder.head, TiedHead)
+
+
+def test_names_in_a_trace_and_the_number_of_weights_stay(decoder: Decoder) -> None:
+    changed = quantized(decoder, "int4")
+    assert model_structure(changed).names == model_structure(decoder).names
+    assert {name: value.formula for name, value in model_structure(changed).values.items()} == {
+        name: value.formula for name, value in model_structure(decoder).values.items()
+    }
+    assert count_weights(changed) == count_weights(decoder) == sum(weight.numel() for weight in decoder.parameters())
+
+
+@pytest.mark.parametrize("to", SCHEMES)
+def test_shapes_on_the_meta_device_are_those_of_a_quantised_decoder(decoder: Decoder, to: Scheme) -> None:
+    settings = make_quantization(decoder, to)
+    empty = empty_decoder(decoder.config)
+    quantize_decoder(empty, settings)
+    quantize_decoder(decoder, settings)
+    of = {path: (tensor.shape, tensor.dtype) for path, tensor in decoder.state_dict().items()}
+    assert {path: (tensor.shape, tensor.dtype) for path, tensor in empty.state_dict().items()} == of
+
+
+@pytest.mark.parametrize("to", SCHEMES)
+def test_precision_changes_no_value(decoder: Decoder, to: Scheme) -> None:
+    changed = quantized(decoder, to)
+    before = {path: layer.weight for path, layer in quantized_layers(changed).items()}
+    changed.to(torch.bfloat16).to(torch.float32)
+    assert changed.dtype == torch.float32
+    assert all(torch.equal(layer.weight, before[path]) for path, layer in quantized_layers(changed).items())
+
+
+def test_gradients_flow_through_a_quantised_layer() -> None:
+    layer = Int8Linear(Int8Linear.quantize(torch.randn(3, 4), 2), None)
+    x = torch.randn(2, 4, requires_grad=True)
+    layer(x).sum().backward()
+    torch.testing.assert_close(x.grad, layer.weight.float().sum(0).expand(2, 4))
+
+
+def test_a_group_that_does_not_divide_is_refused_before_anything_changes() -> None:
+    decoder = make_decoder(make_section(ModelConfig, LLAMA), seed=1)
+    with pytest.raises(ConfigError, match=r"'trunk.blocks.0.feedforward.down' has a width of 48"):
+        quantize_decoder(
+            decoder, QuantizationConfig(to="int4", group=32, keep=("embed.token", "**.attention.*", "**.up", "**.gate"))
+        )
+    assert not [module for module in decoder.modules() if isinstance(module, QuantizedMatrix)]
+
+
+def test_a_glob_without_a_match_is_refused() -> None:
+    decoder = make_decoder(make_section(ModelConfig, LLAMA), seed=1)
+    with pytest.raises(UsageError, match="nothing here is named"):
+        quantize_decoder(decoder, QuantizationConfig(to="int8", group=8, keep=("**.attn",)))

@@ -1,0 +1,155 @@
+"""With strict layers, a token's logits have the same bits however it is read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.errors import UsageError
+from foretell.generation.filters import Prefixes
+from foretell.generation.generate import make_scheduler, run
+from foretell.generation.sampling import Sampler
+from foretell.generation.sequence import Rules, Sequence
+from foretell.generation.speculation import PromptLookup
+from foretell.insight.trace import Trace
+from foretell.model.decoder import Decoder
+from foretell.model.init import make_decoder
+from foretell.model.kernels import strict
+from foretell.model.kernels.strict import strict_copy
+from foretell.model.lora import LoRAConfig, add_lora
+from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
+from foretell.model.quantized_linear import make_quantization, quantize_decoder
+
+LENGTH, ROWS = 70, 5
+MODELS: dict[str, dict[str, Any]] = {
+    "gpt2": {},
+    "qwen3": {
+        "position": "rotary", "norm": "rmsnorm", "qk_norm": True, "num_kv_heads": 2, "feedforward": "gated",
+        "activation": "silu", "bias": False, "tie_embeddings": False,
+    },
+    "windows": {"position": "sinusoidal", "window": (None, 9), "norm_placement": "post"},
+}  # fmt: skip
+DTYPES = [torch.float32, torch.bfloat16]
+
+
+def new_decoder(name: str, dtype: torch.dtype) -> Decoder:
+    sizes = {"num_layers": 2, "num_heads": 4, "width": 192, "context_length": 96, "vocab_size": 501}
+    decoder = make_decoder(make_section(ModelConfig, {**sizes, **MODELS[name]}), seed=1)
+    return decoder.eval().requires_grad_(False).to(dtype)
+
+
+@pytest.fixture(params=[True, False], ids=["numba", "without numba"])
+def numba(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not request.param:
+        monkeypatch.setattr(strict, "has_numba", lambda: False)
+
+
+@pytest.fixture
+def ids() -> Tensor:
+    return torch.randint(501, (ROWS, LENGTH), generator=torch.Generator().manual_seed(3))
+
+
+def in_parts(decoder: Decoder, ids: Tensor, counts: list[int]) -> Tensor:
+    """Logits of rows that are read through a cache, counts[i] tokens at a time."""
+    cache = PagedKVCache(decoder.config, 1 + 3 * len(ids), decoder.dtype, "cpu")
+    tables, logits = [[1 + 3 * row, 2 + 3 * row, 3 + 3 * row] for row in range(len(ids))], []
+    for part in ids.split(counts, dim=1):
+        start = sum(each.shape[1] for each in logits)
+        logits.append(decoder(part, PagedKVView(cache, [PagedRow(table, start, part.shape[1]) for table in tables])))
+    return torch.cat(logits, dim=1)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", MODELS)
+@torch.inference_mode()
+def test_logits_have_the_same_bits_alone_in_a_batch_in_parts_and_cached(
+    name: str, dtype: torch.dtype, ids: Tensor, numba: None
+) -> None:
+    decoder = strict_copy(new_decoder(name, dtype))
+    whole = decoder(ids)
+    assert torch.equal(torch.cat([decoder(row[None]) for row in ids]), whole)
+    assert torch.equal(in_parts(decoder, ids, [1, 1, 33, 2, 1, 32]), whole)
+    assert torch.equal(in_parts(decoder, ids[:1], [1] * LENGTH), whole[:1])
+    with Trace(decoder, "**"):
+        assert torch.equal(decoder(ids[:, :9]), whole[:, :9])
+
+
+@torch.inference_mode()
+def test_without_strict_layers_the_bits_differ(ids: Tensor) -> None:
+    decoder = new_decoder("qwen3", torch.float32)
+    assert not torch.equal(in_parts(decoder, ids, [1] * LENGTH), decoder(ids))
+
+
+@pytest.mark.parametrize("name", MODELS)
+@torch.inference_mode()
+def test_strict_logits_are_those_of_the_plain_layers_within_rounding(name: str, ids: Tensor, numba: None) -> None:
+    decoder = new_decoder(name, torch.float32)
+    torch.testing.assert_close(strict_copy(decoder)(ids), decoder(ids), rtol=1e-4, atol=1e-4)
+
+
+def test_a_quantised_model_is_strict_too(ids: Tensor) -> None:
+    decoder = new_decoder("gpt2", torch.float32)
+    quantize_decoder(decoder, make_quantization(decoder, "int8"))
+    decoder = strict_copy(decoder)
+    with torch.inference_mode():
+        assert torch.equal(in_parts(decoder, ids, [1, 40, 29]), decoder(ids))
+
+
+class KeepingSampler(Sampler):
+    """Keeps the logits of every token by its sample and the ids before it."""
+
+    def __init__(self, config: SamplingConfig):
+        super().__init__(config)
+        self.kept: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+
+    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
+        for row, prefix, sample in zip(logits, prefixes, samples, strict=True):
+            self.kept[sample, tuple(prefix.ids)] = row.clone()
+        return super().__call__(logits, prefixes, samples)
+
+
+def generated(
+    decoder: Decoder, samples: range, proposer: PromptLookup | None = None
+) -> dict[tuple[int, tuple[int, ...]], Tensor]:
+    sampler = KeepingSampler(SamplingConfig(temperature=0.7, seed=2))
+    rules = Rules(sampler, 40)
+    sequences = [Sequence([7, 8, 9] * (1 + 4 * sample), sample, rules=rules) for sample in samples]
+    for _ in run(make_scheduler(decoder, sequences, proposer), sequences):
+        pass
+    return sampler.kept
+
+
+def test_generated_logits_have_the_same_bits_alone_together_and_with_guesses(numba: None) -> None:
+    decoder = strict_copy(new_decoder("qwen3", torch.float32))
+    together, guessed = generated(decoder, range(4)), generated(decoder, range(4), PromptLookup())
+    alone: dict[tuple[int, tuple[int, ...]], Tensor] = {}
+    for sample in range(4):
+        alone |= generated(decoder, range(sample, sample + 1))
+    assert all(torch.equal(logits, together[key]) for key, logits in alone.items())
+    assert all(torch.equal(logits, guessed[key]) for key, logits in alone.items())
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_a_layer_without_a_strict_form_is_refused() -> None:
+    decoder = new_decoder("gpt2", torch.float32)
+    add_lora(decoder, LoRAConfig())
+    with pytest.raises(UsageError, match=r"'trunk.blocks.0.attention.query' is a LoRALinear, which has no strict form"):
+        strict_copy(decoder)
+    decoder = new_decoder("gpt2", torch.float32)
+    decoder.set_submodule("trunk.blocks.1.feedforward", nn.Conv1d(192, 192, 1))
+    with pytest.raises(UsageError, match=r"'trunk.blocks.1.feedforward' is a Conv1d"):
+        strict_copy(decoder)
+
+
+def test_a_quantised_model_needs_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder = new_decoder("gpt2", torch.float32)
+    quantize_decoder(decoder, make_quantization(decoder, "int8"))
+    monkeypatch.setattr(strict, "has_numba", lambda: False)
+    with pytest.raises(UsageError, match=r"needs numba: pip install 'foretell\[fast\]'"):
+        strict_copy(decoder)

@@ -1,0 +1,40 @@
+"""Generation: the cache as the engine has it, the speed by bandwidth, whole blocks for each user."""
+
+from __future__ import annotations
+
+import pytest
+
+from foretell.config import ModelConfig, make_section
+from foretell.generation.engine import bytes_per_block
+from foretell.model.cost import count_parameters
+from foretell.model.init import make_decoder
+from foretell.model.paged_cache import POSITIONS_PER_BLOCK
+from foretell.planning.inference import plan_generation, users_in
+
+MODEL = make_section(ModelConfig, {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 64, "vocab_size": 50})
+
+
+def test_the_cache_is_that_of_the_engine() -> None:
+    planned = plan_generation(MODEL, 4, 1e6, 1e9, 1e12, context=64)
+    assert planned.cache_per_token == 2 * 2 * 8 * 4
+    assert planned.cache_per_token * POSITIONS_PER_BLOCK == bytes_per_block(make_decoder(MODEL, seed=0))
+
+
+def test_one_user_is_bound_by_reading_weights_and_cache() -> None:
+    planned = plan_generation(MODEL, 4, 1e6, 1e9, 1e12, context=64)
+    weights = 4 * count_parameters(MODEL)
+    assert planned.tokens_per_second.high == pytest.approx(1e9 / weights)
+    assert planned.tokens_per_second.low == pytest.approx(1e9 / (weights + 64 * 128))
+
+
+def test_all_users_are_bound_by_arithmetic_where_that_is_slower() -> None:
+    slow = plan_generation(MODEL, 4, 1e6, 1e12, 1e6, context=64)
+    assert slow.tokens_per_second_of_all == 1e6 / (2 * count_parameters(MODEL))
+
+
+def test_users_have_whole_blocks_and_one_block_is_padding() -> None:
+    block = 128 * POSITIONS_PER_BLOCK
+    assert users_in(9 * block, 128, 2 * POSITIONS_PER_BLOCK) == 4
+    assert users_in(9 * block - 1, 128, 2 * POSITIONS_PER_BLOCK) == 3
+    assert users_in(9 * block, 128, POSITIONS_PER_BLOCK + 1) == 4
+    assert users_in(0, 128, 1) == 0
