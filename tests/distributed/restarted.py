@@ -10,12 +10,15 @@ from pathlib import Path
 
 from foretell.distributed.world import current_world, disconnect
 from foretell.pretraining.pretrain import pretrain
+from foretell.runs.run import Run
 from foretell.session.reporter import Reporter
 
 if __name__ == "__main__":
     scenarios = importlib.import_module("scenarios")  # in this folder, which Python searches first
     if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
         scenarios.at_step_4(current_world(), lambda: os.kill(os.getpid(), signal.SIGKILL))
+    else:
+        print(f"restarted after the checkpoint of step {Run.open(Path(sys.argv[1])).last_intact().step}")
     request = scenarios.request(Path(sys.argv[1]), parallel="fsdp", optimizer="muon")
     pretrain(request, Reporter(), resume=True)
     disconnect()

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -202,3 +203,15 @@ def test_a_process_that_is_killed_is_one_line() -> None:
         open_encoding(train_tokenizer("bytes", ["a"]), workers=2) as pool,
     ):
         list(pool.encode(groups()))
+
+
+def test_a_pool_that_has_closed_its_pipes_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def closed(*arguments: object) -> None:
+        raise OSError("handle is closed")
+
+    monkeypatch.setattr(ProcessPoolExecutor, "submit", closed)
+    with (
+        pytest.raises(TokenizerError, match="a process that encodes texts has ended"),
+        open_encoding(train_tokenizer("bytes", ["a"]), workers=2) as pool,
+    ):
+        list(pool.encode([(0, ["a cat"])]))

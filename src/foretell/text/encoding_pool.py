@@ -42,12 +42,20 @@ class Encoding:
             return
         pending: deque[tuple[Key, Future[list[np.ndarray]]]] = deque()
         for key, texts in groups:
-            pending.append((key, self.pool.submit(_encode, texts)))
+            pending.append((key, submit(self.pool, texts)))
             if len(pending) > AHEAD * self.workers:
                 first, ids = pending.popleft()
                 yield first, ids.result()
         for key, ids in pending:
             yield key, ids.result()
+
+
+def submit(pool: ProcessPoolExecutor, texts: list[str]) -> Future[list[np.ndarray]]:
+    """Give texts to a pool. Raises BrokenProcessPool if one of its processes has ended."""
+    try:
+        return pool.submit(_encode, texts)
+    except OSError as error:  # the pool has closed its pipes and not yet marked itself as broken, or cannot start one
+        raise BrokenProcessPool(str(error)) from None
 
 
 @contextmanager
