@@ -111,7 +111,7 @@ def take_line(conversation: Chat, line: str, json: bool) -> None:
         name, _, argument = line.partition(" ")
         if name not in COMMANDS:
             raise UsageError(f"unknown command {name}{did_you_mean(name, COMMANDS)}; /help lists all")
-        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # stdout has objects alone
+        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # stdout has JSON alone
             COMMANDS[name](conversation, argument.strip())
     else:
         answer(conversation, line.removeprefix("/") if line.startswith("//") else line, json)
@@ -176,9 +176,9 @@ def look(conversation: Chat, argument: str) -> None:
     receipt = conversation.receipt(back)
     receipt.check()
     write(document_text(receipt.document()))
-    found = conversation.attribution(back)
-    write(f"\nlogit {found.logit:.2f}, a sum of {len(found.parts)} direct contributions, the largest:")
-    for part in found.largest(PARTS_SHOWN):
+    contributions = conversation.attribution(back)
+    write(f"\nlogit {contributions.logit:.2f}, a sum of {len(contributions.parts)} direct contributions, the largest:")
+    for part in contributions.largest(PARTS_SHOWN):
         write(f"  {signed(part.value, 2):>7}  {part.name}")
 
 

@@ -1,4 +1,4 @@
-"""What `explain` shows of a pass, of a language model or of a translation: its options, and one kind of answer each."""
+"""The questions that `explain` answers about a pass: the options that ask them, and a `Mode` for each."""
 
 from __future__ import annotations
 
@@ -216,7 +216,7 @@ def html(loaded: LanguageModel, text: str, options: Options) -> Any:
 MODES: dict[str, Mode] = {
     "value": Mode(value, ("value",), value_fault),
     "check": Mode(check, (), check_fault),
-    "prediction": Mode(prediction, ("label", "against", "html")),  # its page is of the prediction
+    "prediction": Mode(prediction, ("label", "against", "html")),  # with --html, a page of the prediction
     "html": Mode(html, ("html",)),
     "lens": Mode(lens, ("at",)),
     "contributions": Mode(contributions, ("token", "against", "at")),

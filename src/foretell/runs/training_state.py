@@ -22,7 +22,7 @@ from foretell.saved_model.weights_file import save_tensors
 
 @dataclass(frozen=True)
 class CheckpointParts:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     `write_model` writes the files of the model into a directory; `model` names the weights in the optimizer's file;
     `training` is the content of training.json.
