@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import torch
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
-from gpt2_names import gpt2_weights
+from gpt2_names import nanogpt_weights
 from measure import Run, Spread, measure_peak_flops, note, rate, speed_ratio, time_interleaved
 from rich.console import Console
 from rich.table import Table
@@ -258,7 +258,7 @@ def make_nanogpt(workload: Workload, dropout: float, nanogpt: ModuleType) -> Any
     )
     with contextlib.redirect_stdout(None):  # it prints parameter counts
         model = nanogpt.GPT(shape)
-    model.load_state_dict(gpt2_weights(make_decoder(workload.config(0.0), SEED), inputs_first=False))
+    model.load_state_dict(nanogpt_weights(make_decoder(workload.config(0.0), SEED)))
     return model
 
 

@@ -13,7 +13,8 @@ from foretell.config import make_section
 from foretell.errors import CheckpointError, UsageError
 from foretell.model.decoder import Decoder
 from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights, merge_lora
-from foretell.saved_model import DECODER, DecoderPart, Part, PartSource, register_part
+from foretell.saved_model.decoder_part import DECODER, DecoderPart
+from foretell.saved_model.part import Part, PartSource, register_part
 
 LORA = "lora"
 

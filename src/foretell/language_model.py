@@ -1,4 +1,4 @@
-"""`LanguageModel`: a decoder with its tokenizer. Its form on disk is in `saved_model.py`."""
+"""`LanguageModel`: a decoder with its tokenizer. Its form on disk is in `saved_model/`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from foretell.adapters import merge_adapters
 from foretell.config import ModelConfig
 from foretell.device import DeviceName, choose_device
 from foretell.errors import CheckpointError, OutputError, UsageError, did_you_mean
-from foretell.files import new_directory, read_json
+from foretell.files import CONFIG, MODEL_TYPE, WEIGHTS, new_directory, read_json
 from foretell.manifest import MANIFEST, write_manifest
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.strict import strict_copy
@@ -28,21 +28,12 @@ from foretell.model.quantized_linear import (
     make_quantization,
     quantize_decoder,
 )
-from foretell.saved_model import (
-    CONFIG,
-    DECODER,
-    KINDS,
-    MODEL_TYPE,
-    QUANTIZATION,
-    TOKENIZER,
-    WEIGHTS,
-    DecoderPart,
-    Part,
-    QuantizationPart,
-    TokenizerPart,
-    load_parts,
-    save_parts,
-)
+from foretell.saved_model.decoder_part import DECODER, DecoderPart
+from foretell.saved_model.load_parts import load_parts
+from foretell.saved_model.part import KINDS, Part
+from foretell.saved_model.quantization_part import QUANTIZATION, QuantizationPart
+from foretell.saved_model.save_parts import save_parts
+from foretell.saved_model.tokenizer_part import TOKENIZER, TokenizerPart
 from foretell.text import Tokenizer, id_tokenizer
 from foretell.text.tokenizer import CHAT_TEMPLATE
 
@@ -342,7 +333,7 @@ def load_model(
 
     LoRA updates are merged into the weights unless `keep_adapters`, which is the default for training.
     Without a tokenizer its texts are token ids. A model without a decoder, or with a tokenizer of another kind, is a
-    `CheckpointError`: `saved_model.load_parts` reads any.
+    `CheckpointError`: `load_parts` reads any.
     """
     parts = load_parts(directory, device, dtype, for_training=for_training)
     if not (for_training if keep_adapters is None else keep_adapters):

@@ -92,6 +92,9 @@ def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch)
     assert evaluated["examples"] == 24
     assert foretell("evaluate", "run", "reviews.csv", "--task", "text").code == 0
     assert foretell("generate", "run", "the cat", "--max-tokens", "3").code == 0
+    refused = foretell("predict", "run", "")
+    assert (refused.code, refused.out) == (2, "")
+    assert refused.last_line == "foretell: the text is empty; give at least one character"
     assert foretell("predict", "run", "reviews.csv", "--out", "out.csv").code == 0
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"the cat\n\nthe dog\n")))
     assert len(foretell("predict", "run", "-", "--json").out.splitlines()) == 2

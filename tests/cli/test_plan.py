@@ -48,7 +48,7 @@ def test_this_machine_is_measured_with_a_probe(foretell, monkeypatch):
     monkeypatch.setattr("foretell.planning.probe.READ_BYTES", 2**20)
     outcome = foretell("plan", "--size", "toy", "--tokens", "1e5")
     assert outcome.code == 0
-    assert "rests on a probe of this machine" in outcome.out
+    assert "based on a probe of this machine" in outcome.out
     assert "8,192 is assumed" in outcome.err
 
 

@@ -51,6 +51,15 @@ def test_no_control_character_reaches_a_terminal(show, terminal, capfd):
     assert not FORBIDDEN & set(out + err)
 
 
+@pytest.mark.parametrize("show", [note, lambda text: fail(text, 1)])
+def test_no_control_character_reaches_redirected_messages(show, capfd):
+    messages.cache_clear()
+    show(HOSTILE)
+    err = capfd.readouterr().err
+    assert "title" in err
+    assert not FORBIDDEN & set(err)
+
+
 def test_piped_output_is_exact(capfd):
     results.cache_clear()
     write(HOSTILE)

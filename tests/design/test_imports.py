@@ -41,7 +41,7 @@ RANK = {name: rank for rank, layer in enumerate(LAYERS) for name in layer}
 
 
 def package_of(path: Path, source: Path = SOURCE) -> str:
-    """`model` for src/foretell/model/attention.py, `config` for src/foretell/config.py."""
+    """`model` for src/foretell/model/attention.py, `paths` for src/foretell/paths.py."""
     first = path.relative_to(source).parts[0]
     return first.removesuffix(".py")
 

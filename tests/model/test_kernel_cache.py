@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 import pytest
 
-from foretell.model.kernels.compiling import cache_folder, is_private
+from foretell.model.kernels.compiling import DISUSED, cache_folder, is_private
 
 
 @pytest.fixture
@@ -45,3 +46,40 @@ def test_a_home_that_cannot_be_written_to_gives_a_folder_of_this_process(
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert is_private(cache_folder())
+
+
+def make_version(folder: Path, days: float) -> Path:
+    """A folder of compiled code that was last used so many days ago."""
+    folder.mkdir(mode=0o700, parents=True)
+    (folder / "kernel.nbi").write_text("index")
+    used = time.time() - days * 24 * 3600
+    os.utime(folder, (used, used))
+    return folder
+
+
+def test_a_new_folder_removes_those_of_versions_that_are_no_longer_used(home: Path, tmp_path: Path) -> None:
+    kernels = home / "foretell" / "kernels"
+    days = DISUSED / (24 * 3600)
+    old, recent = make_version(kernels / ("a" * 16), days + 1), make_version(kernels / ("b" * 16), days - 1)
+    writable, foreign = make_version(kernels / ("c" * 16), days + 1), make_version(kernels / "notes", days + 1)
+    writable.chmod(0o777)
+    elsewhere = make_version(tmp_path / "elsewhere", days + 1)
+    (kernels / ("d" * 16)).symlink_to(elsewhere, target_is_directory=True)
+    own = cache_folder()
+    assert not old.exists()
+    assert all((folder / "kernel.nbi").exists() for folder in (recent, writable, foreign, elsewhere))
+    assert own.is_dir()
+
+
+def test_only_a_new_folder_removes_others(home: Path) -> None:
+    own = cache_folder()
+    old = make_version(own.parent / ("a" * 16), 365)
+    assert cache_folder() == own
+    assert old.exists()
+
+
+def test_a_folder_that_is_in_use_is_as_young_as_its_last_process(home: Path) -> None:
+    own = cache_folder()
+    os.utime(own, (0, 0))
+    cache_folder()
+    assert time.time() - own.stat().st_mtime < 3600

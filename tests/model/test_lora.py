@@ -15,7 +15,9 @@ from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.lora import LoRAConfig, add_lora, lora_weights, merge_lora
-from foretell.saved_model import DecoderPart, TokenizerPart, save_parts
+from foretell.saved_model.decoder_part import DecoderPart
+from foretell.saved_model.save_parts import save_parts
+from foretell.saved_model.tokenizer_part import TokenizerPart
 from foretell.text import train_tokenizer
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer

@@ -47,6 +47,15 @@ DataArgument = Annotated[
     str,
     Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
 ]
+ChoiceColumn = Annotated[list[str] | None, Parameter(negative="", help="A column with an answer; once for each.")]
+ColumnNames = Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")]
+Encoding = Annotated[
+    Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
+]
+Truncate = Annotated[
+    Literal["head", "tail", "middle"] | None,
+    Parameter(help="Leave out the head, tail or middle of what does not fit; default: refuse.", show_choices=False),
+]
 Device = Annotated[
     Literal["auto", "cpu", "cuda", "mps"],
     Parameter(help="Where to compute: auto, cpu, cuda or mps.", show_choices=False),

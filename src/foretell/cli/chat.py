@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Quantize, Strict, Verify, Whole, decode_text
+from foretell.cli.arguments import Json, ModelArgument, Whole, decode_text
+from foretell.cli.model_options import MODEL_DEFAULTS, Options
 from foretell.cli.sampling_arguments import DEFAULTS, Sampling
-from foretell.cli.terminal import fail, note, open_model, print_json, write
+from foretell.cli.terminal import fail, note, print_json, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -49,11 +50,7 @@ def chat(
     max_tokens: Annotated[int | None, Whole, Parameter(help="Of an answer; default: what fits the context.")] = None,
     sampling: Sampling = DEFAULTS,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    strict: Strict = False,
-    verify: Verify = False,
+    options: Options = MODEL_DEFAULTS,
 ) -> None:
     """Talk with a model.
 
@@ -62,7 +59,7 @@ def chat(
     Piped, each line of standard input is a message, and each answer a line.
     """
     sampling.check()
-    loaded = open_model(model, device, dtype, verify=verify, quantize=quantize, strict=strict)
+    loaded = options.open(model)
     from foretell.inference.chat import Chat
 
     conversation = Chat(loaded, system, template=template, max_tokens=max_tokens, **sampling.given())
@@ -114,7 +111,7 @@ def take_line(conversation: Chat, line: str, json: bool) -> None:
         name, _, argument = line.partition(" ")
         if name not in COMMANDS:
             raise UsageError(f"unknown command {name}{did_you_mean(name, COMMANDS)}; /help lists all")
-        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # stdout has objects alone
+        with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # stdout has JSON alone
             COMMANDS[name](conversation, argument.strip())
     else:
         answer(conversation, line.removeprefix("/") if line.startswith("//") else line, json)
@@ -179,9 +176,9 @@ def look(conversation: Chat, argument: str) -> None:
     receipt = conversation.receipt(back)
     receipt.check()
     write(document_text(receipt.document()))
-    found = conversation.attribution(back)
-    write(f"\nlogit {found.logit:.2f}, a sum of {len(found.parts)} direct contributions, the largest:")
-    for part in found.largest(PARTS_SHOWN):
+    contributions = conversation.attribution(back)
+    write(f"\nlogit {contributions.logit:.2f}, a sum of {len(contributions.parts)} direct contributions, the largest:")
+    for part in contributions.largest(PARTS_SHOWN):
         write(f"  {signed(part.value, 2):>7}  {part.name}")
 
 

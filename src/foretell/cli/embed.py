@@ -9,17 +9,13 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     STANDARD_INPUT,
-    Device,
-    Dtype,
     Ids,
     Json,
     ModelArgument,
-    Quantize,
-    Strict,
-    Verify,
     read_text,
 )
-from foretell.cli.terminal import open_model, print_json
+from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.terminal import print_json
 from foretell.errors import DataError
 
 
@@ -34,18 +30,14 @@ def embed(
     pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
     ids: Ids = False,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    strict: Strict = False,
-    verify: Verify = False,
+    options: Options = MODEL_DEFAULTS,
 ) -> None:
     """The embedding vector of a text.
 
     It is the stream after the last norm. --file and standard input give one vector per line.
     """
     texts = read_texts(text, file)
-    loaded = open_model(model, device, dtype, ids, verify=verify, quantize=quantize, strict=strict)
+    loaded = options.open(model, ids)
     from foretell.inference.query import embed as embed_text
 
     for line in texts:

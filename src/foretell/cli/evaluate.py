@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Json, ModelArgument, Quantize, Strict, Verify, Whole
-from foretell.cli.terminal import ProgressLine, note, open_model, print_json, results
+from foretell.cli.arguments import STANDARD_INPUT, Json, ModelArgument, Whole
+from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.terminal import ProgressLine, note, print_json, results
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,11 +35,7 @@ def evaluate(
     text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
     limit: Annotated[int | None, Parameter(help="Only the first so many texts or questions.")] = None,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    strict: Strict = False,
-    verify: Verify = False,
+    options: Options = MODEL_DEFAULTS,
 ) -> None:
     """Loss, perplexity and bits per byte of texts, or accuracy at questions.
 
@@ -59,7 +56,7 @@ def evaluate(
         raise UsageError(f"--stride and --text-field are for texts, and {file} is read as questions (--task {chosen})")
     if chosen != "text" and file == STANDARD_INPUT:
         raise UsageError("questions are read from a file; give its name")
-    loaded = open_model(model, device, dtype, verify=verify, quantize=quantize, strict=strict)
+    loaded = options.open(model)
     if chosen == "text":
         report_text(loaded, file, stride, text_field, limit, json)
     elif chosen == "choice":

@@ -3,11 +3,22 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Quantize, Verify
+from foretell.cli.arguments import (
+    ChoiceColumn,
+    ColumnNames,
+    Device,
+    Dtype,
+    Encoding,
+    Json,
+    ModelArgument,
+    Quantize,
+    Truncate,
+    Verify,
+)
 from foretell.cli.terminal import open_model, print_json, results
 
 
@@ -20,15 +31,10 @@ def evaluate_task(
         list[str] | None, Parameter(negative="", help="The column with the text; default: as in training.")
     ] = None,
     label_column: Annotated[str | None, Parameter(help="The column with the label; default: as in training.")] = None,
-    choice_column: Annotated[list[str] | None, Parameter(negative="", help="A column with an answer.")] = None,
-    columns: Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")] = None,
-    encoding: Annotated[
-        Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
-    ] = "utf-8",
-    truncate: Annotated[
-        Literal["head", "tail", "middle"] | None,
-        Parameter(help="Leave out the head, tail or middle of what does not fit.", show_choices=False),
-    ] = None,
+    choice_column: ChoiceColumn = None,
+    columns: ColumnNames = None,
+    encoding: Encoding = "utf-8",
+    truncate: Truncate = None,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from foretell.cli import trace as trace_verb
-from foretell.cli.arguments import Device, Dtype, Flag, Json, ModelArgument, Verify, Whole
-from foretell.cli.explain import ASK, MORE, choose_mode
-from foretell.cli.terminal import note, print_json, results
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify
+from foretell.cli.explain_questions import NO_QUESTION, Asked, choose_mode
+from foretell.cli.terminal import note
 from foretell.cli.translate import open_translator
-from foretell.errors import ForetellError, UsageError
+from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
@@ -30,35 +31,7 @@ def explain_translation(
     /,
     *,
     target: Target = None,
-    value: Annotated[
-        str | None, Parameter(help="One number: a trace name and an index.", group=ASK, show_default=False)
-    ] = None,
-    html: Annotated[Path | None, Parameter(help="Write an HTML page.", group=ASK, show_default=False)] = None,
-    lens: Annotated[bool, Flag, Parameter(help="The next token as read after each block.", group=ASK)] = False,
-    contributions: Annotated[
-        bool, Flag, Parameter(help="What each head and feed-forward layer added to a token's logit.", group=ASK)
-    ] = False,
-    heads: Annotated[bool, Flag, Parameter(help="Which tokens each head attends to, of both.", group=ASK)] = False,
-    ablate: Annotated[
-        str | None, Parameter(help="The prediction without a part: a name or glob.", group=ASK, show_default=False)
-    ] = None,
-    token: Annotated[
-        str | None,
-        Parameter(help="The token to ask about.", allow_leading_hyphen=True, group=MORE, show_default=False),
-    ] = None,
-    at: Annotated[
-        int | None,
-        Whole,
-        Parameter(
-            help="After this token of the translation (default: the last).",
-            allow_leading_hyphen=True,
-            group=MORE,
-            show_default=False,
-        ),
-    ] = None,
-    layer: Annotated[
-        int | None, Whole, Parameter(help="With --heads: the patterns of this layer.", group=MORE, show_default=False)
-    ] = None,
+    questions: Asked = NO_QUESTION,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
@@ -69,26 +42,13 @@ def explain_translation(
     Numbers are named as in `foretell trace MODEL --list`: those of the encoder begin with encoder, those of
     encoder-decoder attention contain cross_attention.
     """
-    asked = {
-        "value": value is not None,
-        "html": html is not None,
-        "lens": lens,
-        "contributions": contributions,
-        "heads": heads,
-        "ablate": ablate is not None,
-    }
-    options = {"value": value, "html": html, "ablate": ablate, "token": token, "at": at, "layer": layer}
-    mode, given = choose_mode(asked, options)
-    if html is not None:
-        from foretell.files import HTML_MARK, check_target
-
-        check_target(html, HTML_MARK)
+    given = questions.given()
+    mode = choose_mode(questions.asked(), given)
+    mode = replace(mode, answer=patterns) if questions.heads else mode
+    questions.check_page()
     translator = open_translator(model, device, dtype, verify)
     loaded, translation = conditioned(translator, text, target)
-    answer = patterns(loaded, translation, layer) if heads else mode.answer(loaded, translation, given)
-    print_json(answer.to_json()) if json else results().print(str(answer))
-    if fault := mode.fault(answer):
-        raise ForetellError(fault)
+    mode.show(loaded, translation, given, json)
 
 
 def conditioned(translator: Translator, text: str | None, target: str | None) -> tuple[LanguageModel, str]:
@@ -103,12 +63,12 @@ def conditioned(translator: Translator, text: str | None, target: str | None) ->
     return translator.given(text), target
 
 
-def patterns(loaded: LanguageModel, text: str, layer: int | None) -> Any:
+def patterns(loaded: LanguageModel, text: str, options: Mapping[str, Any]) -> Any:
     """The attention patterns of both sides, or of one layer."""
     from foretell.insight.attribution.memory_patterns import memory_patterns
 
-    found = memory_patterns(loaded, text)
-    return found if layer is None else found.layer(layer)
+    both_sides = memory_patterns(loaded, text)
+    return both_sides.layer(options["layer"]) if options else both_sides
 
 
 def trace_translation(
@@ -117,12 +77,9 @@ def trace_translation(
     /,
     *,
     target: Target = None,
-    select: Annotated[
-        list[str] | None,
-        Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
-    ] = None,
-    out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None,
-    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")] = False,
+    select: trace_verb.Select = None,
+    out: trace_verb.Out = None,
+    list_: trace_verb.ListNames = False,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",

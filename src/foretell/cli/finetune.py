@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Flag, Json, Whole, parse_settings
+from foretell.cli.arguments import (
+    ChoiceColumn,
+    ColumnNames,
+    Device,
+    Dtype,
+    Encoding,
+    Flag,
+    Json,
+    Truncate,
+    Whole,
+    parse_settings,
+)
 from foretell.cli.processes import decided
 from foretell.cli.terminal import messages, note, print_json, results
 from foretell.distributed.launch import is_follower
@@ -45,17 +56,10 @@ def finetune(
         list[str] | None, Parameter(negative="", help="The column with the text; twice for a pair of texts.")
     ] = None,
     label_column: Annotated[str | None, Parameter(help="The column with the label.")] = None,
-    choice_column: Annotated[
-        list[str] | None, Parameter(negative="", help="A column with an answer; once for each.")
-    ] = None,
-    columns: Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")] = None,
-    encoding: Annotated[
-        Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
-    ] = "utf-8",
-    truncate: Annotated[
-        Literal["head", "tail", "middle"] | None,
-        Parameter(help="Leave out the head, tail or middle of what does not fit; default: refuse.", show_choices=False),
-    ] = None,
+    choice_column: ChoiceColumn = None,
+    columns: ColumnNames = None,
+    encoding: Encoding = "utf-8",
+    truncate: Truncate = None,
     pool: Annotated[
         Literal["extract", "last", "mean"],
         Parameter(help="The vector of a text: at an extract token, at its last, or the mean.", show_choices=False),

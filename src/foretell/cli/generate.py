@@ -11,19 +11,15 @@ from cyclopts import Parameter
 from foretell.cli.arguments import (
     STANDARD_INPUT,
     AllowSpecial,
-    Device,
-    Dtype,
     FileOption,
     Flag,
     Ids,
     Json,
     ModelArgument,
-    Quantize,
-    Strict,
-    Verify,
     Whole,
     read_text,
 )
+from foretell.cli.model_options import MODEL_DEFAULTS, Options
 from foretell.cli.prompt_batch import Items, Timings, read_prompts, write_completions
 from foretell.cli.sampling_arguments import DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, write
@@ -76,11 +72,7 @@ def generate(
     allow_special: AllowSpecial = False,
     ids: Ids = False,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    strict: Strict = False,
-    verify: Verify = False,
+    options: Options = MODEL_DEFAULTS,
 ) -> None:
     """Continue a prompt.
 
@@ -90,10 +82,8 @@ def generate(
     texts = read_all_prompts(prompts, file, prompt_file)
     if len(prompts or []) > 1 and not any(character.isspace() for text in texts for character in text):
         note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
-    loaded = open_model(
-        model, device, dtype, ids, allow_special=allow_special, verify=verify, quantize=quantize, strict=strict
-    )
-    drafting = None if draft is None else open_model(draft, device, dtype, ids)
+    loaded = options.open(model, ids, allow_special=allow_special)
+    drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
     from foretell.inference.completion import make_completer, repeated
     from foretell.inference.guessing import make_proposer
     from foretell.inference.sampling_options import make_sampling

@@ -12,11 +12,11 @@ from types import FrameType
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Group
-from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError
+from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from foretell.cli.arguments import rewrite
 from foretell.cli.choice import choose_function, without_task
-from foretell.cli.hints import hint
+from foretell.cli.hints import check_values, hint
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError
@@ -114,6 +114,7 @@ def open_missing_streams() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM."""
     try:
+        check_values(arguments)
         app = make_app(arguments)
         with library_notes_on_stderr():
             app(
@@ -164,7 +165,9 @@ def _usage(error: CycloptsError) -> str:
         option = (error.token.keyword or error.token.value).partition("=")[0]
         suggestion = hint(verb, option, [name for each in error.argument_collection for name in each.names])
         message = f"unknown option {option}{suggestion or '. Text that begins with a hyphen goes after --.'}"
-    if isinstance(error, UnknownCommandError | MissingArgumentError | UnknownOptionError):
+    if isinstance(error, UnusedCliTokensError):
+        message = f"too many arguments: {' '.join(map(repr, error.unused_tokens or []))}"
+    if isinstance(error, UnknownCommandError | MissingArgumentError | UnknownOptionError | UnusedCliTokensError):
         message += f" (foretell {verb + ' ' if verb else ''}--help lists all)"
     return message
 

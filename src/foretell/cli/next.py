@@ -8,22 +8,18 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     AllowSpecial,
-    Device,
-    Dtype,
     FileOption,
     Flag,
     Ids,
     Json,
     ModelArgument,
-    Quantize,
     StartToken,
-    Strict,
     TextArgument,
-    Verify,
     Whole,
     read_text,
 )
-from foretell.cli.terminal import open_model, print_json, results, visible
+from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.terminal import print_json, results, visible
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -47,11 +43,7 @@ def next_verb(
     start_token: StartToken = None,
     ids: Ids = False,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    strict: Strict = False,
-    verify: Verify = False,
+    options: Options = MODEL_DEFAULTS,
 ) -> None:
     """The most likely next tokens with their probabilities.
 
@@ -60,17 +52,7 @@ def next_verb(
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text, file)
-    loaded = open_model(
-        model,
-        device,
-        dtype,
-        ids,
-        allow_special=allow_special,
-        start_token=start_token,
-        verify=verify,
-        quantize=quantize,
-        strict=strict,
-    )
+    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token)
     from foretell.inference.query import next_tokens
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]

@@ -51,8 +51,8 @@ def plan(
 ) -> None:
     """What a training will need: memory by part, operations, time and money; and what generating will.
 
-    Figures are ranges. The time rests on the nearest of a few published
-    trainings, which is named, or on a measurement of this machine.
+    Figures are ranges. The time follows from the nearest of a few published
+    trainings, which is named, or from a measurement of this machine.
     """
     from foretell.cli import plan_display
 

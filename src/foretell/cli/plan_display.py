@@ -1,4 +1,4 @@
-"""What `foretell plan` prints: a plan as a table and as JSON, and the table of predictions next to measurements."""
+"""Output of `foretell plan`: a plan as a table and as JSON, and the table of predictions next to measurements."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def plan_facts(
 
 
 def basis_facts(basis: Basis | Probe) -> dict[str, Any]:
-    """What the time rests on."""
+    """What the time is based on: a row or a probe."""
     if isinstance(basis, Probe):
         return {"kind": "probe", **asdict(basis)}
     row = basis.row
@@ -82,7 +82,7 @@ def show(console: Console, facts: dict[str, Any]) -> None:
 
 
 def show_training(console: Console, facts: dict[str, Any], training: dict[str, Any]) -> None:
-    """Memory, cost, and what the time rests on."""
+    """Memory, cost, and what the time is based on."""
     again = ", activations computed again" if training["checkpoint_activations"] else ""
     spread = f" by {training['parallel']}" if facts["gpus"] > 1 else ""
     context = facts["config"]["context_length"]
@@ -111,14 +111,14 @@ def show_training(console: Console, facts: dict[str, Any], training: dict[str, A
 
 
 def show_basis(console: Console, basis: dict[str, Any], gpu: str) -> None:
-    """The row or the probe that the time rests on."""
+    """The row or the probe that the time is based on."""
     if basis["kind"] == "probe":
         console.print(
-            f"rests on a probe of this machine: {basis['layers']} layers, {basis['rows']} rows, "
+            f"based on a probe of this machine: {basis['layers']} layers, {basis['rows']} rows, "
             f"{basis['rate']['low'] / 1e9:,.0f} to {basis['rate']['high'] / 1e9:,.0f} GFLOP/s"
         )
         return
-    console.print(f"rests on {basis['name']} on {basis['gpu']}: {basis['share_of_peak']:.0%} of the peak")
+    console.print(f"based on {basis['name']} on {basis['gpu']}: {basis['share_of_peak']:.0%} of the peak")
     console.print(f"         {basis['source']}")
     console.print(f"assumed  {basis['share']['low']:.0%} to {basis['share']['high']:.0%} of the peak of {gpu}")
     if not basis["is_near"]:

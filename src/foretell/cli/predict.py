@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     STANDARD_INPUT,
+    ChoiceColumn,
+    ColumnNames,
     Device,
     Dtype,
+    Encoding,
     Json,
     ModelArgument,
     Quantize,
+    Truncate,
     Verify,
     is_file,
     read_text,
@@ -40,15 +44,10 @@ def predict(
     column: Annotated[
         list[str] | None, Parameter(negative="", help="The column with the text; default: as in training.")
     ] = None,
-    choice_column: Annotated[list[str] | None, Parameter(negative="", help="A column with an answer.")] = None,
-    columns: Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")] = None,
-    encoding: Annotated[
-        Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
-    ] = "utf-8",
-    truncate: Annotated[
-        Literal["head", "tail", "middle"] | None,
-        Parameter(help="Leave out the head, tail or middle of what does not fit.", show_choices=False),
-    ] = None,
+    choice_column: ChoiceColumn = None,
+    columns: ColumnNames = None,
+    encoding: Encoding = "utf-8",
+    truncate: Truncate = None,
     out: Annotated[Path | None, Parameter(help="Write .csv, .tsv or .jsonl: the rows with their predictions.")] = None,
     json: Json = False,
     verify: Verify = False,

@@ -1,4 +1,4 @@
-"""What a verb does once for many processes."""
+"""Decisions that a verb takes once for all processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Value = TypeVar("Value")
 
 
 def decided(make: Callable[[], Value]) -> Value:
-    """What the first process makes, a value that JSON can hold: another one may find the disk changed."""
+    """The JSON value that `make` returns in the first process; in another it might see a disk that has changed."""
     if read_launch().world_size == 1:
         return make()
     from foretell.distributed.world import current_world

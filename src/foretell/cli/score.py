@@ -7,20 +7,16 @@ from typing import TYPE_CHECKING
 
 from foretell.cli.arguments import (
     AllowSpecial,
-    Device,
-    Dtype,
     FileOption,
     Ids,
     Json,
     ModelArgument,
-    Quantize,
     StartToken,
-    Strict,
     TextArgument,
-    Verify,
     read_text,
 )
-from foretell.cli.terminal import open_model, print_json, results
+from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.terminal import print_json, results
 
 if TYPE_CHECKING:
     from foretell.inference.query import Score, ScoredToken
@@ -40,11 +36,7 @@ def score(
     start_token: StartToken = None,
     ids: Ids = False,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    strict: Strict = False,
-    verify: Verify = False,
+    options: Options = MODEL_DEFAULTS,
 ) -> None:
     """The log-probability of a text, token by token.
 
@@ -52,17 +44,7 @@ def score(
     Colours: below 1 bit green, below 4 cyan, below 8 yellow, above red.
     """
     text = read_text(text, file)
-    loaded = open_model(
-        model,
-        device,
-        dtype,
-        ids,
-        allow_special=allow_special,
-        start_token=start_token,
-        verify=verify,
-        quantize=quantize,
-        strict=strict,
-    )
+    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token)
     from foretell.inference.query import score as score_text
 
     result = score_text(loaded, text)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal, Self, TypedDict, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -35,7 +35,10 @@ class OutputConsole(Console):
     """A console that shows control characters visibly on a terminal. Rich honours NO_COLOR and FORCE_COLOR.
 
     It neither wraps nor highlights. Rich takes COLUMNS=0, which means an unknown width, for a width of 0.
+    is_exact_in_files: what is redirected is written as it is.
     """
+
+    is_exact_in_files: ClassVar[bool] = True
 
     def __init__(self, **options: Any):
         columns = os.environ.get("COLUMNS", "")
@@ -44,7 +47,8 @@ class OutputConsole(Console):
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
-            if segment.control or segment.text == "\r" or not self.is_terminal:
+            is_exact = self.is_exact_in_files and not self.is_terminal
+            if segment.control or segment.text == "\r" or is_exact:
                 yield segment
             else:
                 yield Segment(visible(segment.text), segment.style)
@@ -55,6 +59,12 @@ class Results(OutputConsole):
 
     def on_broken_pipe(self) -> None:
         raise BrokenPipeError  # as print does; rich would leave with exit code 1
+
+
+class Messages(OutputConsole):
+    """Standard error. Control characters are visible in a log too, which people read on a terminal later."""
+
+    is_exact_in_files: ClassVar[bool] = False
 
 
 class QuietStream:
@@ -91,9 +101,9 @@ def results() -> Results:
 
 
 @cache
-def messages() -> OutputConsole:
+def messages() -> Messages:
     """The console for standard error: everything that is not a result."""
-    return OutputConsole(file=cast("IO[str]", QuietStream()), stderr=True)
+    return Messages(file=cast("IO[str]", QuietStream()), stderr=True)
 
 
 def visible(text: str) -> str:

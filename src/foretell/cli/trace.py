@@ -10,22 +10,18 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     AsTask,
-    Device,
-    Dtype,
     FileOption,
     Flag,
     Ids,
     Json,
     ModelArgument,
     Pair,
-    Quantize,
-    Strict,
     TextArgument,
-    Verify,
     read_text,
     task_input,
 )
-from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.terminal import note, print_json, results
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -34,6 +30,13 @@ if TYPE_CHECKING:
 
 NAME_WIDTH = 50
 
+Select = Annotated[
+    list[str] | None,
+    Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
+]
+Out = Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)]
+ListNames = Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")]
+
 
 def trace(
     model: ModelArgument,
@@ -41,21 +44,14 @@ def trace(
     /,
     *,
     file: FileOption = None,
-    select: Annotated[
-        list[str] | None,
-        Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
-    ] = None,
-    out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None,
-    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")] = False,
+    select: Select = None,
+    out: Out = None,
+    list_: ListNames = False,
     as_task: AsTask = False,
     pair: Pair = None,
     ids: Ids = False,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    strict: Strict = False,
-    verify: Verify = False,
+    options: Options = MODEL_DEFAULTS,
 ) -> None:
     """Any value of a pass over a text, by name.
 
@@ -64,7 +60,7 @@ def trace(
     if not list_ and ((text is None and file is None) or out is None):
         raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
     text = "" if list_ else read_text(text, file)
-    loaded = open_model(model, device, dtype, ids, verify=verify, quantize=quantize, strict=strict)
+    loaded = options.open(model, ids)
     if as_task or pair:
         loaded = task_input(loaded, pair)
     if list_:

@@ -28,7 +28,7 @@ from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
-from foretell.saved_model import save_tensors
+from foretell.saved_model.weights_file import save_tensors
 from foretell.text import Tokenizer
 from foretell.textbook.family_weights import load_weights
 from foretell.textbook.vectors import Matrix

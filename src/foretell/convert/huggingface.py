@@ -20,7 +20,8 @@ from foretell.language_model import NO_TOKENIZER, LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
 from foretell.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
-from foretell.saved_model import check_finite, check_vocabulary
+from foretell.saved_model.decoder_part import check_vocabulary
+from foretell.saved_model.weights_file import check_finite
 from foretell.text import has_tokenizer, id_tokenizer, load_tokenizer
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"

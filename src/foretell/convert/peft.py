@@ -28,7 +28,7 @@ from foretell.language_model import LanguageModel
 from foretell.manifest import write_manifest
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
 from foretell.safetensors_reader import read_header, read_tensor
-from foretell.saved_model import check_finite, save_tensors
+from foretell.saved_model.weights_file import check_finite, save_tensors
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."

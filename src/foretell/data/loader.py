@@ -21,8 +21,8 @@ class Loader:
 
     An epoch goes once through the text in consecutive windows without overlap. Each epoch shifts all windows by a
     random offset, so that no token is always the first of its window and none is left out of every epoch.
-    shuffle_documents: the text itself is the documents in an order of the epoch's own, so that windows which hold the
-    end of one document and the beginning of another join other documents each time.
+    shuffle_documents: each epoch has the documents in another random order, so that windows across two documents join
+    other documents each time.
     """
 
     def __init__(

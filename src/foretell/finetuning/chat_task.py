@@ -17,7 +17,7 @@ from foretell.inference.completion import make_completer
 from foretell.language_model import LanguageModel
 from foretell.model.cost import count_parameters
 from foretell.model.kernels.dispatch import Use, choose_kernels
-from foretell.saved_model import save_parts
+from foretell.saved_model.save_parts import save_parts
 from foretell.session.task import Sample, Task
 from foretell.text.chat_format import ChatTokens
 from foretell.training.mask_check import check_mask

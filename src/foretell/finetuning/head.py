@@ -18,7 +18,9 @@ from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import WEIGHT_STD
 from foretell.model.vocabulary import with_vocabulary
-from foretell.saved_model import DECODER, TOKENIZER, DecoderPart, PartSource, TokenizerPart, register_part
+from foretell.saved_model.decoder_part import DECODER, DecoderPart
+from foretell.saved_model.part import PartSource, register_part
+from foretell.saved_model.tokenizer_part import TOKENIZER, TokenizerPart
 
 TASK_HEAD = "task_head"  # the name and the kind of the part
 

@@ -86,8 +86,8 @@ def fit(texts: list[list[int]], room: int, truncate: str) -> list[list[int]]:
     """Texts cut to `room` tokens in all: short ones stay whole, long ones share what is left evenly."""
     kept, left = dict[int, list[int]](), max(0, room)
     order = sorted(range(len(texts)), key=lambda index: len(texts[index]))
-    for place, index in enumerate(order):
-        share = left // (len(texts) - place)
+    for done, index in enumerate(order):
+        share = left // (len(texts) - done)
         kept[index] = cut_to(texts[index], min(len(texts[index]), share), truncate)
         left -= len(kept[index])
     return [kept[index] for index in range(len(texts))]

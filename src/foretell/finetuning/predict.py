@@ -78,11 +78,13 @@ def predict_rows(
 ) -> list[TaskPrediction]:
     """A prediction for each row of texts: one, two, or a question and its answers.
 
-    Raises UsageError for the wrong number of texts and for a model without a head, DataError for a text that does not
-    fit the context where the model was not trained to cut it.
+    Raises UsageError for an empty text, the wrong number of texts and a model without a head, DataError for a text that
+    does not fit the context where the model was not trained to cut it.
     """
     head = head_of(model)
     check_counts(rows, head.settings)
+    if not all(text.strip() for texts in rows for text in texts):
+        raise UsageError("the text is empty; give at least one character")
     places = where or [f"text {index}" for index in range(1, len(rows) + 1)]
     inputs = input_format(model)
     encoded = inputs.encode_all(rows)

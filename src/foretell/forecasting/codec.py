@@ -18,7 +18,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from foretell.config import Section, make_section
-from foretell.saved_model import PartSource, register_part
+from foretell.saved_model.part import PartSource, register_part
 
 CONSTANT = 1e-9  # a standard deviation below this share of the largest value is rounding noise of a constant series
 GUESSED_SPREAD = 0.25  # of a constant context, as a share of its value

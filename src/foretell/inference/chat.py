@@ -211,9 +211,9 @@ class Chat:
         """What each part of the model added to the logit of that token, in a new pass over the text before it."""
         receipt = self.receipt(back)
         ids = " ".join(map(str, receipt.ids))
-        found = direct_logit_attribution(self.model.on_ids(), ids, token=receipt.token)
+        attribution = direct_logit_attribution(self.model.on_ids(), ids, token=receipt.token)
         where = f"after {ending(self.model.decode(list(receipt.ids)))}"
-        return replace(found, where=where, text=receipt.text_of(receipt.token))
+        return replace(attribution, where=where, text=receipt.text_of(receipt.token))
 
 
 class NewestReceipts(RecordingSampler):

@@ -25,6 +25,7 @@ from foretell.typesetting.notebook import ShownList
 
 Prompt = str | list[int]
 DEFAULT_TOKENS = 200
+MOST_CONTINUATIONS = 10_000  # of one prompt; each is a sequence that waits in memory
 REPR_CHARACTERS = 40  # of the prompt and of the text in a completion's repr
 
 
@@ -104,10 +105,11 @@ def generate(
 ) -> Completion | ShownList[Completion]:
     """Continue a prompt, or a list of prompts together; a list is returned for a list.
 
-    n: continue each prompt in this many ways, sample 0 to n - 1; then a list is returned in any case, with the n
-    completions of the first prompt, then those of the second, and so on. max_tokens: None is 200, or what fits the
-    context after the longest prompt. stop: end before any of these strings. context_shift: when the context is full,
-    continue from its last half. receipts: keep what decided each token. Other keywords are those of `SamplingOptions`.
+    n: continue each prompt in this many ways, at most 10,000, sample 0 to n - 1; then a list is returned in any case,
+    with the n completions of the first prompt, then those of the second, and so on. max_tokens: None is 200, or what
+    fits the context after the longest prompt. stop: end before any of these strings. context_shift: when the context is
+    full, continue from its last half. receipts: keep what decided each token. Other keywords are those of
+    `SamplingOptions`.
     The continuation of a prompt does not depend on the other prompts; one that is given n times is continued in n ways,
     the first as alone. Raises ContextLengthError, UsageError or ConfigError before anything is generated,
     CheckpointError for logits that are not finite.
@@ -288,6 +290,8 @@ def repeated(prompts: list[str], n: int | None) -> list[str]:
     """Each prompt n times in a row."""
     if n is not None and n < 1:
         raise UsageError(f"n must be 1 or more, not {n}")
+    if n is not None and n > MOST_CONTINUATIONS:
+        raise UsageError(f"n must be {MOST_CONTINUATIONS:,} or less, not {n:,}; for more, use other seeds")
     if not isinstance(prompts, list | tuple):
         raise UsageError("prompts must be a string or a list of strings")
     return [prompt for prompt in prompts for _ in range(n or 1)]

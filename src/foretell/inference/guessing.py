@@ -1,4 +1,4 @@
-"""What guesses the next tokens of a generation: earlier text, or a smaller model."""
+"""Proposers of the next tokens of a generation: earlier text, or a smaller model."""
 
 from __future__ import annotations
 

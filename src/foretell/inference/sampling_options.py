@@ -10,6 +10,7 @@ from foretell.config import SamplingConfig
 from foretell.errors import UsageError
 from foretell.text import Tokenizer
 
+SHOWN_TOKENS = 5  # of a text that is more than one token
 ID = re.compile(r"#(\d+)")
 WRITES_SPACES_INTO_WORDS = ("bpe", "unigram")  # kinds with other tokens for a word after a space
 
@@ -57,10 +58,10 @@ def token_id(token: str | int, tokenizer: Tokenizer) -> int:
         return tokenizer.special_tokens[token]
     ids = tokenizer.encode(token)
     if len(ids) != 1:
-        parts = ", ".join(repr(tokenizer.text_of(each)) for each in ids[:5])
+        parts = [repr(tokenizer.text_of(part)) for part in ids[:SHOWN_TOKENS]] + ["..."] * (len(ids) > SHOWN_TOKENS)
         raise UsageError(
-            f"a logit bias is for one token, and {token!r} is {len(ids)}{': ' if ids else ''}{parts}; give one of its "
-            "tokens, or ban the word"
+            f"a logit bias is for one token, and {token!r} is {len(ids)}{': ' if ids else ''}{', '.join(parts)}; give "
+            "one of its tokens, or ban the word"
         )
     return ids[0]
 

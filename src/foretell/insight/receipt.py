@@ -104,7 +104,7 @@ class ReceiptStage:
 
     @property
     def num_removed(self) -> int:
-        """The number of tokens that `removed` is about."""
+        """The number of tokens that this filter excluded regardless of their probability."""
         return 0 if self.before is None else int(((self.before > -torch.inf) & (self.logits == -torch.inf)).sum())
 
 

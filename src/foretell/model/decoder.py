@@ -138,7 +138,7 @@ class Decoder(DropoutHost):
         return FreshKVView(ids)
 
     def join(self, view: KVView, rows: list[int | None]) -> KVView:
-        """The view of a pass of generated rows, with what they read besides their own tokens: here nothing."""
+        """The view of a pass of generated rows. A decoder reads only their own tokens, so it is `view` itself."""
         return view
 
     def make_cache(self, rows: int, capacity: int) -> KVCache:

@@ -60,7 +60,7 @@ def decoder_with_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> 
 
 
 def fill_decoder(decoder: Decoder, weights: Mapping[str, Tensor]) -> Decoder:
-    """A decoder from the meta device, in which these weights now are, with the kernels that suit them."""
+    """Put weights into a decoder from the meta device, choose its kernels, and return it."""
     decoder.load_state_dict(dict(weights), assign=True)
     choose_kernels(decoder, Use(decoder.device, decoder.dtype, decoder.config.context_length))
     return decoder

@@ -45,7 +45,7 @@ class QuantizationConfig(Section):
 
 
 class QuantizedMatrix(nn.Module):
-    """A matrix (O, I) stored as integers with scales. Subclasses know the scheme."""
+    """A matrix (O, I) stored as integers with scales. Subclasses define the scheme."""
 
     scheme: ClassVar[Scheme]
     integers: Tensor

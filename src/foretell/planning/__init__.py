@@ -1,1 +1,1 @@
-"""What a training or a generation will need, before it starts: memory, arithmetic, time and money, as ranges."""
+"""Memory, arithmetic, time and money of a training or a generation before it starts, as ranges."""

@@ -1,4 +1,4 @@
-"""Measured trainings, and the share of a device's peak that they reached. A prediction rests on the nearest one.
+"""Measured trainings, and the share of a device's peak that they reached. A prediction uses the nearest one.
 
 The share is the model's arithmetic, 6N + 12 L (H E) T operations per token, over time and peak (MFU, Chowdhery et al.
 2022, appendix B), except where the source publishes operations of its own.
@@ -53,7 +53,10 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Basis:
-    """The row that a prediction rests on, and the share of the peak that it leads to. factor: how far it is away."""
+    """The row that a prediction is based on, and the share of the peak that follows from it.
+
+    factor: the distance of the row, as a factor in model size or in training arithmetic.
+    """
 
     row: Calibration
     share: Range

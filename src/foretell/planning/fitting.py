@@ -33,8 +33,8 @@ def iter_ways(config: ModelConfig, shapes: Shapes, training: TrainingConfig, mem
     """Changes of the training with which it surely fits, in words; more GPUs only if nothing else helps."""
 
     def fits(changed: TrainingConfig, processes: int = memory.processes) -> bool:
-        place = replace(memory, processes=processes)
-        return total(training_memory(config, shapes, changed, place)).high <= memory.size
+        spread = replace(memory, processes=processes)
+        return total(training_memory(config, shapes, changed, spread)).high <= memory.size
 
     checkpointed = training.model_copy(update={"checkpoint_activations": BLOCKS})
     sharded = training.model_copy(update={"parallel": "fsdp"})

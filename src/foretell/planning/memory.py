@@ -117,15 +117,15 @@ def copies(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> Ra
 
 
 def activations_per_token(config: ModelConfig, training: TrainingConfig, matmul_bytes: int) -> Range:
-    """What a pass keeps for the gradient, in bytes per token.
+    """Bytes per token that a pass keeps for the gradient.
 
     Where blocks are computed again, only their inputs are kept, and the values of one block at a time.
     """
     every = saved_bytes_per_token(config, matmul_bytes)
     if not training.checkpoint_activations:
         return Range(every, MOST_TIMES_DECLARED * every)
-    one = saved_bytes_per_token(config.replaced(num_layers=1, window=None), matmul_bytes)
-    repeated = one + config.num_layers * config.width * FLOAT_BYTES
+    one_layer = saved_bytes_per_token(config.replaced(num_layers=1, window=None), matmul_bytes)
+    repeated = one_layer + config.num_layers * config.width * FLOAT_BYTES
     has_all = any(matches(glob, BLOCK) for glob in training.checkpoint_activations)
     return Range(min(every, repeated), MOST_TIMES_DECLARED * (repeated if has_all else every))
 

@@ -49,7 +49,7 @@ class Place:
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training: its memory on each device by part, its cost, and what the time rests on: a row, or a probe here."""
+    """A training: its memory on each device by part, its cost, and what the time is based on: a row or a probe."""
 
     memory: dict[str, Range]
     rows: int
@@ -96,7 +96,7 @@ def plan_training(
 def find_rate(
     model: ModelConfig, training: TrainingConfig, flops: Range, tokens: float, place: Place
 ) -> tuple[Basis | Probe, Range]:
-    """What the time rests on, and the rate of one device in FLOP/s that follows from it."""
+    """What the time is based on, and the rate of one device in FLOP/s that follows from it."""
     if place.device is None:
         basis = nearest(flops.high / tokens, tokens, place.accelerator.name)
         return basis, basis.share * place.accelerator.peak_flops

@@ -101,8 +101,8 @@ def cut_down(config: ModelConfig, rows: int, flops: float) -> tuple[ModelConfig,
     Rows are more like the whole training than layers are: the weights' share of the time is that of the whole batch.
     """
     config = config.replaced(window=config.windows[0])
-    one = config.replaced(num_layers=1)
-    per_row = training_flops_per_token(one) * config.context_length
+    one_layer = config.replaced(num_layers=1)
+    per_row = training_flops_per_token(one_layer) * config.context_length
     kept = int(min(rows, max(1, flops // per_row)))
     added = (training_flops_per_token(config.replaced(num_layers=2)) * config.context_length - per_row) * kept
     layers = 1 + int(max(0.0, flops - per_row * kept) // added)

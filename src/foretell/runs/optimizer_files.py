@@ -2,8 +2,8 @@
 
 One process writes `optimizer.safetensors`. Of weights in shards, each of N processes writes what it holds, as
 `optimizer-00001-of-00003.safetensors`; the header of such a file says which part of a tensor it has. torch's planner
-decides who reads what, so that any number of processes can load what any other number has saved. Its own storage keeps
-that plan in a pickle, `.metadata`; here the headers are the plan, and no other file is looked at.
+decides which process reads which part, so that any number of processes can load what any other number has saved. Its
+own storage keeps that plan in a pickle, `.metadata`; here the headers are the plan, and no other file is read.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torch.futures import Future
 
 from foretell.errors import CheckpointError
 from foretell.runs.checkpoint import optimizer_files
-from foretell.saved_model import open_tensors, save_tensors
+from foretell.saved_model.weights_file import open_tensors, save_tensors
 
 CHUNKS = "chunks"  # the entry of a header: key -> {"offsets", "size"}, the place of a part and the shape of the whole
 

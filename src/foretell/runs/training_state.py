@@ -17,12 +17,12 @@ from foretell.files import new_directory, write_json
 from foretell.manifest import write_manifest
 from foretell.runs.checkpoint import OPTIMIZER, TRAINING, Checkpoint, optimizer_files
 from foretell.runs.optimizer_files import load_into, read_places, save_shards
-from foretell.saved_model import save_tensors
+from foretell.saved_model.weights_file import save_tensors
 
 
 @dataclass(frozen=True)
 class CheckpointParts:
-    """What a checkpoint holds.
+    """The contents of a checkpoint.
 
     `write_model` writes the files of the model into a directory; `model` names the weights in the optimizer's file;
     `training` is the content of training.json.

@@ -48,7 +48,7 @@ def told(world: World, error: Exception) -> Exception:
 
 
 def is_resumed(directory: Path, described: list[str], resume: bool) -> bool:
-    """True if a run is to be resumed. What a killed process left before its first step is cleared, if it may be."""
+    """True if a run is to be resumed. With `resume`, what a killed process left before its first step is removed."""
 
     def decide() -> bool:
         if resume and is_unfinished(directory):

@@ -91,11 +91,11 @@ class RenderedChat:
         """
         closed, prompt = self.text(index + 1), self.text(index, add_generation_prompt=True)
         content = self.messages[index].content.strip()
-        found = closed.find(content, len(prompt)) if closed.startswith(prompt) else -1
-        if found < 0:
+        start = closed.find(content, len(prompt)) if closed.startswith(prompt) else -1
+        if start < 0:
             return None
-        end = closed.find(turn_end, found + len(content))
-        return len(prompt), found + len(content) if end < 0 else end + len(turn_end)
+        end = closed.find(turn_end, start + len(content))
+        return len(prompt), start + len(content) if end < 0 else end + len(turn_end)
 
     def pieces(self, turn_end: str, *, add_generation_prompt: bool = False) -> list[ChatPiece] | None:
         """The text cut at answers; None if the template changes an earlier turn when others follow it."""

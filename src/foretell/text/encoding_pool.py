@@ -25,7 +25,7 @@ Key = TypeVar("Key")
 Group = tuple[Key, list[str]]
 Encoded = tuple[Key, Sequence[np.ndarray]]
 
-_encoder: list[Tokenizer] = []  # that of this process, if it is one of a pool
+_encoder: list[Tokenizer] = []  # the tokenizer of this process, if it belongs to a pool
 
 
 class Encoding:
@@ -96,7 +96,7 @@ def _start(content: TokenizerJson, special: tuple[str, ...]) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is killed, which cannot tell it to."""
+    """End this process when its parent has ended; a killed parent cannot end it."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()

@@ -22,7 +22,7 @@ from foretell.training.optimizer import check_globs
 
 
 class Recomputing:
-    """Lets the modules of a model that globs match be computed again in the backward pass, by their paths.
+    """Makes the modules whose paths match a glob compute their values again in the backward pass.
 
     rng: the counters of the model's dropout, with which the second computation has the same masks. A glob without a
     match is a `ConfigError`.
@@ -36,7 +36,7 @@ class Recomputing:
         self.install()
 
     def install(self) -> None:
-        """Let the modules' own `forward` be the one that is computed again."""
+        """Replace the modules' own `forward` by one that is computed again."""
         for path, module in self.modules.items():
             module.forward = self._forwards[path]
 
@@ -68,7 +68,7 @@ def checkpointed(module: nn.Module, rng: DropoutRNG, *args: Any, **keywords: Any
 
 @contextmanager
 def with_counters(rng: DropoutRNG, counters: DropoutRNG) -> Iterator[None]:
-    """Let dropout have these counters in the block: a task may have changed them since the first computation."""
+    """Set the counters of dropout in the block: a task may have changed them since the first computation."""
     current = replace(rng)
     vars(rng).update(vars(counters))
     try:

@@ -69,8 +69,8 @@ def translate(translator: Translator, sentences: Sequence[str], decoding: Decodi
     by_length = sorted(encoded, key=lambda index: len(encoded[index]))
     for first in range(0, len(by_length), rows):
         members = by_length[first : first + rows]
-        found = decode(translator, [encoded[index] for index in members], members, decoding)
-        for index, (ids, score, reason) in zip(members, found, strict=True):
+        decoded = decode(translator, [encoded[index] for index in members], members, decoding)
+        for index, (ids, score, reason) in zip(members, decoded, strict=True):
             text = translator.vocabulary.decode(ids)
             results[index] = Translation(sentences[index], text, score, ids, reason)
     return [results[index] for index in range(len(sentences))]
@@ -100,8 +100,8 @@ def decode(translator: Translator, sources: list[list[int]], samples: list[int],
         conditioned = model.given(make_source(sources))
         steps = CachedSteps(conditioned, [[vocabulary.start_id]] * len(sources), max(limits))
         size = vocabulary.target.vocab_size
-        found = beam_search(steps, limits, vocabulary.target_end_id, decoding.beam_size, decoding.alpha, size)
-    return [(best.ids, best.score, best.finish_reason) for best, *_ in found]
+        beams = beam_search(steps, limits, vocabulary.target_end_id, decoding.beam_size, decoding.alpha, size)
+    return [(best.ids, best.score, best.finish_reason) for best, *_ in beams]
 
 
 def sample(

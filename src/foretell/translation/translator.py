@@ -13,16 +13,11 @@ from torch import Tensor
 from foretell.config import make_section
 from foretell.errors import CheckpointError
 from foretell.language_model import LanguageModel, MemoryText
-from foretell.saved_model import (
-    Part,
-    PartSource,
-    TokenizerPart,
-    check_depth,
-    load_parts,
-    register_part,
-    save_parts,
-)
-from foretell.text import Tokenizer, load_tokenizer
+from foretell.saved_model.decoder_part import check_depth
+from foretell.saved_model.load_parts import load_parts
+from foretell.saved_model.part import Part, PartSource, register_part
+from foretell.saved_model.save_parts import save_parts
+from foretell.saved_model.tokenizer_part import TokenizerPart
 from foretell.translation.batches import make_source
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder
@@ -91,26 +86,11 @@ class EncoderDecoderPart:
 
 @register_part
 @dataclass(frozen=True)
-class SourceTokenizerPart:
+class SourceTokenizerPart(TokenizerPart):
     """The tokenizer of the source, where it is not that of the target."""
 
     kind: ClassVar[str] = SOURCE
-    is_inside_decoder: ClassVar[bool] = False
     file_names: ClassVar[tuple[str, ...]] = (SOURCE_TOKENIZER_FILE,)
-    tokenizer: Tokenizer
-
-    def config(self) -> dict[str, Any]:
-        return {}
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return {}
-
-    def save_files(self, directory: Path) -> None:
-        self.tokenizer.save(directory / SOURCE_TOKENIZER_FILE)
-
-    @classmethod
-    def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
-        return cls(load_tokenizer(source.directory / SOURCE_TOKENIZER_FILE))
 
 
 def save_translator(directory: Path, translator: Translator, dtype: torch.dtype | None = None) -> None:
@@ -135,7 +115,7 @@ def load_saved(
     model, target, source = parts.get(MODEL), parts.get(TARGET), parts.get(SOURCE, parts.get(TARGET))
     if not isinstance(model, EncoderDecoderPart):
         raise CheckpointError(f"{directory} is not a translation model: its parts are {', '.join(parts)}")
-    if not isinstance(target, TokenizerPart) or not isinstance(source, TokenizerPart | SourceTokenizerPart):
+    if not isinstance(target, TokenizerPart) or not isinstance(source, TokenizerPart):
         raise CheckpointError(f"{directory} has no tokenizer; it is damaged")
     vocabulary = make_vocabulary(source.tokenizer, target.tokenizer)
     check_sizes(vocabulary, model.model.shape, directory)

@@ -1,10 +1,9 @@
 """The choice of what a page holds: the required numbers, then the optional ones in a fixed order while they fit.
 
 Required: tokens, vocabulary, logits of the last position, norms of the stream, the lens, attention of every head, to a
-memory too. If
-these are too large, attention keeps only as many of the last query rows as fit. Optional, in this order: embeddings,
-the head's inputs and rows, the stream's vectors point by point, queries and keys layer by layer. What does not fit is
-left out and reported; a later, smaller kind may still fit.
+memory too. If these are too large, attention keeps only as many of the last query rows as fit. Optional, in this order:
+embeddings, the head's inputs and rows, the stream's vectors point by point, queries and keys layer by layer. What does
+not fit is left out and reported; a later, smaller kind may still fit.
 """
 
 from __future__ import annotations

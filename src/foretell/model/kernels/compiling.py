@@ -9,6 +9,7 @@ import atexit
 import hashlib
 import logging
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -21,6 +22,8 @@ import numba.extending
 from numba import cfunc, njit, types
 from numba.core import registry
 
+DIGITS = 16  # in the name of a version's folder
+DISUSED = 7 * 24 * 3600.0  # seconds; no process is expected to run and compile for longer
 SLOW = 2.0  # seconds of compiling that are worth a line
 SPINS = "2000"  # rounds of waiting before a thread sleeps: about 0.1 milliseconds, several gaps between two kernels
 CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each decides how threads wait; a user's is kept
@@ -56,12 +59,32 @@ def cache_folder() -> Path:
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
     home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "foretell" / "kernels" / digest.hexdigest()[:16]
+    folder = home / "foretell" / "kernels" / digest.hexdigest()[:DIGITS]
+    is_new = not folder.exists()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not is_private(folder):
+            return private_folder()
+        os.utime(folder)  # the time of its last use
+        if is_new:
+            remove_disused(folder)
     except OSError:
         return private_folder()
-    return folder if is_private(folder) else private_folder()
+    return folder
+
+
+def remove_disused(folder: Path) -> None:
+    """Remove the folders of other versions that this user's processes have not used for `DISUSED` seconds.
+
+    A process would fail if it saved a kernel in a folder that is gone, so those of recent use stay.
+    """
+    for other in folder.parent.iterdir():
+        is_version = re.fullmatch(f"[0-9a-f]{{{DIGITS}}}", other.name) and other.is_dir() and not other.is_symlink()
+        try:
+            if is_version and is_private(other) and time.time() - other.stat().st_mtime > DISUSED:
+                shutil.rmtree(other, ignore_errors=True)
+        except FileNotFoundError:  # removed by another process at the same time
+            continue
 
 
 def is_private(folder: Path) -> bool:

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from foretell import saved_model
 from foretell.config import ModelConfig
 from foretell.errors import CheckpointError, UsageError
 from foretell.model.decoder import Decoder
@@ -21,7 +20,12 @@ from foretell.model.init import make_decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.surgery import replace
 from foretell.model.transformer import Transformer
-from foretell.saved_model import DecoderPart, PartSource, TokenizerPart, load_parts, register_part, save_parts
+from foretell.saved_model import part
+from foretell.saved_model.decoder_part import DecoderPart
+from foretell.saved_model.load_parts import load_parts
+from foretell.saved_model.part import PartSource, register_part
+from foretell.saved_model.save_parts import save_parts
+from foretell.saved_model.tokenizer_part import TokenizerPart
 from foretell.text import train_tokenizer
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12}
@@ -160,9 +164,9 @@ class ScaleAdapters:
 
 @pytest.fixture(autouse=True)
 def known_kinds(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(saved_model, "KINDS", dict(saved_model.KINDS))
-    for part in (LabelHead, BinCodec, TwoTrunks, ScaleAdapters):
-        register_part(part)
+    monkeypatch.setattr(part, "KINDS", dict(part.KINDS))
+    for kind in (LabelHead, BinCodec, TwoTrunks, ScaleAdapters):
+        register_part(kind)
     yield
 
 

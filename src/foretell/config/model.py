@@ -1,0 +1,162 @@
+"""The shape of a decoder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from foretell.config.field_names import with_own_names
+from foretell.config.messages import DERIVED_SIZES
+from foretell.config.section import FOLLOWS, Section, raise_first
+
+# Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
+Depth = Annotated[int, Field(gt=0, le=2**14)]
+Size = Annotated[int, Field(gt=0, le=2**24)]
+
+
+class Bias(Section):
+    """Which linear layers and norms add a bias."""
+
+    attention: bool = True  # query, key, value
+    attention_output: bool = True
+    feedforward: bool = True
+    norm: bool = True
+    head: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_bool(cls, value: Any) -> Any:
+        """`bias = false` (nanoGPT) sets all but the head's, which GPT-2 never has."""
+        if isinstance(value, bool):
+            return dict.fromkeys(("attention", "attention_output", "feedforward", "norm"), value)
+        return value
+
+
+class DropoutRates(Section):
+    """Probabilities of dropping an element during training (Srivastava et al. 2014)."""
+
+    embedding: float = Field(0.0, ge=0, lt=1)
+    attention: float = Field(0.0, ge=0, lt=1)  # the attention weights; costs the fused kernel
+    residual: float = Field(0.0, ge=0, lt=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_number(cls, value: Any) -> Any:
+        """`dropout = 0.2` (nanoGPT) sets all three."""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return dict.fromkeys(("embedding", "attention", "residual"), value)
+        return value
+
+
+class RopeScaling(Section):
+    """How rotary frequencies are stretched beyond the trained context (Llama 3.1's scheme, or linear interpolation)."""
+
+    type: Literal["linear", "llama3"]
+    factor: float = Field(gt=0)
+    low_frequency_factor: float = Field(1.0, gt=0)
+    high_frequency_factor: float = Field(4.0, gt=0)
+    original_context_length: int = Field(8192, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        reversed_band = f"high_frequency_factor {high:g} must be above low_frequency_factor {low:g}"
+        raise_first({reversed_band: self.type == "llama3" and high <= low})
+        return self
+
+
+class ModelConfig(Section):
+    """The shape of a decoder. The defaults of the choices are GPT-2's; the five sizes have none."""
+
+    num_layers: Depth
+    num_heads: Size
+    num_kv_heads: Size = FOLLOWS  # from the others: num_heads
+    width: Size
+    head_width: Size = FOLLOWS  # from the others: width / num_heads
+    feedforward_width: Size = FOLLOWS  # from the others: 4 * width, gated: 8/3 * width rounded up to a multiple of 8
+    context_length: Size
+    vocab_size: Size
+
+    position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
+    rope_theta: float = Field(10_000.0, gt=0)
+    rope_scaling: RopeScaling | None = None
+    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
+    norm_placement: Literal["pre", "post"] = "pre"
+    norm_epsilon: float = Field(1e-5, gt=0)
+    qk_norm: bool = False  # None in input: wherever there is a norm
+    feedforward: Literal["mlp", "gated", "none"] = "mlp"
+    activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"] = "gelu_tanh"
+    attention_output: bool = True
+    attention_residual: bool = True
+    bias: Bias = Bias()
+    window: int | tuple[int | None, ...] | None = None  # how many positions back a query sees, itself included
+    tie_embeddings: bool = True
+    dropout: DropoutRates = DropoutRates()
+    init: Literal["gpt2", "torch"] = "gpt2"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_sizes(cls, values: Any) -> Any:
+        """Sizes that follow from others; anything not yet known to be a number is left for the field checks."""
+        values = with_own_names(cls, values)  # here too, since pydantic runs this before the base's validator
+        if not isinstance(values, Mapping):
+            return values
+        values = {key: value for key, value in values.items() if not (value is None and key in DERIVED_SIZES)}
+        heads, width = _as_int(values.get("num_heads")), _as_int(values.get("width"))
+        if heads and width and heads > 0:
+            indivisible = f"width {width} is not a multiple of num_heads {heads}; change one or set head_width"
+            raise_first({indivisible: "head_width" not in values and width % heads != 0})
+            values.setdefault("num_kv_heads", heads)
+            values.setdefault("head_width", width // heads)
+            gated = values.get("feedforward", "mlp") == "gated"
+            values.setdefault("feedforward_width", -(-8 * width // 24) * 8 if gated else 4 * width)
+        if "qk_norm" in values and values["qk_norm"] is None:
+            values["qk_norm"] = values.get("norm") != "none"
+        return values
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        attention_width = self.num_heads * self.head_width
+        problems = {
+            f"num_heads {self.num_heads} is not a multiple of num_kv_heads {self.num_kv_heads}": (
+                self.num_heads % self.num_kv_heads != 0
+            ),
+            f"attention_output is off, so num_heads * head_width ({attention_width}) must equal width ({self.width})": (
+                not self.attention_output and attention_width != self.width
+            ),
+            f"rotary positions need an even head_width, not {self.head_width}": (
+                self.position == "rotary" and self.head_width % 2 != 0
+            ),
+            f"sinusoidal positions need an even width, not {self.width}": (
+                self.position == "sinusoidal" and self.width % 2 != 0
+            ),
+            "rope_scaling needs position = 'rotary'": self.rope_scaling is not None and self.position != "rotary",
+            "qk_norm needs a norm, and norm is 'none'": self.qk_norm and self.norm == "none",
+            f"window has {len(self.windows)} entries for {self.num_layers} layers": (
+                len(self.windows) != self.num_layers
+            ),
+            "a window must be 1 or more": any(window is not None and window < 1 for window in self.windows),
+        }
+        raise_first(problems)
+        return self
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """The attention window of each layer."""
+        return self.window if isinstance(self.window, tuple) else (self.window,) * self.num_layers
+
+    def replaced(self, **changes: Any) -> ModelConfig:
+        """A checked copy with some fields changed; without norms there is no qk_norm unless `changes` asks for it."""
+        values = {**self.model_dump(), **changes}
+        if changes.get("norm") == "none":
+            values["qk_norm"] = changes.get("qk_norm")
+        return ModelConfig(**values)
+
+
+def _as_int(value: Any) -> int | None:
+    try:
+        return int(value)
+    except (TypeError, ValueError, OverflowError):
+        return None

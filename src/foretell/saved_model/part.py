@@ -1,0 +1,141 @@
+"""What a part of a saved model is, the kinds that are known, and where a part reads its weights from."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from foretell.errors import CheckpointError, did_you_mean
+from foretell.files import CONFIG
+from foretell.safetensors_reader import StoredTensor, read_tensor
+from foretell.saved_model.weights_file import ROWS_CHECKED, check_finite
+
+Shape = tuple[int, ...]
+
+
+class Part(Protocol):
+    """A piece of a saved model. `register_part` makes its kind known to `load_parts`.
+
+    is_inside_decoder: its weights are in the decoder's module tree, put there by `surgery.replace`; `weights` then
+    returns them under their module paths, and `load` repeats the surgery on the decoder in `source.parts`.
+    file_names: the files that `save_files` writes.
+    """
+
+    kind: ClassVar[str]
+    is_inside_decoder: ClassVar[bool]
+    file_names: ClassVar[tuple[str, ...]]
+
+    def config(self) -> dict[str, Any]:
+        """What config.json says about it, as JSON values."""
+        ...
+
+    def weights(self) -> Mapping[str, Tensor]:
+        """Its weights by their path within the part."""
+        ...
+
+    def save_files(self, directory: Path) -> None:
+        """Write the files it has besides weights and configuration."""
+        ...
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
+        """The part from what `config` returned; wrong values are a `ConfigError` or `CheckpointError`."""
+        ...
+
+
+KINDS: dict[str, type[Part]] = {}
+# kinds of parts whose module is imported when a model has one: kind -> module
+KIND_MODULES: dict[str, str] = {
+    "lora": "foretell.adapters",
+    "encoder_decoder": "foretell.translation.translator",
+    "series_codec": "foretell.forecasting.codec",
+    "source_tokenizer": "foretell.translation.translator",
+    "task_head": "foretell.finetuning.head",
+}
+
+
+def register_part(part: type[Part]) -> type[Part]:
+    """Class decorator: parts of this kind can be loaded from now on."""
+    assert KINDS.setdefault(part.kind, part) is part, f"two parts are of the kind '{part.kind}'"
+    return part
+
+
+@dataclass
+class StoredWeights:
+    """The tensors of a safetensors file, each of which has to belong to a part."""
+
+    path: Path
+    tensors: Mapping[str, StoredTensor]
+    taken: set[str] = field(default_factory=set)
+
+    def check_all_taken(self) -> None:
+        """Raise a `CheckpointError` for a tensor that no part has asked for."""
+        for name in self.tensors:
+            if name not in self.taken:
+                hint = did_you_mean(name, self.taken)
+                raise CheckpointError(f"{self.path} has a weight '{name}' that the model does not{hint}")
+
+
+@dataclass(frozen=True)
+class PartSource:
+    """Where a part is loaded from: its place in a saved model, and the parts loaded before it."""
+
+    directory: Path
+    name: str
+    part: type[Part]
+    stored: StoredWeights
+    parts: Mapping[str, Part]
+    device: torch.device | str = "cpu"
+    dtype: torch.dtype = torch.float32
+    for_training: bool = False
+
+    def read(
+        self, expected: Mapping[str, Shape], integers: Mapping[str, torch.dtype] | None = None
+    ) -> dict[str, Tensor]:
+        """The part's weights by path. integers: the dtypes of those that are not floats.
+
+        A missing one, one of another shape or kind, or with a value that is not finite is a `CheckpointError`.
+        """
+        dtypes = integers or {}
+        keys = {path: weight_key(self.part, self.name, path) for path in expected}
+        for path, shape in expected.items():
+            key = keys[path]
+            if key not in self.stored.tensors:
+                raise CheckpointError(f"{self.stored.path} has no weight '{key}'")
+            actual = self.stored.tensors[key].shape
+            if actual != shape:
+                raise CheckpointError(
+                    f"{self.stored.path}: '{key}' has shape {actual}, the configuration asks for {shape}"
+                )
+        self.stored.taken.update(keys.values())
+        tensors = self.stored.tensors
+        weights = {
+            path: read_tensor(tensors[key], dtypes.get(path, self.dtype)).to(self.device) for path, key in keys.items()
+        }
+        rows = None if self.for_training else ROWS_CHECKED
+        check_finite({keys[path]: weight for path, weight in weights.items()}, self.stored.path, rows=rows)
+        return weights
+
+
+def part_class(kind: Any, directory: Path) -> type[Part]:
+    """The class of a kind of part; an unknown kind is a `CheckpointError`."""
+    if isinstance(kind, str) and kind not in KINDS and kind in KIND_MODULES:
+        try:
+            importlib.import_module(KIND_MODULES[kind])
+        except ModuleNotFoundError as error:  # its package was removed
+            raise CheckpointError(f"{directory} has a part of the kind '{kind}', which needs {error.name}") from None
+    if not isinstance(kind, str) or kind not in KINDS:
+        hint = did_you_mean(str(kind), KINDS) or f"; known kinds: {', '.join(sorted(KINDS))}"
+        raise CheckpointError(f"{directory / CONFIG} has a part of the unknown kind {kind!r}{hint}")
+    return KINDS[kind]
+
+
+def weight_key(part: type[Part], name: str, path: str) -> str:
+    """The key on disk of a weight of the part called `name`."""
+    return path if part.is_inside_decoder else f"{name}.{path}"
