@@ -33,7 +33,7 @@ from foretell.model.kernels.numba_scalars import (
     write_number,
 )
 from foretell.model.kernels.packed_matrix import INPUTS, LANES, MatrixView, PackedMatrix
-from foretell.model.kernels.tasks import claim, finish, num_tasks, run_on_threads, wait
+from foretell.model.kernels.tasks import LINE, claim, finish, num_tasks, run_on_threads, wait
 
 # Rows from which Intel's matrix unit is used, by bits per weight; integer kernels have the same results on vectors.
 AMX_ROWS = {16: 1, 8: 5, 4: 5}
@@ -41,7 +41,6 @@ SERIAL = 2**14  # activations that one thread prepares before the others are ask
 
 
 Unit = Literal["vectors", "vnni", "amx"]  # of the processor; all but the first read planes of activations
-LINE = 16  # float32 numbers of a cache line
 ARGUMENTS = 13  # of a kernel
 
 
