@@ -18,13 +18,15 @@ pytest.importorskip("numba")
 from foretell.model.kernels import few_rows
 from foretell.model.kernels.amx_vectors import HAS_AMX
 from foretell.model.kernels.compiling import FEATURES
+from foretell.model.kernels.integer_rows import HAS_VNNI
 from foretell.model.kernels.matmul import Matmul
 from foretell.model.kernels.packed_matrix import PackedMatrix, pack_floats, pack_int4, pack_int8
 
 GROUP = 32
 BITS = (32, 16, 8, 4)
-UNITS = (False, True) if HAS_AMX else (False,)
-CASES = [(bits, unit) for bits in BITS for unit in UNITS if not (unit and bits == 32)]
+UNITS = ("vectors", *(["vnni"] if HAS_VNNI else []), *(["amx"] if HAS_AMX else []))
+READS = {"vectors": (32, 16, 8, 4), "vnni": (8, 4), "amx": (16, 8, 4)}
+CASES = [(bits, unit) for bits in BITS for unit in UNITS if bits in READS[unit]]
 DTYPES = (torch.float32, torch.bfloat16)
 # Rounding of sums of numbers up to 16 times as large as the weights (int4), in units of the sum of absolute products
 BOUND = 2e-6
@@ -79,12 +81,12 @@ def test_any_number_of_inputs_is_multiplied(bits, unit, inputs):
     assert largest_error(Matmul(matrix, unit)(x), x, weight) < BOUND
 
 
-@pytest.mark.parametrize(("bits", "group"), [(8, 2), (8, 48), (8, 96), (8, 192), (4, 8), (4, 24), (4, 64), (4, 192)])
+@pytest.mark.parametrize(("bits", "group"), [(8, 4), (8, 48), (8, 96), (8, 192), (4, 8), (4, 24), (4, 64), (4, 192)])
 @pytest.mark.parametrize("unit", UNITS)
 def test_groups_of_any_size_are_scaled(bits, group, unit):
     matrix, weight = packed(bits, 20, 192, group)
     x = torch.randn(5, 192)
-    if not (unit and group % 32):
+    if unit == "vectors" or group % 32 == 0:
         assert largest_error(Matmul(matrix, unit)(x), x, weight) < BOUND
 
 
@@ -123,11 +125,34 @@ def test_what_is_not_finite_stays_in_its_row_and_does_not_become_finite(bits, un
     assert torch.equal(output[[0, 2]], expected[[0, 2]])
 
 
+@pytest.mark.skipif(not (HAS_AMX and HAS_VNNI), reason="needs a processor with AMX")
+@pytest.mark.parametrize("bits", [8, 4])
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("group", [32, 64, 192])
+def test_vectors_and_matrix_unit_have_the_same_integer_sums(bits, dtype, group):
+    matrix, _ = packed(bits, 53, 192, group)
+    for rows in (1, 3, 15, 16, 35):
+        x = (torch.randn(rows, 192) * 10 ** torch.randn(rows, 192)).to(dtype)
+        assert torch.equal(Matmul(matrix, "vnni")(x), Matmul(matrix, "amx")(x))
+
+
+@pytest.mark.skipif(not HAS_VNNI, reason="needs a processor with VNNI")
+@pytest.mark.parametrize("bits", [8, 4])
+def test_planes_of_integers_lose_less_than_bfloat16_activations_hold(bits):
+    matrix, weight = packed(bits, 64, 256, 64)
+    x = torch.randn(4, 256).bfloat16()
+    exact = x.double() @ weight.double().T
+    rounded = (x.double() * (1 + 2**-9 * torch.randn(4, 256))) @ weight.double().T  # as a rounding to bfloat16 would be
+    two_planes = Matmul(matrix, "vnni")(x).double()
+    error = (two_planes - exact.bfloat16().double()).abs().mean()
+    assert error < 0.1 * (rounded - exact).abs().mean()
+
+
 def test_a_kernel_that_drops_an_input_is_detected():
     matrix, weight = packed(16, 16, 64)
     x = torch.randn(2, 64)
     weight[:, 63] = 0
-    assert largest_error(Matmul(matrix, False)(x), x, weight) > 100 * BOUND
+    assert largest_error(Matmul(matrix, "vectors")(x), x, weight) > 100 * BOUND
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not {"avx512f"} <= FEATURES, reason="needs a processor with AVX-512")
@@ -142,9 +167,9 @@ assert few_rows.ROWS == 2 and not amx_vectors.HAS_AMX
 for bits in cases.BITS:
     matrix, weight = cases.packed(bits, 50, 96)
     x = torch.randn(5, 96)
-    y = matmul.Matmul(matrix, False)(x)
+    y = matmul.Matmul(matrix, "vectors")(x)
     assert cases.largest_error(y, x, weight) < cases.BOUND, bits
-    assert torch.equal(matmul.Matmul(matrix, False)(x[3:4]), y[3:4])
+    assert torch.equal(matmul.Matmul(matrix, "vectors")(x[3:4]), y[3:4])
 """
     environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)

@@ -44,7 +44,7 @@ class Sampler:
         """
         logits = check_logits(logits[:, : self.vocab_size])
         if self.config.temperature == 0 and not self._excluding:
-            return logits.max(-1).indices.tolist()  # the first of equal ones
+            return largest(logits)
         draws = [self.draw(sample, len(prefix.ids)) for sample, prefix in zip(samples, prefixes, strict=True)]
         if logits.is_cuda:
             *_, (_, filtered) = self.stages(logits, prefixes)
@@ -89,6 +89,13 @@ def make_constraint(config: SamplingConfig, token_bytes: Callable[[], TokenBytes
     if token_bytes is None:
         raise UsageError("a regex or a JSON schema needs a tokenizer, which tells what each token writes")
     return Constraint(config, token_bytes())
+
+
+def largest(logits: Tensor) -> list[int]:
+    """The id of the largest of each row of logits (B, V), the first of equal ones."""
+    if logits.is_cuda:
+        return logits.max(-1).indices.tolist()
+    return logits.float().numpy().argmax(-1).tolist()  # in a tenth of the time of torch's, which uses no vectors
 
 
 def as_float64(logits: Tensor) -> np.ndarray:

@@ -1,7 +1,8 @@
 """Intel's matrix registers (AMX) for kernels in numba: eight tiles of 16 rows of 64 bytes.
 
 `dot(c, a, b)` adds to tile c (rows of 16 float32) the products of tile a (rows of 32 bfloat16) and tile b (16 pairs of
-inputs by 16 outputs), with float32 sums; denormal numbers count as zero. The numbers of tiles are constants.
+inputs by 16 outputs), with float32 sums; denormal numbers count as zero. `dot_bytes` does so for signed bytes (rows of
+64, 16 times four inputs by 16 outputs) with exact sums in int32. The numbers of tiles are constants.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ REQUEST_PERMISSION, TILE_DATA, ARCH_PRCTL = 0x1023, 18, 158  # Linux, x86-64: ar
 
 def is_permitted() -> bool:
     """True where the processor has AMX and Linux lets this process use it, for which it must ask once."""
-    if not {"avx512f", "amx-tile", "amx-bf16"} <= FEATURES or sys.platform != "linux":
+    if not {"avx512f", "amx-tile", "amx-bf16", "amx-int8"} <= FEATURES or sys.platform != "linux":
         return False
     return ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0
 
@@ -89,13 +90,20 @@ def store(typing_context, tile, array, index):
     return types.void(tile, array, types.int64), generate
 
 
-@intrinsic(prefer_literal=True)
-def dot(typing_context, sums, left, right):
-    """Add the products of two tiles to a third."""
+def tile_product(instruction: str):
+    """An intrinsic that adds the products of two tiles to a third."""
 
-    def generate(context, builder, signature, arguments):
-        numbers = [ir.Constant(INT8, tile.literal_value) for tile in (sums, left, right)]
-        call(builder, "llvm.x86.tdpbf16ps", ir.VoidType(), numbers)
-        return context.get_dummy_value()
+    @intrinsic(prefer_literal=True)
+    def product(typing_context, sums, left, right):
+        def generate(context, builder, signature, arguments):
+            numbers = [ir.Constant(INT8, tile.literal_value) for tile in (sums, left, right)]
+            call(builder, instruction, ir.VoidType(), numbers)
+            return context.get_dummy_value()
 
-    return types.void(sums, left, right), generate
+        return types.void(sums, left, right), generate
+
+    return product
+
+
+dot = tile_product("llvm.x86.tdpbf16ps")
+dot_bytes = tile_product("llvm.x86.tdpbssd")

@@ -117,7 +117,7 @@ def can_pack(layer: nn.Module) -> bool:
     """True if a kernel reads weights of this dtype and in groups of this size."""
     store = stored_matrix(layer)
     if isinstance(store, QuantizedMatrix):
-        step = 2 if isinstance(store, Int8Matrix) else 8  # inputs that a kernel reads at once
+        step = 4 if isinstance(store, Int8Matrix) else 8  # inputs that a kernel reads at once
         return store.scales.dtype in DTYPES and store.group % step == 0 and not store.scales.is_inference()
     return store.weight.dtype in DTYPES and store.weight.device.type == "cpu" and not store.weight.is_inference()
 
@@ -143,7 +143,7 @@ def pack_layers(layers: list[Any], rows: int, max_rows: int | None = MAX_ROWS, i
         else:
             matrix = pack_int4(unpack_int4(parts["integers"]), parts["scales"], parts["minima"], bias)
     sources = [*sources, *(bias for bias in biases if bias is not None)]
-    return FastWeight(make_matmul(matrix, dtype, rows), sources, dtype, max_rows)
+    return FastWeight(make_matmul(matrix, rows), sources, dtype, max_rows)
 
 
 def stored_matrix(layer: Any) -> Any:

@@ -54,14 +54,24 @@ def int8_sums(words, start, factors, factor, inputs, group, x, first, stride, to
     sums = r.zeros(rows)
     for begin in range(0, inputs, group):
         even, odd = r.zeros(rows), r.zeros(rows)
-        for k in range(begin, begin + group, 2):
+        for k in range(begin, begin + group, 4):
             at = start + k * 4
             v.prefetch(words, at + AHEAD)
-            even = r.fma(even, v.to_floats(v.load_integers(words, at)), x, first + k, stride)
-            odd = r.fma(odd, v.to_floats(v.load_integers(words, at + 4)), x, first + k + 1, stride)
+            four = v.load_words(words, at)
+            x0 = first + k
+            even = r.fma(even, signed_byte(v.shift_left(four, 24)), x, x0, stride)
+            odd = r.fma(odd, signed_byte(v.shift_left(four, 16)), x, x0 + 1, stride)
+            even = r.fma(even, signed_byte(v.shift_left(four, 8)), x, x0 + 2, stride)
+            odd = r.fma(odd, signed_byte(four), x, x0 + 3, stride)
         sums = r.scale(sums, r.add(even, odd), v.load_bfloat16(factors, factor))
         factor += 16
     return sums
+
+
+@inlined
+def signed_byte(shifted):
+    """The integers in the highest byte of each word."""
+    return v.to_floats(v.shift_right_signed(shifted, 24))
 
 
 @inlined
@@ -77,12 +87,12 @@ def int4_sums(words, start, factors, factor, inputs, group, x, first, stride, to
             eight = v.load_words(words, at)
             x0 = first + k
             even = r.fma(even, mantissa(v.shift_left(eight, 19), nibble, one), x, x0, stride)
-            odd = r.fma(odd, mantissa(v.shift_left(eight, 3), nibble, one), x, x0 + 1, stride)
-            even = r.fma(even, mantissa(v.shift_left(eight, 15), nibble, one), x, x0 + 2, stride)
-            odd = r.fma(odd, mantissa(v.shift_right(eight, 1), nibble, one), x, x0 + 3, stride)
-            even = r.fma(even, mantissa(v.shift_left(eight, 11), nibble, one), x, x0 + 4, stride)
-            odd = r.fma(odd, mantissa(v.shift_right(eight, 5), nibble, one), x, x0 + 5, stride)
-            even = r.fma(even, mantissa(v.shift_left(eight, 7), nibble, one), x, x0 + 6, stride)
+            odd = r.fma(odd, mantissa(v.shift_left(eight, 11), nibble, one), x, x0 + 1, stride)
+            even = r.fma(even, mantissa(v.shift_left(eight, 3), nibble, one), x, x0 + 2, stride)
+            odd = r.fma(odd, mantissa(v.shift_right(eight, 5), nibble, one), x, x0 + 3, stride)
+            even = r.fma(even, mantissa(v.shift_left(eight, 15), nibble, one), x, x0 + 4, stride)
+            odd = r.fma(odd, mantissa(v.shift_left(eight, 7), nibble, one), x, x0 + 5, stride)
+            even = r.fma(even, mantissa(v.shift_right(eight, 1), nibble, one), x, x0 + 6, stride)
             odd = r.fma(odd, mantissa(v.shift_right(eight, 9), nibble, one), x, x0 + 7, stride)
         scales, minima = int4_factors(factors, factor)
         sums = r.scale(sums, r.add(even, odd), scales)

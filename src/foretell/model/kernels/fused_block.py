@@ -21,11 +21,11 @@ from foretell.model.kernels.block_attention import CacheView
 from foretell.model.kernels.block_program import PHASES, BlockView, PassView, as_numbers, block_program
 from foretell.model.kernels.block_rows import NormView
 from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, can_pack, pack_layers
-from foretell.model.kernels.matmul import LINE, prepared_per_row
+from foretell.model.kernels.matmul import prepared_per_row
 from foretell.model.kernels.numba_math import ACTIVATIONS
 from foretell.model.kernels.packed_matrix import INPUTS
 from foretell.model.kernels.rms_norm import CPURMSNorm
-from foretell.model.kernels.tasks import run_on_threads
+from foretell.model.kernels.tasks import LINE, run_on_threads
 from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import Rotation

@@ -8,21 +8,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from foretell.model.kernels import amx_rows, few_rows
+from foretell.model.kernels import amx_integers, amx_rows, few_rows, integer_rows
 from foretell.model.kernels.activations import (
     num_planes,
     padded_inputs,
     padded_outputs,
     prepare,
-    totals_of,
+    units_of,
 )
 from foretell.model.kernels.amx_vectors import HAS_AMX
 from foretell.model.kernels.compiling import compiled, compiled_callback, inlined
+from foretell.model.kernels.integer_rows import HAS_VNNI
 from foretell.model.kernels.numba_scalars import (
     call_address,
     read_float,
@@ -32,17 +33,14 @@ from foretell.model.kernels.numba_scalars import (
     write_number,
 )
 from foretell.model.kernels.packed_matrix import INPUTS, LANES, MatrixView, PackedMatrix
-from foretell.model.kernels.tasks import claim, finish, num_tasks, run_on_threads, wait
+from foretell.model.kernels.tasks import LINE, claim, finish, num_tasks, run_on_threads, wait
 
-# Rows from which Intel's matrix unit is used, by bits per weight. With activations in bfloat16 it is as fast as vectors
-# at one row, and 3 to 5 times as fast at 16: 10^9 products per second of one Sapphire Rapids core, vectors / matrix
-# unit, at 1 and 16 rows: bfloat16 19 / 32 and 64 / 334, int8 19 / 14 and 53 / 157, int4 20 / 20 and 60 / 217. Float32
-# activations take three passes: bfloat16 20 and 171, int8 11 and 98, int4 14 and 114.
-AMX_ROWS = {torch.bfloat16: {16: 1, 8: 1, 4: 1}, torch.float32: {16: 1, 8: 6, 4: 6}}
+# Rows from which Intel's matrix unit is used, by bits per weight; integer kernels have the same results on vectors.
+AMX_ROWS = {16: 1, 8: 5, 4: 5}
 SERIAL = 2**14  # activations that one thread prepares before the others are asked to help
 
 
-LINE = 16  # float32 numbers of a cache line
+Unit = Literal["vectors", "vnni", "amx"]  # of the processor; all but the first read planes of activations
 ARGUMENTS = 13  # of a kernel
 
 
@@ -51,7 +49,7 @@ class Matmul:
     """A packed matrix with the kernel that multiplies it."""
 
     matrix: PackedMatrix
-    uses_amx: bool
+    unit: Unit
 
     @cached_property
     def view(self) -> MatrixView:
@@ -59,9 +57,9 @@ class Matmul:
         matrix = self.matrix
         words, factors, bias = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
         group = matrix.group or matrix.inputs
-        address = kernel(matrix.bits, self.uses_amx).address
+        address = kernel(matrix.bits, self.unit).address
         sizes = (matrix.bits, matrix.outputs, matrix.inputs, group)
-        return MatrixView(address, words, factors, bias, *sizes, self.uses_amx)
+        return MatrixView(address, words, factors, bias, *sizes, self.unit != "vectors")
 
     def __call__(self, x: Tensor) -> Tensor:
         """x W' + b for x (..., I) in float32 or bfloat16: (..., O) in the same dtype."""
@@ -74,17 +72,25 @@ class Matmul:
         return out
 
 
-def make_matmul(matrix: PackedMatrix, dtype: torch.dtype, rows: int) -> Matmul:
-    """The product with a matrix for activations of this dtype, of which there are mostly this many rows."""
-    in_tiles = matrix.bits == 16 or (matrix.bits < 16 and matrix.group % INPUTS == 0)
-    return Matmul(matrix, HAS_AMX and in_tiles and rows >= AMX_ROWS[dtype][matrix.bits])
+def make_matmul(matrix: PackedMatrix, rows: int) -> Matmul:
+    """The product with a matrix for activations of which there are mostly this many rows."""
+    is_integer = matrix.bits < 16
+    if matrix.bits == 32 or (is_integer and matrix.group % INPUTS != 0):
+        return Matmul(matrix, "vectors")
+    if HAS_AMX and rows >= AMX_ROWS[matrix.bits]:
+        return Matmul(matrix, "amx")
+    return Matmul(matrix, "vnni" if is_integer and HAS_VNNI else "vectors")
 
 
 @cache
-def kernel(bits: int, uses_amx: bool) -> Any:
+def kernel(bits: int, unit: Unit) -> Any:
     """The compiled kernel for weights of so many bits."""
-    kernels = amx_rows.KERNELS if uses_amx else few_rows.KERNELS
-    return compiled_callback(kernels[bits], ARGUMENTS)
+    kernels = {
+        "vectors": few_rows.KERNELS,
+        "vnni": integer_rows.KERNELS,
+        "amx": {**amx_rows.KERNELS, **amx_integers.KERNELS},
+    }
+    return compiled_callback(kernels[unit][bits], ARGUMENTS)
 
 
 @cache
@@ -136,9 +142,9 @@ def read_matrix(numbers, at):
     """The view of a matrix, from the numbers at an address."""
     arrays = (read_long(numbers, at + 1), read_long(numbers, at + 2), read_long(numbers, at + 3))
     bits, outputs, inputs = read_long(numbers, at + 4), read_long(numbers, at + 5), read_long(numbers, at + 6)
-    group, uses_amx = read_long(numbers, at + 7), read_long(numbers, at + 8) != 0
+    group, reads_planes = read_long(numbers, at + 7), read_long(numbers, at + 8) != 0
     kernel = read_long(numbers, at)
-    return MatrixView(kernel, arrays[0], arrays[1], arrays[2], bits, outputs, inputs, group, uses_amx)
+    return MatrixView(kernel, arrays[0], arrays[1], arrays[2], bits, outputs, inputs, group, reads_planes)
 
 
 @compiled
@@ -162,5 +168,5 @@ def multiply_part(matrix, x, prepared, rows, is_narrow, result, first, last):
     """Outputs of tiles first, ... last - 1 for all rows, from what `prepare` made of x."""
     P, N = num_planes(matrix, is_narrow), padded_outputs(matrix.outputs)
     weights = (matrix.words, matrix.factors, matrix.bias, matrix.inputs, matrix.group)
-    activations = (prepared if P > 0 else x, totals_of(matrix, prepared, rows, is_narrow))
+    activations = (prepared if P > 0 else x, units_of(matrix, prepared, rows, is_narrow))
     call_address(matrix.kernel, weights + activations + (P, rows, result, N, first, last))

@@ -5,11 +5,31 @@ Each function is written out once per row when it is compiled, for tuples of any
 
 from __future__ import annotations
 
+from typing import Any
+
 from llvmlite import ir
 from numba import types
 
 from foretell.model.kernels.compiling import intrinsic
-from foretell.model.kernels.numba_vectors import FLOATS, address, constant, floats, fused, spread, unaligned
+from foretell.model.kernels.numba_vectors import (
+    FLOATS,
+    WORDS,
+    address,
+    call,
+    constant,
+    floats,
+    fused,
+    spread,
+    unaligned,
+    words,
+)
+
+
+def element_of(context: Any, builder: Any, array_type: Any, source: Any, row: int, vector: ir.VectorType) -> Any:
+    """array[first + row * stride] in every lane; `source` is (array, first, stride)."""
+    array, first, stride = source
+    index = builder.add(first, builder.mul(stride, ir.Constant(ir.IntType(64), row)))
+    return spread(builder, builder.load(address(context, builder, array_type, array, index, vector.element)), vector)
 
 
 @intrinsic
@@ -24,6 +44,17 @@ def zeros(typing_context, rows):
 
 
 @intrinsic
+def zero_words(typing_context, rows):
+    """A vector of integers 0 for each row."""
+
+    def generate(context, builder, signature, arguments):
+        vectors = [ir.Constant(WORDS, [0] * 16)] * len(signature.return_type)
+        return context.make_tuple(builder, signature.return_type, vectors)
+
+    return types.UniTuple(words, len(rows))(rows), generate
+
+
+@intrinsic
 def fma(typing_context, sums, weights, x, first, stride):
     """sums[r] + weights * x[first + r * stride], for every row r."""
 
@@ -31,10 +62,8 @@ def fma(typing_context, sums, weights, x, first, stride):
         sums, weights, x, first, stride = arguments
         new = []
         for row in range(len(signature.return_type)):
-            index = builder.add(first, builder.mul(stride, ir.Constant(ir.IntType(64), row)))
-            element = builder.load(address(context, builder, signature.args[2], x, index, ir.FloatType()))
-            total = builder.extract_value(sums, row)
-            new.append(fused(builder, spread(builder, element, FLOATS), weights, total))
+            element = element_of(context, builder, signature.args[2], (x, first, stride), row, FLOATS)
+            new.append(fused(builder, element, weights, builder.extract_value(sums, row)))
         return context.make_tuple(builder, signature.return_type, new)
 
     return sums(sums, weights, x, types.int64, types.int64), generate
@@ -52,6 +81,68 @@ def scale(typing_context, sums, parts, scales):
         return context.make_tuple(builder, signature.return_type, new)
 
     return sums(sums, parts, scales), generate
+
+
+@intrinsic
+def elements(typing_context, rows, array, first, stride):
+    """The integer array[first + r * stride] in every lane, for every row r."""
+
+    def generate(context, builder, signature, arguments):
+        count = len(signature.return_type)
+        new = [element_of(context, builder, signature.args[1], arguments[1:], row, WORDS) for row in range(count)]
+        return context.make_tuple(builder, signature.return_type, new)
+
+    return types.UniTuple(words, len(rows))(rows, array, types.int64, types.int64), generate
+
+
+@intrinsic
+def dot_bytes(typing_context, sums, weights, x, first, stride):
+    """sums[r] + the products of four unsigned bytes per lane of the weights and four signed bytes of x, for every row.
+
+    The bytes of x are those of the word x[first + r * stride]. One instruction of processors with VNNI.
+    """
+
+    def generate(context, builder, signature, arguments):
+        sums, weights, *source = arguments
+        new = []
+        for row in range(len(signature.return_type)):
+            four = element_of(context, builder, signature.args[2], source, row, WORDS)
+            operands = [builder.extract_value(sums, row), weights, four]
+            new.append(call(builder, "llvm.x86.avx512.vpdpbusd.512", WORDS, operands))
+        return context.make_tuple(builder, signature.return_type, new)
+
+    return sums(sums, weights, x, types.int64, types.int64), generate
+
+
+@intrinsic
+def join_planes(typing_context, parts, integers, share):
+    """parts[r] * share + integers[r], for every row r."""
+
+    def generate(context, builder, signature, arguments):
+        parts, integers, share = arguments
+        new = []
+        for row in range(len(signature.return_type)):
+            number = builder.sitofp(builder.extract_value(integers, row), FLOATS)
+            new.append(fused(builder, builder.extract_value(parts, row), share, number))
+        return context.make_tuple(builder, signature.return_type, new)
+
+    return parts(parts, integers, share), generate
+
+
+@intrinsic
+def scale_by_units(typing_context, sums, parts, scales, units, first, stride):
+    """sums[r] + parts[r] * (units[first + r * stride] * scales), for every row r."""
+
+    def generate(context, builder, signature, arguments):
+        sums, parts, scales, *source = arguments
+        new = []
+        for row in range(len(signature.return_type)):
+            unit = element_of(context, builder, signature.args[3], source, row, FLOATS)
+            total, part = builder.extract_value(sums, row), builder.extract_value(parts, row)
+            new.append(fused(builder, part, builder.fmul(unit, scales), total))
+        return context.make_tuple(builder, signature.return_type, new)
+
+    return sums(sums, parts, scales, units, types.int64, types.int64), generate
 
 
 @intrinsic

@@ -56,7 +56,7 @@ def element_access(element: ir.Type, number: types.Type):
 
 
 read_float, write_float = element_access(FLOAT, types.float32)
-read_index, _ = element_access(INT32, types.int32)
+read_index, write_index = element_access(INT32, types.int32)
 read_long, _ = element_access(ir.IntType(64), types.int64)
 read_double, _ = element_access(ir.DoubleType(), types.float64)
 read_half, write_half = element_access(INT16, types.uint16)

@@ -101,9 +101,11 @@ subtract = operation(floats, lambda builder, x, y: builder.fsub(x, y))
 multiply = operation(floats, lambda builder, x, y: builder.fmul(x, y))
 fma = operation(floats, fused)
 either = operation(words, lambda builder, x, y: builder.or_(x, y))
+differ = operation(words, lambda builder, x, y: builder.xor(x, y))
 both = operation(words, lambda builder, x, y: builder.and_(x, y))
 as_floats = operation(floats, lambda builder, x: builder.bitcast(x, FLOATS))  # the same bits
 as_words = operation(words, lambda builder, x: builder.bitcast(x, WORDS))
+absolute = operation(floats, lambda builder, x: call(builder, "llvm.fabs.v16f32", FLOATS, [x]))
 to_floats = operation(floats, lambda builder, x: builder.sitofp(x, FLOATS))  # the same numbers
 divide = operation(floats, lambda builder, x, y: builder.fdiv(x, y))
 larger = operation(floats, lambda builder, x, y: builder.select(builder.fcmp_ordered("<", x, y), y, x))  # NaN: x
@@ -200,6 +202,16 @@ def shift_right(typing_context, x, bits):
 
 
 @intrinsic
+def shift_right_signed(typing_context, x, bits):
+    """x >> bits, the sign from the left."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.ashr(arguments[0], spread(builder, builder.trunc(arguments[1], INT32), WORDS))
+
+    return words(x, types.int64), generate
+
+
+@intrinsic
 def load_floats(typing_context, array, index):
     """16 float32 from array[index]."""
 
@@ -217,17 +229,6 @@ def load_words(typing_context, array, index):
     def generate(context, builder, signature, arguments):
         where = address(context, builder, signature.args[0], arguments[0], arguments[1], WORDS)
         return unaligned(builder.load(where, typ=WORDS))
-
-    return words(array, types.int64), generate
-
-
-@intrinsic
-def load_integers(typing_context, array, index):
-    """16 signed bytes from array[index], each as a word."""
-
-    def generate(context, builder, signature, arguments):
-        where = address(context, builder, signature.args[0], arguments[0], arguments[1], BYTES)
-        return builder.sext(unaligned(builder.load(where, typ=BYTES)), WORDS)
 
     return words(array, types.int64), generate
 
@@ -268,6 +269,19 @@ def store_halves(typing_context, array, index, vector):
         halves = builder.trunc(vector, ir.VectorType(ir.IntType(16), LANES))
         where = address(context, builder, signature.args[0], array, index, halves.type)
         unaligned(builder.store(halves, where))
+        return context.get_dummy_value()
+
+    return types.void(array, types.int64, vector), generate
+
+
+@intrinsic
+def store_bytes(typing_context, array, index, vector):
+    """Write the lowest bytes of 16 words to array[index], which has elements of four bytes."""
+
+    def generate(context, builder, signature, arguments):
+        array, index, vector = arguments
+        where = address(context, builder, signature.args[0], array, index, BYTES)
+        unaligned(builder.store(builder.trunc(vector, BYTES), where))
         return context.get_dummy_value()
 
     return types.void(array, types.int64, vector), generate

@@ -6,8 +6,8 @@ order in which a kernel reads them, and one tile follows the other: memory is re
 
     float32   16 words per input: a number for each output
     bfloat16  16 words per two inputs: the first in the lower half of a word
-    int8      4 words per input: a byte for each output
-    int4      16 words per eight inputs: those with even numbers in the lower half, from the lowest bits on
+    int8      16 words per four inputs: a byte each, from the lowest on
+    int4      16 words per eight inputs: byte i holds input i in its lower half and input i + 4 in its upper half
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class MatrixView(NamedTuple):
     outputs: int
     inputs: int
     group: int
-    uses_amx: bool
+    reads_planes: bool
 
 
 @dataclass(frozen=True)
@@ -70,14 +70,15 @@ def pack_int8(integers: Tensor, scales: Tensor, bias: Tensor | None) -> PackedMa
     """Pack integers (O, I) in int8 with scales (O, groups)."""
     group = integers.shape[1] // scales.shape[1]
     factors = tiles(fill_up_outputs(scales))  # (tiles, groups, 16)
-    return finish(tiles(fill_up(integers)), factors, integers.shape, bias, 8, group)
+    columns = fill_up(integers).view(torch.int32)  # (N, K / 4)
+    return finish(tiles(columns), factors, integers.shape, bias, 8, group)
 
 
 def pack_int4(integers: Tensor, scales: Tensor, minima: Tensor, bias: Tensor | None) -> PackedMatrix:
     """Pack integers 0..15 (O, I) in uint8 with scales and minima (O, groups)."""
     group = integers.shape[1] // scales.shape[1]
-    padded = fill_up(integers).to(torch.int32).unflatten(1, (-1, 4, 2))  # (N, K / 8, pair, in pair)
-    shifts = torch.arange(0, 16, 4)[:, None] + torch.tensor([0, 16])  # (pair, in pair)
+    padded = fill_up(integers).to(torch.int32).unflatten(1, (-1, 2, 4))  # (N, K / 8, half of a byte, byte)
+    shifts = torch.tensor([0, 4])[:, None] + torch.arange(0, 32, 8)  # (half of a byte, byte)
     columns = (padded << shifts).sum((2, 3), dtype=torch.int32)  # (N, K / 8)
     scales, minima = (tiles(fill_up_outputs(factor)) for factor in (scales, minima))
     factors = torch.stack((scales, minima), dim=2)  # (tiles, groups, 2, 16)

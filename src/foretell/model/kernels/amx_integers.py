@@ -1,0 +1,194 @@
+"""Matrix products of few rows and int8 or int4 weights on Intel's matrix unit (AMX), in exact integer sums.
+
+Activations are planes of integers with a unit per chunk of inputs (activations.py). The products of a chunk are added
+in int32, and the chunks in float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foretell.model.kernels import amx_vectors as amx
+from foretell.model.kernels import numba_vectors as v
+from foretell.model.kernels.activations import NEXT_PLANE, chunk_of, totals_of
+from foretell.model.kernels.amx_rows import ROWS, SCRATCH, SECOND, SUMS, TOTALS, write_pair
+from foretell.model.kernels.compiling import inlined
+from foretell.model.kernels.integer_rows import NIBBLES
+from foretell.model.kernels.numba_arrays import aligned
+from foretell.model.kernels.numba_scalars import read_float
+
+AHEAD = 1024  # words between the weights that are read and those that are prefetched
+DECODED = 256  # words of a decoded tile of int4 weights
+
+
+def int8_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
+    """The kernel of int8 weights."""
+    integer_tiles(8, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last)
+
+
+def int4_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
+    """The kernel of int4 weights."""
+    integer_tiles(4, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last)
+
+
+@inlined
+def integer_tiles(bits, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
+    """The outputs of tiles first, ... last - 1 for all rows."""
+    K, chunk = (inputs + 31) // 32 * 32, chunk_of(group)
+    totals = totals_of(units, group, inputs, M, P)
+    amx.configure(tile_settings(min(M, ROWS), chunk).ctypes.data)
+    memory, weights = aligned(SCRATCH), aligned(4 * DECODED)
+    scratch, decoded = memory.ctypes.data, weights.ctypes.data
+    for tile in range(first, last, 2):
+        other = min(tile + 1, last - 1)  # the last of an odd number is computed twice
+        for row in range(0, M, ROWS):
+            one, two = tile * K * bits // 2, other * K * bits // 2
+            for i in range(0, 512, 16):
+                v.store(scratch, TOTALS + i, v.full(np.float32(0)))
+            multiply_pair(
+                bits, words, one, two, factors, inputs, group, tile, other,
+                planes, units, totals, P, M, row, scratch, decoded,
+            )  # fmt: skip
+            write_pair(bias, tile, other, row, M, out, N, scratch)
+    amx.release()
+
+
+@inlined
+def multiply_pair(
+    bits, words, one, two, factors, inputs, group, tile, other, planes, units, totals, P, M, row, scratch, decoded
+):
+    """Add the products of two tiles to their totals, chunk by chunk.
+
+    A tile can be loaded only some 50 cycles after its bytes were written. So int4 weights are decoded a chunk ahead,
+    and the sums of a chunk are read when those of the next one are on their way.
+    """
+    rows, chunk = min(ROWS, M - row), chunk_of(group)
+    if bits == 4:
+        decode_pair(words, one, two, chunk, decoded)
+    count = 0
+    for k in range(0, inputs, chunk):
+        at, half = one + k * bits // 2, count % 2 * 2 * DECODED
+        ahead = two - one
+        prefetch_pair(words, at, ahead, chunk * bits // 2)
+        if bits == 4 and k + chunk < inputs:
+            decode_pair(words, at + chunk * 2, at + ahead + chunk * 2, chunk, decoded + (2 * DECODED - half) * 4)
+        if bits == 4:
+            amx.load(6, decoded, half, 64)
+            amx.load(7, decoded, half + DECODED, 64)
+        else:
+            amx.load(6, words, at, 64)
+            amx.load(7, words, at + ahead, 64)
+        multiply_planes(planes + row * inputs + k, M * inputs, inputs, P, scratch, count % 2 * SUMS)
+        if count > 0:
+            add_pair(bits, factors, tile, other, inputs, group, count - 1, units, totals, row, rows, scratch, P)
+        count += 1
+    add_pair(bits, factors, tile, other, inputs, group, count - 1, units, totals, row, rows, scratch, P)
+
+
+@inlined
+def prefetch_pair(words, at, ahead, count):
+    """Ask for the weights of both tiles that are read some chunks later."""
+    for i in range(at + AHEAD, at + AHEAD + count, 16):
+        v.prefetch(words, i)
+        v.prefetch(words, i + ahead)
+
+
+@inlined
+def decode_pair(words, one, two, inputs, decoded):
+    """The integers of int4 weights as bytes, for two tiles."""
+    for i in range(inputs // 8):
+        decode(words, one + i * 16, decoded, i * 32)
+        decode(words, two + i * 16, decoded, DECODED + i * 32)
+
+
+@inlined
+def decode(words, at, decoded, to):
+    """Eight inputs as bytes, four and four."""
+    eight, nibbles = v.load_words(words, at), v.full_words(NIBBLES)
+    v.store(decoded, to, v.both(eight, nibbles))
+    v.store(decoded, to + 16, v.both(v.shift_right(eight, 4), nibbles))
+
+
+@inlined
+def multiply_planes(x, plane, stride, P, scratch, at):
+    """Multiply the weights in tiles 6 and 7 by each plane of activations and write the sums.
+
+    No tile is loaded while a product may still read it, except by a third plane.
+    """
+    amx.load(4, x, 0, stride)
+    amx.load(5, x + plane, 0, stride)
+    amx.zero(0)
+    amx.zero(1)
+    amx.zero(2)
+    amx.zero(3)
+    amx.dot_bytes(0, 4, 6)
+    amx.dot_bytes(1, 5, 6)
+    amx.dot_bytes(2, 4, 7)
+    amx.dot_bytes(3, 5, 7)
+    amx.store(0, scratch, at)
+    amx.store(1, scratch, at + 256)
+    amx.store(2, scratch, at + SECOND)
+    amx.store(3, scratch, at + SECOND + 256)
+    if P == 3:
+        amx.load(4, x + 2 * plane, 0, stride)
+        amx.zero(0)
+        amx.zero(2)
+        amx.dot_bytes(0, 4, 6)
+        amx.dot_bytes(2, 4, 7)
+        amx.store(0, scratch, at + 512)
+        amx.store(2, scratch, at + SECOND + 512)
+
+
+@inlined
+def tile_settings(rows, width):
+    """The sizes of tiles 0 to 3 (sums), 4 and 5 (activations, `width` bytes per row), 6 and 7 (weights)."""
+    settings = np.zeros(64, np.uint8)
+    settings[0] = 1  # palette
+    for tile in range(8):
+        settings[16 + 2 * tile] = 64  # bytes per row
+        settings[48 + tile] = rows
+    for tile in (4, 5):
+        settings[16 + 2 * tile] = width
+    for tile in (6, 7):
+        settings[48 + tile] = width // 4
+    return settings
+
+
+@inlined
+def add_pair(bits, factors, tile, other, inputs, group, index, units, totals, row, rows, scratch, P):
+    """Add the sums of a chunk to the totals of two tiles."""
+    sums = index % 2 * SUMS
+    add_chunk(bits, factors, tile, inputs, group, index, units, totals, row, rows, scratch, sums, TOTALS, P)
+    add_chunk(
+        bits, factors, other, inputs, group, index, units, totals, row, rows, scratch, sums + SECOND, TOTALS + 256, P
+    )
+
+
+@inlined
+def add_chunk(bits, factors, tile, inputs, group, index, units, totals, row, rows, scratch, sums, total, P):
+    """Add a chunk's sums times unit and scale to a tile's totals; in int4 also its group's sum times the minimum."""
+    chunk, groups = chunk_of(group), inputs // group
+    chunks, of_group = inputs // chunk, index * chunk // group
+    factor = (tile * groups + of_group) * (32 if bits == 4 else 16)
+    scales = v.load_bfloat16(factors, factor)
+    for i in range(rows):
+        at = total + i * 16
+        unit = v.full(read_float(units, (row + i) * chunks + index))
+        new = v.fma(combined(scratch, sums + i * 16, P), v.multiply(unit, scales), v.load_floats(scratch, at))
+        if bits == 4 and (index + 1) * chunk % group == 0:
+            group_sum = v.full(read_float(totals, (row + i) * groups + of_group))
+            new = v.fma(group_sum, v.load_bfloat16(factors, factor + 16), new)
+        v.store(scratch, at, new)
+
+
+@inlined
+def combined(scratch, at, P):
+    """The sums over all planes of activations, in units of the first."""
+    share = v.full(np.float32(1) / NEXT_PLANE)
+    rest = v.to_floats(v.load_words(scratch, at + 256))
+    if P == 3:
+        rest = v.fma(v.to_floats(v.load_words(scratch, at + 512)), share, rest)
+    return v.fma(rest, share, v.to_floats(v.load_words(scratch, at)))
+
+
+KERNELS = {8: int8_tiles, 4: int4_tiles}

@@ -1,0 +1,98 @@
+"""Matrix products of few rows and int8 or int4 weights on vectors, in exact integer sums (VNNI of AVX-512).
+
+The results have the same bits as those of the matrix unit (amx_integers.py), and the same arrays are read.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from foretell.model.kernels import numba_rows as r
+from foretell.model.kernels import numba_vectors as v
+from foretell.model.kernels.activations import NEXT_PLANE, chunk_of, offsets_of, totals_of
+from foretell.model.kernels.compiling import FEATURES, inlined
+
+HAS_VNNI = {"avx512f", "avx512vnni"} <= FEATURES
+AHEAD = 512  # words between the weights that are read and those that are prefetched
+SIGNS = np.uint32(0x80808080)
+NIBBLES = np.uint32(0x0F0F0F0F)
+EIGHT, FOUR, TWO, SINGLE = (0,) * 8, (0,) * 4, (0,) * 2, (0,)
+
+
+def int8_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
+    """The kernel of int8 weights."""
+    multiply_tiles(8, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last)
+
+
+def int4_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
+    """The kernel of int4 weights."""
+    multiply_tiles(4, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last)
+
+
+@inlined
+def multiply_tiles(bits, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
+    """The outputs of tiles first, ... last - 1 for all rows."""
+    for tile in range(first, last):
+        row = 0
+        while row + 8 <= M:
+            multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, EIGHT)
+            row += 8
+        if row + 4 <= M:
+            multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, FOUR)
+            row += 4
+        if row + 2 <= M:
+            multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, TWO)
+            row += 2
+        if row < M:
+            multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, SINGLE)
+
+
+@inlined
+def multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, rows):
+    """One tile of outputs for some rows, of which `rows` has as many elements."""
+    K, chunk, groups = (inputs + 31) // 32 * 32, chunk_of(group), inputs // group
+    chunks, share = inputs // chunk, v.full(np.float32(1) / NEXT_PLANE)
+    offsets, totals = offsets_of(units, group, inputs, M), totals_of(units, group, inputs, M, P)
+    sums = r.zeros(rows)
+    for index in range(chunks):
+        at, parts = tile * K * bits // 2 + index * chunk * bits // 2, r.zeros(rows)
+        for plane in range(P - 1, -1, -1):
+            x = ((plane * M + row) * inputs + index * chunk) // 4
+            if bits == 8:
+                integers = r.elements(rows, offsets, (plane * M + row) * chunks + index, chunks)
+                integers = int8_dots(integers, words, at, chunk, planes, x, inputs // 4)
+            else:
+                integers = int4_dots(r.zero_words(rows), words, at, chunk, planes, x, inputs // 4)
+            parts = r.join_planes(parts, integers, share)
+        of_group = index * chunk // group
+        factor = (tile * groups + of_group) * (16 if bits == 8 else 32)
+        scales = v.load_bfloat16(factors, factor)
+        sums = r.scale_by_units(sums, parts, scales, units, row * chunks + index, chunks)
+        if bits == 4 and (index + 1) * chunk % group == 0:
+            sums = r.fma(sums, v.load_bfloat16(factors, factor + 16), totals, row * groups + of_group, groups)
+    r.store(out, row * N + tile * 16, N, sums, v.load_floats(bias, tile * 16))
+
+
+@inlined
+def int8_dots(sums, words, at, chunk, x, first, stride):
+    """Add the products of a chunk of int8 weights, each taken as 128 more than it is."""
+    signs = v.full_words(SIGNS)
+    for i in range(chunk // 4):
+        v.prefetch(words, at + i * 16 + AHEAD)
+        sums = r.dot_bytes(sums, v.differ(v.load_words(words, at + i * 16), signs), x, first + i, stride)
+    return sums
+
+
+@inlined
+def int4_dots(sums, words, at, chunk, x, first, stride):
+    """Add the products of a chunk of int4 weights."""
+    nibbles = v.full_words(NIBBLES)
+    for i in range(chunk // 8):
+        v.prefetch(words, at + i * 16 + AHEAD)
+        eight = v.load_words(words, at + i * 16)
+        sums = r.dot_bytes(sums, v.both(eight, nibbles), x, first + i * 2, stride)
+        sums = r.dot_bytes(sums, v.both(v.shift_right(eight, 4), nibbles), x, first + i * 2 + 1, stride)
+    return sums
+
+
+KERNELS = {8: int8_tiles, 4: int4_tiles}
