@@ -245,6 +245,7 @@ TABLE = [
     (["generate", "RUN", "The", "--no-repeat-ngram", "0"], 2, ["no_repeat_ngram", "0"]),
     (["generate", "RUN", "The", "--min-tokens", "-1"], 2, ["min_tokens", "-1"]),
     (["generate", "RUN", "The", "--regex", "("], 2, ["regex '('", "unclosed group"]),
+    (["generate", "RUN", "The", "--regex", r"\d("], 2, [r"regex '\d('"]),
     (["generate", "RUN", "The", "--regex", ""], 2, ["regex", "at least 1 character"]),
     (["generate", "RUN", "4 5", "--ids", "--regex", "4"], 1, ["regex", "byte-level and character tokenizers"]),
     (["generate", "RUN", "The", "--json-schema", "missing.json"], 1, ["--json-schema missing.json", "No such file"]),

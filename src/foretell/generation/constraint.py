@@ -92,7 +92,7 @@ class Constraint:
         return LLMatcher(self.vocabulary, self.grammar, log_level=0)
 
     def _check(self, config: SamplingConfig) -> None:
-        shown = f"regex {config.regex!r}" if config.regex is not None else "the JSON schema"
+        shown = f"regex '{config.regex}'" if config.regex is not None else "the JSON schema"
         if error := self._make_matcher().get_error():
             raise UsageError(f"{shown} cannot be used: {first_reason(error)}")
         start = self.state(())
