@@ -110,3 +110,8 @@ def test_a_group_that_does_not_fit_is_refused_with_those_that_do(width: int, gro
     message = str(raised.value)
     assert "trunk.blocks.0.attention.query" in message and f"width of {width}" in message and "--keep" in message
     assert ("2, 4, 6, 8, 12, 16, 24, 48" in message) == (width == 48)
+
+
+def test_int8_weights_computed_in_bfloat16_are_those_in_float32_rounded():
+    stored = quantize_int8(torch.randn(40, 256) * 10 ** torch.randn(40, 256), 64)
+    assert torch.equal(dequantize_int8(**stored, dtype=torch.bfloat16), dequantize_int8(**stored).bfloat16())

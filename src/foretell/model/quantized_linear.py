@@ -61,8 +61,8 @@ class QuantizedMatrix(nn.Module):
         """The buffers of a matrix, each weight rounded to the nearest."""
         raise NotImplementedError
 
-    def rows(self, index: Tensor | slice) -> Tensor:
-        """Rows (..., I) in float32."""
+    def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Rows (..., I), rounded once to a dtype."""
         raise NotImplementedError
 
     @property
@@ -85,13 +85,11 @@ class QuantizedMatrix(nn.Module):
     @property
     def weight(self) -> Tensor:
         """The whole matrix (O, I), dequantised."""
-        return self.rows(slice(None)).to(self.scales.dtype)
+        return self.rows(slice(None), self.scales.dtype)
 
     def matmul(self, x: Tensor, bias: Tensor | None) -> Tensor:
         """x W' + b; a part of W is dequantised at a time."""
-        parts = [
-            F.linear(x, self.rows(part).to(x.dtype), None if bias is None else bias[part]) for part in self._parts()
-        ]
+        parts = [F.linear(x, self.rows(part, x.dtype), None if bias is None else bias[part]) for part in self._parts()]
         return torch.cat(parts, dim=-1)  # (..., O)
 
     def _parts(self) -> Iterator[slice]:
@@ -112,8 +110,9 @@ class Int8Matrix(QuantizedMatrix):
     def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
         return quantize_int8(weight, group)
 
-    def rows(self, index: Tensor | slice) -> Tensor:
-        return dequantize_int8(self.integers[index], self.scales[index])
+    def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
+        exact = dtype if dtype == SCALE_DTYPE else torch.float32
+        return dequantize_int8(self.integers[index], self.scales[index], exact).to(dtype)
 
     def stored(self, row: int) -> dict[str, Tensor]:
         return {"integer": self.integers[row], "scale": self.scales[row].repeat_interleave(self.group)}
@@ -133,8 +132,8 @@ class Int4Matrix(QuantizedMatrix):
     def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
         return quantize_int4(weight, group)
 
-    def rows(self, index: Tensor | slice) -> Tensor:
-        return dequantize_int4(self.integers[index], self.scales[index], self.minima[index])
+    def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
+        return dequantize_int4(self.integers[index], self.scales[index], self.minima[index]).to(dtype)
 
     def stored(self, row: int) -> dict[str, Tensor]:
         ranges = {"scale": self.scales[row], "minimum": self.minima[row]}
@@ -173,7 +172,7 @@ class QuantizedEmbedding(Int8Matrix):
     description = Description(formula="token vector", inputs=("ids",), is_float32=True)
 
     def forward(self, ids: Tensor) -> Tensor:
-        return self.rows(ids).to(self.scales.dtype)  # (..., D)
+        return self.rows(ids, self.scales.dtype)  # (..., D)
 
 
 class QuantizedTiedHead(TiedHead):
