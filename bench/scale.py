@@ -46,7 +46,7 @@ QUICK: Sizes = {
     "num_layers": (2, 4, 8),
     "vocab_size": (1024, 4096, 16384),
 }
-NAMES = {"context_length": "context T", "width": "width D", "num_layers": "depth L", "vocab_size": "vocabulary V"}
+NAMES = {"context_length": "context T", "width": "width D", "num_layers": "depth L", "vocab_size": "vocab V"}
 QUANTITIES = ("step", "reading", "memory")
 
 
@@ -114,13 +114,13 @@ def print_tables(console: Console, report: BenchmarkReport) -> None:
     console.print(f"\nbase: {base}; {ROWS} rows, float32, one thread", style="bold")
     console.print("the fastest step; GFLOP/s of 6N + 12LDT; planned: the bounds of foretell plan")
     for name, dimension in report["dimensions"].items():
-        columns = (NAMES[name], "parameters", "step, ms", "GFLOP/s", "reading, ms", "memory, MB", "planned, MB")
+        columns = (NAMES[name], "parameters", "step, ms", "GFLOP/s", "read, ms", "memory, MB", "planned, MB")
         table = make_table(columns)
         for point in dimension["points"]:
             table.add_row(*point_cells(point))
         console.print()
         console.print(table)
-    columns = ("", "of", "exponent", "R²", "formula", "last two", "formula, last two")
+    columns = ("", "of", "exponent", "R²", "formula", "last two", "of formula")
     table = make_table(columns, words={"", "of"})
     for name, dimension in report["dimensions"].items():
         for quantity, laws in dimension["laws"].items():

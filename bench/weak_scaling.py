@@ -2,8 +2,9 @@
 
 Two processes are slower than one for reasons that are measured apart:
 
-- sharing: two processes that know nothing of each other, each training its own copy, started together for every step.
-  What they take longer than one alone is the memory, the caches and the clock that both cores share;
+- sharing and waiting: two processes that know nothing of each other, each training its own copy, started together for
+  every step. What they take longer than one alone is CPU time, because both cores share memory, caches and clock; or
+  it is no CPU time, because something else ran on a core;
 - collectives: the time in which a sum or a gathering of the process group runs during a step, by torch's profiler,
   waiting for the other process included. It may overlap with computing, where there is a core for it;
 - the rest: packing, unpacking and hooks; below zero where collectives overlap with computing.
@@ -40,12 +41,7 @@ from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 
 SETUPS = {"alone": 1, "separate": 2, "ddp": 2, "fsdp": 2}  # and its number of processes
-NAMES = {
-    "alone": "one process",
-    "separate": "two, each for itself",
-    "ddp": "two, copies (ddp)",
-    "fsdp": "two, shards (fsdp)",
-}
+NAMES = {"alone": "one process", "separate": "two, separate", "ddp": "two, ddp", "fsdp": "two, fsdp"}
 STEPS, PROFILED = 5, 2  # of each process in a round
 COLLECTIVE = "gloo:"  # how the profiler calls what the process group does
 
@@ -92,6 +88,7 @@ def figures_of(rounds: list[list[Result]], nothing: int) -> Result:
     every = [result for results in rounds for result in results]
     return {
         "step": asdict(Spread.of(steps)),
+        "cpu": asdict(Spread.of(seconds for result in every for seconds in result["cpu"])),
         "collectives": asdict(Spread.of(seconds for result in every for seconds in result["collectives"])),
         "calls": every[0]["calls"],
         "memory": max(result["memory"] for result in every) - nothing,
@@ -100,11 +97,14 @@ def figures_of(rounds: list[list[Result]], nothing: int) -> Result:
 
 def with_parts(setups: dict[str, Result]) -> dict[str, Result]:
     """The same with the efficiency of each setup, and the parts of the time it takes longer than one process."""
-    alone, separate = (setups[setup]["step"]["low"] for setup in ("alone", "separate"))
+    alone, separate = setups["alone"], setups["separate"]
+    longer, sharing = (separate[kind]["low"] - alone[kind]["low"] for kind in ("step", "cpu"))
     for setup, figures in setups.items():
-        step, sharing = figures["step"]["low"], separate - alone if SETUPS[setup] > 1 else 0.0
-        rest = step - alone - sharing - figures["collectives"]["low"]
-        figures |= {"efficiency": alone / step, "sharing": sharing, "rest": rest}
+        both = float(SETUPS[setup] > 1)
+        parts = {"sharing": both * sharing, "waiting": both * (longer - sharing)}
+        step = figures["step"]["low"]
+        rest = step - alone["step"]["low"] - both * longer - figures["collectives"]["low"]
+        figures |= {"efficiency": alone["step"]["low"] / step, **parts, "rest": rest}
     return setups
 
 
@@ -121,18 +121,19 @@ def train(config: ModelConfig, setup: str, port: int, rank: int, wait: Callable[
     spread = spread_over(objective, setup, world, lambda whole: whole(batch.rows(0, 1)).sum)
     optimizer = make_optimizer(objective.decoder, TRAINING)
 
-    def step() -> float:
+    def step() -> tuple[float, float]:
         wait()
-        started = time.perf_counter()
+        started, working = time.perf_counter(), time.thread_time()
         _ = training_step(spread, optimizer, batch, 0, TRAINING, world=world).loss
-        return time.perf_counter() - started
+        return time.perf_counter() - started, time.thread_time() - working
 
     step()
-    steps = [step() for _ in range(STEPS)]
+    steps, cpu = zip(*(step() for _ in range(STEPS)), strict=True)
     memory = Meter(None, CPU, torch.float32).peak_memory_bytes()
     spans = [collectives_in(step) for _ in range(PROFILED)]
     disconnect()
-    return {"steps": steps, "memory": memory, "collectives": [covered(each) for each in spans], "calls": len(spans[0])}
+    collectives = {"collectives": [covered(each) for each in spans], "calls": len(spans[0])}
+    return {"steps": steps, "cpu": cpu, "memory": memory, **collectives}
 
 
 def join(setup: str, port: int, rank: int) -> World:
@@ -184,12 +185,12 @@ def measure_machine(rank: int, wait: Callable[[], object]) -> Result:
 def print_weak_scaling(console: Console, report: dict[str, Any]) -> None:
     """A row per setup with the parts of its loss, then what both cores share."""
     console.print("\nweak scaling: the same rows on each process, one thread each", style="bold")
-    columns = ("", "step, ms", "efficiency", "sharing", "collectives", "rest", "memory, MB")
+    columns = ("", "step, ms", "efficiency", "sharing", "waiting", "collectives", "rest", "memory, MB")
     table = make_table(columns, words={""})
     for setup, figures in report["setups"].items():
-        parts = (figures["sharing"], figures["collectives"]["low"], figures["rest"])
-        cells = [f"{1e3 * part:+,.1f}" for part in parts] if SETUPS[setup] > 1 else ["", "", ""]
-        step, memory = f"{1e3 * figures['step']['low']:,.1f}", f"{figures['memory'] / 1e6:,.0f}"
+        parts = (figures["sharing"], figures["waiting"], figures["collectives"]["low"], figures["rest"])
+        cells = [f"{1e3 * part:+,.0f}" for part in parts] if SETUPS[setup] > 1 else [""] * len(parts)
+        step, memory = f"{1e3 * figures['step']['low']:,.0f}", f"{figures['memory'] / 1e6:,.0f}"
         table.add_row(NAMES[setup], step, f"{figures['efficiency']:.0%}", *cells, memory)
     console.print(table)
     for name, unit in (("matmul_flops", "GFLOP/s of a matmul"), ("read_bandwidth", "GB/s of reading memory")):

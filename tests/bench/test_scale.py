@@ -15,7 +15,7 @@ from weak_scaling import covered, with_parts
 from foretell.model.cost import training_flops_per_token
 
 TINY = {"context_length": 16, "width": 64, "num_layers": 1, "vocab_size": 64}
-SIZES = {"context_length": (8, 16), "num_layers": (1, 2)}
+SIZES: dict[str, tuple[int, ...]] = {"context_length": (8, 16), "num_layers": (1, 2)}
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def test_a_report_has_the_points_and_laws_of_each_dimension(dimensions, tmp_path
         assert dimension["laws"]["memory"]["measured"]["exponent"] == 0
         low, high = dimension["points"][0]["planned_memory"]
         assert 0 < low < high
-    setup = {"step": {"low": 1.0}, "collectives": {"low": 0.0}, "memory": 1e6}
+    setup = {"step": {"low": 1.0}, "cpu": {"low": 1.0}, "collectives": {"low": 0.0}, "memory": 1e6}
     machine = {name: {"high": 1e9} for name in ("matmul_flops", "read_bandwidth")}
     setups = with_parts({name: dict(setup) for name in ("alone", "separate", "ddp", "fsdp")})
     weak = {"setups": setups, "machine": {"alone": machine, "separate": machine}}
@@ -74,12 +74,15 @@ def test_time_in_collectives_counts_overlaps_once() -> None:
 
 
 def test_the_parts_of_a_step_of_two_processes_add_up() -> None:
-    steps, collectives = {"alone": 1.0, "separate": 1.2, "ddp": 1.5}, {"alone": 0.0, "separate": 0.0, "ddp": 0.2}
+    figures = {"alone": (1.0, 0.9, 0.0), "separate": (1.3, 1.1, 0.0), "ddp": (1.6, 1.2, 0.2)}
     setups = with_parts(
-        {name: {"step": {"low": steps[name]}, "collectives": {"low": collectives[name]}} for name in steps}
+        {
+            name: {"step": {"low": step}, "cpu": {"low": cpu}, "collectives": {"low": collectives}}
+            for name, (step, cpu, collectives) in figures.items()
+        }
     )
-    assert setups["ddp"]["efficiency"] == pytest.approx(1 / 1.5)
-    assert setups["ddp"]["sharing"] == pytest.approx(0.2)
-    assert setups["ddp"]["rest"] == pytest.approx(0.1)
+    assert setups["ddp"]["efficiency"] == pytest.approx(1 / 1.6)
+    parts = {"sharing": 0.2, "waiting": 0.1, "rest": 0.1}
+    assert {name: setups["ddp"][name] for name in parts} == pytest.approx(parts)
     assert setups["separate"]["rest"] == pytest.approx(0)
-    assert setups["alone"]["sharing"] == 0
+    assert setups["alone"]["sharing"] == setups["alone"]["waiting"] == 0
