@@ -35,10 +35,10 @@ from foretell.session.plots import check_can_draw
 BASE = {"context_length": 256, "width": 256, "num_layers": 4, "vocab_size": 1024}
 Sizes = dict[str, tuple[int, ...]]
 FULL: Sizes = {
-    "context_length": (128, 256, 512, 1024, 2048),
-    "width": (64, 128, 256, 512, 1024),
-    "num_layers": (1, 2, 4, 8, 16),
-    "vocab_size": (256, 1024, 4096, 16384, 65536),
+    "context_length": (64, 128, 256, 512, 1024),
+    "width": (64, 128, 256, 512, 768),
+    "num_layers": (1, 2, 4, 8),
+    "vocab_size": (256, 1024, 4096, 16384),
 }
 QUICK: Sizes = {
     "context_length": (128, 256, 512),
@@ -60,7 +60,7 @@ def main() -> None:
     except UsageError as error:
         parser.error(str(error))
     nothing = peak_memory_in_child(lambda: None)  # the interpreter and torch
-    sizes, effort = (QUICK, Effort(1, 0.3)) if arguments.quick else (FULL, Effort(2, 1.0))
+    sizes, effort = (QUICK, Effort(1, 0.3)) if arguments.quick else (FULL, Effort(2, 0.7))
     dimensions = measure_dimensions(sizes, effort, nothing)
     report = {
         **start_report("scale"),

@@ -41,7 +41,7 @@ from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 
 SETUPS = {"alone": 1, "separate": 2, "ddp": 2, "fsdp": 2}  # and its number of processes
-NAMES = {"alone": "one process", "separate": "two, separate", "ddp": "two, ddp", "fsdp": "two, fsdp"}
+NAMES = {"alone": "one process", "separate": "two, apart", "ddp": "two, ddp", "fsdp": "two, fsdp"}
 STEPS, PROFILED = 5, 2  # of each process in a round
 COLLECTIVE = "gloo:"  # how the profiler calls what the process group does
 
@@ -185,7 +185,7 @@ def measure_machine(rank: int, wait: Callable[[], object]) -> Result:
 def print_weak_scaling(console: Console, report: dict[str, Any]) -> None:
     """A row per setup with the parts of its loss, then what both cores share."""
     console.print("\nweak scaling: the same rows on each process, one thread each", style="bold")
-    columns = ("", "step, ms", "efficiency", "sharing", "waiting", "collectives", "rest", "memory, MB")
+    columns = ("", "step, ms", "efficiency", "sharing", "waiting", "sums", "rest", "memory, MB")
     table = make_table(columns, words={""})
     for setup, figures in report["setups"].items():
         parts = (figures["sharing"], figures["waiting"], figures["collectives"]["low"], figures["rest"])
