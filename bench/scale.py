@@ -1,6 +1,6 @@
 """Time and memory by context length, width, depth and vocabulary, with fitted exponents; and on two processes.
 
-    python bench/scale.py --png scale.png    every dimension and weak scaling: about eight minutes on two cores
+    python bench/scale.py --png scale.png    every dimension and weak scaling: about five minutes on two cores
     python bench/scale.py --quick            three points of each dimension: under two minutes
 
 One dimension at a time changes, the others stay as in BASE. Each point runs in a new process with one thread, in
