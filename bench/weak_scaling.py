@@ -3,9 +3,9 @@
 Two processes are slower than one for reasons that are measured apart:
 
 - sharing and waiting: two processes that know nothing of each other, each training its own copy, started together for
-  every step. What they take longer than one alone is CPU time, because both cores share memory, caches and clock; or
-  it is no CPU time, because something else ran on a core;
-- collectives: the time in which a sum or a gathering of the process group runs during a step, by torch's profiler,
+  every step. What they take longer than one alone is CPU time (sharing), because both cores share memory, caches and
+  clock; the other part (waiting) is when something else ran on a core;
+- sums: the time in which a sum or a gathering of the process group runs during a step, by torch's profiler,
   waiting for the other process included. It may overlap with computing, where there is a core for it;
 - the rest: packing, unpacking and hooks; below zero where collectives overlap with computing.
 """

@@ -28,6 +28,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
 from foretell.manifest import Manifest
+from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder, packed_linear
 from foretell.pretraining.pretrain import pretrain
@@ -160,7 +161,7 @@ def looking_inside(world: World) -> dict[str, float]:
     }
 
 
-def shared_evaluation(sharded: nn.Module, plain: nn.Module, world: World) -> dict[str, float]:
+def shared_evaluation(sharded: nn.Module, plain: Decoder, world: World) -> dict[str, float]:
     """How far an evaluation of which each process does its share is from that of one process, and who did too much."""
     batches = [UnevenBatches().batch(step) for step in range(EVALUATED)]
     alone = evaluate(Objective(plain), batches)
