@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import time
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import NoReturn
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 Work = Callable[[], object]
 
@@ -45,7 +47,40 @@ def time_in_child(work: Work) -> float:
 
 def peak_memory_in_child(work: Work) -> int:
     """Peak resident memory, in bytes, of a child process that runs `work`."""
-    _, status, usage = os.wait4(fork(work), 0)
+    return peak_of(fork(work))
+
+
+def peak_of(child_id: int) -> int:
+    """Wait for a child; returns its peak resident memory in bytes. A child that failed ends this process too."""
+    _, status, usage = os.wait4(child_id, 0)
     if code := os.waitstatus_to_exitcode(status):
         raise SystemExit(code)
     return usage.ru_maxrss * 1024
+
+
+@dataclass(frozen=True)
+class Child:
+    """A child process that computes a value for JSON while this one goes on."""
+
+    process_id: int
+    reading_end: int
+
+    @classmethod
+    def start(cls, work: Work) -> Child:
+        """A child that computes `work()`."""
+        reading_end, writing_end = os.pipe()
+
+        def compute() -> None:
+            with os.fdopen(writing_end, "w") as pipe:
+                json.dump(work(), pipe)
+
+        child = cls(fork(compute), reading_end)
+        os.close(writing_end)
+        return child
+
+    def result(self) -> tuple[Any, int]:
+        """Wait for the child; returns its value, and its peak resident memory in bytes."""
+        with os.fdopen(self.reading_end) as pipe:
+            text = pipe.read()
+        peak = peak_of(self.process_id)
+        return json.loads(text), peak

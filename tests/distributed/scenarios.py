@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import numpy as np
 import torch
+from torch import nn
 
 from foretell.cli.main import run as run_command
 from foretell.config import ModelConfig, SamplingConfig, TrainingConfig
@@ -21,13 +22,15 @@ from foretell.data.loader import Loader
 from foretell.distributed.placement import passes, replicate, shard
 from foretell.distributed.world import ALONE, World
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import evaluate
+from foretell.evaluation.perplexity import evaluate, shared_by
 from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
 from foretell.manifest import Manifest
+from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
+from foretell.model.kernels import fast_decoder, packed_linear
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import Request
 from foretell.session.reporter import Reporter
@@ -38,6 +41,7 @@ from foretell.training.optimizer import make_optimizer
 from foretell.training.step import own_rows
 
 ROWS, TOKENS, VOCABULARY, STEPS = 8, 12, 31, 5
+EVALUATED = 5  # batches, which two and four processes cannot share evenly
 MODEL = ModelConfig(
     num_layers=2, num_heads=2, width=16, context_length=TOKENS, vocab_size=VOCABULARY, tie_embeddings=True, dropout=0.1
 )
@@ -144,14 +148,32 @@ def looking_inside(world: World) -> dict[str, float]:
     with passes(objective):
         check_mask(sharded, batch)
         evaluations = [evaluate(Objective(plain), [batch]).loss, evaluate(objective, [batch]).loss]
+        shares = shared_evaluation(objective, plain, world)
         sequences = [Sequence([1, 2, 3], 0) for _ in range(2)]
-        for decoder, sequence in zip((plain, sharded), sequences, strict=True):
-            list(generate(decoder, [sequence], Sampler(SamplingConfig(temperature=0)), 6))
+        with patch.object(packed_linear, "MIN_TOKENS", 1), patch.object(fast_decoder, "MIN_TOKENS", 1):
+            for decoder, sequence in zip((plain, sharded), sequences, strict=True):  # kernels for long texts
+                list(generate(decoder, [sequence], Sampler(SamplingConfig(temperature=0)), 6))
     return {
         "trace": max(float((traces[0][name] - traces[1][name]).abs().max()) for name in traces[0]),
         "evaluation": abs(evaluations[0] - evaluations[1]),
         "generation": float(sequences[0].generated != sequences[1].generated),
+        **shares,
     }
+
+
+def shared_evaluation(sharded: nn.Module, plain: Decoder, world: World) -> dict[str, float]:
+    """How far an evaluation of which each process does its share is from that of one process, and who did too much."""
+    batches = [UnevenBatches().batch(step) for step in range(EVALUATED)]
+    alone = evaluate(Objective(plain), batches)
+    differences, passes_taken = {}, []
+    for name, objective in (("shards", sharded), ("copies", Objective(plain))):
+        hook = objective.register_forward_hook(lambda *_: passes_taken.append(1))
+        with shared_by(world):
+            shared = evaluate(objective, batches)
+        hook.remove()
+        differences[f"evaluation shared by {name}"] = abs(shared.loss - alone.loss) + abs(shared.tokens - alone.tokens)
+    share = -(-EVALUATED // world.size)
+    return {**differences, "passes more than its share": world.total(abs(len(passes_taken) - 2 * share))}
 
 
 # --- failures --------------------------------------------------------------------------------------------------------

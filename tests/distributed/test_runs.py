@@ -85,7 +85,8 @@ def test_copies_and_shards_learn_the_same(results, folder: Path) -> None:
 @pytest.mark.parametrize("size", [2, 4])
 def test_trace_mask_check_evaluation_and_generation_work_in_a_sharded_model(results, size: int) -> None:
     differences = results(size)["looking_inside"]
-    assert differences == {"trace": 0.0, "evaluation": 0.0, "generation": 0.0}
+    assert {"trace", "evaluation", "generation", "evaluation shared by shards"} < differences.keys()
+    assert {name: value for name, value in differences.items() if value != 0.0} == {}
 
 
 # --- damage ----------------------------------------------------------------------------------------------------------

@@ -43,6 +43,7 @@ class World:
         self.local_rank, self.local_size = launch.local_rank, launch.local_world_size
         self.store = store
         self._decisions = 0
+        self._meeting: Tensor | None = None  # of the last `wait`
 
     @property
     def is_first(self) -> bool:
@@ -64,8 +65,12 @@ class World:
         return self.total(float(flag)) > 0
 
     def wait(self) -> None:
-        """Wait until all processes are here."""
-        self.total(0.0)
+        """Wait until all processes are here.
+
+        The tensor is kept. Else a thread of gloo may be the last to free it, which needs the interpreter's lock; a DDP
+        objective that ends just then holds the lock while it waits for that thread, for ever (torch 2.13).
+        """
+        self._meeting = self.sum(torch.zeros(1))
 
     def decide(self, make: Callable[[], Value]) -> Value:
         """What `make` returns on the first process, on all of them; a value that JSON can hold."""

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import nn
 
 from foretell.data.batch import Batch
 from foretell.device import autocast
+from foretell.distributed.world import ALONE, World
+
+_WORLD: ContextVar[World] = ContextVar("world", default=ALONE)  # that shares the batches of an evaluation
 
 
 @dataclass(frozen=True)
@@ -41,16 +47,37 @@ def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
     return loss / math.log(2) * tokens / text_bytes
 
 
+@contextmanager
+def shared_by(world: World) -> Iterator[None]:
+    """In the block, `evaluate` is called by all processes alike, and each of them scores its share of the batches."""
+    token = _WORLD.set(world)
+    try:
+        yield
+    finally:
+        _WORLD.reset(token)
+
+
 @torch.no_grad()
 def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype = torch.float32) -> Evaluation:
-    """The mean loss over all targets, weighted by loss_weights, in evaluation mode; the mode is restored afterwards."""
+    """The mean loss over all targets, weighted by loss_weights, in evaluation mode; the mode is restored afterwards.
+
+    In a block of `shared_by`, process r of N scores batches r, r + N, ...; the sums of single batches are collected and
+    added in the order of the batches, so that the figure has the bits of one process with the same weights.
+    """
     was_training = objective.training
     objective.eval()
     device = next(iter((*objective.parameters(), *objective.buffers()))).device
-    total, count = 0.0, 0.0
-    for batch in batches:
+    world, remaining = _WORLD.get(), iter(batches)
+    sums: list[tuple[float, float]] = []  # the summed loss and the number of targets of each batch, 0 of other ranks'
+    while group := list(islice(remaining, world.size)):
+        # A process without a batch in the last group repeats the first one of it: a pass of shards needs all processes
+        batch = group[world.rank] if world.rank < len(group) else group[0]
         with autocast(device, dtype):
             loss = objective(batch.to(device))
-        total, count = total + float(loss.sum), count + float(loss.count)
+        own = float(loss.sum), float(loss.count)
+        sums += [own if rank == world.rank else (0.0, 0.0) for rank in range(len(group))]
     objective.train(was_training)
+    total, count = 0.0, 0.0
+    for batch_total, batch_count in world.sum(torch.tensor(sums, dtype=torch.float64)).tolist():
+        total, count = total + batch_total, count + batch_count
     return Evaluation(total / max(count, 1.0), int(count))

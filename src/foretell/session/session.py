@@ -18,6 +18,7 @@ from foretell.device import autocast
 from foretell.distributed.placement import gathered, own_part, passes, replicate, shard
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, Interrupted, TrainingError
+from foretell.evaluation.perplexity import shared_by
 from foretell.model.dropout import DropoutHost
 from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
@@ -223,8 +224,8 @@ class Session(Generic[AnyTask]):
         """Bring the task's figures up to this step; the first one is the validation loss."""
         if self._evaluated_step == progress.step:
             return
-        with self.passes():
-            figures = self.task.evaluate(self.dtype)  # by all processes, which are equal; the first one's count
+        with self.passes(), shared_by(self.world):
+            figures = self.task.evaluate(self.dtype)  # by all processes; the first one's count
         self._figures = self.world.decide(lambda: dict(figures))
         self._evaluated_step = progress.step
         if self._figures:

@@ -10,7 +10,7 @@ import logging
 from functools import cache
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from foretell.device import memory_of
 from foretell.model.decoder import Decoder
@@ -33,6 +33,8 @@ def with_fast_kernels(
     which kernels are chosen. With `max_rows` None the kernels compute calls of any size, so a token's logits have the
     same bits however many rows are read with it. fuse: compute blocks that nobody watches at once.
     """
+    if is_in_shards(decoder):
+        return decoder  # each pass gathers the weights
     if not pays(decoder, max_tokens):
         return with_packed_weights(decoder, max_tokens)
     if not has_numba():
@@ -53,6 +55,11 @@ def fast_forms(decoder: Decoder, rows: int, max_rows: int | None, fuse: bool = T
             form = kernels.fast_form(block, rows, max_rows)
             forms |= {path: form} if form is not module else {}
     return forms
+
+
+def is_in_shards(decoder: Decoder) -> bool:
+    """True where this process has only a part of the weights: they are not plain tensors then."""
+    return any(type(weight) not in (nn.Parameter, Tensor) for weight in decoder.parameters())
 
 
 @cache
