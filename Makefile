@@ -14,7 +14,7 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/pyrefly check --summary=none
-	$(BIN)/pytest --numprocesses 2 --dist loadfile
+	$(BIN)/pytest
 
 test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares our files with llama.cpp, built from source
 	$(BIN)/pytest -m oracles -rs
