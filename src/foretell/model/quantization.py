@@ -36,10 +36,15 @@ def quantize_int8(weight: Tensor, group: int) -> dict[str, Tensor]:
     return {"integers": integers.to(torch.int8).flatten(-2), "scales": scales.to(weight.dtype)}
 
 
-def dequantize_int8(integers: Tensor, scales: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-    """The weights in float32, of whole rows; or in bfloat16, where they are computed in half the time.
+def dequantize_int8(integers: Tensor, scales: Tensor) -> Tensor:
+    """The weights in float32, of whole rows."""
+    return times_scales(integers, scales, torch.float32)
 
-    Integers and scales are exact in both, so a weight in bfloat16 is that in float32, rounded.
+
+def times_scales(integers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
+    """Integers (..., I) in int8 times scales (..., I/group), computed in float32 or bfloat16.
+
+    Both are exact in either, so a product in bfloat16 is that in float32, rounded; it takes half the time.
     """
     grouped = integers.to(dtype).unflatten(-1, (scales.shape[-1], -1))
     return grouped.mul_(scales.to(dtype)[..., None]).flatten(-2)

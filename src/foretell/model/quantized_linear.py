@@ -23,9 +23,9 @@ from foretell.model.quantization import (
     check_group,
     choose_group,
     dequantize_int4,
-    dequantize_int8,
     quantize_int4,
     quantize_int8,
+    times_scales,
     unpack_int4,
 )
 from foretell.model.surgery import replace
@@ -112,7 +112,7 @@ class Int8Matrix(QuantizedMatrix):
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
         exact = dtype if dtype == SCALE_DTYPE else torch.float32
-        return dequantize_int8(self.integers[index], self.scales[index], exact).to(dtype)
+        return times_scales(self.integers[index], self.scales[index], exact).to(dtype)
 
     def stored(self, row: int) -> dict[str, Tensor]:
         return {"integer": self.integers[row], "scale": self.scales[row].repeat_interleave(self.group)}
