@@ -1,4 +1,4 @@
-"""Linear layers, embeddings and tied heads whose weights are small integers with scales. Activations are not rounded.
+"""Linear layers, embeddings and tied heads whose weights are small integers with scales.
 
 Integers, scales and minima are buffers under the path of the layer: `trunk.blocks.0.attention.query.integers`. The
 dtype of scales and minima is that of the model, so `Module.to` casts them; their values are those of bfloat16, and a
