@@ -13,7 +13,14 @@ from foretell.model.kernels import numba_vectors as v
 from foretell.model.kernels.activations import NEXT_PLANE, chunk_of, totals_of
 from foretell.model.kernels.amx_rows import ROWS, SCRATCH, SECOND, SUMS, TOTALS, write_pair
 from foretell.model.kernels.compiling import inlined
-from foretell.model.kernels.integer_rows import NIBBLES
+from foretell.model.kernels.integer_rows import (
+    NIBBLES,
+    IntegerPlanes,
+    IntegerWeights,
+    factor_of,
+    group_of,
+    tile_start,
+)
 from foretell.model.kernels.numba_arrays import aligned
 from foretell.model.kernels.numba_scalars import read_float
 
@@ -34,71 +41,65 @@ def int4_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N,
 @inlined
 def integer_tiles(bits, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
     """The outputs of tiles first, ... last - 1 for all rows."""
-    K, chunk = (inputs + 31) // 32 * 32, chunk_of(group)
-    totals = totals_of(units, group, inputs, M, P)
-    amx.configure(tile_settings(min(M, ROWS), chunk).ctypes.data)
-    memory, weights = aligned(SCRATCH), aligned(4 * DECODED)
-    scratch, decoded = memory.ctypes.data, weights.ctypes.data
+    weights = IntegerWeights(bits, words, factors, inputs, group)
+    x = IntegerPlanes(planes, units, totals_of(units, group, inputs, M, P), P, M)
+    amx.configure(tile_settings(min(M, ROWS), chunk_of(group)).ctypes.data)
+    memory, bytes_of_int4 = aligned(SCRATCH), aligned(4 * DECODED)
+    scratch, decoded = memory.ctypes.data, bytes_of_int4.ctypes.data
     for tile in range(first, last, 2):
         other = min(tile + 1, last - 1)  # the last of an odd number is computed twice
         for row in range(0, M, ROWS):
-            one, two = tile * K * bits // 2, other * K * bits // 2
-            for i in range(0, 512, 16):
-                v.store(scratch, TOTALS + i, v.full(np.float32(0)))
-            multiply_pair(
-                bits, words, one, two, factors, inputs, group, tile, other,
-                planes, units, totals, P, M, row, scratch, decoded,
-            )  # fmt: skip
+            multiply_pair(weights, tile, other, x, row, scratch, decoded)
             write_pair(bias, tile, other, row, M, out, N, scratch)
     amx.release()
 
 
 @inlined
-def multiply_pair(
-    bits, words, one, two, factors, inputs, group, tile, other, planes, units, totals, P, M, row, scratch, decoded
-):
-    """Add the products of two tiles to their totals, chunk by chunk.
+def multiply_pair(weights, tile, other, x, row, scratch, decoded):
+    """The totals of two tiles for up to 16 rows, chunk by chunk.
 
     A tile can be loaded only some 50 cycles after its bytes were written. So int4 weights are decoded a chunk ahead,
     and the sums of a chunk are read when those of the next one are on their way.
     """
-    rows, chunk = min(ROWS, M - row), chunk_of(group)
-    if bits == 4:
-        decode_pair(words, one, two, chunk, decoded)
-    count = 0
-    for k in range(0, inputs, chunk):
-        at, half = one + k * bits // 2, count % 2 * 2 * DECODED
-        ahead = two - one
-        prefetch_pair(words, at, ahead, chunk * bits // 2)
-        if bits == 4 and k + chunk < inputs:
-            decode_pair(words, at + chunk * 2, at + ahead + chunk * 2, chunk, decoded + (2 * DECODED - half) * 4)
-        if bits == 4:
+    chunk = chunk_of(weights.group)
+    step = chunk * weights.bits // 2  # words of a chunk
+    start, distance = tile_start(weights, tile), tile_start(weights, other) - tile_start(weights, tile)
+    for i in range(0, 512, 16):
+        v.store(scratch, TOTALS + i, v.full(np.float32(0)))
+    if weights.bits == 4:
+        decode_pair(weights.words, start, distance, chunk, decoded)
+    chunks = weights.inputs // chunk
+    for index in range(chunks):
+        at, half = start + index * step, index % 2 * 2 * DECODED
+        prefetch_pair(weights.words, at, distance, step)
+        if weights.bits == 4:
+            if index + 1 < chunks:
+                decode_pair(weights.words, at + step, distance, chunk, decoded + (2 * DECODED - half) * 4)
             amx.load(6, decoded, half, 64)
             amx.load(7, decoded, half + DECODED, 64)
         else:
-            amx.load(6, words, at, 64)
-            amx.load(7, words, at + ahead, 64)
-        multiply_planes(planes + row * inputs + k, M * inputs, inputs, P, scratch, count % 2 * SUMS)
-        if count > 0:
-            add_pair(bits, factors, tile, other, inputs, group, count - 1, units, totals, row, rows, scratch, P)
-        count += 1
-    add_pair(bits, factors, tile, other, inputs, group, count - 1, units, totals, row, rows, scratch, P)
+            amx.load(6, weights.words, at, 64)
+            amx.load(7, weights.words, at + distance, 64)
+        multiply_planes(x, row, index * chunk, weights.inputs, scratch, index % 2 * SUMS)
+        if index > 0:
+            add_pair(weights, tile, other, index - 1, x, row, scratch)
+    add_pair(weights, tile, other, chunks - 1, x, row, scratch)
 
 
 @inlined
-def prefetch_pair(words, at, ahead, count):
+def prefetch_pair(words, at, distance, count):
     """Ask for the weights of both tiles that are read some chunks later."""
     for i in range(at + AHEAD, at + AHEAD + count, 16):
         v.prefetch(words, i)
-        v.prefetch(words, i + ahead)
+        v.prefetch(words, i + distance)
 
 
 @inlined
-def decode_pair(words, one, two, inputs, decoded):
+def decode_pair(words, start, distance, inputs, decoded):
     """The integers of int4 weights as bytes, for two tiles."""
     for i in range(inputs // 8):
-        decode(words, one + i * 16, decoded, i * 32)
-        decode(words, two + i * 16, decoded, DECODED + i * 32)
+        decode(words, start + i * 16, decoded, i * 32)
+        decode(words, start + distance + i * 16, decoded, DECODED + i * 32)
 
 
 @inlined
@@ -110,13 +111,14 @@ def decode(words, at, decoded, to):
 
 
 @inlined
-def multiply_planes(x, plane, stride, P, scratch, at):
-    """Multiply the weights in tiles 6 and 7 by each plane of activations and write the sums.
+def multiply_planes(x, row, k, stride, scratch, at):
+    """Multiply the weights in tiles 6 and 7 by each plane of activations, from input k, and write the sums.
 
     No tile is loaded while a product may still read it, except by a third plane.
     """
-    amx.load(4, x, 0, stride)
-    amx.load(5, x + plane, 0, stride)
+    first, plane = x.planes + row * stride + k, x.M * stride
+    amx.load(4, first, 0, stride)
+    amx.load(5, first + plane, 0, stride)
     amx.zero(0)
     amx.zero(1)
     amx.zero(2)
@@ -129,8 +131,8 @@ def multiply_planes(x, plane, stride, P, scratch, at):
     amx.store(1, scratch, at + 256)
     amx.store(2, scratch, at + SECOND)
     amx.store(3, scratch, at + SECOND + 256)
-    if P == 3:
-        amx.load(4, x + 2 * plane, 0, stride)
+    if x.P == 3:
+        amx.load(4, first + 2 * plane, 0, stride)
         amx.zero(0)
         amx.zero(2)
         amx.dot_bytes(0, 4, 6)
@@ -155,29 +157,26 @@ def tile_settings(rows, width):
 
 
 @inlined
-def add_pair(bits, factors, tile, other, inputs, group, index, units, totals, row, rows, scratch, P):
+def add_pair(weights, tile, other, index, x, row, scratch):
     """Add the sums of a chunk to the totals of two tiles."""
     sums = index % 2 * SUMS
-    add_chunk(bits, factors, tile, inputs, group, index, units, totals, row, rows, scratch, sums, TOTALS, P)
-    add_chunk(
-        bits, factors, other, inputs, group, index, units, totals, row, rows, scratch, sums + SECOND, TOTALS + 256, P
-    )
+    add_chunk(weights, tile, index, x, row, scratch, sums, TOTALS)
+    add_chunk(weights, other, index, x, row, scratch, sums + SECOND, TOTALS + 256)
 
 
 @inlined
-def add_chunk(bits, factors, tile, inputs, group, index, units, totals, row, rows, scratch, sums, total, P):
+def add_chunk(weights, tile, index, x, row, scratch, sums, total):
     """Add a chunk's sums times unit and scale to a tile's totals; in int4 also its group's sum times the minimum."""
-    chunk, groups = chunk_of(group), inputs // group
-    chunks, of_group = inputs // chunk, index * chunk // group
-    factor = (tile * groups + of_group) * (32 if bits == 4 else 16)
-    scales = v.load_bfloat16(factors, factor)
-    for i in range(rows):
+    chunk, groups = chunk_of(weights.group), weights.inputs // weights.group
+    chunks, of_group, factor = weights.inputs // chunk, group_of(weights, index), factor_of(weights, tile, index)
+    scales = v.load_bfloat16(weights.factors, factor)
+    for i in range(min(ROWS, x.M - row)):
         at = total + i * 16
-        unit = v.full(read_float(units, (row + i) * chunks + index))
-        new = v.fma(combined(scratch, sums + i * 16, P), v.multiply(unit, scales), v.load_floats(scratch, at))
-        if bits == 4 and (index + 1) * chunk % group == 0:
-            group_sum = v.full(read_float(totals, (row + i) * groups + of_group))
-            new = v.fma(group_sum, v.load_bfloat16(factors, factor + 16), new)
+        unit = v.full(read_float(x.units, (row + i) * chunks + index))
+        new = v.fma(combined(scratch, sums + i * 16, x.P), v.multiply(unit, scales), v.load_floats(scratch, at))
+        if weights.bits == 4 and (index + 1) * chunk % weights.group == 0:
+            group_sum = v.full(read_float(x.totals, (row + i) * groups + of_group))
+            new = v.fma(group_sum, v.load_bfloat16(weights.factors, factor + 16), new)
         v.store(scratch, at, new)
 
 

@@ -5,6 +5,8 @@ The results have the same bits as those of the matrix unit (amx_integers.py), an
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from foretell.model.kernels import numba_rows as r
@@ -29,47 +31,88 @@ def int4_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N,
     multiply_tiles(4, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last)
 
 
+class IntegerWeights(NamedTuple):
+    """Packed weights in 8 or 4 bits; words and factors are addresses."""
+
+    bits: int
+    words: int
+    factors: int
+    inputs: int
+    group: int
+
+
+class IntegerPlanes(NamedTuple):
+    """P planes of activations (P, M, inputs) with their units and the sums of their groups, all by address."""
+
+    planes: int
+    units: int
+    totals: int
+    P: int
+    M: int
+
+
+@inlined
+def tile_start(weights, tile):
+    """The first word of a tile."""
+    return tile * ((weights.inputs + 31) // 32 * 32) * weights.bits // 2
+
+
+@inlined
+def group_of(weights, index):
+    """The group of the index-th chunk."""
+    return index * chunk_of(weights.group) // weights.group
+
+
+@inlined
+def factor_of(weights, tile, index):
+    """The place of the scales of a tile's index-th chunk; in int4 the minima follow them."""
+    groups = weights.inputs // weights.group
+    return (tile * groups + group_of(weights, index)) * (16 if weights.bits == 8 else 32)
+
+
 @inlined
 def multiply_tiles(bits, words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
     """The outputs of tiles first, ... last - 1 for all rows."""
+    weights = IntegerWeights(bits, words, factors, inputs, group)
+    x = IntegerPlanes(planes, units, totals_of(units, group, inputs, M, P), P, M)
     for tile in range(first, last):
         row = 0
         while row + 8 <= M:
-            multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, EIGHT)
+            multiply_rows(weights, tile, x, row, bias, out, N, EIGHT)
             row += 8
         if row + 4 <= M:
-            multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, FOUR)
+            multiply_rows(weights, tile, x, row, bias, out, N, FOUR)
             row += 4
         if row + 2 <= M:
-            multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, TWO)
+            multiply_rows(weights, tile, x, row, bias, out, N, TWO)
             row += 2
         if row < M:
-            multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, SINGLE)
+            multiply_rows(weights, tile, x, row, bias, out, N, SINGLE)
 
 
 @inlined
-def multiply_rows(bits, words, factors, bias, inputs, group, planes, units, P, M, row, out, N, tile, rows):
+def multiply_rows(weights, tile, x, row, bias, out, N, rows):
     """One tile of outputs for some rows, of which `rows` has as many elements."""
-    K, chunk, groups = (inputs + 31) // 32 * 32, chunk_of(group), inputs // group
+    inputs, groups, chunk = weights.inputs, weights.inputs // weights.group, chunk_of(weights.group)
     chunks, share = inputs // chunk, v.full(np.float32(1) / NEXT_PLANE)
-    offsets, totals = offsets_of(units, group, inputs, M), totals_of(units, group, inputs, M, P)
+    offsets = offsets_of(x.units, weights.group, inputs, x.M)
     sums = r.zeros(rows)
     for index in range(chunks):
-        at, parts = tile * K * bits // 2 + index * chunk * bits // 2, r.zeros(rows)
-        for plane in range(P - 1, -1, -1):
-            x = ((plane * M + row) * inputs + index * chunk) // 4
-            if bits == 8:
-                integers = r.elements(rows, offsets, (plane * M + row) * chunks + index, chunks)
-                integers = int8_dots(integers, words, at, chunk, planes, x, inputs // 4)
+        at, parts = tile_start(weights, tile) + index * chunk * weights.bits // 2, r.zeros(rows)
+        for plane in range(x.P - 1, -1, -1):
+            four = ((plane * x.M + row) * inputs + index * chunk) // 4  # the place of the first four integers
+            if weights.bits == 8:
+                integers = r.elements(rows, offsets, (plane * x.M + row) * chunks + index, chunks)
+                integers = int8_dots(integers, weights.words, at, chunk, x.planes, four, inputs // 4)
             else:
-                integers = int4_dots(r.zero_words(rows), words, at, chunk, planes, x, inputs // 4)
+                integers = int4_dots(r.zero_words(rows), weights.words, at, chunk, x.planes, four, inputs // 4)
             parts = r.join_planes(parts, integers, share)
-        of_group = index * chunk // group
-        factor = (tile * groups + of_group) * (16 if bits == 8 else 32)
-        scales = v.load_bfloat16(factors, factor)
-        sums = r.scale_by_units(sums, parts, scales, units, row * chunks + index, chunks)
-        if bits == 4 and (index + 1) * chunk % group == 0:
-            sums = r.fma(sums, v.load_bfloat16(factors, factor + 16), totals, row * groups + of_group, groups)
+        factor = factor_of(weights, tile, index)
+        scales = v.load_bfloat16(weights.factors, factor)
+        sums = r.scale_by_units(sums, parts, scales, x.units, row * chunks + index, chunks)
+        if weights.bits == 4 and (index + 1) * chunk % weights.group == 0:
+            minima, group_sum = v.load_bfloat16(weights.factors, factor + 16), row * groups + group_of(weights, index)
+            sums = r.fma(sums, minima, x.totals, group_sum, groups)
     r.store(out, row * N + tile * 16, N, sums, v.load_floats(bias, tile * 16))
 
 
