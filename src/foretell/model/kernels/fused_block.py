@@ -95,10 +95,11 @@ class FusedWeights:
         """The block's output (B, T, D)."""
         x = x.contiguous()
         out = torch.empty_like(x)
-        step = pass_view(x, out, kv, rotation)
+        addresses = addresses_of(kv, rotation)
+        step = addresses.pass_view(x, out)
         rows = step.M if step.M <= ROWS else step.M + -step.M % ROWS
         is_narrow = x.dtype == torch.bfloat16
-        arguments = (self.numbers.ctypes.data, is_narrow, rows, *cache_view(kv, self.layer), *step)
+        arguments = (self.numbers.ctypes.data, is_narrow, rows, *addresses.cache_view(self.layer), *step)
         run_on_threads(block_program(), arguments, PHASES, rows * self.per_row + LINE)
         return out
 
@@ -187,26 +188,42 @@ def hooks_of(module: nn.Module) -> list[Any]:
     return [module._forward_hooks, module._forward_pre_hooks]
 
 
-PASSES: WeakKeyDictionary[PagedKVView, tuple[Tensor, Tensor, Tensor]] = WeakKeyDictionary()
+class PassAddresses:
+    """What compiled code is told of a pass and is the same for all layers: addresses and sizes, made by the first."""
+
+    def __init__(self, kv: PagedKVView, rotation: Rotation | None):
+        tables, positions, blocks = kv.tables.contiguous(), kv.positions.contiguous(), kv.places[0].contiguous()
+        self.tensors, self.rotation = (
+            (tables, positions, blocks),
+            rotation,
+        )  # their memory is read as long as this lives
+        angles = (0, 0, 1)
+        if rotation is not None:
+            assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)
+            angles = (rotation[0].data_ptr(), rotation[1].data_ptr(), rotation[0].shape[0])
+        self.places = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), blocks.data_ptr(), *angles)
+        keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
+        assert keys.is_contiguous() and values.is_contiguous()
+        self.pools, self.layer_bytes = (keys.data_ptr(), values.data_ptr()), keys.stride(0) * keys.element_size()
+        self.strides = keys.stride(1), keys.stride(2)
+
+    def cache_view(self, layer: int) -> CacheView:
+        """What compiled code is given of a layer of the cache."""
+        start = layer * self.layer_bytes
+        return CacheView(self.pools[0] + start, self.pools[1] + start, *self.strides)
+
+    def pass_view(self, x: Tensor, out: Tensor) -> PassView:
+        """What compiled code is given of the pass through one layer, x (B, T, D)."""
+        B, T, _ = x.shape
+        return PassView(x.data_ptr(), out.data_ptr(), B * T, T, *self.places)
 
 
-def pass_view(x: Tensor, out: Tensor, kv: PagedKVView, rotation: Rotation | None) -> PassView:
-    """What compiled code is given of a pass; the tensors of `kv` are made once for all layers."""
-    if kv not in PASSES:
-        PASSES[kv] = (kv.tables.contiguous(), kv.positions.contiguous(), kv.places[0].contiguous())
-    tables, positions, blocks = PASSES[kv]
-    B, T, _ = x.shape
-    angles = (0, 0, 1)
-    if rotation is not None:
-        assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)
-        angles = (rotation[0].data_ptr(), rotation[1].data_ptr(), rotation[0].shape[0])
-    places = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), blocks.data_ptr())
-    return PassView(x.data_ptr(), out.data_ptr(), B * T, T, *places, *angles)
+PASSES: WeakKeyDictionary[PagedKVView, PassAddresses] = WeakKeyDictionary()
 
 
-def cache_view(kv: PagedKVView, layer: int) -> CacheView:
-    """What compiled code is given of a layer of the cache."""
-    keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
-    assert keys.is_contiguous() and values.is_contiguous()
-    start = layer * keys.stride(0) * keys.element_size()
-    return CacheView(keys.data_ptr() + start, values.data_ptr() + start, keys.stride(1), keys.stride(2))
+def addresses_of(kv: PagedKVView, rotation: Rotation | None) -> PassAddresses:
+    """The addresses of a pass, made once."""
+    known = PASSES.get(kv)
+    if known is None or known.rotation is not rotation:
+        known = PASSES[kv] = PassAddresses(kv, rotation)
+    return known
