@@ -20,9 +20,9 @@ from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import TextDocument
 from foretell.data.loader import Loader
 from foretell.distributed.placement import passes, replicate, shard
-from foretell.distributed.world import ALONE, World
+from foretell.distributed.world import ALONE, World, evaluations_shared_by
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import evaluate, shared_by
+from foretell.evaluation.perplexity import evaluate
 from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
 from foretell.generation.sequence import Sequence
@@ -168,7 +168,7 @@ def shared_evaluation(sharded: nn.Module, plain: Decoder, world: World) -> dict[
     differences, passes_taken = {}, []
     for name, objective in (("shards", sharded), ("copies", Objective(plain))):
         hook = objective.register_forward_hook(lambda *_: passes_taken.append(1))
-        with shared_by(world):
+        with evaluations_shared_by(world):
             shared = evaluate(objective, batches)
         hook.remove()
         differences[f"evaluation shared by {name}"] = abs(shared.loss - alone.loss) + abs(shared.tokens - alone.tokens)

@@ -11,7 +11,9 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import timedelta
 from functools import cache
 from typing import TypeVar
@@ -124,6 +126,7 @@ class World:
 
 
 ALONE = World(Launch())
+_EVALUATING: ContextVar[World] = ContextVar("evaluating", default=ALONE)
 
 
 def is_lost_peer(error: BaseException) -> bool:
@@ -158,3 +161,18 @@ def disconnect() -> None:
     if dist.is_initialized():
         current_world().wait()
         dist.destroy_process_group()
+
+
+@contextmanager
+def evaluations_shared_by(world: World) -> Iterator[None]:
+    """In the block, evaluations are called by all processes alike, and each of them scores its share of the batches."""
+    token = _EVALUATING.set(world)
+    try:
+        yield
+    finally:
+        _EVALUATING.reset(token)
+
+
+def evaluating_world() -> World:
+    """The processes that share the batches of an evaluation; one alone outside a block of `evaluations_shared_by`."""
+    return _EVALUATING.get()

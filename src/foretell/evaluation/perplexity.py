@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 
@@ -14,9 +12,7 @@ from torch import nn
 
 from foretell.data.batch import Batch
 from foretell.device import autocast
-from foretell.distributed.world import ALONE, World
-
-_WORLD: ContextVar[World] = ContextVar("world", default=ALONE)  # that shares the batches of an evaluation
+from foretell.distributed.world import evaluating_world
 
 
 @dataclass(frozen=True)
@@ -47,27 +43,17 @@ def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
     return loss / math.log(2) * tokens / text_bytes
 
 
-@contextmanager
-def shared_by(world: World) -> Iterator[None]:
-    """In the block, `evaluate` is called by all processes alike, and each of them scores its share of the batches."""
-    token = _WORLD.set(world)
-    try:
-        yield
-    finally:
-        _WORLD.reset(token)
-
-
 @torch.no_grad()
 def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype = torch.float32) -> Evaluation:
     """The mean loss over all targets, weighted by loss_weights, in evaluation mode; the mode is restored afterwards.
 
-    In a block of `shared_by`, process r of N scores batches r, r + N, ...; the sums of single batches are collected and
-    added in the order of the batches, so that the figure has the bits of one process with the same weights.
+    In a block of `evaluations_shared_by`, process r of N scores batches r, r + N, ...; the sums of single batches are
+    collected and added in the order of the batches, so that the figure has the bits of one process, the weights equal.
     """
     was_training = objective.training
     objective.eval()
     device = next(iter((*objective.parameters(), *objective.buffers()))).device
-    world, remaining = _WORLD.get(), iter(batches)
+    world, remaining = evaluating_world(), iter(batches)
     sums: list[tuple[float, float]] = []  # the summed loss and the number of targets of each batch, 0 of other ranks'
     while group := list(islice(remaining, world.size)):
         # A process without a batch in the last group repeats the first one of it: a pass of shards needs all processes

@@ -16,9 +16,8 @@ from torch import nn
 from foretell.config import TrainingConfig
 from foretell.device import autocast
 from foretell.distributed.placement import gathered, own_part, passes, replicate, shard
-from foretell.distributed.world import current_world
+from foretell.distributed.world import current_world, evaluations_shared_by
 from foretell.errors import CheckpointError, Interrupted, TrainingError
-from foretell.evaluation.perplexity import shared_by
 from foretell.model.dropout import DropoutHost
 from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
@@ -224,7 +223,7 @@ class Session(Generic[AnyTask]):
         """Bring the task's figures up to this step; the first one is the validation loss."""
         if self._evaluated_step == progress.step:
             return
-        with self.passes(), shared_by(self.world):
+        with self.passes(), evaluations_shared_by(self.world):
             figures = self.task.evaluate(self.dtype)  # by all processes; the first one's count
         self._figures = self.world.decide(lambda: dict(figures))
         self._evaluated_step = progress.step
