@@ -21,6 +21,7 @@ from foretell.model.kernels.compiling import FEATURES
 from foretell.model.kernels.integer_rows import HAS_VNNI
 from foretell.model.kernels.matmul import Matmul
 from foretell.model.kernels.packed_matrix import PackedMatrix, pack_floats, pack_int4, pack_int8
+from foretell.model.kernels.tasks import SCRATCH
 
 GROUP = 32
 BITS = (32, 16, 8, 4)
@@ -81,11 +82,14 @@ def test_any_number_of_inputs_is_multiplied(bits, unit, inputs):
     assert largest_error(Matmul(matrix, unit)(x), x, weight) < BOUND
 
 
-@pytest.mark.parametrize(("bits", "group"), [(8, 4), (8, 48), (8, 96), (8, 192), (4, 8), (4, 24), (4, 64), (4, 192)])
+@pytest.mark.parametrize(
+    ("bits", "group"),
+    [(8, 4), (8, 48), (8, 96), (8, 192), (8, 128), (8, 256), (8, 768), (4, 8), (4, 24), (4, 64), (4, 192), (4, 256)],
+)
 @pytest.mark.parametrize("unit", UNITS)
 def test_groups_of_any_size_are_scaled(bits, group, unit):
-    matrix, weight = packed(bits, 20, 192, group)
-    x = torch.randn(5, 192)
+    matrix, weight = packed(bits, 20, 768, group)
+    x = torch.randn(5, 768)
     if unit == "vectors" or group % 32 == 0:
         assert largest_error(Matmul(matrix, unit)(x), x, weight) < BOUND
 
@@ -128,11 +132,11 @@ def test_what_is_not_finite_stays_in_its_row_and_does_not_become_finite(bits, un
 @pytest.mark.skipif(not (HAS_AMX and HAS_VNNI), reason="needs a processor with AMX")
 @pytest.mark.parametrize("bits", [8, 4])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("group", [32, 64, 192])
+@pytest.mark.parametrize("group", [32, 64, 128, 192, 256])
 def test_vectors_and_matrix_unit_have_the_same_integer_sums(bits, dtype, group):
-    matrix, _ = packed(bits, 53, 192, group)
+    matrix, _ = packed(bits, 53, 768, group)
     for rows in (1, 3, 15, 16, 35):
-        x = (torch.randn(rows, 192) * 10 ** torch.randn(rows, 192)).to(dtype)
+        x = (torch.randn(rows, 768) * 10 ** torch.randn(rows, 768)).to(dtype)
         assert torch.equal(Matmul(matrix, "vnni")(x), Matmul(matrix, "amx")(x))
 
 
@@ -146,6 +150,18 @@ def test_planes_of_integers_lose_less_than_bfloat16_activations_hold(bits):
     two_planes = Matmul(matrix, "vnni")(x).double()
     error = (two_planes - exact.bfloat16().double()).abs().mean()
     assert error < 0.1 * (rounded - exact).abs().mean()
+
+
+@pytest.mark.parametrize(("bits", "unit"), CASES)
+@pytest.mark.parametrize("inputs", [64, 72])
+def test_what_a_call_before_has_left_in_memory_is_not_read(bits, unit, inputs):
+    is_padded = inputs == 72  # integers in groups of 8 are multiplied by vectors alone
+    matrix, _ = packed(bits, 24, inputs, 8 if is_padded else 32)
+    multiply = Matmul(matrix, "vectors" if is_padded and bits < 16 else unit)
+    x = torch.randn(3, inputs)
+    expected = multiply(x)
+    SCRATCH.memory.fill(torch.nan)
+    assert torch.equal(multiply(x), expected)
 
 
 def test_a_kernel_that_drops_an_input_is_detected():

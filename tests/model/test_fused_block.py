@@ -21,8 +21,9 @@ pytest.importorskip("numba")
 
 from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedWeights
 from foretell.model.kernels.numba_math import ACTIVATIONS
+from foretell.model.kernels.tasks import SCRATCH
 
-TABLES = ([3, 1], [2, 5])  # blocks of two rows, not in order
+TABLES = ([3, 1, 4], [2, 5, 6])  # blocks of two rows, not in order
 PASSES = (5, 1, 1, 3)  # tokens at once; the second row has one less of several
 
 
@@ -36,8 +37,8 @@ def keep_threads() -> Iterator[None]:
 @torch.inference_mode()
 def read(decoder: Decoder, passes: tuple[int, ...] = PASSES) -> Tensor:
     """The hidden states of all tokens of two rows that are read in these passes, those of the first row first."""
-    cache = PagedKVCache(decoder.config, 6, decoder.dtype, "cpu")
-    ids = torch.randint(decoder.config.vocab_size, (2, 16), generator=torch.Generator().manual_seed(1))
+    cache = PagedKVCache(decoder.config, 7, decoder.dtype, "cpu")
+    ids = torch.randint(decoder.config.vocab_size, (2, 96), generator=torch.Generator().manual_seed(1))
     starts, states = [0, 0], (list[Tensor](), list[Tensor]())
     for length in passes:
         counts = [length, max(1, length - 1)]
@@ -100,6 +101,30 @@ def test_odd_sizes_are_computed(sizes, make):
 def test_every_activation_is_computed(activation, feedforward, make):
     decoder = make("gpt2", activation=activation, feedforward=feedforward)
     assert distance(read(decoder), read(with_fast_kernels(decoder))) < 1e-5
+
+
+@pytest.mark.parametrize("window", [None, 3, 16, 40])
+@pytest.mark.parametrize("head_width", [4, 16, 20, 80])
+def test_attention_reaches_over_blocks(window, head_width, make):
+    changes = {"window": window, "head_width": head_width, "context_length": 96}
+    decoder = make("llama", **changes)
+    passes = (20, 1, 11, 1, 1, 30, 1, 25)
+    assert distance(read(decoder, passes), read(with_fast_kernels(decoder), passes)) < 1e-5
+    decoder = decoder.bfloat16()
+    assert distance(read(decoder, passes), read(with_fast_kernels(decoder), passes)) < 2**-4
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama"])
+@pytest.mark.parametrize("width", [32, 40])
+@pytest.mark.parametrize("to", ["int8", None])
+def test_what_a_call_before_has_left_in_memory_is_not_read(name, width, to, make):
+    decoder = make(name, width=width, head_width=width // 2, feedforward_width=width + 8)
+    if to is not None:
+        quantize_decoder(decoder, make_quantization(decoder, to))
+    fused = with_fast_kernels(decoder)
+    expected = read(fused)
+    SCRATCH.memory.fill(float("nan"))
+    assert torch.equal(read(fused), expected)
 
 
 @pytest.mark.parametrize("to", ["int8", "int4"])

@@ -44,8 +44,14 @@ def num_planes(matrix, is_narrow):
 
 @inlined
 def chunk_of(group):
-    """Inputs that share a unit: as many as a tile of bytes has, or half of it."""
-    return 64 if group % 64 == 0 else 32
+    """Inputs that share a unit: one to four times as many as a tile of bytes has, or half of it."""
+    if group % 64 != 0:
+        return 32
+    if group % 256 == 0:
+        return 256
+    if group % 192 == 0:
+        return 192
+    return 128 if group % 128 == 0 else 64
 
 
 @inlined
@@ -84,36 +90,37 @@ def prepare(matrix, x, prepared, rows, is_narrow, first, last):
 
 @compiled
 def round_planes(x, planes, units, P, rows, K, chunk, first, last):
-    """Planes (P, rows, K) of int8, units (rows, K / chunk) and offsets (P, rows, K / chunk) of x (rows, K).
+    """Planes (rows, P, K) of int8, units (rows, K / chunk) and offsets (rows, P, K / chunk) of x (rows, K).
 
     The unit of a chunk that is not finite is NaN. An offset is -128 times the sum of a plane's integers: what is to be
     added to their products with integers that are 128 too large.
     """
-    zero, shift, next_plane = v.full(np.float32(0)), v.full(ROUNDS), v.full(NEXT_PLANE)
-    chunks = rows * (K // chunk)
-    for index in range(first * (K // chunk), last * (K // chunk)):
+    zero, shift, next_plane, chunks = v.full(np.float32(0)), v.full(ROUNDS), v.full(NEXT_PLANE), K // chunk
+    for index in range(first * chunks, last * chunks):
+        start, row = index * chunk, index // chunks
         largest, check = zero, zero
-        for i in range(index * chunk, (index + 1) * chunk, 16):
+        for i in range(start, start + chunk, 16):
             largest = v.larger(largest, v.absolute(v.load_floats(x, i)))
             check = v.fma(v.load_floats(x, i), zero, check)  # NaN if x is not finite
         most = v.largest_lane(largest)
         write_float(units, index, most / LEVELS + v.sum_lanes(check))
         inverse = v.full(LEVELS / most if most > np.float32(0) else np.float32(0))
+        offset = rows * chunks + row * P * chunks + index % chunks  # of the first plane
         for plane in range(P):
-            write_float(units, chunks * (plane + 1) + index, np.float32(0))
-        for i in range(index * chunk, (index + 1) * chunk, 16):
+            write_float(units, offset + plane * chunks, np.float32(0))
+        for i in range(start, start + chunk, 16):
             rest = v.multiply(v.load_floats(x, i), inverse)
             for plane in range(P):
                 shifted = v.add(rest, shift)
-                v.store_bytes(planes, (plane * rows * K + i) // 4, v.as_words(shifted))
+                v.store_bytes(planes, ((row * (P - 1) + plane) * K + i) // 4, v.as_words(shifted))
                 integers = v.subtract(shifted, shift)
                 rest = v.multiply(v.subtract(rest, integers), next_plane)
-                offset = chunks * (plane + 1) + index
-                write_float(units, offset, read_float(units, offset) + v.sum_lanes(integers))
+                at = offset + plane * chunks
+                write_float(units, at, read_float(units, at) + v.sum_lanes(integers))
         for plane in range(P):
-            offset = chunks * (plane + 1) + index
-            total = read_float(units, offset)
-            write_index(units, offset, np.int32(-128 * total if total == total else 0))
+            at = offset + plane * chunks
+            total = read_float(units, at)
+            write_index(units, at, np.int32(-128 * total if total == total else 0))
 
 
 @compiled

@@ -25,7 +25,7 @@ from foretell.model.kernels.numba_arrays import aligned
 from foretell.model.kernels.numba_scalars import read_float
 
 AHEAD = 1024  # words between the weights that are read and those that are prefetched
-DECODED = 256  # words of a decoded tile of int4 weights
+DECODED = 1024  # words of a decoded chunk of a tile of int4 weights
 
 
 def int8_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
@@ -43,7 +43,7 @@ def integer_tiles(bits, words, factors, bias, inputs, group, planes, units, P, M
     """The outputs of tiles first, ... last - 1 for all rows."""
     weights = IntegerWeights(bits, words, factors, inputs, group)
     x = IntegerPlanes(planes, units, totals_of(units, group, inputs, M, P), P, M)
-    amx.configure(tile_settings(min(M, ROWS), chunk_of(group)).ctypes.data)
+    amx.configure(tile_settings(min(M, ROWS), min(64, chunk_of(group))).ctypes.data)
     memory, bytes_of_int4 = aligned(SCRATCH), aligned(4 * DECODED)
     scratch, decoded = memory.ctypes.data, bytes_of_int4.ctypes.data
     for tile in range(first, last, 2):
@@ -70,34 +70,25 @@ def multiply_pair(weights, tile, other, x, row, scratch, decoded):
         decode_pair(weights.words, start, distance, chunk, decoded)
     chunks = weights.inputs // chunk
     for index in range(chunks):
-        at, half = start + index * step, index % 2 * 2 * DECODED
-        prefetch_pair(weights.words, at, distance, step)
+        at, sums = start + index * step, index % 2 * SUMS
         if weights.bits == 4:
+            here = decoded + index % 2 * 2 * DECODED * 4
             if index + 1 < chunks:
-                decode_pair(weights.words, at + step, distance, chunk, decoded + (2 * DECODED - half) * 4)
-            amx.load(6, decoded, half, 64)
-            amx.load(7, decoded, half + DECODED, 64)
+                decode_pair(weights.words, at + step, distance, chunk, decoded + (index + 1) % 2 * 2 * DECODED * 4)
+            multiply_planes(weights, x, row, index, here, 0, DECODED, scratch, sums)
         else:
-            amx.load(6, weights.words, at, 64)
-            amx.load(7, weights.words, at + distance, 64)
-        multiply_planes(x, row, index * chunk, weights.inputs, scratch, index % 2 * SUMS)
+            multiply_planes(weights, x, row, index, weights.words, at, distance, scratch, sums)
         if index > 0:
             add_pair(weights, tile, other, index - 1, x, row, scratch)
     add_pair(weights, tile, other, chunks - 1, x, row, scratch)
 
 
 @inlined
-def prefetch_pair(words, at, distance, count):
-    """Ask for the weights of both tiles that are read some chunks later."""
-    for i in range(at + AHEAD, at + AHEAD + count, 16):
-        v.prefetch(words, i)
-        v.prefetch(words, i + distance)
-
-
-@inlined
 def decode_pair(words, start, distance, inputs, decoded):
     """The integers of int4 weights as bytes, for two tiles."""
     for i in range(inputs // 8):
+        v.prefetch(words, start + i * 16 + AHEAD)
+        v.prefetch(words, start + distance + i * 16 + AHEAD)
         decode(words, start + i * 16, decoded, i * 32)
         decode(words, start + distance + i * 16, decoded, DECODED + i * 32)
 
@@ -111,34 +102,58 @@ def decode(words, at, decoded, to):
 
 
 @inlined
-def multiply_planes(x, row, k, stride, scratch, at):
-    """Multiply the weights in tiles 6 and 7 by each plane of activations, from input k, and write the sums.
+def multiply_planes(weights, x, row, index, words, at, distance, scratch, sums):
+    """Multiply a chunk of both tiles of weights, which are at `at` and `distance` words later, by each plane.
 
-    No tile is loaded while a product may still read it, except by a third plane.
+    The sums are written to the scratch memory.
     """
-    first, plane = x.planes + row * stride + k, x.M * stride
-    amx.load(4, first, 0, stride)
-    amx.load(5, first + plane, 0, stride)
+    inputs, chunk = weights.inputs, chunk_of(weights.group)
+    stride, first = x.P * inputs, x.planes + row * x.P * inputs + index * chunk
     amx.zero(0)
     amx.zero(1)
     amx.zero(2)
     amx.zero(3)
-    amx.dot_bytes(0, 4, 6)
-    amx.dot_bytes(1, 5, 6)
-    amx.dot_bytes(2, 4, 7)
-    amx.dot_bytes(3, 5, 7)
-    amx.store(0, scratch, at)
-    amx.store(1, scratch, at + 256)
-    amx.store(2, scratch, at + SECOND)
-    amx.store(3, scratch, at + SECOND + 256)
+    for i in range(0, chunk, 64):
+        here = at + i * 4
+        amx.load(6, words, here, 64)
+        amx.load(4, first + i, 0, stride)
+        amx.dot_bytes(0, 4, 6)
+        amx.load(7, words, here + distance, 64)
+        amx.dot_bytes(2, 4, 7)
+        amx.load(5, first + i + inputs, 0, stride)
+        amx.dot_bytes(1, 5, 6)
+        amx.dot_bytes(3, 5, 7)
+        if weights.bits == 8:
+            prefetch_tiles(words, here + AHEAD, distance)
+    amx.store(0, scratch, sums)
+    amx.store(1, scratch, sums + 256)
+    amx.store(2, scratch, sums + SECOND)
+    amx.store(3, scratch, sums + SECOND + 256)
     if x.P == 3:
-        amx.load(4, first + 2 * plane, 0, stride)
-        amx.zero(0)
-        amx.zero(2)
+        third_plane(first + 2 * inputs, stride, chunk, words, at, distance, scratch, sums)
+
+
+@inlined
+def prefetch_tiles(words, at, distance):
+    """Ask for two tiles of int8 weights."""
+    for i in range(at, at + 256, 16):
+        v.prefetch(words, i)
+        v.prefetch(words, i + distance)
+
+
+@inlined
+def third_plane(plane, stride, chunk, words, at, distance, scratch, sums):
+    """The same for the third plane."""
+    amx.zero(0)
+    amx.zero(2)
+    for i in range(0, chunk, 64):
+        amx.load(4, plane + i, 0, stride)
+        amx.load(6, words, at + i * 4, 64)
+        amx.load(7, words, at + i * 4 + distance, 64)
         amx.dot_bytes(0, 4, 6)
         amx.dot_bytes(2, 4, 7)
-        amx.store(0, scratch, at + 512)
-        amx.store(2, scratch, at + SECOND + 512)
+    amx.store(0, scratch, sums + 512)
+    amx.store(2, scratch, sums + SECOND + 512)
 
 
 @inlined

@@ -15,7 +15,8 @@ from foretell.model.kernels.activations import padded_inputs, padded_outputs, pr
 from foretell.model.kernels.block_attention import CacheView, attend, store_token
 from foretell.model.kernels.block_rows import NormView, activate_tiles, add_update, normalise, rotate, round_row
 from foretell.model.kernels.compiling import compiled, compiled_callback, inlined
-from foretell.model.kernels.matmul import multiply_part, read_matrix, read_rows, write_columns
+from foretell.model.kernels.matmul import multiply_part, read_matrix, read_rows
+from foretell.model.kernels.numba_numbers import write_numbers
 from foretell.model.kernels.numba_scalars import read_double, read_long
 from foretell.model.kernels.packed_matrix import MatrixView
 from foretell.model.kernels.tasks import claim, finish, num_tasks, wait
@@ -300,5 +301,4 @@ def finish_rows(block, step, scratch, is_narrow, first, last):
         norm_rows(block, block.feedforward_norm, scratch.stream, scratch.stream, is_narrow, first, last)
     D, width = padded_inputs(block.width), block.width
     for row in range(first, last):
-        stream, out = scratch.stream + row * D * 4, step.out + row * width * (2 if is_narrow else 4)
-        write_columns(stream, D, 1, 0, width, out, width, is_narrow)
+        write_numbers(scratch.stream, row * D, width, step.out, row * width, is_narrow)

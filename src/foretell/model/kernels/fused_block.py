@@ -65,7 +65,9 @@ class FusedWeights:
         self.hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
         self.layer, self.max_rows = attention.layer, max_rows
         self.numbers = as_numbers(self._view(block, is_gated))
+        self.address = self.numbers.ctypes.data
         self.per_row = self._scratch_per_row()
+        self.is_padded = any(matrix.matmul.is_padded for matrix in self.matrices)
 
     def _view(self, block: Any, is_gated: bool) -> BlockView:
         attention, down = block.attention, self.matrices[3].matmul.matrix
@@ -99,8 +101,8 @@ class FusedWeights:
         step = addresses.pass_view(x, out)
         rows = step.M if step.M <= ROWS else step.M + -step.M % ROWS
         is_narrow = x.dtype == torch.bfloat16
-        arguments = (self.numbers.ctypes.data, is_narrow, rows, *addresses.cache_view(self.layer), *step)
-        run_on_threads(block_program(), arguments, PHASES, rows * self.per_row + LINE)
+        arguments = (self.address, is_narrow, rows, *addresses.cache_view(self.layer), *step)
+        run_on_threads(block_program(), arguments, PHASES, rows * self.per_row + LINE, self.is_padded)
         return out
 
 
@@ -193,10 +195,8 @@ class PassAddresses:
 
     def __init__(self, kv: PagedKVView, rotation: Rotation | None):
         tables, positions, blocks = kv.tables.contiguous(), kv.positions.contiguous(), kv.places[0].contiguous()
-        self.tensors, self.rotation = (
-            (tables, positions, blocks),
-            rotation,
-        )  # their memory is read as long as this lives
+        self.tensors = tables, positions, blocks  # their memory is read as long as this lives
+        self.rotation = rotation
         angles = (0, 0, 1)
         if rotation is not None:
             assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)

@@ -18,7 +18,8 @@ HAS_VNNI = {"avx512f", "avx512vnni"} <= FEATURES
 AHEAD = 512  # words between the weights that are read and those that are prefetched
 SIGNS = np.uint32(0x80808080)
 NIBBLES = np.uint32(0x0F0F0F0F)
-EIGHT, FOUR, TWO, SINGLE = (0,) * 8, (0,) * 4, (0,) * 2, (0,)
+# As many elements as rows that are computed at once, or as planes of them
+SIXTEEN, TWELVE, EIGHT, FOUR, THREE, TWO, SINGLE = (0,) * 16, (0,) * 12, (0,) * 8, (0,) * 4, (0,) * 3, (0,) * 2, (0,)
 
 
 def int8_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
@@ -42,7 +43,7 @@ class IntegerWeights(NamedTuple):
 
 
 class IntegerPlanes(NamedTuple):
-    """P planes of activations (P, M, inputs) with their units and the sums of their groups, all by address."""
+    """P planes of activations (M, P, inputs) with their units and the sums of their groups, all by address."""
 
     planes: int
     units: int
@@ -76,39 +77,43 @@ def multiply_tiles(bits, words, factors, bias, inputs, group, planes, units, P, 
     weights = IntegerWeights(bits, words, factors, inputs, group)
     x = IntegerPlanes(planes, units, totals_of(units, group, inputs, M, P), P, M)
     for tile in range(first, last):
-        row = 0
-        while row + 8 <= M:
-            multiply_rows(weights, tile, x, row, bias, out, N, EIGHT)
-            row += 8
-        if row + 4 <= M:
-            multiply_rows(weights, tile, x, row, bias, out, N, FOUR)
-            row += 4
-        if row + 2 <= M:
-            multiply_rows(weights, tile, x, row, bias, out, N, TWO)
-            row += 2
-        if row < M:
-            multiply_rows(weights, tile, x, row, bias, out, N, SINGLE)
+        if P == 2:
+            multiply_tile(weights, tile, x, bias, out, N, EIGHT, SIXTEEN, 8, TWO)
+        else:
+            multiply_tile(weights, tile, x, bias, out, N, FOUR, TWELVE, 4, THREE)
 
 
 @inlined
-def multiply_rows(weights, tile, x, row, bias, out, N, rows):
-    """One tile of outputs for some rows, of which `rows` has as many elements."""
+def multiply_tile(weights, tile, x, bias, out, N, rows, planes, count, one_row):
+    """One tile of outputs for all rows: `count` rows at once, the others one by one."""
+    row = 0
+    while row + count <= x.M:
+        multiply_rows(weights, tile, x, row, bias, out, N, rows, planes)
+        row += count
+    while row < x.M:
+        multiply_rows(weights, tile, x, row, bias, out, N, SINGLE, one_row)
+        row += 1
+
+
+@inlined
+def multiply_rows(weights, tile, x, row, bias, out, N, rows, planes):
+    """One tile of outputs for some rows. `rows` has as many elements, and `planes` as many as they have planes."""
     inputs, groups, chunk = weights.inputs, weights.inputs // weights.group, chunk_of(weights.group)
     chunks, share = inputs // chunk, v.full(np.float32(1) / NEXT_PLANE)
     offsets = offsets_of(x.units, weights.group, inputs, x.M)
     sums = r.zeros(rows)
     for index in range(chunks):
-        at, parts = tile_start(weights, tile) + index * chunk * weights.bits // 2, r.zeros(rows)
-        for plane in range(x.P - 1, -1, -1):
-            four = ((plane * x.M + row) * inputs + index * chunk) // 4  # the place of the first four integers
-            if weights.bits == 8:
-                integers = r.elements(rows, offsets, (plane * x.M + row) * chunks + index, chunks)
-                integers = int8_dots(integers, weights.words, at, chunk, x.planes, four, inputs // 4)
-            else:
-                integers = int4_dots(r.zero_words(rows), weights.words, at, chunk, x.planes, four, inputs // 4)
-            parts = r.join_planes(parts, integers, share)
+        at, four = (
+            tile_start(weights, tile) + index * chunk * weights.bits // 2,
+            (row * x.P * inputs + index * chunk) // 4,
+        )
+        if weights.bits == 8:
+            integers = r.elements(planes, offsets, row * x.P * chunks + index, chunks)
+            integers = int8_dots(integers, weights.words, at, chunk, x.planes, four, inputs // 4)
+        else:
+            integers = int4_dots(r.zero_words(planes), weights.words, at, chunk, x.planes, four, inputs // 4)
         factor = factor_of(weights, tile, index)
-        scales = v.load_bfloat16(weights.factors, factor)
+        parts, scales = r.join_planes(sums, integers, share), v.load_bfloat16(weights.factors, factor)
         sums = r.scale_by_units(sums, parts, scales, x.units, row * chunks + index, chunks)
         if weights.bits == 4 and (index + 1) * chunk % weights.group == 0:
             minima, group_sum = v.load_bfloat16(weights.factors, factor + 16), row * groups + group_of(weights, index)

@@ -24,14 +24,8 @@ from foretell.model.kernels.activations import (
 from foretell.model.kernels.amx_vectors import HAS_AMX
 from foretell.model.kernels.compiling import compiled, compiled_callback, inlined
 from foretell.model.kernels.integer_rows import HAS_VNNI
-from foretell.model.kernels.numba_scalars import (
-    call_address,
-    read_float,
-    read_long,
-    read_number,
-    write_float,
-    write_number,
-)
+from foretell.model.kernels.numba_numbers import read_numbers, write_numbers
+from foretell.model.kernels.numba_scalars import call_address, read_long
 from foretell.model.kernels.packed_matrix import INPUTS, LANES, MatrixView, PackedMatrix
 from foretell.model.kernels.tasks import LINE, claim, finish, num_tasks, run_on_threads, wait
 
@@ -61,6 +55,11 @@ class Matmul:
         sizes = (matrix.bits, matrix.outputs, matrix.inputs, group)
         return MatrixView(address, words, factors, bias, *sizes, self.unit != "vectors")
 
+    @property
+    def is_padded(self) -> bool:
+        """True if kernels read more inputs per row than there are: zeros."""
+        return self.matrix.inputs % INPUTS != 0
+
     def __call__(self, x: Tensor) -> Tensor:
         """x W' + b for x (..., I) in float32 or bfloat16: (..., O) in the same dtype."""
         x, matrix = x.contiguous(), self.matrix
@@ -68,7 +67,7 @@ class Matmul:
         M, is_narrow = x.numel() // matrix.inputs, x.dtype == torch.bfloat16
         rows = M if M <= amx_rows.ROWS else M + -M % amx_rows.ROWS
         arguments = (*self.view, x.data_ptr(), out.data_ptr(), M, rows, is_narrow)
-        run_on_threads(linear_program(), arguments, 2, rows * scratch_per_row(matrix) + LINE)
+        run_on_threads(linear_program(), arguments, 2, rows * scratch_per_row(matrix) + LINE, self.is_padded)
         return out
 
 
@@ -151,16 +150,14 @@ def read_matrix(numbers, at):
 def read_rows(x, width, values, K, is_narrow, first, last):
     """Rows first, ... last - 1 of x (M, width) as float32, (M, K)."""
     for row in range(first, last):
-        for k in range(width):
-            write_float(values, row * K + k, read_number(x, row * width + k, is_narrow))
+        read_numbers(x, row * width, width, values, row * K, is_narrow)
 
 
 @compiled
 def write_columns(result, N, M, first, last, out, width, is_narrow):
     """Write outputs first, ... last - 1 of all rows."""
     for row in range(M):
-        for n in range(first, last):
-            write_number(out, row * width + n, read_float(result, row * N + n), is_narrow)
+        write_numbers(result, row * N + first, last - first, out, row * width + first, is_narrow)
 
 
 @compiled

@@ -5,6 +5,7 @@ Each function is written out once per row when it is compiled, for tuples of any
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from llvmlite import ir
@@ -13,8 +14,10 @@ from numba import types
 from foretell.model.kernels.compiling import intrinsic
 from foretell.model.kernels.numba_vectors import (
     FLOATS,
+    LANES,
     WORDS,
     address,
+    bfloat16_from,
     call,
     constant,
     floats,
@@ -70,6 +73,67 @@ def fma(typing_context, sums, weights, x, first, stride):
 
 
 @intrinsic
+def fma_floats(typing_context, sums, x, array, first, stride):
+    """sums[r] + x * the vector at array[first + r * stride], for every row r."""
+
+    def generate(context, builder, signature, arguments):
+        array_type = signature.args[2]
+        return fused_with(
+            context,
+            builder,
+            signature,
+            arguments,
+            lambda array, index: unaligned(
+                builder.load(address(context, builder, array_type, array, index, FLOATS), typ=FLOATS)
+            ),
+        )
+
+    return sums(sums, x, array, types.int64, types.int64), generate
+
+
+@intrinsic
+def fma_bfloat16(typing_context, sums, x, pointer, first, stride):
+    """The same where an address has bfloat16 numbers."""
+
+    def generate(context, builder, signature, arguments):
+        return fused_with(context, builder, signature, arguments, lambda *place: bfloat16_from(builder, *place))
+
+    return sums(sums, x, pointer, types.int64, types.int64), generate
+
+
+def fused_with(context: Any, builder: Any, signature: Any, arguments: Any, load: Callable[..., Any]) -> Any:
+    """sums[r] + x * load(source, first + r * stride), for every row r."""
+    sums, x, source, first, stride = arguments
+    new = []
+    for row in range(len(signature.return_type)):
+        index = builder.add(first, builder.mul(stride, ir.Constant(ir.IntType(64), row)))
+        new.append(fused(builder, x, load(source, index), builder.extract_value(sums, row)))
+    return context.make_tuple(builder, signature.return_type, new)
+
+
+@intrinsic
+def sum_lanes(typing_context, vectors):
+    """The sums of the lanes of 16 vectors, each computed as `numba_vectors.sum_lanes` does."""
+
+    def generate(context, builder, signature, arguments):
+        parts = [builder.extract_value(arguments[0], row) for row in range(LANES)]
+        width = LANES  # lanes of one vector's part; a vector has parts of LANES / width of them
+        while width > 1:
+            width //= 2
+            parts = [sum_halves(builder, *parts[i : i + 2], width) for i in range(0, len(parts), 2)]
+        return parts[0]
+
+    return floats(vectors), generate
+
+
+def sum_halves(builder: Any, one: Any, other: Any, width: int) -> Any:
+    """The sums of the lower and the upper `width` lanes of each part of two vectors, one after the other."""
+    low = [start + lane for start in range(0, 2 * LANES, 2 * width) for lane in range(width)]
+    chosen = [ir.Constant(WORDS, [lane + shift for lane in low]) for shift in (0, width)]
+    return builder.fadd(*(builder.shuffle_vector(one, other, lanes) for lanes in chosen))
+
+
+@intrinsic
 def scale(typing_context, sums, parts, scales):
     """sums[r] + parts[r] * scales, for every row r."""
 
@@ -115,18 +179,22 @@ def dot_bytes(typing_context, sums, weights, x, first, stride):
 
 
 @intrinsic
-def join_planes(typing_context, parts, integers, share):
-    """parts[r] * share + integers[r], for every row r."""
+def join_planes(typing_context, rows, integers, share):
+    """The sum of share^p times integers[r * P + p] over the P planes p, for every row r, as floats."""
 
     def generate(context, builder, signature, arguments):
-        parts, integers, share = arguments
+        _, integers, share = arguments
+        planes = len(signature.args[1]) // len(signature.args[0])
         new = []
         for row in range(len(signature.return_type)):
-            number = builder.sitofp(builder.extract_value(integers, row), FLOATS)
-            new.append(fused(builder, builder.extract_value(parts, row), share, number))
+            total = None
+            for plane in reversed(range(planes)):
+                number = builder.sitofp(builder.extract_value(integers, row * planes + plane), FLOATS)
+                total = number if total is None else fused(builder, total, share, number)
+            new.append(total)
         return context.make_tuple(builder, signature.return_type, new)
 
-    return parts(parts, integers, share), generate
+    return rows(rows, integers, share), generate
 
 
 @intrinsic

@@ -17,9 +17,10 @@ from numba.extending import models, register_model
 from foretell.model.kernels.compiling import intrinsic
 
 LANES = 16
-INT32, INT8 = ir.IntType(32), ir.IntType(8)
+INT32, INT16, INT8 = ir.IntType(32), ir.IntType(16), ir.IntType(8)
 FLOATS = ir.VectorType(ir.FloatType(), LANES)
 WORDS = ir.VectorType(INT32, LANES)
+HALVES = ir.VectorType(INT16, LANES)
 BYTES = ir.VectorType(INT8, LANES)
 
 
@@ -238,13 +239,34 @@ def load_bfloat16(typing_context, pointer, index):
     """16 bfloat16 numbers, the index-th and those after it from an address, as float32."""
 
     def generate(context, builder, signature, arguments):
-        halves = ir.VectorType(ir.IntType(16), LANES)
-        first = builder.inttoptr(arguments[0], ir.IntType(16).as_pointer())
-        where = builder.bitcast(builder.gep(first, [arguments[1]], source_etype=ir.IntType(16)), halves.as_pointer())
-        loaded = builder.zext(unaligned(builder.load(where, typ=halves)), WORDS)
-        return builder.bitcast(builder.shl(loaded, constant(WORDS, 16)), FLOATS)
+        return bfloat16_from(builder, *arguments)
 
     return floats(pointer, types.int64), generate
+
+
+def bfloat16_from(builder: Any, pointer: Any, index: Any) -> Any:
+    """The same in LLVM."""
+    loaded = builder.zext(unaligned(builder.load(halves_at(builder, pointer, index), typ=HALVES)), WORDS)
+    return builder.bitcast(builder.shl(loaded, constant(WORDS, 16)), FLOATS)
+
+
+def halves_at(builder: Any, pointer: Any, index: Any) -> Any:
+    """The place of 16 halves of words, the index-th and those after it from an address."""
+    first = builder.inttoptr(pointer, INT16.as_pointer())
+    return builder.bitcast(builder.gep(first, [index], source_etype=INT16), HALVES.as_pointer())
+
+
+@intrinsic
+def store_bfloat16(typing_context, pointer, index, vector):
+    """Write 16 floats that are exact in bfloat16 as such, the first as the index-th number from an address."""
+
+    def generate(context, builder, signature, arguments):
+        pointer, index, vector = arguments
+        upper = builder.lshr(builder.bitcast(vector, WORDS), constant(WORDS, 16))
+        unaligned(builder.store(builder.trunc(upper, HALVES), halves_at(builder, pointer, index)))
+        return context.get_dummy_value()
+
+    return types.void(pointer, types.int64, vector), generate
 
 
 @intrinsic
@@ -266,7 +288,7 @@ def store_halves(typing_context, array, index, vector):
 
     def generate(context, builder, signature, arguments):
         array, index, vector = arguments
-        halves = builder.trunc(vector, ir.VectorType(ir.IntType(16), LANES))
+        halves = builder.trunc(vector, HALVES)
         where = address(context, builder, signature.args[0], array, index, halves.type)
         unaligned(builder.store(halves, where))
         return context.get_dummy_value()
