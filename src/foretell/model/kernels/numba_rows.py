@@ -120,7 +120,8 @@ def sum_lanes(typing_context, vectors):
         width = LANES  # lanes of one vector's part; a vector has parts of LANES / width of them
         while width > 1:
             width //= 2
-            parts = [sum_halves(builder, *parts[i : i + 2], width) for i in range(0, len(parts), 2)]
+            pairs = zip(parts[0::2], parts[1::2], strict=True)
+            parts = [sum_halves(builder, one, other, width) for one, other in pairs]
         return parts[0]
 
     return floats(vectors), generate
