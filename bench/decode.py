@@ -223,12 +223,15 @@ def make_programs(precision: str, config: ModelConfig, device: torch.device, row
             package, module, kind = MODULES[name]
             if importlib.util.find_spec(package):
                 programs[name] = getattr(importlib.import_module(module), kind)(decoder, theirs, rows)
+    return {"foretell": make_foretell(decoder, precision, device, rows), **programs}
+
+
+def make_foretell(decoder: Decoder, precision: str, device: torch.device, rows: int) -> Foretell:
+    """foretell with a decoder in float32, which is changed to the precision."""
     if precision in DTYPES:
-        decoder = decoder.to(device, DTYPES[precision])
-    else:
-        quantize_decoder(decoder, make_quantization(decoder, "int8" if precision == "int8" else "int4"))
-        decoder = decoder.to(device, torch.bfloat16)
-    return {"foretell": Foretell(decoder, rows), **programs}
+        return Foretell(decoder.to(device, DTYPES[precision]), rows)
+    quantize_decoder(decoder, make_quantization(decoder, "int8" if precision == "int8" else "int4"))
+    return Foretell(decoder.to(device, torch.bfloat16), rows)
 
 
 @torch.no_grad()

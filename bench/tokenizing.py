@@ -3,6 +3,7 @@
     python bench/tokenizing.py           10 and 100 MB, bpe and bytes: some minutes on two cores
     python bench/tokenizing.py --quick   5 and 20 MB, bytes and bpe: under a minute
     python bench/tokenizing.py FILE...   your own text, repeated until it is long enough
+    python bench/tokenizing.py --quick --workers 1 2   each text with one process that encodes, and with two
 
 The text is made of paragraphs of the Python language reference, in random order. Each measurement runs in its own
 process. Memory is its peak resident set; what Python, torch and the libraries take before any work is reported
@@ -17,6 +18,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +51,14 @@ def main() -> None:
     """Measure and print a table or one JSON object."""
     parser = make_parser("Speed and memory from a text file to token shards.", "5 and 20 MB: under a minute")
     parser.add_argument("files", nargs="*", type=Path, help="text to repeat (default: the Python language reference)")
+    parser.add_argument("--workers", nargs="+", type=int, default=[1], help="how many processes encode, in turns")
     arguments = parser.parse_args()
     sizes = QUICK if arguments.quick else FULL
     with tempfile.TemporaryDirectory() as folder:
         base = peak_memory_in_child(lambda: None)
         texts = {size: write_text(Path(folder) / f"{size}.txt", size, arguments.files) for size in sizes}
-        rows = [measure(texts[size], kind, size, base) for kind in KINDS for size in sizes]
+        cases = product(KINDS, sizes, arguments.workers)
+        rows = [measure(texts[size], kind, size, workers, base) for kind, size, workers in cases]
     report = {
         **start_report("tokenizing", "tokenizers"),
         "quick": arguments.quick,
@@ -86,39 +90,41 @@ def iter_paragraphs(files: list[Path]) -> Iterator[str]:
         yield from paragraphs
 
 
-def measure(text: Path, kind: str, megabytes: int, base: int) -> dict[str, Any]:
+def measure(text: Path, kind: str, megabytes: int, workers: int, base: int) -> dict[str, Any]:
     """Prepare one text in a child process; returns a row of the report."""
-    note(f"{kind}, {megabytes} MB")
+    note(f"{kind}, {megabytes} MB, encoded by {workers}")
     result = text.with_suffix(".json")
-    peak = peak_memory_in_child(lambda: prepare(text, kind, result))
+    peak = peak_memory_in_child(lambda: prepare(text, kind, workers, result))
     return {
         "kind": kind,
         "megabytes": megabytes,
+        "workers": workers,
         **json.loads(result.read_text()),
         "peak_mb": round(peak / 1e6),
         "grown_mb": round((peak - base) / 1e6),
     }
 
 
-def prepare(text: Path, kind: str, result: Path) -> None:
+def prepare(text: Path, kind: str, workers: int, result: Path) -> None:
     """Do what `foretell train` does before training; writes the figures to `result`."""
     clock, started = Clock(), time.perf_counter()
     config = make_section(TokenizerConfig, {"kind": kind})
     with tempfile.TemporaryDirectory(dir=text.parent) as folder:
-        made = tokenize_text(make_source([text], DataConfig()), config, DataConfig(), Path(folder), clock)
+        source, where = make_source([text], DataConfig()), Path(folder)
+        made = tokenize_text(source, config, DataConfig(), where, clock, workers=workers)
         tokens = sum(record.tokens for record in made.store.splits.values())
     seconds = time.perf_counter() - started
     result.write_text(json.dumps({"tokens": tokens, "seconds": seconds, "mb_per_second": clock.rate}))
 
 
 def print_tables(console: Console, report: BenchmarkReport) -> None:
-    """A row per tokenizer kind and text size."""
-    columns = ("kind", "MB", "tokens", "seconds", "MB/s", "peak MB", "above base")
+    """A row per tokenizer kind, text size and number of processes."""
+    columns = ("kind", "MB", "workers", "tokens", "seconds", "MB/s", "peak MB", "above base")
     table = make_table(columns, words={"kind"})
     for row in report["rows"]:
         rates = (f"{row['seconds']:.1f}", f"{row['mb_per_second']:.1f}")
         memory = (str(row["peak_mb"]), str(row["grown_mb"]))
-        table.add_row(row["kind"], str(row["megabytes"]), f"{row['tokens']:,}", *rates, *memory)
+        table.add_row(row["kind"], str(row["megabytes"]), str(row["workers"]), f"{row['tokens']:,}", *rates, *memory)
     console.print(table)
     console.print(f"base: {report['base_mb']} MB, before any text is read")
 

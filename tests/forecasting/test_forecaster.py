@@ -11,6 +11,7 @@ from foretell.forecasting.forecaster import Forecast, forecast, load_forecaster
 from foretell.forecasting.series import Series
 from foretell.forecasting.timeline import numbered
 from foretell.model.cache import FreshKVView
+from foretell.model.quantized_linear import quantized_layers
 
 WAVE = 50 + 7 * np.sin(np.arange(40))
 
@@ -70,6 +71,13 @@ HISTORIES = {
 @pytest.mark.parametrize("history", HISTORIES.values(), ids=HISTORIES)
 def test_every_history_has_a_finite_forecast(forecaster, history):
     assert np.isfinite(forecaster.sample_paths([history], 3, 2)[0]).all()
+
+
+def test_a_quantised_forecaster_is_close_to_the_plain_one(forecaster, run_directory):
+    quantised = load_forecaster(run_directory, dtype="float32", quantize="int8")
+    one, other = (each.sample_paths([WAVE], 4, 50)[0] for each in (forecaster, quantised))
+    assert len(quantized_layers(quantised.decoder)) > 0
+    assert np.abs(np.median(one, 0) - np.median(other, 0)).max() < 0.2 * np.abs(WAVE).max()
 
 
 def test_what_cannot_be_forecast_is_refused(forecaster):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import random
 from typing import Any
@@ -145,9 +146,11 @@ def test_the_samples_of_one_prompt_read_it_once(decoder: Decoder, monkeypatch: p
     assert len({sequence.generated[0] for sequence in sequences}) > 1
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_a_long_prompt_is_read_in_parts_between_the_steps_of_others(
-    decoder: Decoder, monkeypatch: pytest.MonkeyPatch
+    decoder: Decoder, monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
 ) -> None:
+    decoder = copy.deepcopy(decoder).to(dtype)
     monkeypatch.setattr(scheduler_module, "TOKENS_BETWEEN_STEPS", 10)
     scheduler = Scheduler(decoder)
     early, late = make_sequence([1, 2], max_tokens=30), make_sequence([3] * 50)
@@ -283,6 +286,16 @@ def test_a_sequence_is_added_once(decoder: Decoder) -> None:
 def test_an_id_that_the_model_does_not_have_is_refused(decoder: Decoder, token: int) -> None:
     with pytest.raises(UsageError, match=f"the prompt has the id {token}; the model's ids are 0 to 22"):
         Scheduler(decoder, num_blocks=3).add(make_sequence([1, token]))
+
+
+def test_a_sequence_that_is_cancelled_at_its_token_stays_so(decoder: Decoder) -> None:
+    scheduler = Scheduler(decoder)
+    sequence = make_sequence([1, 2, 3])
+    sequence.stop = lambda token: scheduler.cancel(sequence) is not None
+    scheduler.add(sequence)
+    finish(scheduler)
+    assert (sequence.finish_reason, len(sequence.generated)) == ("cancelled", 1)
+    assert_nothing_is_leaked(scheduler)
 
 
 def test_a_scheduler_cancels_only_its_own_sequences(decoder: Decoder) -> None:

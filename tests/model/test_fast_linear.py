@@ -88,6 +88,13 @@ def test_calls_with_many_rows_are_left_to_the_plain_layer(monkeypatch):
         assert (fast(many[:MAX_ROWS]) == 7).all()
 
 
+@pytest.mark.parametrize("inputs", [4, 16])
+def test_rows_of_another_width_are_refused_as_the_plain_layer_does(inputs):
+    fast = fast_form(nn.Linear(8, 8), rows=1)
+    with torch.no_grad(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        fast(torch.randn(4, inputs))
+
+
 def test_without_a_limit_a_row_has_the_same_bits_in_any_company():
     decoder = with_fast_kernels(model(), max_rows=None, fuse=False)
     layer = decoder.get_submodule("trunk.blocks.0.feedforward.up")

@@ -107,6 +107,12 @@ def test_a_row_has_the_same_bits_in_any_company_and_on_any_threads(bits, unit, d
 
 
 @pytest.mark.parametrize(("bits", "unit"), CASES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_no_rows_have_no_outputs(bits, unit, dtype):
+    assert Matmul(packed(bits, 24, 64)[0], unit)(torch.zeros(2, 0, 64, dtype=dtype)).shape == (2, 0, 24)
+
+
+@pytest.mark.parametrize(("bits", "unit"), CASES)
 def test_rows_at_any_address_are_read(bits, unit):
     multiply = Matmul(packed(bits, 24, 64)[0], unit)
     memory = torch.randn(3 * 64 + 9)

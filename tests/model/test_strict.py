@@ -147,6 +147,14 @@ def test_a_layer_without_a_strict_form_is_refused() -> None:
         strict_copy(decoder)
 
 
+@pytest.mark.skipif(not strict.has_numba(), reason="numba is missing")
+def test_groups_that_no_kernel_reads_are_refused() -> None:
+    decoder = new_decoder("gpt2", torch.float32)
+    quantize_decoder(decoder, make_quantization(decoder, "int8", group=2))
+    with pytest.raises(UsageError, match=r"has no strict form: it must be on a CPU, in groups of a multiple of 8"):
+        strict_copy(decoder)
+
+
 def test_a_quantised_model_needs_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     decoder = new_decoder("gpt2", torch.float32)
     quantize_decoder(decoder, make_quantization(decoder, "int8"))

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from foretell.errors import CheckpointError, ConfigError
+from foretell.errors import CheckpointError, ConfigError, UsageError
+from foretell.model.quantized_linear import quantized_layers
 from foretell.runs.run import Run
 from foretell.runs.summary import settings_of, summarize
 from foretell.session.reporter import Reporter
@@ -56,6 +57,23 @@ def test_it_learns_to_translate_pairs_that_it_has_not_seen(session):
     translator = load_translator(session.run.directory, "cpu")
     for pair in (PAIRS[0], PAIRS[-2]):
         assert translate(translator, [pair.source])[0].translation == pair.target
+
+
+@pytest.mark.parametrize("to", ["int8", "int4"])
+def test_a_quantised_model_translates(session, to, tmp_path):
+    translator, plain = (load_translator(session.run.directory, "cpu", "float32", quantize=q) for q in (to, None))
+    layers = quantized_layers(translator.model)
+    assert {path.partition(".")[0] for path in layers} == {"trunk", "encoder"}
+    with pytest.raises(UsageError, match="quantised already"):
+        translator.quantize(to, torch.float32)
+    with pytest.raises(UsageError, match="cannot be saved"):
+        save_translator(tmp_path, translator)
+    texts = [pair.source for pair in PAIRS[:-2]]
+    for decoding in (Decoding(beam_size=1), Decoding(beam_size=2)):
+        quantised, exact = (translate(each, texts, decoding) for each in (translator, plain))
+        same = [one.translation == other.translation for one, other in zip(quantised, exact, strict=True)]
+        assert sum(same) > 0.7 * len(texts)  # the model is tiny, and has seen 14 sentences
+        assert [each.score for each in quantised] != [each.score for each in exact]
 
 
 def test_the_run_has_a_loss_a_bleu_and_samples(session):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify, Whole
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Quantize, Verify, Whole
 from foretell.cli.forecast import Levels, Names, Samples, choose_series, open_forecaster, parse_levels
 from foretell.cli.terminal import ProgressLine, note, print_json, results
 from foretell.cli.train_forecast import Columns, Season, SeriesFile
@@ -39,6 +39,7 @@ def evaluate_forecast(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     verify: Verify = False,
 ) -> None:
     """Errors of forecasts from rolling origins, next to the seasonal naive forecast.
@@ -56,7 +57,7 @@ def evaluate_forecast(
     plan_levels = parse_levels(levels)
     measured = choose_series(read_series(data, column or ()), series)
     chosen, why = choose_season(measured, season)
-    forecaster = open_forecaster(model, device, dtype, verify)
+    forecaster = open_forecaster(model, device, dtype, verify, quantize)
     ahead = forecaster.horizon if horizon is None else horizon
     step = ahead if stride is None else stride
     if test is None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify, Whole
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Quantize, Verify, Whole
 from foretell.cli.evaluate import show
 from foretell.cli.terminal import note, print_json, results
 from foretell.cli.translate import Beam, LengthPenalty, choose_decoding, open_translator
@@ -23,6 +23,7 @@ def evaluate_translation(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     verify: Verify = False,
 ) -> None:
     """Loss per token, BLEU and chrF of a translation model on pairs.
@@ -38,7 +39,7 @@ def evaluate_translation(
 
     load_sacrebleu()
     read = read_pairs([Path(path) for path in pairs])[:limit]
-    translator = open_translator(model, device, dtype, verify)
+    translator = open_translator(model, device, dtype, verify, quantize)
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
         note(f"left out of the loss: {result.left_out:,} pairs longer than the model's context")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify, Whole
+from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Quantize, Verify, Whole
 from foretell.cli.terminal import ProgressLine, note, print_json, write
 from foretell.cli.train_forecast import Columns, SeriesFile
 from foretell.errors import DataError, UsageError, did_you_mean
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
     from foretell.forecasting.forecaster import Forecast, Forecaster
     from foretell.forecasting.series import Series
+    from foretell.model.quantized_linear import Scheme
 
 Names = Annotated[
     list[str] | None, Parameter(name="--series", negative="", help="Only the series of this name; can be given again.")
@@ -42,6 +43,7 @@ def forecast(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     verify: Verify = False,
 ) -> None:
     """Forecast the next values of series.
@@ -56,7 +58,7 @@ def forecast(
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
     chosen = choose_series(read_series(data, column or ()), series)
-    forecaster = open_forecaster(model, device, dtype, verify)
+    forecaster = open_forecaster(model, device, dtype, verify, quantize)
     steps = forecaster.horizon if horizon is None else horizon
     forecasts = sample(forecaster, chosen, steps, samples, seed)
     if paths is not None:
@@ -83,15 +85,17 @@ def forecast(
             write(",".join(row))
 
 
-def open_forecaster(model: str, device: DeviceName, dtype: DtypeName, verify: bool) -> Forecaster:
+def open_forecaster(
+    model: str, device: DeviceName, dtype: DtypeName, verify: bool, quantize: Scheme | None = None
+) -> Forecaster:
     """Load a forecaster, with a line on stderr about it."""
     note(f"loading {model}")
     from foretell.forecasting.forecaster import load_forecaster
+    from foretell.model.quantized_linear import count_weights
 
-    loaded = load_forecaster(model, device, dtype, verify=verify)
-    parameters = sum(parameter.numel() for parameter in loaded.decoder.parameters())
-    precision = str(loaded.decoder.dtype).removeprefix("torch.")
-    note(f"{model}: {parameters:,} parameters on {loaded.decoder.device.type} in {precision}")
+    loaded = load_forecaster(model, device, dtype, verify=verify, quantize=quantize)
+    precision = str(loaded.decoder.dtype).removeprefix("torch.") if quantize is None else quantize
+    note(f"{model}: {count_weights(loaded.decoder):,} parameters on {loaded.decoder.device.type} in {precision}")
     return loaded
 
 

@@ -16,6 +16,7 @@ from foretell.cli.arguments import (
     Dtype,
     Json,
     ModelArgument,
+    Quantize,
     Verify,
     Whole,
     decode_text,
@@ -27,6 +28,7 @@ from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
+    from foretell.model.quantized_linear import Scheme
     from foretell.translation.translate import Decoding
     from foretell.translation.translator import Translator
 
@@ -63,6 +65,7 @@ def translate(
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
+    quantize: Quantize = None,
     verify: Verify = False,
 ) -> None:
     """Translate sentences, one per line.
@@ -75,7 +78,7 @@ def translate(
         beam, length_penalty, {key: value for key, value in sampling.items() if value is not None}
     )
     sentences = read_sentences(text)
-    translator = open_translator(model, device, dtype, verify)
+    translator = open_translator(model, device, dtype, verify, quantize)
     from foretell.translation.translate import translate as translate_all
 
     unended = 0
@@ -128,17 +131,20 @@ def groups(sentences: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield done, group
 
 
-def open_translator(argument: str, device: DeviceName, dtype: DtypeName, verify: bool | None) -> Translator:
+def open_translator(
+    argument: str, device: DeviceName, dtype: DtypeName, verify: bool | None, quantize: Scheme | None = None
+) -> Translator:
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
+    from foretell.model.quantized_linear import count_weights
     from foretell.translation.loading import load_translator
 
-    translator = load_translator(argument, device, dtype, verify=verify)
+    translator = load_translator(argument, device, dtype, verify=verify, quantize=quantize)
     for line in translator.notes:
         note(line)
-    parameters = sum(parameter.numel() for parameter in translator.model.parameters())
-    precision = str(translator.dtype).removeprefix("torch.")
+    precision = str(translator.dtype).removeprefix("torch.") if quantize is None else quantize
+    parameters = count_weights(translator.model)
     console.print(f"{argument}: {parameters:,} parameters on {translator.device.type} in {precision}", style="dim")
     return translator
 

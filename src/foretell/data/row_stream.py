@@ -54,7 +54,8 @@ class RowStream:
         ids = self.ids(row)
         if self.loss is None:
             return ids[: max(1, len(ids) // 2)]
-        return ids[: int(np.argmax(self._loss_mask(row)))]
+        mask = self._loss_mask(row)
+        return ids[: int(np.argmax(mask)) if mask.any() else len(ids)]
 
     def batch(self, rows: Sequence[int]) -> Batch:
         """These rows, padded on the right to the longest of them: (B, T) with T one less than its tokens.
@@ -97,7 +98,7 @@ def iter_row_batches(rows: RowStream, batch_size: int, max_tokens: int | None = 
     """The rows in their order; with max_tokens, rows evenly spread over them until about that many tokens remain."""
     count, kept = len(rows), len(rows)
     if max_tokens is not None:
-        kept = max(1, min(count, max_tokens * count // len(rows.tokens)))
+        kept = min(count, max(1, max_tokens * count // max(1, len(rows.tokens))))
     chosen = [index * count // kept for index in range(kept)]
     for first in range(0, kept, batch_size):
         yield rows.batch(chosen[first : first + batch_size])

@@ -31,7 +31,7 @@ def read_launch() -> Launch:
         return Launch()
     values = {name: os.environ.get(name, "") for name in VARIABLES}
     values["LOCAL_RANK"] = values["LOCAL_RANK"] or "0"
-    values["LOCAL_WORLD_SIZE"] = values["LOCAL_WORLD_SIZE"] or "1"
+    values["LOCAL_WORLD_SIZE"] = values["LOCAL_WORLD_SIZE"] or values["WORLD_SIZE"]
     for name, value in values.items():
         if not value.isascii() or not value.isdigit():
             raise UsageError(
@@ -39,8 +39,12 @@ def read_launch() -> Launch:
                 "unset WORLD_SIZE"
             )
     launch = Launch(*(int(values[name]) for name in VARIABLES))
-    if not launch.rank < launch.world_size or not launch.local_rank < launch.local_world_size:
-        raise UsageError(f"RANK {launch.rank} is not below WORLD_SIZE {launch.world_size}; start with torchrun")
+    for name, rank, size in (
+        ("", launch.rank, launch.world_size),
+        ("LOCAL_", launch.local_rank, launch.local_world_size),
+    ):
+        if rank >= size:
+            raise UsageError(f"{name}RANK {rank} is not below {name}WORLD_SIZE {size}; start with torchrun")
     return launch
 
 

@@ -20,6 +20,7 @@ from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.decoder import Decoder
+from foretell.model.quantized_linear import Scheme
 
 PART = "codec"  # the name of the codec among the parts of a saved model
 MOST_STEPS, MOST_SAMPLES = 100_000, 10_000  # of one forecast
@@ -161,10 +162,18 @@ def forecast(
 
 
 def load_forecaster(
-    argument: str | Path, device: DeviceName = "auto", dtype: DtypeName = "auto", *, verify: bool | None = False
+    argument: str | Path,
+    device: DeviceName = "auto",
+    dtype: DtypeName = "auto",
+    *,
+    verify: bool | None = False,
+    quantize: Scheme | None = None,
 ) -> Forecaster:
-    """The forecaster that a MODEL argument names; another kind of model is a CheckpointError. verify: as in `load`."""
-    return as_forecaster(load(argument, device, dtype, verify=verify))
+    """The forecaster that a MODEL argument names; another kind of model is a CheckpointError.
+
+    verify, quantize: as in `load`.
+    """
+    return as_forecaster(load(argument, device, dtype, verify=verify, quantize=quantize))
 
 
 def as_forecaster(model: LanguageModel) -> Forecaster:

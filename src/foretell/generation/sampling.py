@@ -42,7 +42,7 @@ class Sampler:
         The result is that of `stages` and `pick`. Raises CheckpointError for logits that are not finite, UsageError if
         the filters exclude all tokens of a row.
         """
-        logits = logits[:, : self.vocab_size]
+        logits = on_cpu_or_cuda(logits[:, : self.vocab_size])
         if self.config.temperature == 0 and not self._excluding:
             return largest(logits)
         check_logits(logits)
@@ -68,7 +68,7 @@ class Sampler:
 
         Raises as a call does.
         """
-        logits = check_logits(logits[:, : self.vocab_size]).double()
+        logits = check_logits(on_cpu_or_cuda(logits[:, : self.vocab_size])).double()
         yield "logits", logits
         for name, apply in self.filters.items():
             logits = check_left(apply(logits, prefixes), name)
@@ -90,6 +90,11 @@ def make_constraint(config: SamplingConfig, token_bytes: Callable[[], TokenBytes
     if token_bytes is None:
         raise UsageError("a regex or a JSON schema needs a tokenizer, which tells what each token writes")
     return Constraint(config, token_bytes())
+
+
+def on_cpu_or_cuda(logits: Tensor) -> Tensor:
+    """Logits where they can be float64: not on Apple's MPS."""
+    return logits if logits.is_cuda else logits.cpu()
 
 
 def largest(logits: Tensor) -> list[int]:

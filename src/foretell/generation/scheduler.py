@@ -261,7 +261,9 @@ class Scheduler:
         """Add a token to a sequence, which may end there."""
         limit = self.engine.decoder.config.context_length
         sequence.generated.append(token)
-        sequence.finish_reason = reason_to_end(sequence, token, limit)
+        reason = reason_to_end(sequence, token, limit)
+        if sequence.finish_reason is None:  # else `stop` has cancelled it
+            sequence.finish_reason = reason
         if sequence.finish_reason is None and sequence.num_visible > limit:
             self._shift(sequence)
 

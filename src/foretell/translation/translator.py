@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from foretell.config import make_section
-from foretell.errors import CheckpointError
+from foretell.errors import CheckpointError, UsageError
 from foretell.language_model import LanguageModel, MemoryText
+from foretell.model.quantized_linear import HEAD, TOKEN, Scheme, make_quantization, quantize_decoder, quantized_layers
 from foretell.saved_model.decoder_part import check_depth
 from foretell.saved_model.load_parts import load_parts
 from foretell.saved_model.part import Part, PartSource, register_part
@@ -45,6 +46,17 @@ class Translator:
     def dtype(self) -> torch.dtype:
         return self.model.dtype
 
+    def quantize(self, to: Scheme, dtype: torch.dtype) -> Self:
+        """Round the linear layers of both stacks to int8 or int4, in place, and return the model; the rest in `dtype`.
+
+        Token vectors and a head stay as they are: they are shared between the languages, and scaled.
+        """
+        if quantized_layers(self.model):
+            raise UsageError(f"{self.name} is quantised already; quantise the model that it was made from")
+        quantize_decoder(self.model, make_quantization(self.model, to, keep=(TOKEN, HEAD)))
+        self.model.to(dtype)
+        return self
+
     def given(self, text: str) -> LanguageModel:
         """The model of the target language, given a source text: everything that takes a language model takes it."""
         ids, start = self.vocabulary.encode_source(text), self.vocabulary.target.piece(self.vocabulary.start_id)
@@ -70,6 +82,8 @@ class EncoderDecoderPart:
         return self.model.shape.model_dump(mode="json")
 
     def weights(self) -> Mapping[str, Tensor]:
+        if quantized_layers(self.model):
+            raise UsageError("a quantised translation model cannot be saved; save the plain one, quantise when loading")
         return dict(self.model.named_parameters())
 
     def save_files(self, directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the kernels for few rows read of activations: planes of bfloat16 or int8 numbers, and sums of groups.
+"""Activations in the form that kernels for few rows read: planes of bfloat16 or int8 numbers, and sums of groups.
 
 Weights in bfloat16 are multiplied by planes whose sum the activations are. Weights in int8 and int4 are multiplied by
 planes of integers: within a chunk of inputs, x = unit (first + second / 254 + third / 254^2), where the unit is the
@@ -17,6 +17,7 @@ from foretell.model.kernels.numba_scalars import read_float, write_float, write_
 UPPER = np.uint32(0xFFFF0000)
 LEVELS = np.float32(127)  # integers of a plane are at most this
 NEXT_PLANE = np.float32(254)  # the unit of a plane is this many times that of the next one
+SMALLEST = np.float32(1e-36)  # LEVELS over less would be infinite
 ROUNDS = np.float32(1.5 * 2**23)  # a number below 2^22 plus this has an integer in its lowest bits
 
 
@@ -104,7 +105,7 @@ def round_planes(x, planes, units, P, rows, K, chunk, first, last):
             check = v.fma(v.load_floats(x, i), zero, check)  # NaN if x is not finite
         most = v.largest_lane(largest)
         write_float(units, index, most / LEVELS + v.sum_lanes(check))
-        inverse = v.full(LEVELS / most if most > np.float32(0) else np.float32(0))
+        inverse = v.full(LEVELS / most if most > SMALLEST else np.float32(0))
         offset = rows * chunks + row * P * chunks + index % chunks  # of the first plane
         for plane in range(P):
             write_float(units, offset + plane * chunks, np.float32(0))

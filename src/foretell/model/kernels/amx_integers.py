@@ -21,7 +21,7 @@ from foretell.model.kernels.integer_rows import (
     group_of,
     tile_start,
 )
-from foretell.model.kernels.numba_arrays import aligned
+from foretell.model.kernels.numba_arrays import aligned, keep
 from foretell.model.kernels.numba_scalars import read_float
 
 AHEAD = 1024  # words between the weights that are read and those that are prefetched
@@ -43,8 +43,9 @@ def integer_tiles(bits, words, factors, bias, inputs, group, planes, units, P, M
     """The outputs of tiles first, ... last - 1 for all rows."""
     weights = IntegerWeights(bits, words, factors, inputs, group)
     x = IntegerPlanes(planes, units, totals_of(units, group, inputs, M, P), P, M)
-    amx.configure(tile_settings(min(M, ROWS), min(64, chunk_of(group))).ctypes.data)
+    settings = tile_settings(min(M, ROWS), chunk_of(group))
     memory, bytes_of_int4 = aligned(SCRATCH), aligned(4 * DECODED)
+    amx.configure(settings.ctypes.data)
     scratch, decoded = memory.ctypes.data, bytes_of_int4.ctypes.data
     for tile in range(first, last, 2):
         other = min(tile + 1, last - 1)  # the last of an odd number is computed twice
@@ -52,6 +53,9 @@ def integer_tiles(bits, words, factors, bias, inputs, group, planes, units, P, M
             multiply_pair(weights, tile, other, x, row, scratch, decoded)
             write_pair(bias, tile, other, row, M, out, N, scratch)
     amx.release()
+    keep(settings)
+    keep(memory)
+    keep(bytes_of_int4)
 
 
 @inlined
@@ -143,7 +147,7 @@ def prefetch_tiles(words, at, distance):
 
 @inlined
 def third_plane(plane, stride, chunk, words, at, distance, scratch, sums):
-    """The same for the third plane."""
+    """Multiply a chunk of both tiles of weights by the third plane, and write the sums."""
     amx.zero(0)
     amx.zero(2)
     for i in range(0, chunk, 64):
@@ -157,8 +161,9 @@ def third_plane(plane, stride, chunk, words, at, distance, scratch, sums):
 
 
 @inlined
-def tile_settings(rows, width):
-    """The sizes of tiles 0 to 3 (sums), 4 and 5 (activations, `width` bytes per row), 6 and 7 (weights)."""
+def tile_settings(rows, chunk):
+    """The sizes of tiles 0 to 3 (sums), 4 and 5 (activations, up to 64 bytes per row), 6 and 7 (weights)."""
+    width = min(64, chunk)
     settings = np.zeros(64, np.uint8)
     settings[0] = 1  # palette
     for tile in range(8):

@@ -11,7 +11,7 @@ import numpy as np
 from foretell.model.kernels import amx_vectors as amx
 from foretell.model.kernels import numba_vectors as v
 from foretell.model.kernels.compiling import inlined
-from foretell.model.kernels.numba_arrays import aligned
+from foretell.model.kernels.numba_arrays import aligned, keep
 
 ROWS = 16  # of a tile of activations
 INPUTS = 32  # of a tile of activations or weights
@@ -24,8 +24,8 @@ SCRATCH = TOTALS + 2 * 256  # words per thread
 def float_tiles(words, factors, bias, inputs, group, planes, totals, P, M, out, N, first, last):
     """The kernel of bfloat16 weights."""
     K = (inputs + 31) // 32 * 32
-    amx.configure(tile_settings(min(M, ROWS)).ctypes.data)
-    memory = aligned(SCRATCH)
+    settings, memory = tile_settings(min(M, ROWS)), aligned(SCRATCH)
+    amx.configure(settings.ctypes.data)
     scratch = memory.ctypes.data
     for tile in range(first, last, 2):
         other = min(tile + 1, last - 1)  # the last of an odd number is computed twice
@@ -33,6 +33,8 @@ def float_tiles(words, factors, bias, inputs, group, planes, totals, P, M, out, 
             float_pair(words, tile, other, planes, P, M, K, row, scratch)
             write_pair(bias, tile, other, row, M, out, N, scratch)
     amx.release()
+    keep(settings)
+    keep(memory)
 
 
 @inlined
@@ -101,7 +103,7 @@ def multiply_first(planes, at, plane, stride, P):
 
 @inlined
 def multiply_second(planes, at, plane, stride, P):
-    """The same for the second tile of outputs."""
+    """Multiply the weights in tile 7 by each plane of activations, for the second tile of outputs."""
     amx.load(6, planes, at // 2, stride)
     amx.dot(3, 6, 7)
     if P == 3:

@@ -20,6 +20,7 @@ from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 
 LANES = v.LANES  # scores of so many positions are computed at once; blocks of the cache have a multiple of it
 SIXTEEN, FOUR, SINGLE = (0,) * 16, (0,) * 4, (0,)  # vectors that are held in registers
+assert POSITIONS_PER_BLOCK % LANES == 0
 
 
 class CacheView(NamedTuple):
@@ -33,7 +34,7 @@ class CacheView(NamedTuple):
 
 @inlined
 def place_of(cache, table, position, head, width):
-    """The number of the element at which the key or value of a position begins; `table` is an address of int32."""
+    """Index of the first element of a position's key or value; `table` is an address of int32."""
     block = np.int64(read_index(table, position // POSITIONS_PER_BLOCK))
     return head * cache.head_stride + block * cache.block_stride + position % POSITIONS_PER_BLOCK * width
 

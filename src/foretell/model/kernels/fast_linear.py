@@ -39,8 +39,8 @@ class FastWeight:
     def suits(self, x: Tensor) -> bool:
         """True if the kernel computes the output for this input."""
         is_few = self.max_rows is None or x.numel() <= self.max_rows * self.matmul.matrix.inputs
-        is_same = x.dtype == self.dtype and x.device.type == "cpu" and not torch.is_grad_enabled()
-        return is_few and is_same and self.is_current()
+        is_same = x.dtype == self.dtype and x.device.type == "cpu" and x.shape[-1] == self.matmul.matrix.inputs
+        return is_few and is_same and not torch.is_grad_enabled() and self.is_current()
 
     def is_current(self) -> bool:
         """True if no weight has changed since it was packed."""
@@ -118,8 +118,13 @@ def can_pack(layer: nn.Module) -> bool:
     store = stored_matrix(layer)
     if isinstance(store, QuantizedMatrix):
         step = 4 if isinstance(store, Int8Matrix) else 8  # inputs that a kernel reads at once
-        return store.scales.dtype in DTYPES and store.group % step == 0 and not store.scales.is_inference()
-    return store.weight.dtype in DTYPES and store.weight.device.type == "cpu" and not store.weight.is_inference()
+        return store.group % step == 0 and is_readable(store.scales)
+    return is_readable(store.weight)
+
+
+def is_readable(tensor: Tensor) -> bool:
+    """True if compiled code can read a tensor, and changes of it can be seen."""
+    return tensor.dtype in DTYPES and tensor.device.type == "cpu" and not tensor.is_inference()
 
 
 def pack_layers(layers: list[Any], rows: int, max_rows: int | None = MAX_ROWS, in_turns: bool = False) -> FastWeight:

@@ -49,7 +49,7 @@ class FusedNorm:
 
 
 class FusedWeights:
-    """The packed weights of a block, and what tells that they are its own."""
+    """The packed weights of a block, and the versions that show whether they changed."""
 
     def __init__(self, block: Any, rows: int, max_rows: int | None):
         attention, feedforward = block.attention, block.feedforward
@@ -191,11 +191,12 @@ def hooks_of(module: nn.Module) -> list[Any]:
 
 
 class PassAddresses:
-    """What compiled code is told of a pass and is the same for all layers: addresses and sizes, made by the first."""
+    """The addresses and sizes of a pass, shared by all layers; the first layer makes them."""
 
     def __init__(self, kv: PagedKVView, rotation: Rotation | None):
         tables, positions, blocks = kv.tables.contiguous(), kv.positions.contiguous(), kv.places[0].contiguous()
         self.tensors = tables, positions, blocks  # their memory is read as long as this lives
+        self.shape = positions.shape  # (B, T)
         self.rotation = rotation
         angles = (0, 0, 1)
         if rotation is not None:
@@ -215,6 +216,7 @@ class PassAddresses:
     def pass_view(self, x: Tensor, out: Tensor) -> PassView:
         """What compiled code is given of the pass through one layer, x (B, T, D)."""
         B, T, _ = x.shape
+        assert self.shape == (B, T), "the cache was told of other tokens"
         return PassView(x.data_ptr(), out.data_ptr(), B * T, T, *self.places)
 
 

@@ -65,6 +65,8 @@ class Matmul:
         x, matrix = x.contiguous(), self.matrix
         out = torch.empty(*x.shape[:-1], matrix.outputs, dtype=x.dtype)
         M, is_narrow = x.numel() // matrix.inputs, x.dtype == torch.bfloat16
+        if M == 0:
+            return out  # a tile of the matrix unit must have a row
         rows = M if M <= amx_rows.ROWS else M + -M % amx_rows.ROWS
         arguments = (*self.view, x.data_ptr(), out.data_ptr(), M, rows, is_narrow)
         run_on_threads(linear_program(), arguments, 2, rows * scratch_per_row(matrix) + LINE, self.is_padded)
@@ -72,7 +74,7 @@ class Matmul:
 
 
 def make_matmul(matrix: PackedMatrix, rows: int) -> Matmul:
-    """The product with a matrix for activations of which there are mostly this many rows."""
+    """The product with a matrix; `rows` is the expected number of rows of activations."""
     is_integer = matrix.bits < 16
     if matrix.bits == 32 or (is_integer and matrix.group % INPUTS != 0):
         return Matmul(matrix, "vectors")
@@ -106,7 +108,7 @@ def scratch_per_row(matrix: PackedMatrix) -> int:
 
 def prepared_per_row(matrix: PackedMatrix) -> int:
     """At most so many float32 numbers per row of what `prepare` makes of activations."""
-    K = matrix.inputs + -matrix.inputs % INPUTS
+    K = matrix.inputs + -matrix.inputs % INPUTS  # three planes of bfloat16 take 3/2 of it
     return K * 3 // 2 + matrix.inputs // (matrix.group or matrix.inputs)
 
 

@@ -3,16 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import types
 
-from foretell.model.kernels.compiling import inlined
-
-
-@inlined
-def aligned_zeros(count):
-    """This many float32 zeros, at an address that is a multiple of 64."""
-    memory = np.zeros(count + 16, np.float32)
-    first = (64 - memory.ctypes.data % 64) // 4
-    return memory[first : first + count]
+from foretell.model.kernels.compiling import inlined, intrinsic
 
 
 @inlined
@@ -21,3 +14,13 @@ def aligned(count):
     memory = np.empty(count + 16, np.float32)
     first = (64 - memory.ctypes.data % 64) // 4
     return memory[first : first + count]
+
+
+@intrinsic
+def keep(typing_context, array):
+    """Keep the memory of an array up to here. numba frees it after its last use, and an address is none."""
+
+    def generate(context, builder, signature, arguments):
+        return context.get_dummy_value()
+
+    return types.void(array), generate

@@ -93,7 +93,7 @@ def fma_floats(typing_context, sums, x, array, first, stride):
 
 @intrinsic
 def fma_bfloat16(typing_context, sums, x, pointer, first, stride):
-    """The same where an address has bfloat16 numbers."""
+    """sums[r] + x * the vector of bfloat16 numbers at an address, the first + r * stride-th and those after it."""
 
     def generate(context, builder, signature, arguments):
         return fused_with(context, builder, signature, arguments, lambda *place: bfloat16_from(builder, *place))

@@ -245,7 +245,7 @@ def load_bfloat16(typing_context, pointer, index):
 
 
 def bfloat16_from(builder: Any, pointer: Any, index: Any) -> Any:
-    """The same in LLVM."""
+    """Emit code that reads 16 bfloat16 numbers as float32."""
     loaded = builder.zext(unaligned(builder.load(halves_at(builder, pointer, index), typ=HALVES)), WORDS)
     return builder.bitcast(builder.shl(loaded, constant(WORDS, 16)), FLOATS)
 

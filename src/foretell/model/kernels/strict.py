@@ -87,8 +87,10 @@ def strict_copy(decoder: Decoder) -> Decoder:
     for path, module in decoder.named_modules():
         if (form := strict_form(module)) is not None:
             forms[path] = form
-        elif isinstance(module, (QuantizedLinear, QuantizedTiedHead)) and not has_numba():
-            raise UsageError("strict generation of a quantised model needs numba: pip install 'foretell[fast]'")
+        elif isinstance(module, (QuantizedLinear, QuantizedTiedHead)):
+            if not has_numba():
+                raise UsageError("strict generation of a quantised model needs numba: pip install 'foretell[fast]'")
+            raise UsageError(f"'{path}' has no strict form: it must be on a CPU, in groups of a multiple of 8 inputs")
         elif isinstance(module, WITHOUT_STRICT_FORM) or is_unknown(module):
             raise UsageError(f"'{path}' is a {type(module).__name__}, which has no strict form")
     return copy_with(decoder, forms)

@@ -21,6 +21,7 @@ from foretell.model.kernels.numba_scalars import call_address
 from foretell.model.kernels.numba_vectors import call
 
 INT64 = ir.IntType(64)
+KEPT = 2**24  # float32 numbers, 64 MiB: scratch memory of more is freed when a call needs much less
 LINE = 16  # float32 numbers of a cache line
 COUNTERS = 16  # numbers per phase, so that those of two phases are in different cache lines
 PATIENCE = 2000  # rounds, 50 to 100 microseconds: longer than a task, unless its thread was interrupted
@@ -28,15 +29,16 @@ RUNNING = threading.Lock()  # one of numba's pools of threads ends the process i
 
 
 class ThreadScratch(threading.local):
-    """What a thread uses again in its next call: to touch new memory took 0.14 ms per call with 16 rows."""
+    """Scratch memory of a thread, used by all its calls: touching new memory took 0.14 ms per call with 16 rows."""
 
     def __init__(self) -> None:
         self.memory, self.address = np.zeros(0, np.float32), 0
-        self.threads = 0  # that numba was told to use for this thread
+        self.threads = 0  # numba's number of threads for calls of this thread
 
     def take(self, count: int, zeros: int) -> int:
         """The address, a multiple of 64, of `count` float32, the first `zeros` of them 0; valid until the next call."""
-        if len(self.memory) < count:
+        if not count <= len(self.memory) <= max(KEPT, 4 * count):
+            self.memory = np.zeros(0, np.float32)  # freed before there is more
             memory = np.empty(count + LINE, np.float32)
             start = -memory.ctypes.data % 64 // 4
             self.memory = memory[start : start + count]
@@ -45,7 +47,7 @@ class ThreadScratch(threading.local):
         return self.address
 
     def use(self, threads: int) -> None:
-        """Let numba use so many threads. If others change that, loops still end: any thread does any task."""
+        """Set numba's number of threads. With any other number the phases end too: any thread does any task."""
         if threads != self.threads:
             set_num_threads(threads)
             self.threads = threads
