@@ -99,9 +99,13 @@ def on_cpu_or_cuda(logits: Tensor) -> Tensor:
 
 def largest(logits: Tensor) -> list[int]:
     """The id of the largest of each row of logits (B, V), the first of equal ones. Raises as `check_logits` does."""
-    # NumPy's argmax takes a tenth of the time of torch's on a CPU, which uses no vectors
-    ids = logits.argmax(-1) if logits.is_cuda else torch.from_numpy(logits.float().numpy().argmax(-1))
-    check_logits(logits.gather(-1, ids[:, None]))  # NaN is the largest in both
+    if logits.is_cuda:
+        check_logits(logits)
+        return logits.argmax(-1).tolist()
+    values = logits.float().numpy()
+    ids = values.argmax(-1)  # in a tenth of the time of torch's, which uses no vectors; NaN is the largest
+    if not np.isfinite(values[np.arange(len(ids)), ids]).all():
+        check_logits(logits)
     return ids.tolist()
 
 

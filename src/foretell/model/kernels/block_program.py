@@ -49,14 +49,21 @@ class BlockView(NamedTuple):
 
 
 class PassView(NamedTuple):
-    """One pass: addresses of the stream (M, D) before and after, of tables, positions, blocks (M,) and angles (M, E).
+    """One pass over M tokens, the same for all layers: addresses of tables, positions, blocks (M,) and angles (M, E).
 
-    tables has `table_width` blocks (int32) per row of the batch, and T tokens follow each other in a row. The angles of
-    all rows of the batch are the same where `angle_rows` is 1; without rotation their addresses are 0.
+    rows: M, or the next multiple of 16 above 16. The cache is given by the addresses of its first layer and strides,
+    those of a layer in bytes. tables has `table_width` blocks (int32) per row of the batch, and T tokens follow each
+    other in a row. The angles of all rows of the batch are the same where `angle_rows` is 1; without rotation their
+    addresses are 0.
     """
 
-    x: int
-    out: int
+    rows: int
+    is_narrow: bool
+    keys: int
+    values: int
+    layer_stride: int
+    head_stride: int
+    block_stride: int
     M: int
     T: int
     tables: int
@@ -88,44 +95,55 @@ def block_program() -> Any:
 
 
 def compute_block(arguments):
-    """Read the stream of a pass, and write what the block makes of it."""
+    """Read the stream (M, D) of a pass, and write the block's output.
+
+    The arguments are the addresses of the block's and the pass's numbers, the layer, and the addresses of both streams.
+    """
     threads, counters, address = read_long(arguments, 0), read_long(arguments, 1), read_long(arguments, 2)
-    block = read_block(read_long(arguments, 3))
-    is_narrow, rows = read_long(arguments, 4) != 0, read_long(arguments, 5)
-    cache, step = read_cache(arguments, 6), read_pass(arguments, 10)
+    block, step, layer = (
+        read_block(read_long(arguments, 3)),
+        read_pass(read_long(arguments, 4)),
+        read_long(arguments, 5),
+    )
+    x, out, cache = read_long(arguments, 6), read_long(arguments, 7), layer_of_cache(step, layer)
+    is_narrow, rows = step.is_narrow, step.rows
     scratch = lay_out(block, rows, address)
     for phase in range(PHASES):
         tasks = count_tasks(block, step.M, phase, threads)
         task = claim(counters, phase)
         while task < tasks:
-            do_task(block, cache, step, scratch, rows, is_narrow, phase, task, tasks)
+            do_task(block, cache, step, x, out, scratch, rows, is_narrow, phase, task, tasks)
             finish(counters, phase)
             task = claim(counters, phase)
         wait(counters, phase, tasks)
 
 
-def as_numbers(block: BlockView) -> np.ndarray:
+def as_numbers(view: BlockView | PassView) -> np.ndarray:
     """A view as an array of integers, in which compiled code reads it."""
     numbers: list[float] = []
-    for part in block:
+    for part in view:
         numbers += part if isinstance(part, tuple) else [part]
     return np.array([np.float64(x).view(np.int64) if isinstance(x, float) else x for x in numbers], dtype=np.int64)
 
 
 @inlined
-def read_cache(n, at):
-    """The view of the cache, from the numbers at an address."""
-    return CacheView(read_long(n, at), read_long(n, at + 1), read_long(n, at + 2), read_long(n, at + 3))
+def layer_of_cache(step, layer):
+    """The view of a layer of the cache."""
+    start = layer * step.layer_stride
+    return CacheView(step.keys + start, step.values + start, step.head_stride, step.block_stride)
 
 
 @inlined
-def read_pass(n, at):
-    """The view of the pass, from the numbers at an address."""
-    x, out, M, T = read_long(n, at), read_long(n, at + 1), read_long(n, at + 2), read_long(n, at + 3)
-    tables, table_width = read_long(n, at + 4), read_long(n, at + 5)
-    positions, blocks = read_long(n, at + 6), read_long(n, at + 7)
-    cosine, sine, angle_rows = read_long(n, at + 8), read_long(n, at + 9), read_long(n, at + 10)
-    return PassView(x, out, M, T, tables, table_width, positions, blocks, cosine, sine, angle_rows)
+def read_pass(n):
+    """The view of a pass that was given to `as_numbers`, from the numbers at an address."""
+    rows, is_narrow, keys, values = read_long(n, 0), read_long(n, 1) != 0, read_long(n, 2), read_long(n, 3)
+    strides, M, T = (read_long(n, 4), read_long(n, 5), read_long(n, 6)), read_long(n, 7), read_long(n, 8)
+    tables, table_width, positions, blocks = read_long(n, 9), read_long(n, 10), read_long(n, 11), read_long(n, 12)
+    cosine, sine, angle_rows = read_long(n, 13), read_long(n, 14), read_long(n, 15)
+    return PassView(
+        rows, is_narrow, keys, values, strides[0], strides[1], strides[2], M, T, tables, table_width, positions, blocks,
+        cosine, sine, angle_rows,
+    )  # fmt: skip
 
 
 @inlined
@@ -177,11 +195,11 @@ def count_tasks(block, M, phase, parts):
 
 
 @compiled
-def do_task(block, cache, step, scratch, rows, is_narrow, phase, task, tasks):
+def do_task(block, cache, step, x, out, scratch, rows, is_narrow, phase, task, tasks):
     """One task of a phase: some rows, some tiles of outputs, or one group of heads of a token."""
     row, end = task * step.M // tasks, (task + 1) * step.M // tasks
     if phase == 0:
-        begin(block, step, scratch, rows, is_narrow, row, end)
+        begin(block, x, scratch, rows, is_narrow, row, end)
     elif phase == 1:
         N = padded_outputs(block.qkv.outputs)
         first, last = task * (N // 16) // tasks, (task + 1) * (N // 16) // tasks
@@ -203,7 +221,7 @@ def do_task(block, cache, step, scratch, rows, is_narrow, phase, task, tasks):
     elif phase == 9:
         project(block.down, block, step.M, scratch.hidden, scratch, rows, is_narrow, True, task, tasks)
     else:
-        finish_rows(block, step, scratch, is_narrow, row, end)
+        finish_rows(block, out, scratch, is_narrow, row, end)
 
 
 @inlined
@@ -221,9 +239,9 @@ def copy_norm(is_on, norm):
 
 
 @compiled
-def begin(block, step, scratch, rows, is_narrow, first, last):
+def begin(block, x, scratch, rows, is_narrow, first, last):
     """Read rows of the stream; the products for query, key and value read their norm."""
-    read_rows(step.x, block.width, scratch.stream, padded_inputs(block.width), is_narrow, first, last)
+    read_rows(x, block.width, scratch.stream, padded_inputs(block.width), is_narrow, first, last)
     norm = copy_norm(not block.is_post_norm, block.attention_norm)
     norm_rows(block, norm, scratch.stream, scratch.source, is_narrow, first, last)
     prepare(block.qkv, scratch.source, scratch.prepared, rows, is_narrow, first, last)
@@ -295,10 +313,10 @@ def widen_stream(block, M, scratch, rows, is_narrow, task, tasks):
 
 
 @compiled
-def finish_rows(block, step, scratch, is_narrow, first, last):
+def finish_rows(block, out, scratch, is_narrow, first, last):
     """Write rows of the stream."""
     if block.is_post_norm:
         norm_rows(block, block.feedforward_norm, scratch.stream, scratch.stream, is_narrow, first, last)
     D, width = padded_inputs(block.width), block.width
     for row in range(first, last):
-        write_numbers(scratch.stream, row * D, width, step.out, row * width, is_narrow)
+        write_numbers(scratch.stream, row * D, width, out, row * width, is_narrow)

@@ -17,7 +17,6 @@ from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
 from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
 from foretell.model.kernels.amx_rows import ROWS
-from foretell.model.kernels.block_attention import CacheView
 from foretell.model.kernels.block_program import PHASES, BlockView, PassView, as_numbers, block_program
 from foretell.model.kernels.block_rows import NormView
 from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, can_pack, pack_layers
@@ -97,12 +96,10 @@ class FusedWeights:
         """The block's output (B, T, D)."""
         x = x.contiguous()
         out = torch.empty_like(x)
-        addresses = addresses_of(kv, rotation)
-        step = addresses.pass_view(x, out)
-        rows = step.M if step.M <= ROWS else step.M + -step.M % ROWS
-        is_narrow = x.dtype == torch.bfloat16
-        arguments = (self.address, is_narrow, rows, *addresses.cache_view(self.layer), *step)
-        run_on_threads(block_program(), arguments, PHASES, rows * self.per_row + LINE, self.is_padded)
+        step = addresses_of(kv, rotation)
+        assert x.shape[:2] == step.shape, "the cache was told of other tokens"
+        arguments = (self.address, step.address, self.layer, x.data_ptr(), out.data_ptr())
+        run_on_threads(block_program(), arguments, PHASES, step.rows * self.per_row + LINE, self.is_padded)
         return out
 
 
@@ -196,28 +193,21 @@ class PassAddresses:
     def __init__(self, kv: PagedKVView, rotation: Rotation | None):
         tables, positions, blocks = kv.tables.contiguous(), kv.positions.contiguous(), kv.places[0].contiguous()
         self.tensors = tables, positions, blocks  # their memory is read as long as this lives
-        self.shape = positions.shape  # (B, T)
-        self.rotation = rotation
+        self.rotation, self.shape = rotation, positions.shape  # (B, T)
+        M, T = positions.numel(), positions.shape[1]
+        self.rows = M if M <= ROWS else M + -M % ROWS
         angles = (0, 0, 1)
         if rotation is not None:
             assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)
             angles = (rotation[0].data_ptr(), rotation[1].data_ptr(), rotation[0].shape[0])
-        self.places = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), blocks.data_ptr(), *angles)
         keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
         assert keys.is_contiguous() and values.is_contiguous()
-        self.pools, self.layer_bytes = (keys.data_ptr(), values.data_ptr()), keys.stride(0) * keys.element_size()
-        self.strides = keys.stride(1), keys.stride(2)
-
-    def cache_view(self, layer: int) -> CacheView:
-        """What compiled code is given of a layer of the cache."""
-        start = layer * self.layer_bytes
-        return CacheView(self.pools[0] + start, self.pools[1] + start, *self.strides)
-
-    def pass_view(self, x: Tensor, out: Tensor) -> PassView:
-        """What compiled code is given of the pass through one layer, x (B, T, D)."""
-        B, T, _ = x.shape
-        assert self.shape == (B, T), "the cache was told of other tokens"
-        return PassView(x.data_ptr(), out.data_ptr(), B * T, T, *self.places)
+        places = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), blocks.data_ptr())
+        strides = (keys.stride(0) * keys.element_size(), keys.stride(1), keys.stride(2))
+        pools = (keys.data_ptr(), values.data_ptr())
+        view = PassView(self.rows, keys.dtype == torch.bfloat16, *pools, *strides, M, T, *places, *angles)
+        self.numbers = as_numbers(view)
+        self.address = self.numbers.ctypes.data
 
 
 PASSES: WeakKeyDictionary[PagedKVView, PassAddresses] = WeakKeyDictionary()
