@@ -100,13 +100,9 @@ def compute_block(arguments):
     The arguments are the addresses of the block's and the pass's numbers, the layer, and the addresses of both streams.
     """
     threads, counters, address = read_long(arguments, 0), read_long(arguments, 1), read_long(arguments, 2)
-    block, step, layer = (
-        read_block(read_long(arguments, 3)),
-        read_pass(read_long(arguments, 4)),
-        read_long(arguments, 5),
-    )
-    x, out, cache = read_long(arguments, 6), read_long(arguments, 7), layer_of_cache(step, layer)
-    is_narrow, rows = step.is_narrow, step.rows
+    block, step = read_block(read_long(arguments, 3)), read_pass(read_long(arguments, 4))
+    cache, is_narrow, rows = layer_of_cache(step, read_long(arguments, 5)), step.is_narrow, step.rows
+    x, out = read_long(arguments, 6), read_long(arguments, 7)
     scratch = lay_out(block, rows, address)
     for phase in range(PHASES):
         tasks = count_tasks(block, step.M, phase, threads)
