@@ -86,10 +86,9 @@ QUICK = BenchmarkSize(batch_sizes=(1, 16), new_tokens=32, rounds=3)
 class Foretell:
     """foretell's scheduler, greedy; made once, as a chat or a server does."""
 
-    def __init__(self, decoder: Decoder, rows: int):
-        self.decoder, self.rules = decoder, Sampler(SamplingConfig(temperature=0, top_p=1.0))
-        self.rows = rows
-        self.scheduler = Scheduler(decoder, expected_rows=rows)
+    def __init__(self, decoder: Decoder):
+        self.rules = Sampler(SamplingConfig(temperature=0, top_p=1.0))
+        self.scheduler = Scheduler(decoder)
 
     def decode(self, prompts: list[list[int]], new_tokens: int) -> tuple[float, list[list[int]]]:
         sequences = [Sequence(prompt, rules=Rules(self.rules, new_tokens)) for prompt in prompts]
@@ -223,15 +222,15 @@ def make_programs(precision: str, config: ModelConfig, device: torch.device, row
             package, module, kind = MODULES[name]
             if importlib.util.find_spec(package):
                 programs[name] = getattr(importlib.import_module(module), kind)(decoder, theirs, rows)
-    return {"foretell": make_foretell(decoder, precision, device, rows), **programs}
+    return {"foretell": make_foretell(decoder, precision, device), **programs}
 
 
-def make_foretell(decoder: Decoder, precision: str, device: torch.device, rows: int) -> Foretell:
+def make_foretell(decoder: Decoder, precision: str, device: torch.device) -> Foretell:
     """foretell with a decoder in float32, which is changed to the precision."""
     if precision in DTYPES:
-        return Foretell(decoder.to(device, DTYPES[precision]), rows)
+        return Foretell(decoder.to(device, DTYPES[precision]))
     quantize_decoder(decoder, make_quantization(decoder, "int8" if precision == "int8" else "int4"))
-    return Foretell(decoder.to(device, torch.bfloat16), rows)
+    return Foretell(decoder.to(device, torch.bfloat16))
 
 
 @torch.no_grad()

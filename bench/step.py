@@ -67,7 +67,7 @@ def measure(clock: KernelClock, precision: str, rows: int) -> dict[str, Any]:
     """Milliseconds of a step and of its parts: medians of the rounds."""
     note(f"{precision}, {rows} rows")
     config = preset_config("gpt2")
-    program = make_foretell(make_scaled_decoder(config), precision, torch.device("cpu"), rows)
+    program = make_foretell(make_scaled_decoder(config), precision, torch.device("cpu"))
     prompts = make_prompts(rows, PROMPT, config)
     program.decode(prompts, 2)  # compiles the kernels
     rounds = [time_steps(clock, program, prompts) for _ in range(ROUNDS)]

@@ -79,7 +79,7 @@ def test_gradients_are_those_of_the_plain_layers():
 
 def test_calls_with_many_rows_are_left_to_the_plain_layer(monkeypatch):
     layer = nn.Linear(8, 8)
-    fast = fast_form(layer, rows=1)
+    fast = fast_form(layer)
     with torch.no_grad():
         many = torch.randn(MAX_ROWS + 1, 8)
         assert torch.equal(fast(many), layer(many))
@@ -90,7 +90,7 @@ def test_calls_with_many_rows_are_left_to_the_plain_layer(monkeypatch):
 
 @pytest.mark.parametrize("inputs", [4, 16])
 def test_rows_of_another_width_are_refused_as_the_plain_layer_does(inputs):
-    fast = fast_form(nn.Linear(8, 8), rows=1)
+    fast = fast_form(nn.Linear(8, 8))
     with torch.no_grad(), pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
         fast(torch.randn(4, inputs))
 
@@ -114,8 +114,8 @@ def test_subclasses_stay_as_they_are():
         pass
 
     layer = Louder(8, 8)
-    assert fast_form(layer, rows=1) is layer
-    assert type(fast_form(nn.Linear(8, 8).double(), rows=1)) is nn.Linear
+    assert fast_form(layer) is layer
+    assert type(fast_form(nn.Linear(8, 8).double())) is nn.Linear
 
 
 def test_a_short_generation_is_not_prepared():

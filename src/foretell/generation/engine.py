@@ -20,12 +20,12 @@ class Engine:
     """A decoder with a cache of `num_blocks` blocks.
 
     expected_tokens: how many tokens are about to be generated per sequence, which decides whether it pays to prepare
-    the weights; None means many. expected_rows: of how many sequences at once, from which kernels are chosen. Preparing
-    is done when a form of the model is first used, and takes memory until the engine is dropped.
+    the weights; None means many. Preparing is done when a form of the model is first used, and takes memory until the
+    engine is dropped.
     """
 
-    def __init__(self, decoder: Decoder, num_blocks: int, expected_tokens: int | None = None, expected_rows: int = 1):
-        self.decoder, self.expected_tokens, self.expected_rows = decoder, expected_tokens, expected_rows
+    def __init__(self, decoder: Decoder, num_blocks: int, expected_tokens: int | None = None):
+        self.decoder, self.expected_tokens = decoder, expected_tokens
         self.cache = PagedKVCache(decoder.config, num_blocks, decoder.dtype, decoder.device)
         self._prepared: dict[Decoder, Decoder] = {}
         self._recorders: dict[Decoder, StepRecorder] = {}
@@ -50,7 +50,7 @@ class Engine:
     def _prepare(self, decoder: Decoder) -> Decoder:
         """The form of a decoder that is fastest here; it shares weights and hooks."""
         if decoder not in self._prepared:
-            self._prepared[decoder] = with_fast_kernels(decoder, self.expected_rows, self.expected_tokens)
+            self._prepared[decoder] = with_fast_kernels(decoder, self.expected_tokens)
         return self._prepared[decoder]
 
     def _recorder(self, decoder: Decoder) -> StepRecorder:

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 from foretell.generation.limits import check_length
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import MAX_ROWS, Event, Scheduler
+from foretell.generation.scheduler import Event, Scheduler
 from foretell.generation.sequence import Rules, Sequence, rules_of
 from foretell.generation.speculation import Proposer
 from foretell.model.decoder import Decoder
@@ -60,7 +60,6 @@ def make_scheduler(decoder: Decoder, sequences: list[Sequence], proposer: Propos
         decoder,
         num_blocks=blocks_for_all(decoder, sequences),
         expected_tokens=expected,
-        expected_rows=min(len(sequences), MAX_ROWS),
         proposer=proposer,
     )
 

@@ -51,8 +51,7 @@ class Scheduler:
     The continuation of a sequence does not depend on the others. A sequence waits until there are free blocks for the
     longest text that its rules allow, so that one that runs is not interrupted until its context is full. memory: bytes
     of the cache; default: a quarter of the machine's. num_blocks: fewer blocks than that, where it is known how many
-    are needed. proposer: guesses tokens, several of which are then checked in one pass. For expected_tokens and
-    expected_rows see `Engine`.
+    are needed. proposer: guesses tokens, several of which are then checked in one pass. expected_tokens: see `Engine`.
     """
 
     def __init__(
@@ -63,12 +62,11 @@ class Scheduler:
         num_blocks: int | None = None,
         max_rows: int = MAX_ROWS,
         expected_tokens: int | None = None,
-        expected_rows: int = 1,
         proposer: Proposer | None = None,
     ):
         usable = max_rows * -(-decoder.config.context_length // POSITIONS_PER_BLOCK)
         self.num_blocks = min(affordable_blocks(decoder, memory), usable if num_blocks is None else num_blocks)
-        self.engine = Engine(decoder, self.num_blocks + 1, expected_tokens, expected_rows)  # one more, for padding
+        self.engine = Engine(decoder, self.num_blocks + 1, expected_tokens)  # one more, for padding
         self.pool, self.max_rows = BlockPool(self.num_blocks + 1), max_rows
         self.proposer = proposer
         self.waiting: deque[Sequence] = deque()

@@ -151,11 +151,11 @@ def read_norm(n, at):
 @inlined
 def read_block(n):
     """The view that was given to `as_numbers`, from the numbers at an address."""
-    qkv, output, up, down = read_matrix(n, 0), read_matrix(n, 9), read_matrix(n, 18), read_matrix(n, 27)
-    one, two, query, key = read_norm(n, 36), read_norm(n, 40), read_norm(n, 44), read_norm(n, 48)
-    width, heads, kv_heads, head_width = read_long(n, 52), read_long(n, 53), read_long(n, 54), read_long(n, 55)
-    inner, window, activation = read_long(n, 56), read_long(n, 57), read_long(n, 58)
-    is_gated, is_post_norm, has_residual = read_long(n, 59) != 0, read_long(n, 60) != 0, read_long(n, 61) != 0
+    qkv, output, up, down = read_matrix(n, 0), read_matrix(n, 10), read_matrix(n, 20), read_matrix(n, 30)
+    one, two, query, key = read_norm(n, 40), read_norm(n, 44), read_norm(n, 48), read_norm(n, 52)
+    width, heads, kv_heads, head_width = read_long(n, 56), read_long(n, 57), read_long(n, 58), read_long(n, 59)
+    inner, window, activation = read_long(n, 60), read_long(n, 61), read_long(n, 62)
+    is_gated, is_post_norm, has_residual = read_long(n, 63) != 0, read_long(n, 64) != 0, read_long(n, 65) != 0
     return BlockView(
         qkv, output, up, down, one, two, query, key, width, heads, kv_heads, head_width, inner, window, activation,
         is_gated, is_post_norm, has_residual,

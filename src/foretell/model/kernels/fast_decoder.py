@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 
 
 def with_fast_kernels(
-    decoder: Decoder, rows: int = 1, max_tokens: int | None = None, max_rows: int | None = 64, fuse: bool = True
+    decoder: Decoder, max_tokens: int | None = None, max_rows: int | None = 64, fuse: bool = True
 ) -> Decoder:
     """A copy of the decoder with the kernels of this package, if that pays; else the decoder itself.
 
-    The copy shares weights and hooks, and the decoder is not changed. rows: how many it will mostly read at once, from
-    which kernels are chosen. With `max_rows` None the kernels compute calls of any size, so a token's logits have the
-    same bits however many rows are read with it. fuse: compute blocks that nobody watches at once.
+    The copy shares weights and hooks, and the decoder is not changed. With `max_rows` None the kernels compute calls of
+    any size, so a token's logits have the same bits however many rows are read with it. fuse: compute blocks that
+    nobody watches at once.
     """
     if is_in_shards(decoder):
         return decoder  # each pass gathers the weights
@@ -40,10 +40,10 @@ def with_fast_kernels(
     if not has_numba():
         tell_once(NOTE)
         return with_packed_weights(decoder, max_tokens)
-    return copy_with(decoder, fast_forms(decoder, rows, max_rows, fuse))
+    return copy_with(decoder, fast_forms(decoder, max_rows, fuse))
 
 
-def fast_forms(decoder: Decoder, rows: int, max_rows: int | None, fuse: bool = True) -> dict[str, nn.Module]:
+def fast_forms(decoder: Decoder, max_rows: int | None, fuse: bool = True) -> dict[str, nn.Module]:
     """The layers that have a faster form on this machine, by path."""
     kernels: Any = importlib.import_module(KERNELS)
     blocks: Any = importlib.import_module(BLOCKS)
@@ -51,8 +51,8 @@ def fast_forms(decoder: Decoder, rows: int, max_rows: int | None, fuse: bool = T
     forms: dict[str, nn.Module] = {}
     for path, module in modules.items():
         if not any(path.startswith(f"{above}.") for above in forms):  # a block comes before its layers
-            block = blocks.fused_form(module, rows, max_rows) if fuse else module
-            form = kernels.fast_form(block, rows, max_rows)
+            block = blocks.fused_form(module, max_rows) if fuse else module
+            form = kernels.fast_form(block, max_rows)
             forms |= {path: form} if form is not module else {}
     return forms
 

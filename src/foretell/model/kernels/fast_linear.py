@@ -101,15 +101,15 @@ FAST: dict[type[nn.Module], type[Any]] = {
 }
 
 
-def fast_form(layer: nn.Module, rows: int, max_rows: int | None = MAX_ROWS) -> nn.Module:
+def fast_form(layer: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
     """A layer that shares the weights of this one and has them packed; itself where no kernel suits.
 
-    rows: how many it will mostly see at once. A call with more than `max_rows` is left to the plain form.
+    A call with more than `max_rows` rows is left to the plain form.
     """
     if type(layer) not in FAST or not can_pack(layer):
         return layer
     fast = recast(layer, FAST[type(layer)])
-    fast.fast = pack_layers([layer], rows, max_rows)
+    fast.fast = pack_layers([layer], max_rows)
     return fast
 
 
@@ -127,7 +127,7 @@ def is_readable(tensor: Tensor) -> bool:
     return tensor.dtype in DTYPES and tensor.device.type == "cpu" and not tensor.is_inference()
 
 
-def pack_layers(layers: list[Any], rows: int, max_rows: int | None = MAX_ROWS, in_turns: bool = False) -> FastWeight:
+def pack_layers(layers: list[Any], max_rows: int | None = MAX_ROWS, in_turns: bool = False) -> FastWeight:
     """The weights of layers that read the same input, packed as one matrix with the outputs of all of them.
 
     The layers are of one class and dtype, and have groups of one size. in_turns: 16 outputs of each layer in turns.
@@ -148,7 +148,7 @@ def pack_layers(layers: list[Any], rows: int, max_rows: int | None = MAX_ROWS, i
         else:
             matrix = pack_int4(unpack_int4(parts["integers"]), parts["scales"], parts["minima"], bias)
     sources = [*sources, *(bias for bias in biases if bias is not None)]
-    return FastWeight(make_matmul(matrix, rows), sources, dtype, max_rows)
+    return FastWeight(make_matmul(matrix), sources, dtype, max_rows)
 
 
 def stored_matrix(layer: Any) -> Any:

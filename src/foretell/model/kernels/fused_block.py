@@ -50,12 +50,12 @@ class FusedNorm:
 class FusedWeights:
     """The packed weights of a block, and the versions that show whether they changed."""
 
-    def __init__(self, block: Any, rows: int, max_rows: int | None):
+    def __init__(self, block: Any, max_rows: int | None):
         attention, feedforward = block.attention, block.feedforward
         is_gated = type(feedforward) is GatedMLP
         inner = [feedforward.gate, feedforward.up] if is_gated else [feedforward.up]
         groups = ([attention.query, attention.key, attention.value], [attention.output], inner, [feedforward.down])
-        self.matrices = [pack_layers(layers, rows, max_rows, in_turns=layers is inner) for layers in groups]
+        self.matrices = [pack_layers(layers, max_rows, in_turns=layers is inner) for layers in groups]
         norms = (block.attention_norm, block.feedforward_norm, attention.query_norm, attention.key_norm)
         self.norms = [FusedNorm(norm) for norm in norms]
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
@@ -130,12 +130,12 @@ class FusedBlockPostNorm(BlockPostNorm):
 FUSED: dict[type[nn.Module], type[Any]] = {Block: FusedBlock, BlockPostNorm: FusedBlockPostNorm}
 
 
-def fused_form(block: nn.Module, rows: int, max_rows: int | None = MAX_ROWS) -> nn.Module:
+def fused_form(block: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
     """A block that shares the modules of this one and is computed at once; itself where that is not possible."""
     if not can_fuse(block):
         return block
     fused = recast(block, FUSED[type(block)])
-    fused.fused = FusedWeights(block, rows, max_rows)
+    fused.fused = FusedWeights(block, max_rows)
     return fused
 
 

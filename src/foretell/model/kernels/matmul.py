@@ -29,8 +29,7 @@ from foretell.model.kernels.numba_scalars import call_address, read_long
 from foretell.model.kernels.packed_matrix import INPUTS, LANES, MatrixView, PackedMatrix
 from foretell.model.kernels.tasks import LINE, claim, finish, num_tasks, run_on_threads, wait
 
-# Rows from which Intel's matrix unit is used, by bits per weight; integer kernels have the same results on vectors.
-AMX_ROWS = {16: 1, 8: 5, 4: 5}
+FEW_ROWS = 4  # integer kernels of up to so many rows are faster on vectors, with the same results
 SERIAL = 2**14  # activations that one thread prepares before the others are asked to help
 
 
@@ -40,20 +39,25 @@ ARGUMENTS = 13  # of a kernel
 
 @dataclass(frozen=True)
 class Matmul:
-    """A packed matrix with the kernel that multiplies it."""
+    """A packed matrix with the unit that multiplies it; "amx" leaves few rows of integer weights to VNNI.
+
+    Both have the same results, so a row's do not depend on the number of rows.
+    """
 
     matrix: PackedMatrix
     unit: Unit
 
     @cached_property
     def view(self) -> MatrixView:
-        """What compiled code is given; valid as long as this object exists."""
+        """The matrix for compiled code; valid as long as this object exists."""
         matrix = self.matrix
         words, factors, bias = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
         group = matrix.group or matrix.inputs
         address = kernel(matrix.bits, self.unit).address
+        has_both = self.unit == "amx" and matrix.bits < 16 and HAS_VNNI
+        few = kernel(matrix.bits, "vnni").address if has_both else address
         sizes = (matrix.bits, matrix.outputs, matrix.inputs, group)
-        return MatrixView(address, words, factors, bias, *sizes, self.unit != "vectors")
+        return MatrixView(address, few, words, factors, bias, *sizes, self.unit != "vectors")
 
     @property
     def is_padded(self) -> bool:
@@ -73,12 +77,12 @@ class Matmul:
         return out
 
 
-def make_matmul(matrix: PackedMatrix, rows: int) -> Matmul:
-    """The product with a matrix; `rows` is the expected number of rows of activations."""
+def make_matmul(matrix: PackedMatrix) -> Matmul:
+    """The product with a matrix on the fastest unit of this processor."""
     is_integer = matrix.bits < 16
     if matrix.bits == 32 or (is_integer and matrix.group % INPUTS != 0):
         return Matmul(matrix, "vectors")
-    if HAS_AMX and rows >= AMX_ROWS[matrix.bits]:
+    if HAS_AMX:
         return Matmul(matrix, "amx")
     return Matmul(matrix, "vnni" if is_integer and HAS_VNNI else "vectors")
 
@@ -115,8 +119,8 @@ def prepared_per_row(matrix: PackedMatrix) -> int:
 def linear(arguments):
     """x W' + b, from rows at an address to rows at an address."""
     threads, counters, values = read_long(arguments, 0), read_long(arguments, 1), read_long(arguments, 2)
-    matrix, x, out = read_matrix(arguments, 3), read_long(arguments, 12), read_long(arguments, 13)
-    M, rows, is_narrow = read_long(arguments, 14), read_long(arguments, 15), read_long(arguments, 16) != 0
+    matrix, x, out = read_matrix(arguments, 3), read_long(arguments, 13), read_long(arguments, 14)
+    M, rows, is_narrow = read_long(arguments, 15), read_long(arguments, 16), read_long(arguments, 17) != 0
     K, N = padded_inputs(matrix.inputs), padded_outputs(matrix.outputs)
     result = values + rows * K * 4
     prepared = result + rows * N * 4
@@ -141,11 +145,10 @@ def linear(arguments):
 @inlined
 def read_matrix(numbers, at):
     """The view of a matrix, from the numbers at an address."""
-    arrays = (read_long(numbers, at + 1), read_long(numbers, at + 2), read_long(numbers, at + 3))
-    bits, outputs, inputs = read_long(numbers, at + 4), read_long(numbers, at + 5), read_long(numbers, at + 6)
-    group, reads_planes = read_long(numbers, at + 7), read_long(numbers, at + 8) != 0
-    kernel = read_long(numbers, at)
-    return MatrixView(kernel, arrays[0], arrays[1], arrays[2], bits, outputs, inputs, group, reads_planes)
+    kernel, few, words = read_long(numbers, at), read_long(numbers, at + 1), read_long(numbers, at + 2)
+    factors, bias, bits = read_long(numbers, at + 3), read_long(numbers, at + 4), read_long(numbers, at + 5)
+    outputs, inputs, group = read_long(numbers, at + 6), read_long(numbers, at + 7), read_long(numbers, at + 8)
+    return MatrixView(kernel, few, words, factors, bias, bits, outputs, inputs, group, read_long(numbers, at + 9) != 0)
 
 
 @compiled
@@ -168,4 +171,5 @@ def multiply_part(matrix, x, prepared, rows, is_narrow, result, first, last):
     P, N = num_planes(matrix, is_narrow), padded_outputs(matrix.outputs)
     weights = (matrix.words, matrix.factors, matrix.bias, matrix.inputs, matrix.group)
     activations = (prepared if P > 0 else x, units_of(matrix, prepared, rows, is_narrow))
-    call_address(matrix.kernel, weights + activations + (P, rows, result, N, first, last))
+    kernel = matrix.few_rows_kernel if rows <= FEW_ROWS else matrix.kernel
+    call_address(kernel, weights + activations + (P, rows, result, N, first, last))

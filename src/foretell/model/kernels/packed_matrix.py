@@ -23,9 +23,10 @@ INPUTS = 32  # packed rows are filled up with zeros to a multiple of this many i
 
 
 class MatrixView(NamedTuple):
-    """What compiled code is given of a packed matrix: addresses of its kernel and its three arrays, and its sizes."""
+    """A packed matrix for compiled code: addresses of its kernels and its three arrays, and its sizes."""
 
     kernel: int
+    few_rows_kernel: int
     words: int
     factors: int
     bias: int

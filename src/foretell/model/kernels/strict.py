@@ -100,7 +100,7 @@ def strict_form(module: nn.Module) -> nn.Module | None:
     """The strict form of a layer, which shares its weights; None where there is none."""
     if has_numba():
         kernels: Any = importlib.import_module(KERNELS)
-        fast = kernels.fast_form(module, rows=1, max_rows=None)
+        fast = kernels.fast_form(module, max_rows=None)
         if fast is not module:
             return fast
     return recast(module, STRICT[type(module)]) if type(module) in STRICT else None
