@@ -96,7 +96,7 @@ OPTIONS = {
     },
     "translate": {
         *("--beam", "--length-penalty", "--temperature", "--top-k", "--top-p", "--seed"),
-        *("--json", "--device", "--dtype", "--verify"),
+        *("--json", "--device", "--dtype", "--quantize", "--verify"),
     },
     "evaluate": {
         "--quantize",
@@ -112,7 +112,7 @@ OPTIONS = {
     },
     "forecast": {
         *("--horizon", "--levels", "--samples", "--seed", "--series", "--column", "--out", "--paths", "--plot"),
-        *("--html", "--json", "--device", "--dtype", "--verify"),
+        *("--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
     },
     "embed": {"--quantize", "--strict", "--file", "--ids", "--pool", "--json", "--device", "--dtype", "--verify"},
     "info": {"--kernels", "--verify", "--json"},
@@ -241,7 +241,7 @@ CHOSEN = {
     },
     "cli.evaluate_forecast:evaluate_forecast": {
         *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
-        *("--samples", "--seed", "--column", "--json", "--device", "--dtype", "--verify"),
+        *("--samples", "--seed", "--column", "--json", "--device", "--dtype", "--quantize", "--verify"),
     },
 }
 
