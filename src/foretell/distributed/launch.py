@@ -1,4 +1,4 @@
-"""What torchrun, or Slurm with the same variables, says about this process. Imports no torch."""
+"""The place of this process among others, from the variables of torchrun or Slurm. Imports no torch."""
 
 from __future__ import annotations
 

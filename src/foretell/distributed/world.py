@@ -88,7 +88,7 @@ class World:
         return json.loads(self.store.get(key))
 
     def wait_for(self, key: str) -> None:
-        """Wait until the first process has set a key, or another one has failed."""
+        """Wait until the first process has set a key. Raises PeerError where another one has failed."""
         assert self.store is not None
         pause, longest = POLLING
         while not self.store.check([key]):
@@ -107,8 +107,8 @@ class World:
             first = self.store.compare_set(FAILURE, "", f"{self.rank} {reason}").decode("utf-8", "replace")
         except (RuntimeError, dist.DistError):  # the store was part of a process that has ended
             return True
-        rank, _, said = first.partition(" ")
-        return rank == str(self.rank) or said != reason
+        rank, _, first_reason = first.partition(" ")
+        return rank == str(self.rank) or first_reason != reason
 
     def failed_rank(self) -> int | None:
         """The rank of the process that was the first to fail; None if none has given a reason, as when it is killed."""
