@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Quantize, Verify, Whole
-from foretell.cli.terminal import ProgressLine, note, print_json, write
+from foretell.cli.terminal import ProgressLine, loaded_line, note, precision_of, print_json, write
 from foretell.cli.train_forecast import Columns, SeriesFile
 from foretell.errors import DataError, UsageError, did_you_mean
 
@@ -91,11 +91,9 @@ def open_forecaster(
     """Load a forecaster, with a line on stderr about it."""
     note(f"loading {model}")
     from foretell.forecasting.forecaster import load_forecaster
-    from foretell.model.quantized_linear import count_weights
 
     loaded = load_forecaster(model, device, dtype, verify=verify, quantize=quantize)
-    precision = str(loaded.decoder.dtype).removeprefix("torch.") if quantize is None else quantize
-    note(f"{model}: {count_weights(loaded.decoder):,} parameters on {loaded.decoder.device.type} in {precision}")
+    note(loaded_line(model, loaded.decoder, precision_of(loaded.decoder, quantize)))
     return loaded
 
 

@@ -23,6 +23,8 @@ from foretell.errors import UsageError
 if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
+    from foretell.model.decoder import Decoder
+    from foretell.model.quantized_linear import Scheme
 
 # Seconds between two lines of progress, on a terminal and in a log
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
@@ -218,6 +220,19 @@ class LoadOptions(TypedDict, total=False):
     quantize: Literal["int8", "int4"] | None
 
 
+def loaded_line(argument: str, decoder: Decoder, precision: str) -> str:
+    """The size, place and precision of a model that was loaded."""
+    from foretell.model.quantized_linear import count_weights
+
+    return f"{argument}: {count_weights(decoder):,} parameters on {decoder.device.type} in {precision}"
+
+
+def precision_of(decoder: Decoder, quantize: Scheme | None) -> str:
+    """`bfloat16`, or `bfloat16, weights in int8` of a model that was quantised when it was loaded."""
+    precision = str(decoder.dtype).removeprefix("torch.")
+    return precision if quantize is None else f"{precision}, weights in {quantize}"
+
+
 def open_model(
     argument: str,
     device: DeviceName,
@@ -238,13 +253,11 @@ def open_model(
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     from foretell.loading import load
-    from foretell.model.quantized_linear import count_weights
 
     model = load(argument, device, dtype, **options)
     for line in model.notes:
         note(line)
-    parameters = count_weights(model.decoder)
-    console.print(f"{argument}: {parameters:,} parameters on {model.device.type} in {model.precision}", style="dim")
+    console.print(loaded_line(argument, model.decoder, model.precision), style="dim")
     for line in model.tokenizer.notes:
         note(line)
     model = model.strict() if strict else model

@@ -23,7 +23,7 @@ from foretell.cli.arguments import (
     is_file,
     read_bytes,
 )
-from foretell.cli.terminal import ProgressLine, messages, note, print_json, write
+from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, write
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -137,15 +137,13 @@ def open_translator(
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
-    from foretell.model.quantized_linear import count_weights
     from foretell.translation.loading import load_translator
 
     translator = load_translator(argument, device, dtype, verify=verify, quantize=quantize)
     for line in translator.notes:
         note(line)
-    precision = str(translator.dtype).removeprefix("torch.") if quantize is None else quantize
-    parameters = count_weights(translator.model)
-    console.print(f"{argument}: {parameters:,} parameters on {translator.device.type} in {precision}", style="dim")
+    line = loaded_line(argument, translator.model, precision_of(translator.model, quantize))
+    console.print(line, style="dim")
     return translator
 
 

@@ -18,8 +18,8 @@ HAS_VNNI = {"avx512f", "avx512vnni"} <= FEATURES
 AHEAD = 512  # words between the weights that are read and those that are prefetched
 SIGNS = np.uint32(0x80808080)
 NIBBLES = np.uint32(0x0F0F0F0F)
-# As many elements as rows that are computed at once, or as planes of them
-SIXTEEN, TWELVE, EIGHT, FOUR, THREE, TWO, SINGLE = (0,) * 16, (0,) * 12, (0,) * 8, (0,) * 4, (0,) * 3, (0,) * 2, (0,)
+# Tuples with as many elements as 8, 4, 2 rows or one have planes: sums of so many are held in registers
+ROWS, TWO_PLANES, THREE_PLANES = (tuple((0,) * rows * planes for rows in (8, 4, 2, 1)) for planes in (1, 2, 3))
 
 
 def int8_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
@@ -78,21 +78,26 @@ def multiply_tiles(bits, words, factors, bias, inputs, group, planes, units, P, 
     x = IntegerPlanes(planes, units, totals_of(units, group, inputs, M, P), P, M)
     for tile in range(first, last):
         if P == 2:
-            multiply_tile(weights, tile, x, bias, out, N, EIGHT, SIXTEEN, 8, TWO)
+            multiply_tile(weights, tile, x, bias, out, N, TWO_PLANES)
         else:
-            multiply_tile(weights, tile, x, bias, out, N, FOUR, TWELVE, 4, THREE)
+            multiply_tile(weights, tile, x, bias, out, N, THREE_PLANES)
 
 
 @inlined
-def multiply_tile(weights, tile, x, bias, out, N, rows, planes, count, one_row):
-    """One tile of outputs for all rows: `count` rows at once, the others one by one."""
+def multiply_tile(weights, tile, x, bias, out, N, planes):
+    """One tile of outputs for all rows, eight at once and the last ones four, two or one."""
     row = 0
-    while row + count <= x.M:
-        multiply_rows(weights, tile, x, row, bias, out, N, rows, planes)
-        row += count
-    while row < x.M:
-        multiply_rows(weights, tile, x, row, bias, out, N, SINGLE, one_row)
-        row += 1
+    while row + 8 <= x.M:
+        multiply_rows(weights, tile, x, row, bias, out, N, ROWS[0], planes[0])
+        row += 8
+    if row + 4 <= x.M:
+        multiply_rows(weights, tile, x, row, bias, out, N, ROWS[1], planes[1])
+        row += 4
+    if row + 2 <= x.M:
+        multiply_rows(weights, tile, x, row, bias, out, N, ROWS[2], planes[2])
+        row += 2
+    if row < x.M:
+        multiply_rows(weights, tile, x, row, bias, out, N, ROWS[3], planes[3])
 
 
 @inlined
@@ -103,10 +108,8 @@ def multiply_rows(weights, tile, x, row, bias, out, N, rows, planes):
     offsets = offsets_of(x.units, weights.group, inputs, x.M)
     sums = r.zeros(rows)
     for index in range(chunks):
-        at, four = (
-            tile_start(weights, tile) + index * chunk * weights.bits // 2,
-            (row * x.P * inputs + index * chunk) // 4,
-        )
+        at = tile_start(weights, tile) + index * chunk * weights.bits // 2
+        four = (row * x.P * inputs + index * chunk) // 4  # the place of the first four integers
         if weights.bits == 8:
             integers = r.elements(planes, offsets, row * x.P * chunks + index, chunks)
             integers = int8_dots(integers, weights.words, at, chunk, x.planes, four, inputs // 4)
