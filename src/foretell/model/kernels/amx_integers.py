@@ -6,6 +6,8 @@ in int32, and the chunks in float32.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from foretell.model.kernels import amx_vectors as amx
@@ -18,7 +20,6 @@ from foretell.model.kernels.integer_rows import (
     IntegerPlanes,
     IntegerWeights,
     factor_of,
-    group_of,
     tile_start,
 )
 from foretell.model.kernels.numba_arrays import aligned, keep
@@ -26,6 +27,14 @@ from foretell.model.kernels.numba_scalars import read_float
 
 AHEAD = 1024  # words between the weights that are read and those that are prefetched
 DECODED = 1024  # words of a decoded chunk of a tile of int4 weights
+
+
+class Chunk(NamedTuple):
+    """A chunk of inputs, the group it is in, and whether it is the last one there."""
+
+    index: int
+    group: int
+    is_last: bool
 
 
 def int8_tiles(words, factors, bias, inputs, group, planes, units, P, M, out, N, first, last):
@@ -72,19 +81,23 @@ def multiply_pair(weights, tile, other, x, row, scratch, decoded):
         v.store(scratch, TOTALS + i, v.full(np.float32(0)))
     if weights.bits == 4:
         decode_pair(weights.words, start, distance, chunk, decoded)
-    chunks = weights.inputs // chunk
-    for index in range(chunks):
-        at, sums = start + index * step, index % 2 * SUMS
-        if weights.bits == 4:
-            here = decoded + index % 2 * 2 * DECODED * 4
-            if index + 1 < chunks:
-                decode_pair(weights.words, at + step, distance, chunk, decoded + (index + 1) % 2 * 2 * DECODED * 4)
-            multiply_planes(weights, x, row, index, here, 0, DECODED, scratch, sums)
-        else:
-            multiply_planes(weights, x, row, index, weights.words, at, distance, scratch, sums)
-        if index > 0:
-            add_pair(weights, tile, other, index - 1, x, row, scratch)
-    add_pair(weights, tile, other, chunks - 1, x, row, scratch)
+    groups, per_group = weights.inputs // weights.group, weights.group // chunk
+    index = 0
+    for group in range(groups):
+        for part in range(per_group):
+            at, sums = start + index * step, index % 2 * SUMS
+            if weights.bits == 4:
+                here = decoded + index % 2 * 2 * DECODED * 4
+                if index + 1 < groups * per_group:
+                    decode_pair(weights.words, at + step, distance, chunk, decoded + (index + 1) % 2 * 2 * DECODED * 4)
+                multiply_planes(weights, x, row, index, here, 0, DECODED, scratch, sums)
+            else:
+                multiply_planes(weights, x, row, index, weights.words, at, distance, scratch, sums)
+            if index > 0:
+                is_last = part == 0  # the chunk before was the last of its group
+                add_pair(weights, tile, other, Chunk(index - 1, group - is_last, is_last), x, row, scratch)
+            index += 1
+    add_pair(weights, tile, other, Chunk(index - 1, groups - 1, True), x, row, scratch)
 
 
 @inlined
@@ -177,25 +190,25 @@ def tile_settings(rows, chunk):
 
 
 @inlined
-def add_pair(weights, tile, other, index, x, row, scratch):
+def add_pair(weights, tile, other, chunk, x, row, scratch):
     """Add the sums of a chunk to the totals of two tiles."""
-    sums = index % 2 * SUMS
-    add_chunk(weights, tile, index, x, row, scratch, sums, TOTALS)
-    add_chunk(weights, other, index, x, row, scratch, sums + SECOND, TOTALS + 256)
+    sums = chunk.index % 2 * SUMS
+    add_chunk(weights, tile, chunk, x, row, scratch, sums, TOTALS)
+    add_chunk(weights, other, chunk, x, row, scratch, sums + SECOND, TOTALS + 256)
 
 
 @inlined
-def add_chunk(weights, tile, index, x, row, scratch, sums, total):
+def add_chunk(weights, tile, chunk, x, row, scratch, sums, total):
     """Add a chunk's sums times unit and scale to a tile's totals; in int4 also its group's sum times the minimum."""
-    chunk, groups = chunk_of(weights.group), weights.inputs // weights.group
-    chunks, of_group, factor = weights.inputs // chunk, group_of(weights, index), factor_of(weights, tile, index)
+    groups, chunks = weights.inputs // weights.group, weights.inputs // chunk_of(weights.group)
+    factor = factor_of(weights, tile, chunk.group)
     scales = v.load_bfloat16(weights.factors, factor)
     for i in range(min(ROWS, x.M - row)):
         at = total + i * 16
-        unit = v.full(read_float(x.units, (row + i) * chunks + index))
+        unit = v.full(read_float(x.units, (row + i) * chunks + chunk.index))
         new = v.fma(combined(scratch, sums + i * 16, x.P), v.multiply(unit, scales), v.load_floats(scratch, at))
-        if weights.bits == 4 and (index + 1) * chunk % weights.group == 0:
-            group_sum = v.full(read_float(x.totals, (row + i) * groups + of_group))
+        if weights.bits == 4 and chunk.is_last:
+            group_sum = v.full(read_float(x.totals, (row + i) * groups + chunk.group))
             new = v.fma(group_sum, v.load_bfloat16(weights.factors, factor + 16), new)
         v.store(scratch, at, new)
 

@@ -59,16 +59,9 @@ def tile_start(weights, tile):
 
 
 @inlined
-def group_of(weights, index):
-    """The group of the index-th chunk."""
-    return index * chunk_of(weights.group) // weights.group
-
-
-@inlined
-def factor_of(weights, tile, index):
-    """The place of the scales of a tile's index-th chunk; in int4 the minima follow them."""
-    groups = weights.inputs // weights.group
-    return (tile * groups + group_of(weights, index)) * (16 if weights.bits == 8 else 32)
+def factor_of(weights, tile, group):
+    """The place of the scales of a tile's group; in int4 the minima follow them."""
+    return (tile * (weights.inputs // weights.group) + group) * (16 if weights.bits == 8 else 32)
 
 
 @inlined
@@ -104,23 +97,25 @@ def multiply_tile(weights, tile, x, bias, out, N, planes):
 def multiply_rows(weights, tile, x, row, bias, out, N, rows, planes):
     """One tile of outputs for some rows. `rows` has as many elements, and `planes` as many as they have planes."""
     inputs, groups, chunk = weights.inputs, weights.inputs // weights.group, chunk_of(weights.group)
-    chunks, share = inputs // chunk, v.full(np.float32(1) / NEXT_PLANE)
+    chunks, per_group, share = inputs // chunk, weights.group // chunk, v.full(np.float32(1) / NEXT_PLANE)
+    at, words, index = tile_start(weights, tile), chunk * weights.bits // 2, 0
     offsets = offsets_of(x.units, weights.group, inputs, x.M)
     sums = r.zeros(rows)
-    for index in range(chunks):
-        at = tile_start(weights, tile) + index * chunk * weights.bits // 2
-        four = (row * x.P * inputs + index * chunk) // 4  # the place of the first four integers
-        if weights.bits == 8:
-            integers = r.elements(planes, offsets, row * x.P * chunks + index, chunks)
-            integers = int8_dots(integers, weights.words, at, chunk, x.planes, four, inputs // 4)
-        else:
-            integers = int4_dots(r.zero_words(planes), weights.words, at, chunk, x.planes, four, inputs // 4)
-        factor = factor_of(weights, tile, index)
-        parts, scales = r.join_planes(sums, integers, share), v.load_bfloat16(weights.factors, factor)
-        sums = r.scale_by_units(sums, parts, scales, x.units, row * chunks + index, chunks)
-        if weights.bits == 4 and (index + 1) * chunk % weights.group == 0:
-            minima, group_sum = v.load_bfloat16(weights.factors, factor + 16), row * groups + group_of(weights, index)
-            sums = r.fma(sums, minima, x.totals, group_sum, groups)
+    for group in range(groups):  # in two loops, since to divide by a group's chunks took longer than their products
+        factor = factor_of(weights, tile, group)
+        scales = v.load_bfloat16(weights.factors, factor)
+        for _ in range(per_group):
+            four = (row * x.P * inputs + index * chunk) // 4  # the place of the first four integers
+            if weights.bits == 8:
+                integers = r.elements(planes, offsets, row * x.P * chunks + index, chunks)
+                integers = int8_dots(integers, weights.words, at, chunk, x.planes, four, inputs // 4)
+            else:
+                integers = int4_dots(r.zero_words(planes), weights.words, at, chunk, x.planes, four, inputs // 4)
+            parts = r.join_planes(sums, integers, share)
+            sums = r.scale_by_units(sums, parts, scales, x.units, row * chunks + index, chunks)
+            at, index = at + words, index + 1
+        if weights.bits == 4:
+            sums = r.fma(sums, v.load_bfloat16(weights.factors, factor + 16), x.totals, row * groups + group, groups)
     r.store(out, row * N + tile * 16, N, sums, v.load_floats(bias, tile * 16))
 
 
