@@ -19,11 +19,14 @@ from foretell.model.surgery import replace
 
 pytest.importorskip("numba")
 
+from foretell.model.kernels import fused_block
+from foretell.model.kernels.block_program import PHASES
 from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedWeights
 from foretell.model.kernels.numba_math import ACTIVATIONS
-from foretell.model.kernels.tasks import SCRATCH
+from foretell.model.kernels.tasks import SCRATCH, run_on_threads
 
 TABLES = ([3, 1, 4], [2, 5, 6])  # blocks of two rows, not in order
+WHOLE = {"width": 32, "head_width": 16, "feedforward_width": 64}  # multiples of what kernels read at once
 PASSES = (5, 1, 1, 3)  # tokens at once; the second row has one less of several
 
 
@@ -189,5 +192,87 @@ def test_a_wrong_block_is_detected(make):
     decoder = make("gpt2")
     fused = with_fast_kernels(decoder)
     block: Any = fused.trunk.blocks[1]
-    block.fused.numbers[61] = 2  # its window
+    block.fused.numbers[62] = 2  # its window
     assert distance(read(decoder), read(fused)) > 1e-3
+
+
+def count_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many blocks each call of compiled code computes, from now on."""
+    started = list[int]()
+
+    def run(program: Any, arguments: tuple[int, ...], phases: int, *rest: Any) -> None:
+        started.append(phases // PHASES)
+        run_on_threads(program, arguments, phases, *rest)
+
+    monkeypatch.setattr(fused_block, "run_on_threads", run)
+    return started
+
+
+@torch.inference_mode()
+def outputs_of_blocks(decoder: Decoder) -> list[Tensor]:
+    """What hooks of the blocks see of a pass over one token."""
+    seen = list[Tensor]()
+
+    def see(module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+        seen.append(output)
+
+    hooks = [block.register_forward_hook(see) for block in decoder.trunk.blocks]
+    cache = PagedKVCache(decoder.config, 7, decoder.dtype, "cpu")
+    decoder.hidden(torch.tensor([[1]]), PagedKVView(cache, [PagedRow([1], 0, 1)]))
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def test_one_call_computes_all_blocks_that_nobody_watches(make, monkeypatch):
+    decoder = make("gpt2", num_layers=4, **WHOLE)
+    fused, started = with_fast_kernels(decoder), count_starts(monkeypatch)
+    assert distance(read(decoder), read(fused)) < 1e-5
+    assert started == [4] * len(PASSES)
+    seen = outputs_of_blocks(fused)
+    assert started[len(PASSES) :] == [1, 1, 1, 1]
+    for one, other in zip(outputs_of_blocks(decoder), seen, strict=True):
+        assert distance(one, other) < 1e-5
+
+
+def change_output(decoder: Decoder) -> None:
+    decoder.trunk.blocks[1].register_forward_hook(lambda module, given, output: 2 * output)
+
+
+def change_output_in_place(decoder: Decoder) -> None:
+    decoder.trunk.blocks[1].register_forward_hook(lambda module, given, output: output.mul_(2))
+
+
+def change_input(decoder: Decoder) -> None:
+    decoder.trunk.blocks[2].register_forward_pre_hook(lambda module, given: (given[0] * 2, *given[1:]))
+
+
+def change_a_weight(decoder: Decoder) -> None:
+    with torch.no_grad():
+        decoder.get_parameter("trunk.blocks.2.attention_norm.weight").mul_(3)
+
+
+@pytest.mark.parametrize("change", [change_output, change_output_in_place, change_input, change_a_weight])
+def test_blocks_that_were_computed_ahead_see_what_is_changed_between_them(change, make, monkeypatch):
+    decoder = make("gpt2", num_layers=5, **WHOLE)
+    fused, started = with_fast_kernels(decoder), count_starts(monkeypatch)
+    unchanged = read(fused)
+    change(decoder)  # whose hooks and weights the other has too
+    assert distance(read(decoder), unchanged) > 1e-2
+    assert distance(read(decoder), read(fused)) < 1e-4
+    assert len(started) > len(PASSES)
+
+
+class SkippedBlock(nn.Module):
+    """Returns the stream that it is given."""
+
+    def forward(self, x: Tensor, kv: Any, rotation: Any) -> Tensor:
+        return x
+
+
+def test_a_block_that_is_replaced_later_is_used(make):
+    decoder = make("gpt2", num_layers=4, **WHOLE)
+    fused = with_fast_kernels(decoder)
+    for model in (decoder, fused):
+        replace(model, "trunk.blocks.2", lambda block: SkippedBlock())
+    assert distance(read(decoder), read(fused)) < 1e-5

@@ -40,9 +40,9 @@ def place_of(cache, table, position, head, width):
 
 
 @compiled
-def store_token(cache, block, position, head, x, key, value, width, is_narrow):
+def store_token(cache, table, position, head, x, key, value, width, is_narrow):
     """Write the key x[key : key + width] and the value x[value : value + width] of a token to its block."""
-    at = head * cache.head_stride + block * cache.block_stride + position % POSITIONS_PER_BLOCK * width
+    at = place_of(cache, table, position, head, width)
     write_numbers(x, key, width, cache.keys, at, is_narrow)
     write_numbers(x, value, width, cache.values, at, is_narrow)
 

@@ -1,7 +1,7 @@
-"""A transformer block for few tokens as one compiled function, made of the kernels of the single layers.
+"""Transformer blocks for few tokens as one compiled function, made of the kernels of the single layers.
 
-Its phases follow each other on threads that are started once per block. In a model in bfloat16 values are rounded
-where the plain modules return them, so the block computes what its modules do, in the same order.
+Their phases follow each other on threads that are started once. In a model in bfloat16 values are rounded where the
+plain modules return them, so a block computes what its modules do, in the same order.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ class BlockView(NamedTuple):
     feedforward_norm: NormView
     query_norm: NormView
     key_norm: NormView
+    layer: int  # of the cache
     width: int
     heads: int
     kv_heads: int
@@ -49,12 +50,12 @@ class BlockView(NamedTuple):
 
 
 class PassView(NamedTuple):
-    """One pass over M tokens, the same for all layers: addresses of tables, positions, blocks (M,) and angles (M, E).
+    """One pass over M tokens, the same for all layers: addresses of tables, positions (M,), counts and angles (M, E).
 
     rows: M, or the next multiple of 16 above 16. The cache is given by the addresses of its first layer and strides,
     those of a layer in bytes. tables has `table_width` blocks (int32) per row of the batch, and T tokens follow each
-    other in a row. The angles of all rows of the batch are the same where `angle_rows` is 1; without rotation their
-    addresses are 0.
+    other in a row; those after the first `counts` of them are padding. The angles of all rows of the batch are the same
+    where `angle_rows` is 1; without rotation their addresses are 0.
     """
 
     rows: int
@@ -69,7 +70,7 @@ class PassView(NamedTuple):
     tables: int
     table_width: int
     positions: int
-    blocks: int
+    counts: int
     cosine: int
     sine: int
     angle_rows: int
@@ -90,28 +91,36 @@ class Scratch(NamedTuple):
 
 @cache
 def block_program() -> Any:
-    """The compiled program of a block."""
-    return compiled_callback(compute_block, 1)
+    """The compiled program of blocks."""
+    return compiled_callback(compute_blocks, 1)
 
 
-def compute_block(arguments):
-    """Read the stream (M, D) of a pass, and write the block's output.
+def compute_blocks(arguments):
+    """Read the stream (M, D) of a pass, and write the output of one block after the other: (count, M, D).
 
-    The arguments are the addresses of the block's and the pass's numbers, the layer, and the addresses of both streams.
+    The arguments are the addresses of the pass's numbers, of the stream and of the first output, the bytes of an
+    output, the number of blocks, and the address of each one's numbers.
     """
     threads, counters, address = read_long(arguments, 0), read_long(arguments, 1), read_long(arguments, 2)
-    block, step = read_block(read_long(arguments, 3)), read_pass(read_long(arguments, 4))
-    cache, is_narrow, rows = layer_of_cache(step, read_long(arguments, 5)), step.is_narrow, step.rows
-    x, out = read_long(arguments, 6), read_long(arguments, 7)
-    scratch = lay_out(block, rows, address)
+    step, x, out = read_pass(read_long(arguments, 3)), read_long(arguments, 4), read_long(arguments, 5)
+    for index in range(read_long(arguments, 7)):
+        block = read_block(read_long(arguments, 8 + index))
+        compute_block(block, step, x, out, lay_out(block, step.rows, address), threads, counters, index * PHASES)
+        x, out = out, out + read_long(arguments, 6)
+
+
+@inlined
+def compute_block(block, step, x, out, scratch, threads, counters, first):
+    """The output of one block. first: the counters of its phases begin there."""
+    cache = layer_of_cache(step, block.layer)
     for phase in range(PHASES):
         tasks = count_tasks(block, step.M, phase, threads)
-        task = claim(counters, phase)
+        task = claim(counters, first + phase)
         while task < tasks:
-            do_task(block, cache, step, x, out, scratch, rows, is_narrow, phase, task, tasks)
-            finish(counters, phase)
-            task = claim(counters, phase)
-        wait(counters, phase, tasks)
+            do_task(block, cache, step, x, out, scratch, step.rows, step.is_narrow, phase, task, tasks)
+            finish(counters, first + phase)
+            task = claim(counters, first + phase)
+        wait(counters, first + phase, tasks)
 
 
 def as_numbers(view: BlockView | PassView) -> np.ndarray:
@@ -134,10 +143,10 @@ def read_pass(n):
     """The view of a pass that was given to `as_numbers`, from the numbers at an address."""
     rows, is_narrow, keys, values = read_long(n, 0), read_long(n, 1) != 0, read_long(n, 2), read_long(n, 3)
     strides, M, T = (read_long(n, 4), read_long(n, 5), read_long(n, 6)), read_long(n, 7), read_long(n, 8)
-    tables, table_width, positions, blocks = read_long(n, 9), read_long(n, 10), read_long(n, 11), read_long(n, 12)
+    tables, table_width, positions, counts = read_long(n, 9), read_long(n, 10), read_long(n, 11), read_long(n, 12)
     cosine, sine, angle_rows = read_long(n, 13), read_long(n, 14), read_long(n, 15)
     return PassView(
-        rows, is_narrow, keys, values, strides[0], strides[1], strides[2], M, T, tables, table_width, positions, blocks,
+        rows, is_narrow, keys, values, strides[0], strides[1], strides[2], M, T, tables, table_width, positions, counts,
         cosine, sine, angle_rows,
     )  # fmt: skip
 
@@ -153,12 +162,12 @@ def read_block(n):
     """The view that was given to `as_numbers`, from the numbers at an address."""
     qkv, output, up, down = read_matrix(n, 0), read_matrix(n, 10), read_matrix(n, 20), read_matrix(n, 30)
     one, two, query, key = read_norm(n, 40), read_norm(n, 44), read_norm(n, 48), read_norm(n, 52)
-    width, heads, kv_heads, head_width = read_long(n, 56), read_long(n, 57), read_long(n, 58), read_long(n, 59)
-    inner, window, activation = read_long(n, 60), read_long(n, 61), read_long(n, 62)
-    is_gated, is_post_norm, has_residual = read_long(n, 63) != 0, read_long(n, 64) != 0, read_long(n, 65) != 0
+    layer, width, heads, kv_heads = read_long(n, 56), read_long(n, 57), read_long(n, 58), read_long(n, 59)
+    head_width, inner, window, activation = read_long(n, 60), read_long(n, 61), read_long(n, 62), read_long(n, 63)
+    is_gated, is_post_norm, has_residual = read_long(n, 64) != 0, read_long(n, 65) != 0, read_long(n, 66) != 0
     return BlockView(
-        qkv, output, up, down, one, two, query, key, width, heads, kv_heads, head_width, inner, window, activation,
-        is_gated, is_post_norm, has_residual,
+        qkv, output, up, down, one, two, query, key, layer, width, heads, kv_heads, head_width, inner, window,
+        activation, is_gated, is_post_norm, has_residual,
     )  # fmt: skip
 
 
@@ -257,10 +266,17 @@ def store_rows(block, cache, step, scratch, is_narrow, first, last):
                 normalise(norm, scratch.qkv, at + head * E, scratch.qkv, at + head * E, E, is_narrow)
             if step.cosine != 0:
                 rotate(scratch.qkv, at + head * E, E, step.cosine, step.sine, angle, is_narrow)
-        position, target = read_long(step.positions, token), read_long(step.blocks, token)
-        for head in range(G):
-            key = at + (H + head) * E
-            store_token(cache, target, position, head, scratch.qkv, key, key + G * E, E, is_narrow)
+        if token % step.T < read_long(step.counts, token // step.T):  # else padding
+            position, table = read_long(step.positions, token), table_of_token(step, token)
+            for head in range(G):
+                key = at + (H + head) * E
+                store_token(cache, table, position, head, scratch.qkv, key, key + G * E, E, is_narrow)
+
+
+@inlined
+def table_of_token(step, token):
+    """The address of the table of a token's row."""
+    return step.tables + token // step.T * step.table_width * 4
 
 
 @compiled
@@ -268,7 +284,7 @@ def attend_group(block, cache, step, scratch, is_narrow, token, group):
     """Attention of the query heads of a token that share a key head."""
     E, per_group = block.head_width, block.heads // block.kv_heads
     position = read_long(step.positions, token)
-    table = step.tables + token // step.T * step.table_width * 4
+    table = table_of_token(step, token)
     query, out = token * padded_outputs(block.qkv.outputs), token * padded_inputs(block.output.inputs)
     for head in range(group * per_group, (group + 1) * per_group):
         start, at = query + head * E, out + head * E

@@ -16,6 +16,7 @@ from foretell.device import memory_of
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.packed_linear import MIN_TOKENS, with_packed_weights
 from foretell.model.surgery import copy_with
+from foretell.model.transformer import Transformer
 
 KERNELS = "foretell.model.kernels.fast_linear"
 BLOCKS = "foretell.model.kernels.fused_block"
@@ -54,6 +55,9 @@ def fast_forms(decoder: Decoder, max_rows: int | None, fuse: bool = True) -> dic
             block = blocks.fused_form(module, max_rows) if fuse else module
             form = kernels.fast_form(block, max_rows)
             forms |= {path: form} if form is not module else {}
+    trunk = decoder.trunk
+    if type(trunk) is Transformer:  # whose blocks are called one after the other
+        blocks.link_blocks([forms.get(f"trunk.blocks.{index}", block) for index, block in enumerate(trunk.blocks)])
     return forms
 
 

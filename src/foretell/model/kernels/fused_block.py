@@ -1,15 +1,19 @@
 """Transformer blocks that are computed by one compiled function where nobody watches their modules.
 
 Each form falls back to the modules of the plain block for gradients, hooks, many rows, changed weights and any cache
-but a paged one.
+but a paged one. A call of a block also computes the blocks after it that nobody watches: each returns its output when
+it is called with that of the block before, and computes it again for any other input. So a token needs one start of
+the threads, not one per block, and everything between two blocks can still be seen and changed.
 """
 
 from __future__ import annotations
 
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -31,7 +35,9 @@ from foretell.model.position import Rotation
 from foretell.model.surgery import recast
 from foretell.model.transformer import AddUpdate, Block, BlockPostNorm, ReplaceByUpdate
 
+AHEAD_ROWS = MAX_ROWS  # with more, a block is computed when it is called: outputs of many blocks would need memory
 NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
+version_of = attrgetter("_version")
 NAMES: dict[type[nn.Module], str] = {SquaredRelu: "relu2", nn.ReLU: "relu", nn.SiLU: "silu"}
 
 
@@ -59,10 +65,12 @@ class FusedWeights:
         norms = (block.attention_norm, block.feedforward_norm, attention.query_norm, attention.key_norm)
         self.norms = [FusedNorm(norm) for norm in norms]
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
-        self.versions = [source._version for source in self.sources]
+        self.versions = list(map(version_of, self.sources))
         # the dictionaries of hooks are those of the modules: what is registered later is seen
         self.hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
-        self.layer, self.max_rows = attention.layer, max_rows
+        self.own_hooks = hooks_of(block)
+        self.following: FusedWeights | None = None  # of the block that is called next
+        self.max_rows = max_rows
         self.numbers = as_numbers(self._view(block, is_gated))
         self.address = self.numbers.ctypes.data
         self.per_row = self._scratch_per_row()
@@ -74,7 +82,7 @@ class FusedWeights:
         heads, kv_heads = (count_outputs(layer) // E for layer in (attention.query, attention.key))
         parts: list[Any] = [part.view for part in (*(matrix.matmul for matrix in self.matrices), *self.norms)]
         activation = ACTIVATIONS[activation_name(block.feedforward.activation)]
-        parts += [down.outputs, heads, kv_heads, E, down.inputs, attention.window or 0, activation]
+        parts += [attention.layer, down.outputs, heads, kv_heads, E, down.inputs, attention.window or 0, activation]
         parts += [is_gated, isinstance(block, BlockPostNorm), type(block.attention_residual) is AddUpdate]
         return BlockView(*parts)
 
@@ -90,41 +98,62 @@ class FusedWeights:
         if not is_few or torch.is_grad_enabled() or x.dtype != self.matrices[0].dtype or any(self.hooks):
             return False
         is_paged = type(kv) is PagedKVView and kv.cache.keys.dtype == x.dtype
-        return is_paged and [source._version for source in self.sources] == self.versions
+        return is_paged and list(map(version_of, self.sources)) == self.versions
+
+    def known_output(self, x: Tensor, kv: KVView) -> Tensor | None:
+        """The block's output (B, T, D) if a block before it has computed it from x."""
+        known = PASSES.get(kv)
+        source, out = (None, None) if known is None else known.outputs.pop(self, (None, None))
+        return out if source is x else None
 
     def run(self, x: Tensor, kv: PagedKVView, rotation: Rotation | None) -> Tensor:
-        """The block's output (B, T, D)."""
+        """The block's output (B, T, D); those of the blocks after it are kept for their calls."""
         x = x.contiguous()
-        out = torch.empty_like(x)
-        step = addresses_of(kv, rotation)
+        step, blocks = addresses_of(kv, rotation), self._unwatched(x, kv)
         assert x.shape[:2] == step.shape, "the cache was told of other tokens"
-        arguments = (self.address, step.address, self.layer, x.data_ptr(), out.data_ptr())
-        run_on_threads(block_program(), arguments, PHASES, step.rows * self.per_row + LINE, self.is_padded)
-        return out
+        out = torch.empty(len(blocks), *x.shape, dtype=x.dtype)
+        sizes = (x.numel() * x.element_size(), len(blocks), *(block.address for block in blocks))
+        scratch = step.rows * max(block.per_row for block in blocks) + LINE
+        arguments = (step.address, x.data_ptr(), out.data_ptr(), *sizes)
+        run_on_threads(block_program(), arguments, PHASES * len(blocks), scratch, self.is_padded)
+        outputs = out.unbind()
+        step.outputs = dict(zip(blocks[1:], pairwise(outputs), strict=True))
+        return outputs[0]
+
+    def _unwatched(self, x: Tensor, kv: PagedKVView) -> list[FusedWeights]:
+        """This block, and those after it whose inputs nobody sees or changes."""
+        blocks: list[FusedWeights] = [self]
+        if x.shape[0] * x.shape[1] > AHEAD_ROWS:
+            return blocks
+        while (following := blocks[-1].following) is not None:
+            is_seen = any(blocks[-1].own_hooks + following.own_hooks)
+            if is_seen or self.is_padded or following.is_padded or not following.suits(x, kv):
+                break
+            blocks.append(following)
+        return blocks
 
 
-class FusedBlock(Block):
+class FusedForward(nn.Module):
+    """The forward of a block as one compiled function; its other base class is the plain block."""
+
+    fused: FusedWeights
+
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        known = None if self.training else self.fused.known_output(x, kv)
+        if known is not None:
+            return known
+        if self.fused.suits(x, kv) and not self.training:
+            assert isinstance(kv, PagedKVView)
+            return self.fused.run(x, kv, rotation)
+        return super().forward(x, kv, rotation)
+
+
+class FusedBlock(FusedForward, Block):
     """`Block` as one compiled function."""
 
-    fused: FusedWeights
 
-    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        if self.fused.suits(x, kv) and not self.training:
-            assert isinstance(kv, PagedKVView)
-            return self.fused.run(x, kv, rotation)
-        return super().forward(x, kv, rotation)
-
-
-class FusedBlockPostNorm(BlockPostNorm):
+class FusedBlockPostNorm(FusedForward, BlockPostNorm):
     """`BlockPostNorm` as one compiled function."""
-
-    fused: FusedWeights
-
-    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        if self.fused.suits(x, kv) and not self.training:
-            assert isinstance(kv, PagedKVView)
-            return self.fused.run(x, kv, rotation)
-        return super().forward(x, kv, rotation)
 
 
 FUSED: dict[type[nn.Module], type[Any]] = {Block: FusedBlock, BlockPostNorm: FusedBlockPostNorm}
@@ -137,6 +166,13 @@ def fused_form(block: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
     fused = recast(block, FUSED[type(block)])
     fused.fused = FusedWeights(block, max_rows)
     return fused
+
+
+def link_blocks(blocks: list[nn.Module]) -> None:
+    """Let blocks that are called one after the other compute those after them."""
+    for block, following in pairwise(blocks):
+        if isinstance(block, FusedForward) and isinstance(following, FusedForward):
+            block.fused.following = following.fused
 
 
 def can_fuse(block: Any) -> bool:
@@ -191,9 +227,11 @@ class PassAddresses:
     """The addresses and sizes of a pass, shared by all layers; the first layer makes them."""
 
     def __init__(self, kv: PagedKVView, rotation: Rotation | None):
-        tables, positions, blocks = kv.tables.contiguous(), kv.positions.contiguous(), kv.places[0].contiguous()
-        self.tensors = tables, positions, blocks  # their memory is read as long as this lives
+        tables, positions = kv.tables.contiguous(), kv.positions.contiguous()
+        counts = np.array([row.count for row in kv.rows], dtype=np.int64)
+        self.arrays = tables, positions, counts  # their memory is read as long as this lives
         self.rotation, self.shape = rotation, positions.shape  # (B, T)
+        self.outputs: dict[FusedWeights, tuple[Tensor, Tensor]] = {}  # of blocks to come: for which input, and which
         M, T = positions.numel(), positions.shape[1]
         self.rows = M if M <= ROWS else M + -M % ROWS
         angles = (0, 0, 1)
@@ -202,7 +240,7 @@ class PassAddresses:
             angles = (rotation[0].data_ptr(), rotation[1].data_ptr(), rotation[0].shape[0])
         keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
         assert keys.is_contiguous() and values.is_contiguous()
-        places = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), blocks.data_ptr())
+        places = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), counts.ctypes.data)
         strides = (keys.stride(0) * keys.element_size(), keys.stride(1), keys.stride(2))
         pools = (keys.data_ptr(), values.data_ptr())
         view = PassView(self.rows, keys.dtype == torch.bfloat16, *pools, *strides, M, T, *places, *angles)
@@ -210,7 +248,7 @@ class PassAddresses:
         self.address = self.numbers.ctypes.data
 
 
-PASSES: WeakKeyDictionary[PagedKVView, PassAddresses] = WeakKeyDictionary()
+PASSES: WeakKeyDictionary[KVView, PassAddresses] = WeakKeyDictionary()
 
 
 def addresses_of(kv: PagedKVView, rotation: Rotation | None) -> PassAddresses:
