@@ -1,6 +1,6 @@
 """Generation speed next to llama.cpp, CTranslate2 and transformers, with random weights of a known shape.
 
-    python bench/decode.py                    GPT-2 124M, all precisions: about twenty minutes on two cores
+    python bench/decode.py                    GPT-2 124M, all precisions: 45 minutes on two cores
     python bench/decode.py --shape llama      a Llama shape of 0.5B parameters
     python bench/decode.py --quick            batch 1 and 16, few tokens and rounds: a few minutes
     python bench/decode.py --device cuda      on a GPU, next to transformers: batch 1 and 64

@@ -13,14 +13,19 @@ from foretell.text.tokenizer_json import with_start
 CONTEXT = 16
 
 
-def language_model(tokenizer: Tokenizer) -> LanguageModel:
-    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=CONTEXT, init="torch")
+def language_model(tokenizer: Tokenizer, context_length: int = CONTEXT) -> LanguageModel:
+    config = preset_config("toy", vocab_size=tokenizer.vocab_size, context_length=context_length, init="torch")
     return LanguageModel(make_decoder(config, seed=3).eval(), tokenizer)
 
 
 @pytest.fixture(scope="session")
 def model() -> LanguageModel:
     return language_model(train_tokenizer("bytes", ["any text"]))
+
+
+@pytest.fixture
+def long_model() -> LanguageModel:
+    return language_model(train_tokenizer("bytes", ["any text"]), 512)
 
 
 @pytest.fixture(scope="session")

@@ -12,9 +12,10 @@ import torch
 
 from foretell.data.questions import Ending, Question, read_endings, read_questions, task_of
 from foretell.errors import DataError
-from foretell.evaluation.multiple_choice import continuation_rows, evaluate_choices, evaluate_endings, score_rows, share
+from foretell.evaluation.likelihood import ContinuationRow, in_reading_order, score_rows
+from foretell.evaluation.multiple_choice import continuation_rows, evaluate_choices, evaluate_endings, share
 from foretell.language_model import LanguageModel
-from foretell.text import train_tokenizer
+from foretell.text import id_tokenizer, train_tokenizer
 
 QUESTIONS = [
     Question("A cat", ("sat", "ran off"), 0, "here, line 1"),
@@ -101,6 +102,33 @@ def test_rows_read_together_score_the_same_as_alone(model):
     together = score_rows(model, rows)
     for row, scored in zip(rows, together, strict=True):
         assert scored.logprob == pytest.approx(score_rows(model, [row])[0].logprob, rel=1e-5)
+
+
+def test_a_text_that_several_continuations_follow_is_read_once(long_model):
+    query = "Who was it, of all those who had come to the house that evening? " * 3
+    question = Question(query, ("one", "two", "x" * 9), 0, "here")
+    read = list[int]()
+    long_model.decoder.embed.register_forward_hook(lambda _, given, __: read.append(given[0].numel()))
+    together = evaluate_choices(long_model, [question, replace(question, query="Another " + query)])
+    rows = continuation_rows(long_model, query, question.choices, "here")
+    assert sum(read) < 3 * len(rows[0].ids)  # six texts; passes are filled up to the longest row
+    alone = [score_rows(long_model, [row])[0].logprob for row in rows]
+    assert together.answers[0].logprobs == pytest.approx(alone, rel=1e-5)
+
+
+def test_continuations_of_one_text_do_not_follow_each_other():
+    rows = [ContinuationRow([text, text, choice], 2) for text in range(70) for choice in range(1 + text % 3)]
+    order = list(in_reading_order(rows))
+    assert [sum(rows[index].ids[2] == 0 for index in members) for members in order] == [32, 32, 6]
+    assert sorted(index for members in order for index in members) == list(range(len(rows)))
+    turns = [rows[index].ids[2] for index in order[0]]
+    assert turns == sorted(turns)
+
+
+def test_a_continuation_that_nothing_precedes_is_refused(model):
+    of_ids = replace(model, tokenizer=id_tokenizer(model.config.vocab_size))  # without a start or end token
+    with pytest.raises(DataError, match="line 3: nothing comes before"):
+        continuation_rows(of_ids, "", ["7", "8"], "x.jsonl, line 3")
 
 
 def test_an_ending_is_right_if_each_of_its_tokens_is_the_most_likely(model):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
+from foretell.evaluation.likelihood import ContinuationRow, score_rows
 from foretell.inference.query import next_tokens, score
 from foretell.insight.explain.explanation import explain_value
 from foretell.insight.explain.walk import walk
@@ -45,7 +45,7 @@ def test_chunks_of_positions_give_the_same_numbers(model, ask, monkeypatch) -> N
     model.decoder.head.register_forward_hook(lambda _, __, output: shapes.append(tuple(output.shape)))
     rows = 7
     limit = rows * model.config.vocab_size
-    monkeypatch.setattr(logits_module.logit_chunks, "__defaults__", (limit,))
+    monkeypatch.setattr(logits_module, "LOGITS_AT_ONCE", limit)
     chunked = ask(model)
     assert max(shape[-2] if len(shape) > 1 else 1 for shape in shapes) <= rows
     assert numbers(whole)
@@ -67,9 +67,10 @@ def numbers(answer: object) -> list[float]:
     return []
 
 
-def test_the_chunks_are_the_logits(model) -> None:
+def test_the_chunks_are_the_logits(model, monkeypatch) -> None:
     hidden: Tensor = torch.randn(10, model.config.width, dtype=torch.float64)
     with torch.no_grad():
-        chunks = list(logits_module.logit_chunks(model.decoder, hidden, 3 * model.config.vocab_size))
+        monkeypatch.setattr(logits_module, "LOGITS_AT_ONCE", 3 * model.config.vocab_size)
+        chunks = list(logits_module.logit_chunks(model.decoder, hidden))
         torch.testing.assert_close(torch.cat(chunks), model.decoder.head(hidden))
     assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]

@@ -12,19 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor
-
-from foretell.data.batch import pad
 from foretell.data.questions import Ending, Question
 from foretell.errors import DataError
+from foretell.evaluation.likelihood import ContinuationRow, score_rows
 from foretell.evaluation.perplexity import json_number, perplexity
-from foretell.evaluation.texts import TOKENS_AT_ONCE, Progress, silent
+from foretell.evaluation.texts import Progress, silent
 from foretell.language_model import LanguageModel
-from foretell.model.logits import logit_chunks
 from foretell.text import Tokenizer
-
-ROWS_AT_ONCE = 64
 
 
 @dataclass(frozen=True)
@@ -103,24 +97,6 @@ def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Prog
     return EndingResult(len(rows), accuracy, stderr, perplexity(loss), sum(row.cut > 0 for row in rows))
 
 
-@dataclass(frozen=True)
-class ContinuationRow:
-    """Tokens to read; those from index `first` on are the continuation. cut: number of tokens left out before them."""
-
-    ids: list[int]
-    first: int
-    cut: int = 0
-
-
-@dataclass(frozen=True)
-class Likelihood:
-    """The log-probability of a continuation in nats, and whether each of its tokens is the most likely one."""
-
-    logprob: float
-    tokens: int
-    is_greedy: bool
-
-
 def continuation_rows(
     model: LanguageModel, context: str, continuations: Sequence[str], where: str
 ) -> list[ContinuationRow]:
@@ -138,6 +114,8 @@ def continuation_rows(
     rows = [prefix + ids for ids in encoded[1:]]
     if longest := next((ids for ids in rows if len(ids) - first > limit), None):
         raise DataError(f"{where}: a continuation of {len(longest) - first} tokens does not fit the context of {limit}")
+    if first == 0:
+        raise DataError(f"{where}: nothing comes before the continuations' first token, so it cannot be predicted")
     if any(len(ids) == first for ids in rows):
         raise DataError(f"{where}: a continuation adds no token to its context; give one with text")
     # The model predicts the last token, so it need not read it
@@ -162,37 +140,6 @@ def common_length(rows: list[list[int]]) -> int:
     """The number of tokens that all rows begin with."""
     shortest = min(map(len, rows))
     return next((index for index in range(shortest) if len({row[index] for row in rows}) > 1), shortest)
-
-
-@torch.inference_mode()
-def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Progress = silent) -> list[Likelihood]:
-    """The likelihood of each row's continuation; rows of similar length are read together."""
-    order = sorted(range(len(rows)), key=lambda index: len(rows[index].ids))
-    scored: dict[int, Likelihood] = {}
-    while len(scored) < len(rows):
-        group = order[len(scored) : len(scored) + ROWS_AT_ONCE]
-        group = group[: max(1, TOKENS_AT_ONCE // len(rows[group[-1]].ids))]
-        scored |= zip(group, _score_together([rows[index] for index in group], model), strict=True)
-        progress(len(scored), len(rows))
-    return [scored[index] for index in range(len(rows))]
-
-
-def _score_together(rows: list[ContinuationRow], model: LanguageModel) -> list[Likelihood]:
-    tokens, _ = pad([row.ids for row in rows])
-    hidden = model.decoder.hidden(torch.from_numpy(tokens[:, :-1]).to(model.device))  # (B, T, D)
-    return [_likelihood(row, hidden[index], model) for index, row in enumerate(rows)]
-
-
-def _likelihood(row: ContinuationRow, hidden: Tensor, model: LanguageModel) -> Likelihood:
-    """From the hidden vectors of a row, (T, D)."""
-    targets = torch.tensor(row.ids[row.first :], device=model.device)  # (N,)
-    chosen, best = list[Tensor](), list[Tensor]()
-    for logits in logit_chunks(model.decoder, hidden[row.first - 1 : len(row.ids) - 1]):
-        logprobs = model.log_probabilities(logits)  # (n, V)
-        done = sum(map(len, best))
-        chosen.append(logprobs.gather(1, targets[done : done + len(logits), None])[:, 0])
-        best.append(logprobs.argmax(-1))
-    return Likelihood(float(torch.cat(chosen).sum()), len(targets), bool((torch.cat(best) == targets).all()))
 
 
 def share(hits: Sequence[bool]) -> tuple[float, float]:

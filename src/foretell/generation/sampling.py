@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -16,6 +17,18 @@ from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters,
 from foretell.generation.shortlist import narrow
 from foretell.model.logits import check_logits
 from foretell.randomness import stream_key, uniform
+
+
+class TokenChooser(Protocol):
+    """Chooses the next tokens of sequences; `Sampler` does by their probabilities."""
+
+    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
+        """One id per row, from logits (B, V), the ids so far and the sample index of each row."""
+        ...
+
+    def completes(self, generated: list[int]) -> bool:
+        """True if nothing can follow the ids after the prompt."""
+        ...
 
 
 class Sampler:

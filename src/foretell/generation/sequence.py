@@ -8,7 +8,7 @@ from typing import Literal
 
 from foretell.generation.block_table import BlockTable
 from foretell.generation.filters import Prefix
-from foretell.generation.sampling import Sampler
+from foretell.generation.sampling import TokenChooser
 from foretell.model.decoder import Decoder
 
 FinishReason = Literal["length", "stop", "end", "context", "cancelled"]
@@ -22,7 +22,7 @@ class Rules:
     context_shift: a sequence that fills the context continues from its last half, which is read again.
     """
 
-    sampler: Sampler
+    sampler: TokenChooser
     max_tokens: int | None = None
     end_ids: frozenset[int] = frozenset()
     context_shift: bool = False

@@ -12,9 +12,14 @@ from foretell.model.decoder import Decoder
 LOGITS_AT_ONCE = 2**23  # elements: 32 MiB in float32, and two of 64 MiB for their log-softmax in float64
 
 
-def logit_chunks(decoder: Decoder, hidden: Tensor, logits_at_once: int = LOGITS_AT_ONCE) -> Iterator[Tensor]:
+def rows_at_once(decoder: Decoder) -> int:
+    """How many rows of logits are in memory at once."""
+    return max(1, LOGITS_AT_ONCE // decoder.config.vocab_size)
+
+
+def logit_chunks(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
     """The logits (n, V) of hidden (N, D), n rows at a time, so that N * V logits are never in memory at once."""
-    for part in hidden.split(max(1, logits_at_once // decoder.config.vocab_size)):
+    for part in hidden.split(rows_at_once(decoder)):
         yield decoder.head(part)
 
 

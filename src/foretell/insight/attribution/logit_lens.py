@@ -17,7 +17,7 @@ from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
-from foretell.model.logits import LOGITS_AT_ONCE
+from foretell.model.logits import rows_at_once
 from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Part, Table
 from foretell.typesetting.notebook import Shown
@@ -114,7 +114,7 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
     first: list[TokenProbability] = []
     readings: list[list[LensReading]] = [[] for _ in positions]
     # Some positions of one stream at a time, since the logits of all streams are (L + 1, P, V)
-    for part in torch.arange(len(positions)).split(max(1, LOGITS_AT_ONCE // model.config.vocab_size)):
+    for part in torch.arange(len(positions)).split(rows_at_once(model.decoder)):
         at_part = [positions[index] for index in part.tolist()]
         final = _read(model, trace[last][0, at_part])  # (n, V)
         first += [model.top_tokens(row, 1)[0] for row in final]

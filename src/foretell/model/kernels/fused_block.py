@@ -102,7 +102,7 @@ class FusedWeights:
 
     def known_output(self, x: Tensor, kv: KVView) -> Tensor | None:
         """The block's output (B, T, D) if a block before it has computed it from x."""
-        known = PASSES.get(kv)
+        known = PASSES.get(kv) if type(kv) is PagedKVView else None
         source, out = (None, None) if known is None else known.outputs.pop(self, (None, None))
         return out if source is x else None
 
@@ -248,7 +248,7 @@ class PassAddresses:
         self.address = self.numbers.ctypes.data
 
 
-PASSES: WeakKeyDictionary[KVView, PassAddresses] = WeakKeyDictionary()
+PASSES: WeakKeyDictionary[PagedKVView, PassAddresses] = WeakKeyDictionary()
 
 
 def addresses_of(kv: PagedKVView, rotation: Rotation | None) -> PassAddresses:

@@ -29,7 +29,7 @@ from foretell.model.kernels.numba_scalars import call_address, read_long
 from foretell.model.kernels.packed_matrix import INPUTS, LANES, MatrixView, PackedMatrix
 from foretell.model.kernels.tasks import LINE, claim, finish, num_tasks, run_on_threads, wait
 
-FEW_ROWS = 4  # integer kernels of up to so many rows are faster on vectors, with the same results
+FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to so many rows are multiplied faster on vectors, with the same results
 SERIAL = 2**14  # activations that one thread prepares before the others are asked to help
 
 
@@ -171,5 +171,6 @@ def multiply_part(matrix, x, prepared, rows, is_narrow, result, first, last):
     P, N = num_planes(matrix, is_narrow), padded_outputs(matrix.outputs)
     weights = (matrix.words, matrix.factors, matrix.bias, matrix.inputs, matrix.group)
     activations = (prepared if P > 0 else x, units_of(matrix, prepared, rows, is_narrow))
-    kernel = matrix.few_rows_kernel if rows <= FEW_ROWS else matrix.kernel
+    few_rows = FEW_ROWS_INT4 if matrix.bits == 4 else FEW_ROWS_INT8
+    kernel = matrix.few_rows_kernel if rows <= few_rows else matrix.kernel
     call_address(kernel, weights + activations + (P, rows, result, N, first, last))
