@@ -116,6 +116,14 @@ def test_a_text_that_several_continuations_follow_is_read_once(long_model):
     assert together.answers[0].logprobs == pytest.approx(alone, rel=1e-5)
 
 
+def test_progress_counts_rows(model):
+    rows = continuation_rows(model, "A", ["b", "c" * 9, "d" * 4], "here")
+    told = list[tuple[int, int]]()
+    score_rows(model, rows, lambda done, total: told.append((done, total)))
+    assert told == [(1, 3), (2, 3), (3, 3)]
+    assert score_rows(model, []) == []
+
+
 def test_continuations_of_one_text_do_not_follow_each_other():
     rows = [ContinuationRow([text, text, choice], 2) for text in range(70) for choice in range(1 + text % 3)]
     order = list(in_reading_order(rows))

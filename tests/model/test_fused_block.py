@@ -16,6 +16,7 @@ from foretell.model.lora import LoRAConfig, LoRALinear
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
 from foretell.model.quantized_linear import make_quantization, quantize_decoder
 from foretell.model.surgery import replace
+from foretell.model.transformer import Block
 
 pytest.importorskip("numba")
 
@@ -276,3 +277,36 @@ def test_a_block_that_is_replaced_later_is_used(make):
     for model in (decoder, fused):
         replace(model, "trunk.blocks.2", lambda block: SkippedBlock())
     assert distance(read(decoder), read(fused)) < 1e-5
+
+
+class ChangedInPlace(nn.Module):
+    """A block whose output is changed where it lies."""
+
+    def __init__(self, block: nn.Module):
+        super().__init__()
+        self.block = block
+
+    def forward(self, x: Tensor, kv: Any, rotation: Any) -> Tensor:
+        return self.block(x, kv, rotation).add_(1)
+
+
+def test_a_block_that_is_wrapped_later_may_change_its_output_in_place(make):
+    decoder = make("gpt2", num_layers=4, **WHOLE)
+    fused = with_fast_kernels(decoder)
+    for model in (decoder, fused):
+        replace(model, "trunk.blocks.1", ChangedInPlace)
+    assert distance(read(decoder), read(fused)) < 1e-5
+
+
+def test_hooks_of_all_modules_may_change_a_stream_in_place(make):
+    def double(module: nn.Module, given: Any, output: Any) -> None:
+        if isinstance(module, Block):
+            output.mul_(2)
+
+    decoder = make("gpt2", num_layers=4, **WHOLE)
+    fused = with_fast_kernels(decoder)
+    hook = nn.modules.module.register_module_forward_hook(double)
+    try:
+        assert distance(read(decoder), read(fused)) < 1e-5
+    finally:
+        hook.remove()

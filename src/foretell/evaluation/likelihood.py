@@ -77,6 +77,11 @@ class GivenTokens:
     def release(self, sequence: Sequence) -> None:
         """Nothing is kept for a sequence."""
 
+    def sequence(self, index: int) -> Sequence:
+        """A row's text, to be continued by its continuation; a decoder with a source reads the first one."""
+        row = self.rows[index]
+        return Sequence(row.ids[: row.first], sample=index, row=0, rules=Rules(self, len(row.ids) - row.first))
+
     def likelihood(self, index: int) -> Likelihood:
         """What was noted of a row whose sequence has ended."""
         row = self.rows[index]
@@ -85,23 +90,28 @@ class GivenTokens:
 
 def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Progress = silent) -> list[Likelihood]:
     """The likelihood of each row's continuation. The text before it is read once for all rows that have the same."""
-    given = GivenTokens(model, rows)
-    max_rows = min(GROUPS_AT_ONCE, given.num_tokens)
-    longest = max((len(row.ids) for row in rows), default=1)
-    # twice as many blocks as are in use, so that what a text was read into is kept for its other continuations
-    num_blocks = 2 * max_rows * -(-longest // POSITIONS_PER_BLOCK)
+    given, batches = GivenTokens(model, rows), list(in_reading_order(rows))
+    max_rows = max(1, min(GROUPS_AT_ONCE, given.num_tokens, len(rows)))
+    num_blocks = max((blocks_needed([rows[index] for index in members], max_rows) for members in batches), default=1)
     scheduler = Scheduler(model.decoder, num_blocks=num_blocks, max_rows=max_rows, expected_tokens=1, proposer=given)
-    done = 0
-    for members in in_reading_order(rows):
-        lengths = {index: len(rows[index].ids) - rows[index].first for index in members}
-        sequences = [
-            Sequence(rows[index].ids[: rows[index].first], sample=index, rules=Rules(given, lengths[index]))
-            for index in members
-        ]
-        for sequence, _ in run(scheduler, sequences):
-            done += sequence.finish_reason is not None
-            progress(done, len(rows))
+    ended = set[int]()
+    for members in batches:
+        for sequence, _ in run(scheduler, [given.sequence(index) for index in members]):
+            if sequence.finish_reason is not None and sequence.sample not in ended:
+                ended.add(sequence.sample)
+                progress(len(ended), len(rows))
     return [given.likelihood(index) for index in range(len(rows))]
+
+
+def blocks_needed(rows: list[ContinuationRow], max_rows: int) -> int:
+    """Blocks of the cache for the texts of rows that are read together, and for the continuations that run at once."""
+    texts: dict[tuple[int, ...], int] = {}
+    for row in rows:
+        text = tuple(row.ids[: row.first])
+        texts[text] = max(len(row.ids), texts.get(text, 0))
+    continuation = max(len(row.ids) - row.first for row in rows)
+    kept = sum(-(-length // POSITIONS_PER_BLOCK) for length in texts.values())
+    return kept + max_rows * (-(-continuation // POSITIONS_PER_BLOCK) + 1)  # and a block that is begun
 
 
 def in_reading_order(rows: list[ContinuationRow]) -> Iterator[list[int]]:

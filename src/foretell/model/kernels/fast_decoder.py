@@ -41,7 +41,10 @@ def with_fast_kernels(
     if not has_numba():
         tell_once(NOTE)
         return with_packed_weights(decoder, max_tokens)
-    return copy_with(decoder, fast_forms(decoder, max_rows, fuse))
+    fast = copy_with(decoder, fast_forms(decoder, max_rows, fuse))
+    if type(fast.trunk) is Transformer:  # which calls its blocks one after the other
+        importlib.import_module(BLOCKS).link_blocks(fast.trunk.blocks)
+    return fast
 
 
 def fast_forms(decoder: Decoder, max_rows: int | None, fuse: bool = True) -> dict[str, nn.Module]:
@@ -55,9 +58,6 @@ def fast_forms(decoder: Decoder, max_rows: int | None, fuse: bool = True) -> dic
             block = blocks.fused_form(module, max_rows) if fuse else module
             form = kernels.fast_form(block, max_rows)
             forms |= {path: form} if form is not module else {}
-    trunk = decoder.trunk
-    if type(trunk) is Transformer:  # whose blocks are called one after the other
-        blocks.link_blocks([forms.get(f"trunk.blocks.{index}", block) for index, block in enumerate(trunk.blocks)])
     return forms
 
 

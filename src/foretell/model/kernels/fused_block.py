@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as all_modules
 
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
@@ -37,6 +38,7 @@ from foretell.model.transformer import AddUpdate, Block, BlockPostNorm, ReplaceB
 
 AHEAD_ROWS = MAX_ROWS  # with more, a block is computed when it is called: outputs of many blocks would need memory
 NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
+GLOBAL_HOOKS: list[Any] = [all_modules._global_forward_hooks, all_modules._global_forward_pre_hooks]
 version_of = attrgetter("_version")
 NAMES: dict[type[nn.Module], str] = {SquaredRelu: "relu2", nn.ReLU: "relu", nn.SiLU: "silu"}
 
@@ -69,7 +71,7 @@ class FusedWeights:
         # the dictionaries of hooks are those of the modules: what is registered later is seen
         self.hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
         self.own_hooks = hooks_of(block)
-        self.following: FusedWeights | None = None  # of the block that is called next
+        self.place: tuple[nn.ModuleList, int] | None = None  # in a trunk that calls its blocks one after the other
         self.max_rows = max_rows
         self.numbers = as_numbers(self._view(block, is_gated))
         self.address = self.numbers.ctypes.data
@@ -125,12 +127,20 @@ class FusedWeights:
         blocks: list[FusedWeights] = [self]
         if x.shape[0] * x.shape[1] > AHEAD_ROWS:
             return blocks
-        while (following := blocks[-1].following) is not None:
-            is_seen = any(blocks[-1].own_hooks + following.own_hooks)
+        while (following := blocks[-1].following()) is not None:
+            is_seen = any(blocks[-1].own_hooks + following.own_hooks + GLOBAL_HOOKS)
             if is_seen or self.is_padded or following.is_padded or not following.suits(x, kv):
                 break
             blocks.append(following)
         return blocks
+
+    def following(self) -> FusedWeights | None:
+        """Those of the block that is called next, if it is computed at once and was not replaced by another module."""
+        if self.place is None:
+            return None
+        blocks, index = self.place
+        following = blocks[index + 1] if index + 1 < len(blocks) else None
+        return following.fused if isinstance(following, FusedForward) else None
 
 
 class FusedForward(nn.Module):
@@ -168,11 +178,11 @@ def fused_form(block: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
     return fused
 
 
-def link_blocks(blocks: list[nn.Module]) -> None:
-    """Let blocks that are called one after the other compute those after them."""
-    for block, following in pairwise(blocks):
-        if isinstance(block, FusedForward) and isinstance(following, FusedForward):
-            block.fused.following = following.fused
+def link_blocks(blocks: nn.ModuleList) -> None:
+    """Let the blocks of a trunk that calls them one after the other compute those after them."""
+    for index, block in enumerate(blocks):
+        if isinstance(block, FusedForward):
+            block.fused.place = blocks, index
 
 
 def can_fuse(block: Any) -> bool:
