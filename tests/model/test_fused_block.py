@@ -287,7 +287,7 @@ class ChangedInPlace(nn.Module):
         self.block = block
 
     def forward(self, x: Tensor, kv: Any, rotation: Any) -> Tensor:
-        return self.block(x, kv, rotation).add_(1)
+        return self.block(x, kv, rotation).mul_(2)
 
 
 def test_a_block_that_is_wrapped_later_may_change_its_output_in_place(make):

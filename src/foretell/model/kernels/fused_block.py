@@ -8,7 +8,8 @@ the threads, not one per block, and everything between two blocks can still be s
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Iterator
+from itertools import pairwise, takewhile
 from operator import attrgetter
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -127,20 +128,20 @@ class FusedWeights:
         blocks: list[FusedWeights] = [self]
         if x.shape[0] * x.shape[1] > AHEAD_ROWS:
             return blocks
-        while (following := blocks[-1].following()) is not None:
+        for following in self._following():
             is_seen = any(blocks[-1].own_hooks + following.own_hooks + GLOBAL_HOOKS)
             if is_seen or self.is_padded or following.is_padded or not following.suits(x, kv):
                 break
             blocks.append(following)
         return blocks
 
-    def following(self) -> FusedWeights | None:
-        """Those of the block that is called next, if it is computed at once and was not replaced by another module."""
+    def _following(self) -> Iterator[FusedWeights]:
+        """Those of the blocks that are called next; none if this block was replaced or put into another module."""
         if self.place is None:
-            return None
+            return iter(())
         blocks, index = self.place
-        following = blocks[index + 1] if index + 1 < len(blocks) else None
-        return following.fused if isinstance(following, FusedForward) else None
+        own, *others = [block.fused if isinstance(block, FusedForward) else None for block in blocks][index:]
+        return takewhile(lambda form: form is not None, others if own is self else [])
 
 
 class FusedForward(nn.Module):
