@@ -298,8 +298,11 @@ def test_a_block_that_is_wrapped_later_may_change_its_output_in_place(make):
     assert distance(read(decoder), read(fused)) < 1e-5
 
 
-def test_hooks_of_all_modules_may_change_a_stream_in_place(make):
+def test_hooks_of_all_modules_see_them_and_may_change_a_stream_in_place(make):
+    seen = set[type[nn.Module]]()
+
     def double(module: nn.Module, given: Any, output: Any) -> None:
+        seen.add(type(module))
         if isinstance(module, Block):
             output.mul_(2)
 
@@ -307,6 +310,9 @@ def test_hooks_of_all_modules_may_change_a_stream_in_place(make):
     fused = with_fast_kernels(decoder)
     hook = nn.modules.module.register_module_forward_hook(double)
     try:
-        assert distance(read(decoder), read(fused)) < 1e-5
+        expected = read(decoder)
+        seen.clear()
+        assert distance(expected, read(fused)) < 1e-5
+        assert nn.Linear in seen  # a module inside of a block
     finally:
         hook.remove()

@@ -28,6 +28,11 @@ class ContinuationRow:
     first: int
     cut: int = 0
 
+    @property
+    def text(self) -> tuple[int, ...]:
+        """The tokens before the continuation."""
+        return tuple(self.ids[: self.first])
+
 
 @dataclass(frozen=True)
 class Likelihood:
@@ -80,7 +85,7 @@ class GivenTokens:
     def sequence(self, index: int) -> Sequence:
         """A row's text, to be continued by its continuation; a decoder with a source reads the first one."""
         row = self.rows[index]
-        return Sequence(row.ids[: row.first], sample=index, row=0, rules=Rules(self, len(row.ids) - row.first))
+        return Sequence(list(row.text), sample=index, row=0, rules=Rules(self, len(row.ids) - row.first))
 
     def likelihood(self, index: int) -> Likelihood:
         """What was noted of a row whose sequence has ended."""
@@ -107,8 +112,7 @@ def blocks_needed(rows: list[ContinuationRow], max_rows: int) -> int:
     """Blocks of the cache for the texts of rows that are read together, and for the continuations that run at once."""
     texts: dict[tuple[int, ...], int] = {}
     for row in rows:
-        text = tuple(row.ids[: row.first])
-        texts[text] = max(len(row.ids), texts.get(text, 0))
+        texts[row.text] = max(len(row.ids), texts.get(row.text, 0))
     continuation = max(len(row.ids) - row.first for row in rows)
     kept = sum(-(-length // POSITIONS_PER_BLOCK) for length in texts.values())
     return kept + max_rows * (-(-continuation // POSITIONS_PER_BLOCK) + 1)  # and a block that is begun
@@ -122,7 +126,7 @@ def in_reading_order(rows: list[ContinuationRow]) -> Iterator[list[int]]:
     """
     groups: dict[tuple[int, ...], list[int]] = {}
     for index, row in enumerate(rows):
-        groups.setdefault(tuple(row.ids[: row.first]), []).append(index)
+        groups.setdefault(row.text, []).append(index)
     texts = sorted(groups, key=len)
     for start in range(0, len(texts), GROUPS_AT_ONCE):
         members = [groups[text] for text in texts[start : start + GROUPS_AT_ONCE]]

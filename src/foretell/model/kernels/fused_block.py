@@ -70,7 +70,8 @@ class FusedWeights:
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
         self.versions = list(map(version_of, self.sources))
         # the dictionaries of hooks are those of the modules: what is registered later is seen
-        self.hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
+        inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
+        self.hooks = GLOBAL_HOOKS + inner_hooks
         self.own_hooks = hooks_of(block)
         self.place: tuple[nn.ModuleList, int] | None = None  # in a trunk that calls its blocks one after the other
         self.max_rows = max_rows
@@ -129,7 +130,7 @@ class FusedWeights:
         if x.shape[0] * x.shape[1] > AHEAD_ROWS:
             return blocks
         for following in self._following():
-            is_seen = any(blocks[-1].own_hooks + following.own_hooks + GLOBAL_HOOKS)
+            is_seen = any(blocks[-1].own_hooks + following.own_hooks)
             if is_seen or self.is_padded or following.is_padded or not following.suits(x, kv):
                 break
             blocks.append(following)
