@@ -1,10 +1,10 @@
-"""The settings of training: those of older versions, and values out of range."""
+"""The settings of a training run: older versions, values out of range, TOML files."""
 
 from __future__ import annotations
 
 import pytest
 
-from foretell.config import TrainingConfig, make_section
+from foretell.config import TrainingConfig, make_section, read_toml
 from foretell.errors import ConfigError
 
 # The section as the first version wrote it into run.json
@@ -71,3 +71,11 @@ def test_impossible_training_settings_are_refused(values, words):
 def test_the_first_versions_names_are_read_with_any_share():
     config = make_section(TrainingConfig, {"steps": 1, "accumulation": 2, "min_learning_rate": 0.005})
     assert (config.gradient_accumulation_steps, config.final_learning_rate_share) == (2, 0.005)
+
+
+def test_toml_is_read_and_bad_toml_is_named(tmp_path):
+    (tmp_path / "good.toml").write_text("[training]\nsteps = 3\n")
+    assert make_section(TrainingConfig, read_toml(tmp_path / "good.toml")["training"]).steps == 3
+    (tmp_path / "bad.toml").write_text("[")
+    with pytest.raises(ConfigError, match=r"bad\.toml"):
+        read_toml(tmp_path / "bad.toml")

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from foretell.config.field_names import with_own_names
-from foretell.config.messages import DERIVED_SIZES
-from foretell.config.section import FOLLOWS, Section, raise_first
+from foretell.config.aliases import with_own_names
+from foretell.config.section import DERIVED_SIZES, FOLLOWS, Section, raise_first
 
 # Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
 Depth = Annotated[int, Field(gt=0, le=2**14)]
