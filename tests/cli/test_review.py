@@ -17,7 +17,7 @@ from foretell.cli.terminal import library_notes_on_stderr
 from foretell.errors import Interrupted
 from foretell.session.display import shorten
 from foretell.session.signals import StopSignal
-from foretell.text.backend import rust_failures
+from foretell.text.untrusted_tokenizer import rust_failures
 
 
 def test_help_shows_examples_and_explains_model(foretell):

@@ -10,7 +10,7 @@ import pytest
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
-from foretell.text.tokenizer_files import CHAT_TEMPLATE
+from foretell.text.tokenizer import CHAT_TEMPLATE
 
 FLAGS = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
 TURN, TOOL = 257, 258

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from foretell.text import Tokenizer, gpt2_tokenizer, load_tokenizer
-from foretell.text.byte_level import piece_bytes
-from foretell.text.tokenizer_json import LLAMA3_PATTERN, QWEN2_PATTERN
+from foretell.text.tokenizer_json import LLAMA3_PATTERN, QWEN2_PATTERN, piece_bytes
 
 transformers = pytest.importorskip("transformers", reason="transformers is the oracle here")
 

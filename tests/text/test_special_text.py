@@ -13,7 +13,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer, train_tokenizer, vocabulary_tokenizer
-from foretell.text.byte_level import BYTE_TO_CHARACTER, NOT_IN_UTF8
+from foretell.text.tokenizer_json import BYTE_TO_CHARACTER, NOT_IN_UTF8
 
 END = "<|endoftext|>"
 

@@ -103,6 +103,11 @@ LARGE = [
     "{% macro f(x) %}{{ x }}{{ x }}{% endmacro %}" + "{{ " + "f(" * 30 + "'a'" + ")" * 30 + " }}",
     "{% filter upper %}" + LOOP + "a" * 99 + "{% endfor %}{% endfilter %}",
     "{{ ('a' * 100000)" + "|map('upper')|list" * 50 + " }}",
+    "{% macro f(n) %}{% if n < 60 %}{{ f(n + 1, varargs, varargs) }}{% else %}{{ varargs|upper }}{% endif %}"
+    "{% endmacro %}{{ f(0, 1) }}",
+    "{% set a0 = namespace() %}"
+    + "".join(f"{{% set a{n} = namespace(x=a{n - 1}, y=a{n - 1}) %}}" for n in range(1, 60))
+    + "{{ a59|upper }}",
 ]
 DEEP = [
     "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",

@@ -8,7 +8,7 @@ from foretell.inference.query import NextTokens
 from foretell.lessons import gpt2_values as figures
 from foretell.lessons.gpt2_values import IDS, PIECES, SENTENCE, Gpt2Values, compute_gpt2
 from foretell.lessons.lesson import FigureCheck, Lesson, above, below, lesson_document, printed, same
-from foretell.text.byte_level import piece_bytes, readable
+from foretell.text.tokenizer_json import piece_bytes, readable
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 
 # Rows of another length are summed in another order, in float32

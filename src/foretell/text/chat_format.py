@@ -1,9 +1,8 @@
-"""Conversations as token ids: where answers are, what ends them, and what a model reads before it answers.
+"""Conversations as token ids: the spans of the answers, the tokens that end them, and the prompt of the next answer.
 
 A conversation is cut where answers begin and end, and each piece is encoded alone. A tokenizer may merge the end of a
-prompt with the beginning of an answer into one token. Then the ids differ from those of the whole text, but those of
-training and those of an answer that is generated after its prompt are the same, and no token is half prompt, half
-answer.
+prompt and the beginning of an answer into one token; then the ids differ from the ids of the whole text. But training
+and generation after a prompt see the same ids, and no token is half prompt, half answer.
 """
 
 from __future__ import annotations
@@ -31,13 +30,12 @@ class ChatPiece:
 
 @dataclass(frozen=True)
 class ChatTokens:
-    """A conversation's ids, and which of them belong to answers: those that a model learns to write."""
+    """A conversation's ids, and which of them belong to answers, which a model learns to write."""
 
     ids: list[int] = field(default_factory=list)
     is_answer: list[bool] = field(default_factory=list)
 
     def add(self, ids: Sequence[int], is_answer: bool) -> None:
-        """Append ids of one kind."""
         self.ids.extend(ids)
         self.is_answer.extend([is_answer] * len(ids))
 
@@ -50,10 +48,10 @@ class ChatTokens:
 
 
 class RenderedChat:
-    """A conversation under a template: the text of its first messages, and where its answers are in it.
+    """A conversation rendered by a template, and the spans of its answers.
 
-    A message may spell the name of a special token. It is written as a mark, a character that occurs in no message, so
-    that it does not become the token when the text is encoded; `marks` maps them to the names.
+    A message may spell the name of a special token. The name is replaced by a mark, a character that occurs in no
+    message, so that it does not become the token when the text is encoded; `marks` maps marks to names.
     """
 
     def __init__(self, messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer):
@@ -85,9 +83,9 @@ class RenderedChat:
         return [index for index, message in enumerate(self.messages) if message.role == "assistant"]
 
     def answer_span(self, index: int, turn_end: str) -> tuple[int, int] | None:
-        """Where an answer, with `turn_end`, begins and ends in the text of the messages up to it.
+        """The span of an answer and its `turn_end` in the text of the messages up to it.
 
-        It begins where the text of a prompt for it ends. None if that text does not continue the prompt.
+        It begins at the end of its prompt's text. None if the text with the answer does not continue the prompt.
         """
         closed, prompt = self.text(index + 1), self.text(index, add_generation_prompt=True)
         content = self.messages[index].content.strip()
@@ -118,11 +116,10 @@ class RenderedChat:
 
 
 class ChatFormat:
-    """A template with the tokenizer that encodes what it writes.
+    """A template with a tokenizer for its texts. Raises TokenizerError for a template that cannot be used.
 
     turn_end: the text that ends an answer, empty if the template marks no end; the tokenizer's end token is then added.
-    stop_ids, stop_texts: what ends a generated answer, the second also where the next speaker begins.
-    Raises TokenizerError for a template that cannot be used.
+    stop_ids, stop_texts: the tokens and texts that end a generated answer; a next speaker's header is such a text.
     """
 
     def __init__(self, template: ChatTemplate, tokenizer: Tokenizer):
@@ -142,8 +139,8 @@ class ChatFormat:
     def encode(self, messages: Sequence[Message]) -> list[ChatTokens]:
         """A conversation to learn from: its ids up to the last answer, with its answers marked.
 
-        One ChatTokens, or one for each answer, after its prompt, if the template writes a turn differently in a prompt
-        or once others follow it, as those do that leave out earlier thoughts.
+        One ChatTokens. If the template changes a turn in a prompt or when others follow it, as templates that leave out
+        earlier thoughts do: one for each answer, after its prompt.
         """
         chat = RenderedChat(messages, self.template, self.tokenizer)
         pieces = chat.pieces(self.turn_end)
@@ -152,7 +149,7 @@ class ChatFormat:
         return [self._tokens(chat.last_answer(index, self.turn_end), chat) for index in chat.answers]
 
     def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
-        """The ids that a model continues with its answer, cut as in training."""
+        """The ids before the next answer, cut as in training."""
         chat = RenderedChat(messages, self.template, self.tokenizer)
         pieces = chat.pieces(self.turn_end, add_generation_prompt=True)
         if pieces is None:
@@ -168,7 +165,7 @@ class ChatFormat:
         return tokens
 
     def _encode(self, text: str, marks: Mapping[str, str]) -> list[int]:
-        """The ids of a piece. Special tokens are those of the template; a name in a message stays text."""
+        """The ids of a piece. Only the template's special tokens become tokens; a name in a message stays text."""
         ids: list[int] = []
         for part in re.split(f"([{''.join(marks)}])", text) if marks else [text]:
             if part:
@@ -178,15 +175,15 @@ class ChatFormat:
 
 
 def is_distinct(header: str) -> bool:
-    """True for what is before a next turn if an answer hardly says it: not a mere word such as `user`."""
+    """True for a turn's header that is unlikely in an answer: not a mere word such as `user`."""
     return len(header) >= SHORTEST_STOP and not header.isalnum()
 
 
 def prepare_tokenizer(tokenizer: Tokenizer, template: ChatTemplate, *, add_tokens: bool = True) -> Tokenizer:
-    """The tokenizer with the special tokens that a template needs, and the template; what ends a turn ends a text too.
+    """The tokenizer with a template and the special tokens that it needs; a token that ends a turn ends a text too.
 
-    The new tokens have ids from `vocab_size` on. Without `add_tokens`, names that the tokenizer lacks are ordinary
-    text; only an end token is added where the template writes one and there is none.
+    The ids of new tokens begin at `vocab_size`. Without `add_tokens`, missing names stay ordinary text; only an end
+    token is added, if the template needs one and there is none.
     """
     names = missing_names(template, tokenizer) if add_tokens else []
     if template.needs_end_token and tokenizer.end_id is None:

@@ -1,4 +1,4 @@
-"""Conversations as text: a Jinja template, one of the built-in ones or the one that came with a checkpoint."""
+"""Conversations as text, by a Jinja template: a built-in one, a file, or the one that came with a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from foretell.errors import TokenizerError, UsageError, did_you_mean
 from foretell.files import TEMPLATE_LIMIT
 from foretell.text.template_sandbox import SandboxedTemplate
 from foretell.text.tokenizer import Tokenizer
-from foretell.text.tokenizer_files import read_text
+from foretell.text.tokenizer_loading import read_text
 
 Role = Literal["system", "user", "assistant"]
 
@@ -50,7 +50,7 @@ SPECIAL_NAME = re.compile(r"<\|[^<>|\s]{1,40}\|>")  # how templates and tokenize
 
 @dataclass(frozen=True)
 class Message:
-    """One turn of a conversation: who speaks, and the text."""
+    """One turn of a conversation."""
 
     role: Role
     content: str
@@ -61,7 +61,7 @@ class Message:
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja text that writes conversations. Compiled at its first use; TokenizerError: it is broken or unsafe."""
+    """A Jinja text that writes conversations. Compiled when first used, which can raise TokenizerError."""
 
     name: str
     source: str
@@ -72,7 +72,7 @@ class ChatTemplate:
 
     @property
     def special_names(self) -> list[str]:
-        """The special tokens that the text names, in order."""
+        """The special tokens in the template's source, in order."""
         return list(dict.fromkeys(SPECIAL_NAME.findall(self.source)))
 
     @property
@@ -83,7 +83,7 @@ class ChatTemplate:
     def render(self, messages: Sequence[Message], tokenizer: Tokenizer, *, add_generation_prompt: bool = False) -> str:
         """The conversation as text; with `add_generation_prompt` the beginning of an answer follows.
 
-        Raises TokenizerError where the template refuses the conversation, does not end or is unsafe.
+        Raises TokenizerError if the template refuses the conversation, does not end or is unsafe.
         """
         starts, end_id = tokenizer.start_ids, tokenizer.end_id
         return self._compiled.render(
@@ -97,7 +97,7 @@ class ChatTemplate:
 
 
 def find_template(argument: str) -> ChatTemplate:
-    """A built-in template by its name, or the one in a file."""
+    """A built-in template by its name, or a template from a file."""
     if argument in BUILT_IN:
         return ChatTemplate(argument, BUILT_IN[argument])
     path = Path(argument)
@@ -115,7 +115,7 @@ def own_template(tokenizer: Tokenizer, name: str) -> ChatTemplate | None:
 
 
 def missing_names(template: ChatTemplate, tokenizer: Tokenizer) -> list[str]:
-    """The special tokens that a template names and a tokenizer lacks."""
+    """The special tokens of a template that are missing in a tokenizer."""
     return [name for name in template.special_names if name not in tokenizer.special_tokens]
 
 

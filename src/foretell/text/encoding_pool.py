@@ -19,7 +19,7 @@ from foretell.errors import TokenizerError
 from foretell.text.tokenizer import Tokenizer
 from foretell.text.tokenizer_json import TokenizerJson
 
-AHEAD = 2  # groups of texts for each process that are read before their results are needed
+AHEAD = 2  # groups of texts per process that are read before their results are needed
 
 Key = TypeVar("Key")
 Group = tuple[Key, list[str]]
@@ -51,7 +51,7 @@ class Encoding:
 
 
 def submit(pool: ProcessPoolExecutor, texts: list[str]) -> Future[list[np.ndarray]]:
-    """Give texts to a pool. Raises BrokenProcessPool if one of its processes has ended."""
+    """Encode texts in a pool. Raises BrokenProcessPool if one of its processes has ended."""
     try:
         return pool.submit(_encode, texts)
     except OSError as error:  # the pool has closed its pipes and not yet marked itself as broken, or cannot start one

@@ -2,9 +2,9 @@
 
 A pre-tokenizer splits a text into words that the model encodes one by one, so a cut is safe where it always splits.
 GPT-2's, Qwen2's and Llama 3's patterns have no alternative in which a letter or digit is followed by a space, a newline
-or one of the marks below, none looks behind, and their only look-ahead, `\\s+(?!\\S)`, is about white space, which
-never ends a piece cut here; SmolLM's is GPT-2's between single digits. The split into words has this property too.
-Bytes and characters can be cut anywhere. For any other tokenizer nothing is known, and the text is not cut.
+or one of the marks below. They have no look-behind, and their only look-ahead, `\\s+(?!\\S)`, concerns white space,
+which never ends a piece cut here. SmolLM applies GPT-2's pattern between single digits. The split into words has this
+property too. Bytes and characters can be cut anywhere. The texts of any other tokenizer are not cut.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _CUT_AFTER_WORD = (
 
 
 def safe_cut(content: TokenizerJson) -> re.Pattern[str] | None:
-    """The pattern that matches where a text can be cut, or None if this tokenizer's texts must not be cut."""
+    """A pattern that matches where a text can be cut; None if this tokenizer's texts must not be cut."""
     cut = _cut_of_split(content)
     normalizer = content["normalizer"]
     # NFC never joins a letter to the space or mark after it; other normalizers are unknown.
@@ -69,7 +69,7 @@ def _without_offsets(split: Any) -> Any:
 
 
 def _crosses(token: dict[str, Any], cut: re.Pattern[str]) -> bool:
-    """Whether an added token could reach across a cut, or depends on the text around it."""
+    """True if an added token could reach across a cut, or depends on the text around it."""
     depends_on_neighbours = token["lstrip"] or token["rstrip"] or token["single_word"]
     inside = cut.search(token["content"], 1)
     return depends_on_neighbours or (inside is not None and inside.start() < len(token["content"]))

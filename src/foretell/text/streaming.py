@@ -1,6 +1,6 @@
-"""Ids to text one id at a time, never showing half a character; stop strings that end such a stream.
+"""Ids to text one id at a time, without incomplete characters; stop strings that end such a stream.
 
-What a stream returns always adds up to `decode` of the same ids, for any ids. How early text is final depends on the
+The texts that a stream returns, joined, are always `decode` of the same ids. How early text is final depends on the
 tokenizer's decoder, so there are three streams: bytes (GPT-2 and other byte-level BPE), a window of recent tokens
 (words, characters, Llama's SentencePiece), and everything at the end for decoders that rewrite earlier text.
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from foretell.errors import UsageError
-from foretell.text.byte_level import piece_bytes
+from foretell.text.tokenizer_json import piece_bytes
 
 _WINDOW = 4  # tokens kept before a new one; decoders look at one neighbour, the others cost nothing
 
@@ -22,11 +22,11 @@ _APPENDING = frozenset({"BPEDecoder", "ByteFallback", "Fuse", "Metaspace", "Repl
 
 
 class StreamDecoder(ABC):
-    """`push` each id, then `finish`: the strings they return add up to `decode` of all the ids."""
+    """`push` each id, then `finish`: the returned strings, joined, are `decode` of all the ids."""
 
     @abstractmethod
     def push(self, token_id: int) -> str:
-        """The text that is now final; '' while a character is incomplete. TokenizerError: not a token id."""
+        """The text that is now final; '' while a character is incomplete. Raises TokenizerError for an unknown id."""
 
     @abstractmethod
     def finish(self) -> str:
@@ -42,8 +42,7 @@ def make_stream(
 ) -> StreamDecoder:
     """The stream for a tokenizer's decoder (its JSON); `skipped` ids give no text.
 
-    `before` are the ids before the stream's first: some decoders write a space between words, but not before the
-    first word.
+    before: the ids before the stream's first one. Some decoders write a space before every word but the first.
     """
     if decoder is not None and decoder["type"] == "ByteLevel":
         return ByteStream(piece, skipped)
@@ -58,7 +57,7 @@ def _only_appends(decoder: dict[str, Any] | None) -> bool:
 
 
 def _changes_earlier_text(step: dict[str, Any]) -> bool:
-    """Whether a step strips the end of the text, or replaces a string that two tokens can make together."""
+    """True if a step strips the end of the text, or replaces a string that two tokens can make together."""
     return step.get("stop", 0) > 0 or (step["type"] == "Replace" and len(step["pattern"].get("String", "")) != 1)
 
 
@@ -98,8 +97,7 @@ class WholeStream(StreamDecoder):
 
     def _restart(self) -> None:
         self._ids = list(self._before)
-        # Characters of the ids' text that were returned already
-        self._returned = len(self._decode(self._ids)) if self._ids else 0
+        self._returned = len(self._decode(self._ids)) if self._ids else 0  # characters
 
     def push(self, token_id: int) -> str:
         self._piece(token_id)
@@ -114,7 +112,7 @@ class WholeStream(StreamDecoder):
 
 
 class WindowStream(WholeStream):
-    """Decoders that only append: the new text is what an id adds to the text of the few ids before it."""
+    """Decoders that only append: an id's text is its addition to the text of the few ids before it."""
 
     def push(self, token_id: int) -> str:
         super().push(token_id)
@@ -139,15 +137,15 @@ class WindowStream(WholeStream):
 
 
 def is_byte(piece: str) -> bool:
-    """Whether a piece is a byte in SentencePiece's notation: '<0xE2>'."""
+    """True for a byte in SentencePiece's notation: '<0xE2>'."""
     return len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">")
 
 
 class StopStrings:
     """Pass text through up to the stop string that begins first, which is left out.
 
-    Text that could be the beginning of a stop string is held back until it is certain. `stopped` is true once a stop
-    string has occurred; from then on nothing passes. The result does not depend on how the text is cut into `push`es.
+    Text that could begin a stop string is held back until that is decided. `stopped` is True after a stop string; no
+    text passes from then on. The result does not depend on how the text is cut into `push`es.
     """
 
     def __init__(self, stops: Sequence[str]):
@@ -160,7 +158,7 @@ class StopStrings:
         self.stopped = False
 
     def push(self, text: str) -> str:
-        """The text that certainly comes before any stop string; '' once stopped."""
+        """The text that comes before any stop string; '' once stopped."""
         if self.stopped:
             return ""
         self._held += text

@@ -1,237 +1,270 @@
-"""Render a Jinja text that may come from anyone, such as a checkpoint's chat template.
+"""Render a Jinja template from an untrusted source, such as a checkpoint's chat template.
 
-jinja2's `ImmutableSandboxedEnvironment` keeps a template away from the program. Here it also has limits, since a
-template that loops or grows without end would stop the program too: its syntax is checked (template_syntax.py), its
-filters, tests, methods and attributes are those of the lists below, and all that it does is paid for out of a budget
-(template_budget.py), before it is done where it could be large.
+jinja2's `ImmutableSandboxedEnvironment` blocks access to the program. `Guard` refuses syntax that chat templates do not
+need, and only the filters, functions and methods listed here exist. Time and memory are limited by one budget per
+rendering. Every loop step and every value that the template makes is paid from it. Operations whose result can be much
+larger than their operands (`*`, join, replace, indent) are paid for before they run.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextvars import ContextVar
 from datetime import datetime
-from functools import cache, wraps
 from types import BuiltinMethodType, MethodType
 from typing import Any, NoReturn
 
 import jinja2
+from jinja2 import nodes
 from jinja2.exceptions import SecurityError
-from jinja2.ext import LoopControlExtension
-from jinja2.filters import FILTERS
-from jinja2.runtime import LoopContext, Macro
-from jinja2.sandbox import ImmutableSandboxedEnvironment
-from jinja2.tests import TESTS
+from jinja2.ext import Extension, LoopControlExtension
+from jinja2.filters import FILTERS, do_indent
+from jinja2.parser import Parser
+from jinja2.runtime import Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment, safe_range
 from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
 
 from foretell.errors import TokenizerError
-from foretell.text.template_budget import (
-    BASE,
-    CURRENT,
-    PER_INPUT,
-    Budget,
-    check_number,
-    measured,
-    plain,
-    size_of,
-    spend,
-    steps,
-)
-from foretell.text.template_syntax import JOINED, MEASURED, MOST_CHARACTERS, STEPS, GenerationTag, Guards, check_tree
 
-ATTRIBUTES = {  # type: what a template may read of a value, besides items of dicts and lists
-    str: (
-        "strip lstrip rstrip split rsplit splitlines partition rpartition startswith endswith removeprefix "
-        "removesuffix upper lower title capitalize swapcase replace join find rfind index count isdigit isalpha "
-        "isalnum isspace isupper islower isnumeric"
-    ),
-    dict: "get items keys values",
-    list: "index count",
-    tuple: "index count",
-    LoopContext: "index index0 first last length revindex revindex0 previtem nextitem depth cycle changed",
-}
-ALLOWED_ATTRIBUTES = {kind: frozenset(names.split()) for kind, names in ATTRIBUTES.items()}
-KEPT_FILTERS = (
-    "abs capitalize count d default dictsort first float int items last length lower map max min reject rejectattr "
-    "reverse select selectattr sort title trim unique upper"
-)
-DATE_FORMAT = re.compile(r"[%a-zA-Z ,./:-]{1,40}")
+MOST_CHARACTERS, MOST_NODES, MOST_DEPTH = 100_000, 20_000, 60  # of a template
+BASE, PER_INPUT = 300_000, 50  # units for every rendering, and for each character of its input as JSON
+SECONDS = 5.0
 CALL_UNITS = 10  # a call takes about ten times as long as a loop step
-LEFT_OUT_TESTS = {"callable", "escaped", "filter", "test"}
+MOST_BITS = 64  # of an integer
+PLAIN = str | int | float | list | tuple | dict | Namespace | jinja2.Undefined | None
+DATE_FORMAT = re.compile(r"[%a-zA-Z ,./:-]{1,40}")  # no widths
+
+# Expressions whose value can be larger than their operands
+GROWING = (nodes.Filter, nodes.Call, nodes.Concat, nodes.Add, nodes.Mul, nodes.List, nodes.Dict, nodes.Tuple)
+ALLOWED_NODES = (
+    *(nodes.Template, nodes.Output, nodes.TemplateData, nodes.For, nodes.If, nodes.Assign, nodes.AssignBlock),
+    *(nodes.Macro, nodes.FilterBlock, nodes.With, nodes.Scope, nodes.ExprStmt, nodes.Break, nodes.Continue),
+    *(nodes.Name, nodes.NSRef, nodes.Const, nodes.Pair, nodes.Keyword, nodes.CondExpr, nodes.Test, nodes.Getattr),
+    *(nodes.Getitem, nodes.Slice, nodes.Compare, nodes.Operand, nodes.And, nodes.Or, nodes.Not, nodes.Neg, nodes.Pos),
+    *(nodes.Sub, nodes.Div, nodes.FloorDiv, nodes.Mod, *GROWING),
+)
+REFUSED_NAMES = ("self", "varargs", "kwargs")  # macros can nest the last two without an expression in GROWING
+FILTER_NAMES = (
+    "abs capitalize count d default dictsort first float int items last length list lower map max min reject "
+    "rejectattr reverse select selectattr sort string title trim unique upper"
+)
+METHOD_NAMES = (
+    "strip lstrip rstrip split rsplit splitlines partition rpartition startswith endswith removeprefix removesuffix "
+    "upper lower title capitalize swapcase replace join find rfind index count isdigit isalpha isalnum isspace isupper "
+    "islower isnumeric get items keys values cycle changed"
+)
+ALLOWED_METHODS = frozenset(METHOD_NAMES.split())
 
 
-class TemplateRefusal(jinja2.TemplateError):
-    """A template called `raise_exception`: the conversation is not one that it can write."""
+# --- the budget ------------------------------------------------------------------------------------------------------
 
 
-# --- filters, functions --------------------------------------------------------------------------------------------
+class Budget:
+    """Units left for loop steps, calls, and characters and items of values; and a time limit."""
+
+    def __init__(self, units: int):
+        self.left, self.deadline = units, time.monotonic() + SECONDS
+
+
+CURRENT: ContextVar[Budget] = ContextVar("budget of the rendering")
+
+
+def spend(units: int = 1) -> None:
+    """Pay from the budget of the current rendering; SecurityError if nothing is left."""
+    budget = CURRENT.get()
+    budget.left -= units
+    if budget.left < 0:
+        raise SecurityError("it loops too often or makes texts or lists that are too large")
+    if time.monotonic() > budget.deadline:
+        raise SecurityError(f"it takes longer than {SECONDS:g} seconds")
+
+
+def steps(items: Iterable[Any]) -> Iterator[Any]:
+    """The items of a loop, each paid for."""
+    for item in items:
+        spend()
+        yield item
+
+
+def measured(value: Any) -> Any:
+    """The value, after paying for all that it holds; iterators become lists. Refuses anything but plain data.
+
+    A list that holds another one twice costs as much as if it were written out.
+    """
+    if isinstance(value, Iterable) and not isinstance(value, PLAIN):
+        value = list(steps(value))
+    if not isinstance(value, PLAIN):
+        raise SecurityError(f"it uses {type(value).__name__!r} as a value")
+    if isinstance(value, int) and value.bit_length() > MOST_BITS:
+        raise SecurityError("it computes with numbers that are too large")
+    spend(1 + len(value) if isinstance(value, str) else 1)
+    inner = value if isinstance(value, list | tuple) else ()
+    for item in [*value.keys(), *value.values()] if isinstance(value, dict) else inner:
+        measured(item)
+    return value
 
 
 def text_of(value: Any) -> str:
-    """A value as text, paid for; what is not plain data is refused."""
-    return str(plain(value))
+    return str(measured(value))
 
 
-def join(values: Iterable[Any], separator: Any = "", attribute: str | None = None) -> str:
-    """The texts of values in one."""
-    if attribute is not None:
-        raise SecurityError("it uses join with an attribute; map(attribute=...) before it does the same")
+# --- filters and functions -------------------------------------------------------------------------------------------
+
+
+class TemplateRefusal(jinja2.TemplateError):
+    """A template called `raise_exception`: it cannot write this conversation."""
+
+
+class UnwrittenNamespace(Namespace):
+    """A namespace that cannot be written out, since namespaces can hold each other without end."""
+
+    def __repr__(self) -> str:
+        raise SecurityError("it writes out a namespace; write one of its values")
+
+
+def join(values: Iterable[Any], separator: Any = "") -> str:
     texts, between = [text_of(value) for value in steps(values)], text_of(separator)
-    spend(sum(map(len, texts)) + len(between) * len(texts))
+    spend(len(between) * len(texts))
     return between.join(texts)
 
 
 def replace(text: Any, old: Any, new: Any, count: int = -1) -> str:
-    """A text with every `old`, or the first `count`, replaced."""
     text, old, new = text_of(text), text_of(old), text_of(new)
-    spend(len(text) + text.count(old) * len(new))
+    spend(text.count(old) * len(new))
     return text.replace(old, new, count)
 
 
 def indent(text: Any, width: int = 4, first: bool = False, blank: bool = False) -> str:
-    """A text whose lines, but for the first and blank ones, begin with `width` spaces."""
-    lines, margin = text_of(text).split("\n"), " " * min(max(int(width), 0), 100)
-    spend(len(lines) * (len(margin) + 1))
-    rest = (margin + line if line or blank else line for line in lines[1:])
-    return "\n".join([margin + lines[0] if first else lines[0], *rest])
+    spend((1 + text_of(text).count("\n")) * max(0, int(width)))
+    return do_indent(text, int(width), first, blank)
 
 
 def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-    """A value as JSON, as transformers writes it: characters as they are."""
-    sort_keys, separators = bool(options.pop("sort_keys", False)), options.pop("separators", None)
-    if options or (indent is not None and not 0 <= int(indent) <= 8):
+    """A value as JSON with transformers' defaults: characters as they are."""
+    if options.keys() - {"separators", "sort_keys"} or (indent is not None and not 0 <= int(indent) <= 8):
         raise SecurityError("it uses tojson with options that are not supported")
-    plain(value)
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, sort_keys=sort_keys, separators=separators)
-
-
-def limited_range(*limits: int) -> list[int]:
-    """The numbers of `range` as a list."""
-    numbers = range(*limits)
-    spend(len(numbers))
-    return list(numbers)
+    return json.dumps(measured(value), ensure_ascii=ensure_ascii, indent=indent, **options)
 
 
 def strftime_now(pattern: str) -> str:
-    """Today's date in a format without widths, for templates that write it."""
     if not DATE_FORMAT.fullmatch(str(pattern)):
         raise SecurityError("it uses a date format that is not supported")
     return datetime.now().astimezone().strftime(pattern)
 
 
 def raise_exception(message: Any) -> NoReturn:
-    """What templates call when they cannot write a conversation."""
     raise TemplateRefusal(str(message)[:300])
 
 
-def paying(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A filter whose call and result are paid for."""
-
-    @wraps(function)
-    def call(*arguments: Any, **keywords: Any) -> Any:
-        spend()
-        return measured(function(*arguments, **keywords))
-
-    return call
-
-
-OWN_FILTERS = {"join": join, "replace": replace, "indent": indent, "tojson": to_json, "string": text_of, "list": list}
-FUNCTIONS = {
-    "range": limited_range,
-    "namespace": Namespace,
+FUNCTIONS: dict[str, Any] = {
+    "range": safe_range,
+    "namespace": UnwrittenNamespace,
     "raise_exception": raise_exception,
     "strftime_now": strftime_now,
 }
-GUARDS = {STEPS: steps, MEASURED: measured, JOINED: join}
+STEPS, MEASURED = "steps of a loop", "measured value"  # names that a template cannot write
+OWN_FILTERS = {"join": join, "replace": replace, "indent": indent, "tojson": to_json, STEPS: steps, MEASURED: measured}
 
 
-# --- the environment -----------------------------------------------------------------------------------------------
+# --- the environment -------------------------------------------------------------------------------------------------
+
+
+class GenerationTag(Extension):
+    """`{% generation %}`, by which some templates mark answers: its body is rendered as if it were not there."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's interface
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class Guard(NodeTransformer):
+    """Refuses syntax that is not needed, and puts a filter that pays around loops and growing expressions."""
+
+    count = depth = 0
+
+    def visit(self, node: nodes.Node, *arguments: Any, **keywords: Any) -> Any:
+        self.check(node)
+        self.count, self.depth = self.count + 1, self.depth + 1
+        if self.count > MOST_NODES or self.depth > MOST_DEPTH:
+            raise SecurityError("it is too long or nested too deeply")
+        self.generic_visit(node)
+        self.depth -= 1
+        if isinstance(node, nodes.For):
+            node.iter = self.filtered(node.iter, STEPS)
+        is_target = isinstance(node, nodes.Tuple) and node.ctx == "store"
+        return self.filtered(node, MEASURED) if isinstance(node, GROWING) and not is_target else node
+
+    @staticmethod
+    def check(node: nodes.Node) -> None:
+        if not isinstance(node, ALLOWED_NODES):
+            raise SecurityError(f"it uses {type(node).__name__}, which chat templates do not need")
+        if isinstance(node, nodes.For) and node.recursive:
+            raise SecurityError("it uses recursive loops, which chat templates do not need")
+        if isinstance(node, nodes.Name) and (node.name in REFUSED_NAMES or node.name.startswith("_")):
+            raise SecurityError(f"it uses the name {node.name!r}, which is not a value of a conversation")
+
+    @staticmethod
+    def filtered(node: nodes.Node, name: str) -> nodes.Filter:
+        return nodes.Filter(node, name, [], [], None, None, lineno=node.lineno)
 
 
 class TemplateSandbox(ImmutableSandboxedEnvironment):
     """An environment in which a template reaches the values it is given, and nothing else."""
 
-    intercepted_binops = frozenset(("+", "-", "*", "/", "//", "%", "**"))
+    intercepted_binops = frozenset("*%")
 
     def __init__(self) -> None:
-        super().__init__(
-            trim_blocks=True,
-            lstrip_blocks=True,
-            extensions=[LoopControlExtension, GenerationTag],
-            finalize=text_of,
-            optimized=False,
-        )
-        kept = {name: FILTERS[name] for name in KEPT_FILTERS.split()}
-        self.filters = {name: paying(function) for name, function in (kept | OWN_FILTERS).items()} | GUARDS
-        self.tests = {name: test for name, test in TESTS.items() if name not in LEFT_OUT_TESTS}
-        functions: Any = dict(FUNCTIONS)  # jinja2 declares its own functions, not any
-        pieces_joined: Any = concat
-        self.globals, self.concat = functions, pieces_joined
+        extensions = [LoopControlExtension, GenerationTag]
+        super().__init__(trim_blocks=True, lstrip_blocks=True, extensions=extensions, finalize=text_of, optimized=False)
+        self.filters = {name: FILTERS[name] for name in FILTER_NAMES.split()} | OWN_FILTERS
+        self.globals = FUNCTIONS
+        self.concat: Any = concat
 
     def _generate(self, source: Any, *arguments: Any, **keywords: Any) -> Any:
-        check_tree(source)
-        return super()._generate(Guards().visit(source), *arguments, **keywords)
-
-    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
-        if attr.startswith("_"):
-            return False
-        return isinstance(obj, Namespace) or attr in ALLOWED_ATTRIBUTES.get(type(obj), ())
+        return super()._generate(Guard().visit(source), *arguments, **keywords)
 
     def unsafe_undefined(self, obj: Any, attribute: str) -> NoReturn:
         """Refuse at once; jinja2 itself waits until the value is used."""
         raise SecurityError(f"it reads {attribute!r} of a {type(obj).__name__}, which templates may not")
 
-    def wrap_str_format(self, value: Any) -> None:
-        """Formats are refused like other methods that are not listed."""
-
     def is_safe_callable(self, obj: Any) -> bool:
         if isinstance(obj, BuiltinMethodType | MethodType):
-            return self.is_safe_attribute(obj.__self__, obj.__name__, obj)
-        return isinstance(obj, Macro) or any(obj is function for function in FUNCTIONS.values())
+            return obj.__name__ in ALLOWED_METHODS
+        is_function = any(obj is function for function in FUNCTIONS.values())
+        return is_function or isinstance(obj, Macro | jinja2.Undefined)  # calling the latter raises, with its name
 
     def call(self, context: Any, obj: Any, /, *arguments: Any, **keywords: Any) -> Any:
         spend(CALL_UNITS)
-        if isinstance(obj, jinja2.Undefined):
-            return obj()  # raises, with the name that is undefined
         if isinstance(obj, BuiltinMethodType) and isinstance(obj.__self__, str):
             if obj.__name__ == "join":
                 return join(*arguments, separator=obj.__self__)
             if obj.__name__ == "replace":
                 return replace(obj.__self__, *arguments)
-        return measured(super().call(context, obj, *arguments, **keywords))
+        return super().call(context, obj, *arguments, **keywords)
 
     def call_binop(self, context: Any, operator: str, left: Any, right: Any) -> Any:
-        """Arithmetic on small numbers; `+` also on texts and lists, `*` on a text and a number."""
-        spend()
-        check_number(left)
-        check_number(right)
-        is_number = isinstance(left, int | float) and isinstance(right, int | float)
-        if operator == "**" or (operator == "%" and not is_number):
-            raise SecurityError(f"it uses the operator {operator!r} in a way that chat templates do not need")
-        if operator == "*" and not is_number:
-            pair = (left, right) if isinstance(right, int) else (right, left)
-            spend(size_of(pair[0]) * max(0, int(pair[1])))
-        if operator == "+" and not is_number:
-            spend(size_of(left) + size_of(right))
-        return measured(super().call_binop(context, operator, left, right))
+        if operator == "%" and isinstance(left, str):
+            raise SecurityError("it formats a text with %, which chat templates do not need")
+        for values, count in ((left, right), (right, left)):
+            if operator == "*" and isinstance(values, str | list | tuple) and isinstance(count, int):
+                spend(len(values) * max(0, count))
+        return super().call_binop(context, operator, left, right)
 
 
 def concat(pieces: Iterable[str]) -> str:
-    """The output of a macro or a block as one text."""
+    """The output of a macro or a block as one text, paid for."""
     texts = list(pieces)
     spend(sum(map(len, texts)))
     return "".join(texts)
 
 
-@cache
-def sandbox() -> TemplateSandbox:
-    """The environment; it has no state of its own."""
-    return TemplateSandbox()
-
-
-# --- rendering -----------------------------------------------------------------------------------------------------
-
+SANDBOX = TemplateSandbox()
 FAILURES = (
     *(jinja2.TemplateError, ArithmeticError, LookupError, MemoryError, RecursionError, TypeError, ValueError),
     *(AttributeError, SyntaxError),
@@ -239,28 +272,22 @@ FAILURES = (
 
 
 class SandboxedTemplate:
-    """A compiled template. A TokenizerError says in one line why it cannot be used; `name` says which it is."""
+    """A compiled template. Its TokenizerErrors are one line that begins with `name`."""
 
     def __init__(self, source: str, name: str):
         self.name = name
         if len(source) > MOST_CHARACTERS:
             raise TokenizerError(f"{name} has {len(source):,} characters; at most {MOST_CHARACTERS:,} are read")
         try:
-            self._template = sandbox().from_string(source)
+            self._template = SANDBOX.from_string(source)
         except FAILURES as error:
             raise self._failure(error) from None
 
     def render(self, **values: Any) -> str:
         """The text for these values, plain data as from JSON. The values are not changed."""
-        token = CURRENT.set(Budget(BASE + PER_INPUT * size_of(values)))
+        token = CURRENT.set(Budget(BASE + PER_INPUT * len(json.dumps(values))))
         try:
-            pieces = []
-            for piece in self._template.generate(**values):
-                spend(1 + len(piece))
-                pieces.append(piece)
-            return "".join(pieces)
-        except TemplateRefusal as error:
-            raise TokenizerError(f"{self.name} cannot write this conversation: {one_line(error)}") from None
+            return concat(steps(self._template.generate(**values)))
         except FAILURES as error:
             raise self._failure(error) from None
         finally:
@@ -269,11 +296,8 @@ class SandboxedTemplate:
     def _failure(self, error: BaseException) -> TokenizerError:
         line = getattr(error, "lineno", None)
         where = f", line {line}" if isinstance(line, int) else ""
-        return TokenizerError(f"{self.name}{where} cannot be used: {one_line(error) or type(error).__name__}")
-
-
-def one_line(error: BaseException) -> str:
-    """An error's message on one line of bounded length."""
-    if isinstance(error, RecursionError):
-        return "it calls itself without end, or is nested too deeply"
-    return " ".join(str(error).split())[:300]
+        problem = "cannot write this conversation" if isinstance(error, TemplateRefusal) else "cannot be used"
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        if isinstance(error, RecursionError):
+            reason = "it calls itself without end, or is nested too deeply"
+        return TokenizerError(f"{self.name}{where} {problem}: {reason}")

@@ -1,7 +1,7 @@
 """The tokenizer: text to ids and back, on Hugging Face `tokenizers`.
 
-Two guarantees that the library does not give: text never becomes a special token unless the caller allows it, and
-nothing is silently truncated, padded or dropped.
+It adds two guarantees to the library: text never becomes a special token unless the caller allows it, and nothing is
+silently truncated, padded or dropped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import tokenizers
 
 from foretell.errors import OutputError, TokenizerError, did_you_mean
 from foretell.text import tokenizer_json
-from foretell.text.backend import (
+from foretell.text.long_text import iter_pieces, iter_stream_pieces, safe_cut
+from foretell.text.streaming import StreamDecoder, make_stream
+from foretell.text.tokenizer_json import TokenizerJson, piece_bytes, readable
+from foretell.text.untrusted_tokenizer import (
     make_backend,
     refuse_broken_templates,
     refuse_dropped_characters,
@@ -30,12 +33,8 @@ from foretell.text.backend import (
     without_text_changes,
     writable_characters,
 )
-from foretell.text.byte_level import piece_bytes, readable
-from foretell.text.long_text import iter_pieces, iter_stream_pieces, safe_cut
-from foretell.text.streaming import StreamDecoder, make_stream
-from foretell.text.tokenizer_files import CHAT_TEMPLATE
-from foretell.text.tokenizer_json import TokenizerJson
 
+CHAT_TEMPLATE = "chat_template.jinja"  # the name that transformers looks for
 _GROUP_SIZE = 1_000_000  # characters encoded at a time; the library keeps about 100 bytes per token until it is done
 
 _REFUSE_UNKNOWN = {"characters": refuse_unknown_characters, "words": refuse_unknown_words}
@@ -44,28 +43,28 @@ _REFUSE_UNKNOWN = {"characters": refuse_unknown_characters, "words": refuse_unkn
 class Tokenizer:
     """A vocabulary with encoding and decoding; immutable, and safe to share between threads.
 
-    `kind` is 'characters', 'words', 'bytes', 'bpe', or a loaded family ('unigram', 'wordpiece').
-    `start_ids` are the ids that the tokenizer's own template puts before every text: Llama's `<s>`, none for GPT-2,
-    Qwen and everything trained here. `encode` leaves them out, `encode_input` puts them in front.
-    `end_ids` end a text that a model writes (a chat model may have several); the first of them, `end_id`, ends each
-    document in training data. It is None if the vocabulary has no such token.
-    `special_tokens` maps the special tokens' names to ids, `added_tokens` all that were added to the vocabulary.
-    `vocab_size` is the highest id + 1. `chat_template` is the Jinja text that came with the tokenizer, if any.
-    `notes` has one line for each contradiction between the files it was read from, and how it was resolved.
+    kind: 'characters', 'words', 'bytes', 'bpe', or a loaded family ('unigram', 'wordpiece').
+    start_ids: the ids that the tokenizer's own template puts before every text: Llama's `<s>`, none for GPT-2, Qwen and
+    tokenizers trained here. `encode` leaves them out, `encode_input` puts them in front.
+    end_ids: the ids that end a text written by a model (a chat model may have several). The first of them, `end_id`,
+    ends each document in training data; None if the vocabulary has no end token.
+    special_tokens: names of special tokens to ids. added_tokens: the same for all tokens added to the vocabulary.
+    vocab_size: the highest id + 1. chat_template: the Jinja text that came with the tokenizer, if any.
+    notes: a line for each contradiction between the tokenizer's files, and how it was resolved.
     """
 
     def __init__(self, content: TokenizerJson, origin: str = "the tokenizer"):
         """Build from the content of a tokenizer.json; the TokenizerError for a broken one begins with `origin`."""
         self._plain = make_backend(content, origin)
         self._plain.encode_special_tokens = True
-        self._encoder = self._plain  # what text is encoded with; see `reading`
+        self._encoder = self._plain  # encodes text; see `reading`
         content = self.to_json()
         refuse_broken_templates(content, origin)
         vocabulary = self._plain.get_vocab()
         self.kind: str = tokenizer_json.kind_of(content)
         self.special_tokens: dict[str, int] = tokenizer_json.special_tokens(content)
         self.added_tokens: dict[str, int] = tokenizer_json.added_tokens(content)
-        self.start_ids: tuple[int, ...] = tokenizer_json.start_ids(content)
+        self.start_ids: tuple[int, ...] = tokenizer_json.template_ids(content)[0]
         self.end_ids: tuple[int, ...] = tokenizer_json.end_ids(content)
         self.chat_template: str | None = None
         self.notes: tuple[str, ...] = ()
@@ -84,22 +83,20 @@ class Tokenizer:
 
     @property
     def start_id(self) -> int | None:
-        """The first of the start tokens, or None."""
         return next(iter(self.start_ids), None)
 
     @property
     def end_id(self) -> int | None:
-        """The token that ends a document, or None."""
         return next(iter(self.end_ids), None)
 
     def with_chat_template(self, chat_template: str | None, notes: Sequence[str] = ()) -> Tokenizer:
-        """The same tokenizer with a chat template and the notes of its reading."""
+        """The same tokenizer with a chat template and notes from loading it."""
         other = copy.copy(self)
         other.chat_template, other.notes = chat_template, tuple(notes)
         return other
 
     def with_special_tokens(self, names: Sequence[str]) -> Tokenizer:
-        """The same tokenizer with further special tokens, with ids from `vocab_size` on; names that exist are kept.
+        """The same tokenizer with further special tokens, whose ids begin at `vocab_size`; existing names are kept.
 
         Raises TokenizerError for a name that is a token of ordinary text.
         """
@@ -112,7 +109,7 @@ class Tokenizer:
         return other.with_chat_template(self.chat_template, self.notes)
 
     def with_start(self, name: str) -> Tokenizer:
-        """The same tokenizer, which puts this special token of it before every text; it may be the end token.
+        """The same tokenizer with this special token before every text; it may be the end token.
 
         Raises TokenizerError for a name that is not a special token.
         """
@@ -123,7 +120,7 @@ class Tokenizer:
         return Tokenizer(content).with_chat_template(self.chat_template, self.notes)
 
     def reading(self, names: Iterable[str]) -> Tokenizer:
-        """The same tokenizer, whose every encoding reads these special tokens' names in a text as those tokens.
+        """The same tokenizer, which encodes these names of special tokens in any text as the tokens.
 
         Raises TokenizerError for a name that is not a special token.
         """
@@ -152,10 +149,10 @@ class Tokenizer:
     # ------------------------------------------------------------------ text to ids
 
     def encode_input(self, text: str, allow_special: bool = False) -> list[int]:
-        """The ids that a model reads for a text: the start tokens, if there are any, then `encode` of the text.
+        """The input ids of a model for a text: the start tokens, if there are any, then `encode` of the text.
 
         These are transformers' ids with add_special_tokens=True, except that tokens which a template puts after a text
-        are left out (and `notes` says so), since a text to be continued has not ended. Raises as `encode` does.
+        are left out, with a note, since a text to be continued has not ended. Raises as `encode` does.
         """
         return [*self.start_ids, *self.encode(text, allow_special)]
 
@@ -174,13 +171,13 @@ class Tokenizer:
         return ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
-        """The same ids as `encode` for many texts, in parallel; one int32 array per text. Raises as `encode` does."""
+        """The ids of many texts as from `encode`, in parallel; an int32 array per text. Raises as `encode` does."""
         return list(self._iter_encoded(texts))
 
     def encode_long(self, text: str) -> np.ndarray:
         """The same ids as `encode` for a text of any length, int32, in bounded memory. Raises as `encode` does.
 
-        Memory is not bounded for a tokenizer whose pre-tokenizer is not known to `long_text`: its texts are not cut.
+        Memory is not bounded for a pre-tokenizer that is unknown to `long_text`: its texts are not cut.
         """
         refuse_surrogates(text)  # before cutting, so that the position in the message counts from the text's beginning
         return np.concatenate([np.empty(0, np.int32), *self._iter_encoded(iter_pieces(text, self._cut))])
@@ -190,7 +187,7 @@ class Tokenizer:
         return self._iter_encoded(self.cut_stream(texts))
 
     def cut_stream(self, texts: Iterable[str]) -> Iterator[str]:
-        """Pieces of a text that comes in parts, whose ids one after the other are those of the whole."""
+        """Pieces of a text that comes in parts; their ids, joined, are the ids of the whole text."""
         return iter_stream_pieces(texts, self._cut)
 
     def _iter_encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
@@ -219,7 +216,7 @@ class Tokenizer:
             refuse = _REFUSE_UNKNOWN.get(self.kind)
             if refuse is not None and self._unknown_id is None:
                 for text in texts:
-                    refuse(backend, backend.get_vocab(), text)
+                    refuse(backend, text)
             raise
 
     def _refuse_special(self, ids: list[int]) -> None:
@@ -233,7 +230,7 @@ class Tokenizer:
 
     @cached_property
     def _special(self) -> tokenizers.Tokenizer:
-        # A second object, not a flag switched back and forth: threads and errors cannot leave it in the wrong state.
+        # A second object, not a flag that is switched: threads and errors cannot leave it in the wrong state
         return make_backend(self.to_json(), "the tokenizer")
 
     # ------------------------------------------------------------------ ids to text
@@ -246,20 +243,19 @@ class Tokenizer:
             return self._plain.decode(ids, skip_special_tokens=skip_special)
 
     def stream(self, skip_special: bool = False, before: Sequence[int] = ()) -> StreamDecoder:
-        """A decoder that takes ids one by one; the texts it returns add up to `decode` of all of them.
+        """A decoder that takes ids one by one; the texts that it returns, joined, are `decode` of all the ids.
 
-        `before` are the ids before the first one: a first word then comes with the space before it.
+        before: the ids before the first one. A first word then comes with the space before it.
         """
         special = frozenset(self.special_tokens.values())
         words = [token_id for token_id in before if token_id not in special]
         return make_stream(self._decoder, self.piece, self.decode, special if skip_special else frozenset(), words)
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
-        """The vocabulary strings of the ids, such as 'Ġthe' or 'âĢ'. TokenizerError: an unknown id."""
+        """The vocabulary strings of the ids, such as 'Ġthe' or 'âĢ'. Raises TokenizerError for an unknown id."""
         return [self.piece(token_id) for token_id in ids]
 
     def piece(self, token_id: int) -> str:
-        """The vocabulary string of one id. TokenizerError: an unknown id."""
         piece = self._plain.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         if piece is None:
             raise TokenizerError(
@@ -268,9 +264,9 @@ class Tokenizer:
         return piece
 
     def token_bytes(self) -> tuple[bytes, ...]:
-        """What each id writes in UTF-8, one after the other; nothing for special tokens.
+        """The UTF-8 bytes of each id, in order of the ids; none for special tokens.
 
-        Raises TokenizerError for a tokenizer whose tokens write something else after others, such as spaces.
+        Raises TokenizerError for a tokenizer whose tokens depend on the tokens before them, as with spaces.
         """
         return self._token_bytes
 

@@ -1,12 +1,11 @@
-"""The content of a tokenizer.json: write one, read what it states, declare start and end tokens in it.
+"""The content of a tokenizer.json: write one, read its properties, declare start and end tokens in it.
 
-Everything that a Tokenizer knows about itself is derived from this JSON, so it survives saving and loading without
-any other file.
+All properties of a Tokenizer are derived from this JSON, so they survive saving and loading without any other file.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from typing import Any
 
 TokenizerJson = dict[str, Any]  # the content of a tokenizer.json, or a part of it
@@ -26,6 +25,48 @@ END_NAMES = (
     "<|eos|>",
     "[EOS]",
 )
+
+# --- bytes as printable characters -----------------------------------------------------------------------------------
+#
+# Byte-level vocabularies are stored as text: each byte is written as one printable character (Radford et al. 2019,
+# `encoder.py`: bytes_to_unicode). Bytes that are printable in Latin-1 are written as themselves; the 68 others are
+# numbered from U+0100, so that a space is 'Ġ' and a newline 'Ċ'.
+
+
+def _table() -> dict[int, str]:
+    printable = {*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)}
+    hidden = [byte for byte in range(256) if byte not in printable]
+    return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(hidden)}
+
+
+BYTE_TO_CHARACTER = _table()
+CHARACTER_TO_BYTE = {character: byte for byte, character in BYTE_TO_CHARACTER.items()}
+# UTF-8 never contains these bytes (RFC 3629), so a vocabulary may lack them (StarCoder's does)
+NOT_IN_UTF8 = frozenset((0xC0, 0xC1, *range(0xF5, 0x100)))
+
+
+def missing_bytes(vocabulary: Container[str]) -> list[int]:
+    """The bytes of UTF-8 that a byte-level vocabulary cannot write."""
+    return [byte for byte, char in BYTE_TO_CHARACTER.items() if byte not in NOT_IN_UTF8 and char not in vocabulary]
+
+
+def piece_bytes(piece: str) -> bytes:
+    """The bytes of a byte-level vocabulary string: 'âĢ' is b'\\xe2\\x80'.
+
+    A piece with a character outside the table (an added token with a space in it) is encoded in UTF-8 as it is, the
+    rule of the ByteLevel decoder in `tokenizers`.
+    """
+    if all(character in CHARACTER_TO_BYTE for character in piece):
+        return bytes(CHARACTER_TO_BYTE[character] for character in piece)
+    return piece.encode("utf-8")
+
+
+def readable(data: bytes) -> str:
+    """UTF-8 text; bytes that are not a complete character are shown as '<0xE2>'."""
+    # Valid UTF-8 holds no surrogates, so every one that surrogateescape inserts marks a stray byte.
+    text = data.decode("utf-8", errors="surrogateescape")
+    return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)
+
 
 # --- how text is split into words ------------------------------------------------------------------------------------
 
@@ -117,7 +158,7 @@ def _word_level(tokens: Sequence[str]) -> TokenizerJson:
     return {"type": "WordLevel", "vocab": vocabulary, "unk_token": UNKNOWN}
 
 
-# --- reading what it states ------------------------------------------------------------------------------------------
+# --- reading its properties ------------------------------------------------------------------------------------------
 
 
 def kind_of(content: TokenizerJson) -> str:
@@ -131,36 +172,35 @@ def kind_of(content: TokenizerJson) -> str:
 
 
 def is_byte_level(content: TokenizerJson) -> bool:
-    """Whether the vocabulary spells bytes in GPT-2's table."""
+    """True if the vocabulary spells bytes in GPT-2's table."""
     decoder = content["decoder"]
     return decoder is not None and decoder["type"] == "ByteLevel"
 
 
 def spells_bytes(content: TokenizerJson) -> bool:
-    """Whether words reach the model as bytes in GPT-2's table."""
+    """True if words reach the model as bytes in GPT-2's table."""
     split = content["pre_tokenizer"] or {}
     steps = split["pretokenizers"] if split.get("type") == "Sequence" else [split]
     return any(step.get("type") == "ByteLevel" for step in (*steps, content["normalizer"] or {}))
 
 
+def added_tokens(content: TokenizerJson, *, only_special: bool = False) -> dict[str, int]:
+    """Name to id of the tokens that were added to the model's own vocabulary, in order of their ids."""
+    tokens = sorted(content["added_tokens"], key=lambda token: token["id"])
+    return {token["content"]: token["id"] for token in tokens if token["special"] or not only_special}
+
+
 def special_tokens(content: TokenizerJson) -> dict[str, int]:
     """Name to id of every special token, in order of their ids."""
-    special = [token for token in content["added_tokens"] if token["special"]]
-    return {token["content"]: token["id"] for token in sorted(special, key=lambda token: token["id"])}
-
-
-def added_tokens(content: TokenizerJson) -> dict[str, int]:
-    """Name to id of every token that was added to the model's own vocabulary, special or not, in order of their ids."""
-    return {token["content"]: token["id"] for token in sorted(content["added_tokens"], key=lambda token: token["id"])}
+    return added_tokens(content, only_special=True)
 
 
 def token_id(content: TokenizerJson, name: str) -> int | None:
     """The id of a token, added or of the model's own vocabulary; None if there is none of that name."""
-    added = {token["content"]: token["id"] for token in content["added_tokens"]}
     vocabulary = content["model"]["vocab"]
     if isinstance(vocabulary, list):  # Unigram: pairs of piece and score, in order of their ids
         vocabulary = {piece: index for index, (piece, _) in enumerate(vocabulary)}
-    return added.get(name, vocabulary.get(name))
+    return added_tokens(content).get(name, vocabulary.get(name))
 
 
 def unknown_id(content: TokenizerJson) -> int | None:
@@ -171,17 +211,8 @@ def unknown_id(content: TokenizerJson) -> int | None:
     return token_id(content, model["unk_token"])
 
 
-def start_ids(content: TokenizerJson) -> tuple[int, ...]:
-    """The ids that the tokenizer's own template puts before every text (Llama's <s>); none for GPT-2."""
-    return _around(content)[0]
-
-
-def closing_ids(content: TokenizerJson) -> tuple[int, ...]:
-    """The ids that the tokenizer's own template puts after every text, as in models for text embeddings."""
-    return _around(content)[1]
-
-
-def _around(content: TokenizerJson) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def template_ids(content: TokenizerJson) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The ids that the tokenizer's own template puts before every text (Llama's <s>; none for GPT-2), and after it."""
     for template in templates(content):
         steps = template["single"]
         text_index = next((index for index, step in enumerate(steps) if "Sequence" in step), len(steps))
@@ -197,11 +228,11 @@ def _ids_of(steps: list[dict[str, Any]], template: dict[str, Any]) -> tuple[int,
 
 
 def end_ids(content: TokenizerJson) -> tuple[int, ...]:
-    """The ids that end a text, the one that ends a document first.
+    """The ids that end a text: those that the template declares (see `with_ends`), else the first of END_NAMES.
 
-    They are those that the template declares (see `with_ends`), else the first of END_NAMES.
+    The first one ends a document.
     """
-    starts = start_ids(content)
+    starts, _ = template_ids(content)
     for template in templates(content):
         used = _used_in(template)
         entries = template["special_tokens"]
@@ -217,15 +248,15 @@ def end_ids(content: TokenizerJson) -> tuple[int, ...]:
 
 
 def with_ends(content: TokenizerJson, tokens: Sequence[str]) -> TokenizerJson:
-    """The same tokenizer, declaring `tokens` (special tokens of it) as those that end a text; the first, a document.
+    """The same tokenizer, declaring that these special tokens end a text, and the first one a document.
 
-    A tokenizer.json has no field for it, and unknown fields are refused. A template that lists tokens without using
-    them is valid everywhere and changes no ids.
+    A tokenizer.json has no field for end tokens, and unknown fields are refused. A template that lists tokens without
+    using them is valid everywhere and changes no ids.
     """
     special = special_tokens(content)
     template = next(templates(content), _plain_template())
     used = {name: entry for name, entry in template["special_tokens"].items() if name in _used_in(template)}
-    # An entry may have any name. The first token's own would replace the entry of a start token that is the same token.
+    # An entry may have any name. Under its own name the first token would replace the entry of the same start token.
     name = f"end: {tokens[0]}" if tokens[0] in used else tokens[0]
     declared = {name: {"id": name, "ids": [special[token] for token in tokens], "tokens": list(tokens)}}
     return _with_template(content, {**template, "special_tokens": used | declared})

@@ -1,28 +1,21 @@
 """Read a tokenizer from disk: a tokenizer.json, a directory as transformers writes it, or vocab.json and merges.txt.
 
-`tokenizer_files` parses each file; here they become one Tokenizer, with notes where they contradict each other.
+The settings files of a directory may name added tokens, start and end tokens and a chat template. Where they contradict
+tokenizer.json, it is used, and the tokenizer's `notes` say so. A bad file is a TokenizerError that names it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import TokenizerError
-from foretell.files import VOCABULARY_LIMIT
+from foretell.errors import TokenizerError, did_you_mean
+from foretell.files import JSON_LIMIT, TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_bytes
 from foretell.text import tokenizer_json
-from foretell.text.tokenizer import Tokenizer
-from foretell.text.tokenizer_files import (
-    CHAT_TEMPLATE,
-    DeclaredTokens,
-    read_chat_template,
-    read_chat_template_file,
-    read_declared_tokens,
-    read_merges,
-    read_object,
-    read_vocabulary,
-)
+from foretell.text.tokenizer import CHAT_TEMPLATE, Tokenizer
 from foretell.text.tokenizer_json import (
     QWEN2_PATTERN,
     TokenizerJson,
@@ -34,22 +27,23 @@ from foretell.text.tokenizer_json import (
 )
 
 UNREADABLE = ("tokenizer.model", "tekken.json", "tiktoken.model")  # SentencePiece's and others' own formats
+SPECIALS = ("additional_special_tokens", "extra_special_tokens")
 
 
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer in a tokenizer.json, or in a directory as transformers writes it.
 
     A directory holds tokenizer.json, or vocab.json and merges.txt (GPT-2, Qwen2, Qwen3, OpenAI GPT). The files
-    tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and config.json next to
-    them may name added tokens and the tokens that end a text. Where they disagree tokenizer.json is used, and the
-    tokenizer's `notes` say so. Raises TokenizerError for files that are missing, unreadable or inconsistent.
+    tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json, config.json and
+    chat_template.jinja are read if they exist. Raises TokenizerError for files that are missing, unreadable or
+    inconsistent.
     """
     path = Path(path)
     if path.is_file() and path.suffix != ".json":
         raise TokenizerError(f"{path} is not a tokenizer; name a model, or a tokenizer.json")
     if not path.is_dir():
-        tokenizer = Tokenizer(read_object(path, VOCABULARY_LIMIT), origin=str(path))
-        return tokenizer.with_chat_template(read_chat_template_file(path.with_name(CHAT_TEMPLATE)))
+        tokenizer = Tokenizer(_read_object(path, VOCABULARY_LIMIT), origin=str(path))
+        return tokenizer.with_chat_template(_read_template_file(path.parent))
     if (path / "tokenizer.json").exists():
         return _load_tokenizer_json(path)
     if (path / "vocab.json").exists() and (path / "merges.txt").exists():
@@ -61,7 +55,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
 
 
 def has_tokenizer(directory: Path) -> bool:
-    """True where a directory has a file of a tokenizer, readable or not."""
+    """True if a directory has a file of a tokenizer, readable or not."""
     names = ("tokenizer.json", "vocab.json", "merges.txt", *UNREADABLE)
     return any((directory / name).exists() for name in names)
 
@@ -71,100 +65,126 @@ def gpt2_tokenizer(vocab_file: str | Path, merges_file: str | Path) -> Tokenizer
 
     Raises TokenizerError if one is missing, cannot be read, or does not fit the other.
     """
-    vocabulary, merges = read_vocabulary(Path(vocab_file)), read_merges(Path(merges_file))
+    vocabulary, merges = _read_vocabulary(Path(vocab_file)), _read_merges(Path(merges_file))
     content = byte_level_json(vocabulary, merges, byte_level_split(use_regex=True))
     return Tokenizer(content, origin=f"{vocab_file} with {Path(merges_file).name}")
 
 
 def _load_tokenizer_json(path: Path) -> Tokenizer:
     origin = str(path / "tokenizer.json")
-    plain = Tokenizer(read_object(path / "tokenizer.json", VOCABULARY_LIMIT), origin)
-    original, declared = plain.to_json(), read_declared_tokens(path)
-    content, notes = _with_special_tokens(original, declared, path)
-    content, end_notes = _with_end_tokens(content, declared)
+    plain = Tokenizer(_read_object(path / "tokenizer.json", VOCABULARY_LIMIT), origin)
+    original, settings = plain.to_json(), _read_settings(path)
+    content, notes = _with_special_tokens(original, settings, path)
+    content, end_notes = _with_end_tokens(content, settings)
     tokenizer = plain if content == original else Tokenizer(content, origin)
-    return _with_chat_template(tokenizer, path, [*notes, *end_notes, *_disagreements(content, declared)])
+    notes = [*notes, *end_notes, *_disagreements(content, settings), *settings.template_notes]
+    return tokenizer.with_chat_template(settings.chat_template, notes)
 
 
 def _load_vocabulary_and_merges(path: Path) -> Tokenizer:
-    declared = read_declared_tokens(path)
-    name = declared.tokenizer_class or CLASS_OF_MODEL.get(declared.model_type or "", "GPT2Tokenizer")
-    vocabulary, merges = read_vocabulary(path / "vocab.json"), read_merges(path / "merges.txt")
-    plain = {"normalizer": None, "post_processor": None}
-    plain |= _class_json(name, vocabulary, merges, path, prefix_space=declared.prefix_space)
-    content, notes = _with_special_tokens(plain, declared, path)
+    settings = _read_settings(path)
+    plain = {"normalizer": None, "post_processor": None, **_json_of_class(path, settings)}
+    content, notes = _with_special_tokens(plain, settings, path)
     # A tokenizer.json has its own template for the start token; these two files have only this setting
-    if declared.adds_start and declared.start in tokenizer_json.special_tokens(content):
-        content = tokenizer_json.with_start(content, declared.start)
-    content, end_notes = _with_end_tokens(content, declared)
-    origin = f"{path / 'vocab.json'} with merges.txt"
-    return _with_chat_template(Tokenizer(content, origin), path, [*notes, *end_notes])
+    if settings.adds_start and settings.start in tokenizer_json.special_tokens(content):
+        content = tokenizer_json.with_start(content, settings.start)
+    content, end_notes = _with_end_tokens(content, settings)
+    tokenizer = Tokenizer(content, f"{path / 'vocab.json'} with merges.txt")
+    return tokenizer.with_chat_template(settings.chat_template, [*notes, *end_notes, *settings.template_notes])
 
-
-def _with_chat_template(tokenizer: Tokenizer, path: Path, notes: list[str]) -> Tokenizer:
-    template, template_notes = read_chat_template(path)
-    return tokenizer.with_chat_template(template, [*notes, *template_notes])
-
-
-# --- vocab.json and merges.txt: only the name of the class tells how text is split ------------------------------------
-
-
-def _gpt2(vocabulary: dict[str, int], merges: list[Any], prefix_space: bool) -> TokenizerJson:
-    return byte_level_json(vocabulary, merges, byte_level_split(use_regex=True, prefix_space=prefix_space))
-
-
-def _qwen2(vocabulary: dict[str, int], merges: list[Any], prefix_space: bool) -> TokenizerJson:
-    split = pattern_split(QWEN2_PATTERN, prefix_space=prefix_space)
-    return {**byte_level_json(vocabulary, merges, split), "normalizer": {"type": "NFC"}}
-
-
-def _openai_gpt(vocabulary: dict[str, int], merges: list[Any], prefix_space: bool) -> TokenizerJson:
-    return openai_gpt_json(vocabulary, merges)
-
-
-_CLASSES: dict[str, Callable[[dict[str, int], list[Any], bool], TokenizerJson]] = {
-    "GPT2Tokenizer": _gpt2,
-    "Qwen2Tokenizer": _qwen2,
-    "Qwen3Tokenizer": _qwen2,
-    "OpenAIGPTTokenizer": _openai_gpt,
-}
 
 # The class for a directory whose settings name none, by the model_type of its config.json
 CLASS_OF_MODEL = {
     "gpt2": "GPT2Tokenizer",
     "qwen2": "Qwen2Tokenizer",
-    "qwen3": "Qwen2Tokenizer",
+    "qwen3": "Qwen3Tokenizer",
     "openai-gpt": "OpenAIGPTTokenizer",
 }
 
 
-def _class_json(
-    name: str, vocabulary: dict[str, int], merges: list[Any], directory: Path, *, prefix_space: bool
-) -> TokenizerJson:
-    make = _CLASSES.get(name.removesuffix("Fast"))
-    if make is None:
-        # The files of RoBERTa and others have these names too, but their text is split differently
-        known = ", ".join(_CLASSES)
+def _json_of_class(directory: Path, settings: TokenizerSettings) -> TokenizerJson:
+    """The tokenizer of vocab.json and merges.txt; how text is split depends on the name of the class alone."""
+    name = settings.tokenizer_class or CLASS_OF_MODEL.get(settings.model_type or "", "GPT2Tokenizer")
+    vocabulary, merges = _read_vocabulary(directory / "vocab.json"), _read_merges(directory / "merges.txt")
+    match name.removesuffix("Fast"):
+        case "GPT2Tokenizer":
+            split = byte_level_split(use_regex=True, prefix_space=settings.prefix_space)
+            return byte_level_json(vocabulary, merges, split)
+        case "Qwen2Tokenizer" | "Qwen3Tokenizer":
+            split = pattern_split(QWEN2_PATTERN, prefix_space=settings.prefix_space)
+            return {**byte_level_json(vocabulary, merges, split), "normalizer": {"type": "NFC"}}
+        case "OpenAIGPTTokenizer":
+            return openai_gpt_json(vocabulary, merges)
+    # The files of RoBERTa and others have these names too, but their text is split differently
+    known = ", ".join(CLASS_OF_MODEL.values())
+    raise TokenizerError(
+        f"{directory} has vocab.json and merges.txt of a {name}, not of one of {known}; it needs tokenizer.json"
+    )
+
+
+# --- the settings of a directory applied to its tokenizer ------------------------------------------------------------
+
+
+def _with_special_tokens(
+    content: TokenizerJson, settings: TokenizerSettings, directory: Path
+) -> tuple[TokenizerJson, list[str]]:
+    """The tokenizer with the added tokens and special tokens of the settings, and notes on missing ones.
+
+    A token is special if any file declares it special.
+    """
+    entries = {entry["content"]: entry for entry in content["added_tokens"]}
+    for entry in settings.added:
+        known = entries.get(entry["content"], entry)
+        entries[entry["content"]] = {**known, "special": known["special"] or entry["special"]}
+    content, notes = {**content, "added_tokens": _sorted(entries)}, []
+    if settings.end is not None and tokenizer_json.token_id(content, settings.end) is None:
         raise TokenizerError(
-            f"{directory} has vocab.json and merges.txt of a {name}, not of one of {known}; it needs tokenizer.json"
+            f"{directory}: its end token {settings.end!r} is not in tokenizer.json; one of the files is wrong"
         )
-    return make(vocabulary, merges, prefix_space)
+    named = [name for name in (settings.start, settings.end) if name is not None]
+    for name in dict.fromkeys([*named, *settings.specials]):
+        token_id = tokenizer_json.token_id(content, name)
+        if token_id is None:
+            notes.append(f"the special token {name!r} is declared but not in the vocabulary: it is left out")
+        elif name not in tokenizer_json.special_tokens(content):
+            entries[name] = special_token(name, token_id)
+    return {**content, "added_tokens": _sorted(entries)}, notes
 
 
-# --- what the settings files declare ---------------------------------------------------------------------------------
+def _sorted(entries: dict[str, TokenizerJson]) -> list[TokenizerJson]:
+    return sorted(entries.values(), key=lambda entry: entry["id"])
 
 
-def _disagreements(content: TokenizerJson, declared: DeclaredTokens) -> list[str]:
-    """Notes on what tokenizer.json does differently from its settings files; as in transformers, it is used."""
+def _with_end_tokens(content: TokenizerJson, settings: TokenizerSettings) -> tuple[TokenizerJson, list[str]]:
+    """The tokenizer with the tokens that end a text, and notes on ids that cannot be end tokens."""
+    special = tokenizer_json.special_tokens(content)
+    name_of = {token_id: name for name, token_id in special.items()}
+    current = tokenizer_json.end_ids(content)
+    first = settings.end or next((name_of[token_id] for token_id in current), None)
+    names, notes = [] if first is None else [first], []
+    for file, token_id in settings.ends:
+        if token_id in name_of:
+            names.append(name_of[token_id])
+        else:
+            # LlamaConfig's default is 2, which is an ordinary token in other vocabularies
+            notes.append(f"{file} names {token_id} as an end token, which is not a special token here: it is left out")
+    ends = list(dict.fromkeys(names))
+    if ends and tuple(special[name] for name in ends) != current:
+        content = tokenizer_json.with_ends(content, ends)
+    return content, notes
+
+
+def _disagreements(content: TokenizerJson, settings: TokenizerSettings) -> list[str]:
+    """Notes on contradictions between tokenizer.json and the settings files."""
     notes = []
-    starts = tokenizer_json.start_ids(content)
-    if declared.adds_start is not None and declared.adds_start != bool(starts):
-        says = "adds no start token" if declared.adds_start else "adds a start token"
+    starts, closing = tokenizer_json.template_ids(content)
+    if settings.adds_start is not None and settings.adds_start != bool(starts):
+        actual = "adds no start token" if settings.adds_start else "adds a start token"
         notes.append(
-            f"tokenizer_config.json says add_bos_token {str(declared.adds_start).lower()}, but tokenizer.json {says}: "
-            "tokenizer.json is used, as in transformers"
+            f"tokenizer_config.json says add_bos_token {str(settings.adds_start).lower()}, but tokenizer.json "
+            f"{actual}: tokenizer.json is used, as in transformers"
         )
-    if tokenizer_json.closing_ids(content):
+    if closing:
         notes.append(
             "tokenizer.json puts a token after every text; it is left out here, since a text to be continued "
             "has not ended"
@@ -172,59 +192,171 @@ def _disagreements(content: TokenizerJson, declared: DeclaredTokens) -> list[str
     return notes
 
 
-def _with_added(content: TokenizerJson, declared: DeclaredTokens) -> TokenizerJson:
-    """Add the tokens that only the settings files list; a token is special if any file calls it so."""
-    entries = {entry["content"]: entry for entry in content["added_tokens"]}
-    for entry in declared.added:
-        existing = entries.get(entry["content"], entry)
-        entries[entry["content"]] = {**existing, "special": existing["special"] or entry["special"]}
-    return {**content, "added_tokens": sorted(entries.values(), key=lambda entry: entry["id"])}
+# --- the settings files ----------------------------------------------------------------------------------------------
 
 
-def _with_special_tokens(
-    content: TokenizerJson, declared: DeclaredTokens, directory: Path
-) -> tuple[TokenizerJson, list[str]]:
-    """The tokenizer with its added tokens, its declared tokens made special, and notes on those that it lacks."""
-    content, notes = _with_added(content, declared), []
-    if declared.end is not None and tokenizer_json.token_id(content, declared.end) is None:
-        raise TokenizerError(
-            f"{directory}: its end token {declared.end!r} is not in tokenizer.json; one of the files is wrong"
-        )
-    named = [name for name in (declared.start, declared.end) if name is not None]
-    for name in dict.fromkeys([*named, *declared.specials]):
-        token_id = tokenizer_json.token_id(content, name)
-        if token_id is None:
-            notes.append(f"the special token {name!r} is declared but not in the vocabulary: it is left out")
-        elif name not in tokenizer_json.special_tokens(content):
-            content = _with_special(content, name, token_id)
-    return content, notes
+@dataclass(frozen=True)
+class TokenizerSettings:
+    """The declarations of a directory's settings files.
+
+    start, end: the names of the tokens, or None. specials: names of further special tokens. added: entries of added
+    tokens. ends: (file, id) of each token that ends a generation. adds_start: whether the start token goes before
+    every text, None if no file declares it.
+    """
+
+    tokenizer_class: str | None
+    model_type: str | None
+    start: str | None
+    end: str | None
+    specials: tuple[str, ...]
+    added: tuple[TokenizerJson, ...]
+    ends: tuple[tuple[str, int], ...]
+    adds_start: bool | None
+    prefix_space: bool
+    chat_template: str | None
+    template_notes: list[str]
 
 
-def _with_special(content: TokenizerJson, name: str, token_id: int) -> TokenizerJson:
-    others = [entry for entry in content["added_tokens"] if entry["content"] != name]
-    entries = sorted([*others, special_token(name, token_id)], key=lambda entry: entry["id"])
-    return {**content, "added_tokens": entries}
+def _read_settings(directory: Path) -> TokenizerSettings:
+    settings = _read_object_if_present(directory / "tokenizer_config.json")
+    special_map = _read_object_if_present(directory / "special_tokens_map.json")
+    config = _read_object_if_present(directory / "config.json")
+    files = (settings, special_map)
+    chat_template, notes = _read_template(directory, settings)
+    return TokenizerSettings(
+        tokenizer_class=_text(settings.get("tokenizer_class")) or _text(config.get("tokenizer_class")),
+        model_type=_text(config.get("model_type")),
+        start=_first_name("bos_token", files),
+        end=_first_name("eos_token", files),
+        specials=tuple(name for file in files for key in SPECIALS for name in _names(file.get(key))),
+        added=_read_added(directory, settings),
+        ends=_read_ends(directory, config),
+        adds_start=settings["add_bos_token"] if isinstance(settings.get("add_bos_token"), bool) else None,
+        prefix_space=settings.get("add_prefix_space") is True,
+        chat_template=chat_template,
+        template_notes=notes,
+    )
 
 
-def _with_end_tokens(content: TokenizerJson, declared: DeclaredTokens) -> tuple[TokenizerJson, list[str]]:
-    """The tokenizer with the tokens that end a text, and notes on ids that cannot be one."""
-    special = tokenizer_json.special_tokens(content)
-    ends, notes = _end_names(content, declared)
-    if ends and tuple(special[name] for name in ends) != tokenizer_json.end_ids(content):
-        content = tokenizer_json.with_ends(content, ends)
-    return content, notes
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
-def _end_names(content: TokenizerJson, declared: DeclaredTokens) -> tuple[list[str], list[str]]:
-    """The tokens that end a text, the one that ends a document first, and notes on ids that cannot be one."""
-    special = {token_id: name for name, token_id in tokenizer_json.special_tokens(content).items()}
-    own = (special[token_id] for token_id in tokenizer_json.end_ids(content))
-    first = declared.end or next(own, None)
-    names, notes = [] if first is None else [first], []
-    for file, token_id in declared.ends:
-        if token_id in special:
-            names.append(special[token_id])
-        else:
-            # LlamaConfig's default is 2, which is an ordinary token in other vocabularies
-            notes.append(f"{file} names {token_id} as an end token, which is not a special token here: it is left out")
-    return list(dict.fromkeys(names)), notes
+def _name(token: Any) -> str | None:
+    """A token is written as its text, or as an object with its text."""
+    return _text(token.get("content")) if isinstance(token, dict) else _text(token)
+
+
+def _names(tokens: Any) -> list[str]:
+    values = tokens.values() if isinstance(tokens, dict) else tokens if isinstance(tokens, list) else ()
+    return [name for name in map(_name, values) if name is not None]
+
+
+def _first_name(key: str, files: tuple[dict[str, Any], ...]) -> str | None:
+    return next((name for file in files if (name := _name(file.get(key))) is not None), None)
+
+
+def _read_added(directory: Path, settings: dict[str, Any]) -> tuple[TokenizerJson, ...]:
+    """The entries of added_tokens_decoder and the further ones of added_tokens.json."""
+    entries: dict[str, TokenizerJson] = {}
+    decoder = settings.get("added_tokens_decoder")
+    for token_id, token in (decoder if isinstance(decoder, dict) else {}).items():
+        name = _name(token)
+        if name is None or not str(token_id).isdecimal():
+            raise TokenizerError(
+                f"{directory / 'tokenizer_config.json'}: its added_tokens_decoder has {str(token_id)[:40]!r}: "
+                f"{str(token)[:60]!r}, which is not a token; get the file again"
+            )
+        flags = {key: value for key, value in token.items() if type(value) is bool} if isinstance(token, dict) else {}
+        entries[name] = special_token(name, int(token_id)) | {"special": False} | flags
+    for name, token_id in _read_object_if_present(directory / "added_tokens.json").items():
+        if type(token_id) is not int:
+            raise TokenizerError(f"{directory / 'added_tokens.json'}: the id of {name[:60]!r} is not a number")
+        entries.setdefault(name, special_token(name, token_id) | {"special": False, "normalized": True})
+    return tuple(entries.values())
+
+
+def _read_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+    """The end ids of generation_config.json, as transformers uses when it generates; else those of config.json."""
+    generation = _read_object_if_present(directory / "generation_config.json")
+    for name, content in (("generation_config.json", generation), ("config.json", config)):
+        value = content.get("eos_token_id")
+        ids = value if isinstance(value, list) else [] if value is None else [value]
+        if ids:
+            return tuple((name, token_id) for token_id in ids if type(token_id) is int)
+    return ()
+
+
+def _read_template(directory: Path, settings: dict[str, Any]) -> tuple[str | None, list[str]]:
+    """The chat template, from its own file or tokenizer_config.json, and notes on those that are left out."""
+    if (template := _read_template_file(directory)) is not None:
+        return template, []
+    content = settings.get("chat_template")
+    if not isinstance(content, list):
+        return _text(content), []
+    entries = [entry for entry in content if isinstance(entry, dict) and isinstance(entry.get("name"), str)]
+    templates = {entry["name"]: _text(entry.get("template")) for entry in entries}
+    others = [name for name in templates if name != "default"]
+    notes = [f"of the chat templates only 'default' is kept, not {', '.join(others)}"] if others else []
+    return templates.get("default"), notes
+
+
+# --- single files ----------------------------------------------------------------------------------------------------
+
+
+def read_text(path: Path, limit: int) -> str:
+    """The text of a file of at most `limit` bytes, strictly UTF-8."""
+    try:
+        return read_bytes(path, limit, TokenizerError).decode("utf-8").replace("\r\n", "\n")
+    except FileNotFoundError as error:
+        siblings = [entry.name for entry in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise TokenizerError(f"{path} does not exist{did_you_mean(path.name, siblings)}") from error
+    except OSError as error:
+        raise TokenizerError(f"{path} cannot be read: {error.strerror}") from error
+    except ValueError as error:  # not UTF-8, or a NUL in the path itself
+        raise TokenizerError(f"{path} is not a text file in UTF-8: {error}") from error
+
+
+def _read_template_file(directory: Path) -> str | None:
+    path = directory / CHAT_TEMPLATE
+    return read_text(path, TEMPLATE_LIMIT) if os.path.lexists(path) else None
+
+
+def _read_json(path: Path, limit: int) -> Any:
+    text = read_text(path, limit)
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+        raise TokenizerError(f"{path} is not valid JSON ({reason}); it may be cut short, get it again") from error
+
+
+def _read_object(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
+    content = _read_json(path, limit)
+    if not isinstance(content, dict):
+        raise TokenizerError(f"{path} is not a JSON object; get it again, or name the right file")
+    return content
+
+
+def _read_object_if_present(path: Path) -> dict[str, Any]:
+    return _read_object(path) if os.path.lexists(path) else {}
+
+
+def _read_vocabulary(path: Path) -> dict[str, int]:
+    content = _read_json(path, VOCABULARY_LIMIT)
+    if not isinstance(content, dict) or not content or any(type(token_id) is not int for token_id in content.values()):
+        raise TokenizerError(f"{path} is not a vocabulary; it must be a JSON object of token to id")
+    return content
+
+
+def _read_merges(path: Path) -> list[list[str]]:
+    """The pairs of a merges.txt, in order."""
+    merges = []
+    for line_number, line in enumerate(read_text(path, VOCABULARY_LIMIT).split("\n"), start=1):
+        if not line or (line_number == 1 and line.startswith("#version")):
+            continue
+        pair = line.rstrip("\r").split(" ")
+        if len(pair) != 2:
+            raise TokenizerError(f"{path}, line {line_number}: a merge is two tokens with one space, not {line[:60]!r}")
+        merges.append(pair)
+    return merges

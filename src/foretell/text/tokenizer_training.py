@@ -1,7 +1,7 @@
 """Make a tokenizer from texts or from a list of words: characters, words, bytes, byte-level BPE.
 
-Every trained tokenizer has a token that ends a document, with the last id: `<|endoftext|>`, unless one of the special
-tokens asked for has a usual name of an end token. The same texts always give the same tokenizer.
+The last id of every trained tokenizer is a token that ends a document: `<|endoftext|>`, unless one of the requested
+special tokens has a usual name of an end token. The same texts always give the same tokenizer.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import tokenizers
 from tokenizers import pre_tokenizers, trainers
 
 from foretell.errors import TokenizerError, did_you_mean
-from foretell.text.backend import refuse_surrogates, rust_failures
-from foretell.text.byte_level import BYTE_TO_CHARACTER, CHARACTER_TO_BYTE
 from foretell.text.long_text import AFTER_WORD, iter_pieces
 from foretell.text.tokenizer import Tokenizer
 from foretell.text.tokenizer_json import (
+    BYTE_TO_CHARACTER,
+    CHARACTER_TO_BYTE,
     END,
     END_NAMES,
     QWEN2_PATTERN,
@@ -32,7 +32,9 @@ from foretell.text.tokenizer_json import (
     pattern_split,
     word_level_json,
 )
+from foretell.text.untrusted_tokenizer import refuse_surrogates, rust_failures
 
+KINDS = ("characters", "words", "bytes", "bpe")
 DEFAULT_BPE_SIZE = 2048
 
 # The names of these pre-tokenizers in llama.cpp
@@ -52,14 +54,14 @@ def train_tokenizer(
 ) -> Tokenizer:
     """A tokenizer of `kind` 'characters', 'words', 'bytes' or 'bpe' for the texts; deterministic.
 
-    `vocab_size` counts every id. For 'bpe' (default 2048, at least 257) it is the size reached if the texts have that
-    many pairs to merge; for 'words' it keeps the most frequent ones and writes the rest as `<|unknown|>`; the other
-    kinds refuse it. `split` ('gpt2' or 'qwen2') is how 'bpe' splits text into words. `special` are the names of special
-    tokens, which are not learned from where they occur in the texts; `start`, a special token too, is put before every
-    text. Raises TokenizerError for an unknown kind or split, a size that does not fit the kind, texts that are all
-    empty, a lone surrogate, or a special token's name that is an ordinary token too.
+    vocab_size: the number of ids. 'bpe' (default 2048, at least 257) stops earlier if the texts have no more pairs to
+    merge; 'words' keeps the most frequent words and writes the others as `<|unknown|>`; the other kinds refuse it.
+    split: how 'bpe' splits text into words, 'gpt2' or 'qwen2'. special: the names of special tokens; nothing is learned
+    from their occurrences in the texts. start: a special token that is put before every text. Raises TokenizerError for
+    an unknown kind or split, a size that does not fit the kind, texts that are all empty, a lone surrogate, or a
+    special token's name that is an ordinary token too.
     """
-    _refuse_unknown("kind", kind, _TRAINERS)
+    _refuse_unknown("kind", kind, KINDS)
     _refuse_unknown("split", split, SPLITS)
     if vocab_size is not None and kind not in ("bpe", "words"):
         raise TokenizerError(f"the size of a {kind} vocabulary follows from the text; leave vocab_size out")
@@ -67,12 +69,22 @@ def train_tokenizer(
         raise TokenizerError(f"split={split!r} is for kind 'bpe'; leave it out for {kind!r}")
     names = special_names([*special, *([] if start is None else [start])])
     plain = _not_empty(split_at_names(texts, special) if special else texts)
-    tokenizer = Tokenizer(_TRAINERS[kind](plain, vocab_size, split, names))
+    match kind:
+        case "characters":
+            content = _train_characters(plain, names)
+        case "words":
+            content = _train_words(plain, vocab_size, names)
+        case "bytes":
+            vocabulary = {BYTE_TO_CHARACTER[byte]: byte for byte in range(256)}
+            content = byte_level_json(_extended(vocabulary, names), [], byte_level_split(use_regex=False), names)
+        case _:
+            content = _train_bpe(plain, vocab_size, SPLITS[split], names)
+    tokenizer = Tokenizer(content)
     return tokenizer if start is None else tokenizer.with_start(start)
 
 
 def special_names(asked: Sequence[str]) -> list[str]:
-    """The special tokens of a tokenizer to be made, each once; the last is END if none has a usual end token's name."""
+    """The special tokens of a new tokenizer, end tokens last; END is added if none has a usual end token's name."""
     if any(not name.strip() for name in asked):
         raise TokenizerError("the name of a special token is empty; give one that no text has, such as '<EOS>'")
     names = list(dict.fromkeys(asked))
@@ -89,7 +101,7 @@ def split_at_names(texts: Iterable[str], names: Sequence[str]) -> Iterator[str]:
 def vocabulary_tokenizer(words: Sequence[str], *, special: Sequence[str] = ()) -> Tokenizer:
     """A words tokenizer with the given words as ids 0, 1, 2, ...
 
-    The names in `special` become special tokens; those that are not among the words get the ids after them. Raises
+    The names in `special` become special tokens; names that are not among the words get the ids after them. Raises
     TokenizerError for a word that occurs twice or that the split into words never produces.
     """
     tokens = [*words, *(name for name in special if name not in words)]
@@ -98,25 +110,20 @@ def vocabulary_tokenizer(words: Sequence[str], *, special: Sequence[str] = ()) -
     token, count = Counter(tokens).most_common(1)[0]
     if count > 1:
         raise TokenizerError(f"the word {token!r} is in the vocabulary {count} times; each word has one id")
-    _refuse_unreachable([word for word in words if word not in special])
+    for word in words:
+        if word not in special and (parts := _split_words(word)) != [word]:
+            raise TokenizerError(f"the word {word!r} would be read as {parts}; white space and punctuation end a word")
     return Tokenizer(word_level_json(tokens, special))
 
 
-def _refuse_unknown(what: str, name: str, known: Mapping[str, object]) -> None:
+def _refuse_unknown(what: str, name: str, known: Collection[str]) -> None:
     if name not in known:
         near = did_you_mean(name, known)
         raise TokenizerError(f"unknown tokenizer {what} {name!r}{near} (one of {', '.join(known)})")
 
 
-def _refuse_unreachable(words: Sequence[str]) -> None:
-    for word in words:
-        parts = _split_words(word)
-        if parts != [word]:
-            raise TokenizerError(f"the word {word!r} would be read as {parts}; white space and punctuation end a word")
-
-
 def _not_empty(texts: Iterable[str]) -> Iterator[str]:
-    """The texts that are not empty. TokenizerError: there is none, or one is not Unicode."""
+    """The texts that are not empty. Raises TokenizerError if there are none, or one is not valid Unicode."""
     if isinstance(texts, str):
         raise TokenizerError("texts must be a list of strings, not one string; put it in a list")
     not_empty = (text for text in texts if text)
@@ -131,7 +138,7 @@ def _unicode(text: str) -> str:
     return text
 
 
-def _train_characters(texts: Iterator[str], vocab_size: int | None, split: str, special: list[str]) -> TokenizerJson:
+def _train_characters(texts: Iterator[str], special: list[str]) -> TokenizerJson:
     characters: set[str] = set()
     for text in texts:
         characters.update(text)
@@ -139,7 +146,7 @@ def _train_characters(texts: Iterator[str], vocab_size: int | None, split: str, 
     return character_json([*sorted(characters), *special], special)
 
 
-def _train_words(texts: Iterator[str], vocab_size: int | None, split: str, special: list[str]) -> TokenizerJson:
+def _train_words(texts: Iterator[str], vocab_size: int | None, special: list[str]) -> TokenizerJson:
     smallest = 2 + len(special)  # one word and UNKNOWN
     if vocab_size is not None and vocab_size < smallest:
         raise TokenizerError(f"vocab_size={vocab_size} leaves no room for a word; give {smallest} or more")
@@ -155,22 +162,17 @@ def _train_words(texts: Iterator[str], vocab_size: int | None, split: str, speci
     return word_level_json([*kept, *special], special)
 
 
-def _train_bytes(texts: Iterator[str], vocab_size: int | None, split: str, special: list[str]) -> TokenizerJson:
-    vocabulary = {BYTE_TO_CHARACTER[byte]: byte for byte in range(256)}
-    return byte_level_json(_extended(vocabulary, special), [], byte_level_split(use_regex=False), special)
-
-
-def _train_bpe(texts: Iterator[str], vocab_size: int | None, split: str, special: list[str]) -> TokenizerJson:
+def _train_bpe(texts: Iterator[str], vocab_size: int | None, split: TokenizerJson, special: list[str]) -> TokenizerJson:
     size = DEFAULT_BPE_SIZE if vocab_size is None else vocab_size
     if size < 256 + len(special):
         raise TokenizerError(f"vocab_size={size} is too small for byte-level BPE; give {256 + len(special)} or more")
-    backend = tokenizers.Tokenizer.from_str(json.dumps(byte_level_json({}, [], SPLITS[split])))
+    backend = tokenizers.Tokenizer.from_str(json.dumps(byte_level_json({}, [], split)))
     alphabet = sorted(CHARACTER_TO_BYTE)
     trainer = trainers.BpeTrainer(vocab_size=size - len(special), initial_alphabet=alphabet, show_progress=False)
     with rust_failures("the tokenizer cannot be trained"):
         backend.train_from_iterator(_pieces(texts), trainer)
     learned = json.loads(backend.to_str())["model"]
-    return byte_level_json(_extended(learned["vocab"], special), learned["merges"], SPLITS[split], special)
+    return byte_level_json(_extended(learned["vocab"], special), learned["merges"], split, special)
 
 
 def _extended(vocabulary: dict[str, int], special: Sequence[str]) -> dict[str, int]:
@@ -186,14 +188,6 @@ def _refuse_ordinary(special: Sequence[str], ordinary: Collection[str]) -> None:
                 f"the special token {name!r} is an ordinary token of the vocabulary too; "
                 "give it a name that no text has, such as '<EOS>'"
             )
-
-
-_TRAINERS: dict[str, Callable[[Iterator[str], int | None, str, list[str]], TokenizerJson]] = {
-    "characters": _train_characters,
-    "words": _train_words,
-    "bytes": _train_bytes,
-    "bpe": _train_bpe,
-}
 
 
 def _pieces(texts: Iterator[str]) -> Iterator[str]:

@@ -19,7 +19,6 @@ import tokenizers
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer
-from foretell.text.byte_level import missing_bytes
 from foretell.text.tokenizer_json import (
     LLAMA3_PATTERN,
     QWEN2_PATTERN,
@@ -27,6 +26,7 @@ from foretell.text.tokenizer_json import (
     byte_level_json,
     byte_level_split,
     digit_split,
+    missing_bytes,
     pattern_split,
     special_token,
 )

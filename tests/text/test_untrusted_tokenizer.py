@@ -11,7 +11,7 @@ import pytest
 
 from foretell.errors import TokenizerError
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
-from foretell.text.tokenizer_bounds import MOST_EXPANSION, MOST_PREPENDED, MOST_TEMPLATE_IDS, MOST_UNUSED_IDS
+from foretell.text.untrusted_tokenizer import MOST_EXPANSION, MOST_PREPENDED, MOST_TEMPLATE_IDS, MOST_UNUSED_IDS
 
 WORDS: dict[str, Any] = {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}
 PIECES: dict[str, Any] = {"type": "BPE", "vocab": {"a": 0}, "merges": []}
@@ -65,7 +65,7 @@ COSTLY: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("what", COSTLY)
 def test_costly_tokenizer_is_refused_before_the_library_reads_it(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretell.text.backend.tokenizers", None)
+    monkeypatch.setattr("foretell.text.untrusted_tokenizer.tokenizers", None)
     sections, message = COSTLY[what]
     with pytest.raises(TokenizerError, match=message) as raised:
         Tokenizer({"version": "1.0", "model": WORDS} | sections, "x.json")

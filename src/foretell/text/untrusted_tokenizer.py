@@ -1,24 +1,41 @@
-"""The Hugging Face `tokenizers` object behind a Tokenizer, and what the library does not guard by itself.
+"""Untrusted input of the `tokenizers` library: a tokenizer.json from anyone, and any text to encode.
 
-A broken tokenizer.json is refused, every failure of the library becomes one TokenizerError of one line, settings that
-would change a text are switched off, and text that the library would silently drop is refused.
+The library panics on some broken files, takes 8 GB for a file of 61 bytes that names the id 2^31-1, can make one
+character 10 billion long, applies the truncation that a file asks for, and silently drops characters outside the
+vocabulary. Here each of these is refused with a TokenizerError of one line, or switched off. No published tokenizer
+comes near the bounds.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
+import math
 import re
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import tokenizers
 
 from foretell.errors import ForetellError, TokenizerError, did_you_mean
-from foretell.text.byte_level import CHARACTER_TO_BYTE, missing_bytes, piece_bytes
-from foretell.text.tokenizer_bounds import refuse_costly
-from foretell.text.tokenizer_json import TokenizerJson, spells_bytes, templates
+from foretell.text.tokenizer_json import (
+    CHARACTER_TO_BYTE,
+    TokenizerJson,
+    missing_bytes,
+    piece_bytes,
+    spells_bytes,
+    templates,
+)
 
+MOST_UNUSED_IDS = 2**16  # ids below the largest that no token has, beyond one for each token
+MOST_EXPANSION = 64  # characters that the steps of a section make of one; NFKC in one step makes up to 18
+MOST_PREPENDED = 1_000  # characters
+MOST_STEPS = 200  # of a section, nested ones included
+MOST_TEMPLATE_IDS = 1_000
+SECTIONS = ("normalizer", "pre_tokenizer", "decoder", "post_processor")
+AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 _CHARACTERS_BEFORE = 20  # how much text before an unknown character its error shows
 
 
@@ -29,20 +46,11 @@ def rust_failures(what: str) -> Generator[None]:
         yield
     except ForetellError:  # includes Interrupted, which a signal can raise anywhere
         raise
-    except Exception as error:  # tokenizers raises bare Exception, so nothing narrower catches it
-        raise TokenizerError(f"{what}: {_one_line(error)}") from error
     except BaseException as error:
-        # A panic in Rust derives from BaseException and its type cannot be imported.
-        if type(error).__name__ != "PanicException":
+        # The library raises bare Exception. A panic in Rust derives from BaseException; its type cannot be imported.
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
-        raise TokenizerError(f"{what}: {_one_line(error)}") from error
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:200]
-
-
-# --- building the object ---------------------------------------------------------------------------------------------
+        raise TokenizerError(f"{what}: {' '.join(str(error).split())[:200]}") from error
 
 
 def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
@@ -52,7 +60,14 @@ def make_backend(content: TokenizerJson, origin: str) -> tokenizers.Tokenizer:
     with rust_failures(f"{origin} is not a tokenizer that can be read"):
         backend = tokenizers.Tokenizer.from_str(json.dumps(without_text_changes(content)))
     _refuse_shared_ids(backend.get_vocab(), origin)
-    _refuse_renumbered(content, backend, origin)
+    for token in content.get("added_tokens") or []:
+        # After a gap before their ids, the library silently gives added tokens other ids
+        token_id = backend.token_to_id(token["content"])
+        if token_id != token["id"]:
+            raise TokenizerError(
+                f"{origin}: the token {token['content']!r} has id {token['id']}, but would be read as id {token_id}; "
+                "the added tokens must continue the vocabulary without a gap"
+            )
     return backend
 
 
@@ -66,17 +81,42 @@ def without_text_changes(content: TokenizerJson) -> TokenizerJson:
     model = dict(content["model"])
     if "dropout" in model:
         model["dropout"] = None
-    added = [{**token, "special": token.get("special") or _is_control(token)} for token in _added_tokens(content)]
+    added = []
+    for token in content.get("added_tokens") or []:
+        name = str(token.get("content"))
+        is_control = name.startswith("<|") and name.endswith("|>")
+        added.append({**token, "special": token.get("special") or is_control})
     return {**content, "truncation": None, "padding": None, "added_tokens": added, "model": model}
 
 
-def _added_tokens(content: TokenizerJson) -> list[dict[str, Any]]:
-    return content.get("added_tokens") or []
+# --- files that are broken -------------------------------------------------------------------------------------------
 
 
-def _is_control(token: dict[str, Any]) -> bool:
-    name = str(token.get("content"))
-    return name.startswith("<|") and name.endswith("|>")
+def refuse_broken_shape(content: TokenizerJson, origin: str) -> None:
+    """Raise TokenizerError if the JSON is not a tokenizer, or if its merges would make Rust panic."""
+    model = content.get("model") if isinstance(content, dict) else None
+    if not isinstance(model, dict):
+        raise TokenizerError(f"{origin} is not a tokenizer: it has no 'model' section; give a tokenizer.json")
+    added = content.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise TokenizerError(f"{origin} is not a tokenizer: its 'added_tokens' is not a list of tokens")
+    if isinstance(model.get("merges"), list) and isinstance(model.get("vocab"), dict):
+        _refuse_broken_merges(model, origin)
+
+
+def _refuse_broken_merges(model: dict[str, Any], origin: str) -> None:
+    prefix = model.get("continuing_subword_prefix") or ""
+    if not isinstance(prefix, str):
+        raise TokenizerError(f"{origin}: its continuing_subword_prefix is {str(prefix)[:60]}, not a text")
+    for merge_number, merge in enumerate(model["merges"], start=1):
+        parts = merge.split(" ") if isinstance(merge, str) else merge
+        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
+            raise TokenizerError(f"{origin}: merge {merge_number} is not a pair of tokens: {str(merge)[:60]!r}")
+        for token in (*parts, parts[0] + parts[1][len(prefix) :]):
+            if token not in model["vocab"]:
+                raise TokenizerError(
+                    f"{origin}: merge {merge_number} needs the token {token[:60]!r}, which the vocabulary lacks"
+                )
 
 
 def _refuse_shared_ids(vocabulary: dict[str, int], origin: str) -> None:
@@ -88,45 +128,6 @@ def _refuse_shared_ids(vocabulary: dict[str, int], origin: str) -> None:
             raise TokenizerError(f"{origin}: the tokens {tokens[token_id]!r} and {token!r} share the id {token_id}")
 
 
-def _refuse_renumbered(content: TokenizerJson, backend: tokenizers.Tokenizer, origin: str) -> None:
-    """Refuse added tokens with a gap before their ids: the library would silently give them other ids."""
-    for token in _added_tokens(content):
-        token_id = backend.token_to_id(token["content"])
-        if token_id != token["id"]:
-            raise TokenizerError(
-                f"{origin}: the token {token['content']!r} has id {token['id']}, but would be read as id {token_id}; "
-                "the added tokens must continue the vocabulary without a gap"
-            )
-
-
-def refuse_broken_shape(content: TokenizerJson, origin: str) -> None:
-    """Raise TokenizerError if the JSON is not a tokenizer, or if its merges would make Rust panic."""
-    model = content.get("model") if isinstance(content, dict) else None
-    if not isinstance(model, dict):
-        raise TokenizerError(f"{origin} is not a tokenizer: it has no 'model' section; give a tokenizer.json")
-    added = _added_tokens(content)
-    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
-        raise TokenizerError(f"{origin} is not a tokenizer: its 'added_tokens' is not a list of tokens")
-    if isinstance(model.get("merges"), list) and isinstance(model.get("vocab"), dict):
-        _refuse_broken_merges(model, origin)
-
-
-def _refuse_broken_merges(model: dict[str, Any], origin: str) -> None:
-    vocabulary = model["vocab"]
-    prefix = model.get("continuing_subword_prefix") or ""
-    if not isinstance(prefix, str):
-        raise TokenizerError(f"{origin}: its continuing_subword_prefix is {str(prefix)[:60]}, not a text")
-    for merge_number, merge in enumerate(model["merges"], start=1):
-        parts = merge.split(" ") if isinstance(merge, str) else merge
-        if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-            raise TokenizerError(f"{origin}: merge {merge_number} is not a pair of tokens: {str(merge)[:60]!r}")
-        for token in (*parts, parts[0] + parts[1][len(prefix) :]):
-            if token not in vocabulary:
-                raise TokenizerError(
-                    f"{origin}: merge {merge_number} needs the token {token[:60]!r}, which the vocabulary lacks"
-                )
-
-
 def refuse_broken_templates(content: TokenizerJson, origin: str) -> None:
     """Raise TokenizerError for a template that uses a special token without an entry, which the library accepts."""
     for template in templates(content):
@@ -136,7 +137,95 @@ def refuse_broken_templates(content: TokenizerJson, origin: str) -> None:
                 raise TokenizerError(f"{origin}: its template uses the token {name[:60]!r}, for which it has no entry")
 
 
-# --- text that the vocabulary cannot write ---------------------------------------------------------------------------
+# --- files that cost memory or time out of proportion ----------------------------------------------------------------
+
+
+def refuse_costly(content: TokenizerJson, origin: str) -> None:
+    """Raise TokenizerError for a content that would cost memory or time out of proportion to its size."""
+    _refuse_sparse_ids(content["model"].get("vocab"), origin)
+    for affix in AFFIXES:
+        _refuse_long(content["model"].get(affix), f"its {affix}", origin)
+    for section in SECTIONS:
+        steps = list(_steps(content.get(section), section, origin))
+        expansion = math.prod(max(1, _expansion(step)) for step in steps)
+        if expansion > MOST_EXPANSION:
+            raise TokenizerError(
+                f"{origin}: its {section} can make a text {expansion:,} times as long (at most {MOST_EXPANSION}); "
+                "get the file from another source"
+            )
+        for step in steps:
+            _refuse_long(step.get("prepend"), f"the text that its {section} puts before a text", origin)
+            _refuse_long_template(step, origin)
+
+
+def _refuse_sparse_ids(vocabulary: Any, origin: str) -> None:
+    """Refuse ids far above the number of tokens: the library's tables have an entry for each id below the largest."""
+    if not isinstance(vocabulary, dict):
+        return
+    most = 2 * len(vocabulary) + MOST_UNUSED_IDS
+    for token, token_id in vocabulary.items():
+        if isinstance(token_id, int) and token_id > most:
+            raise TokenizerError(
+                f"{origin}: the token {token[:60]!r} has the id {token_id}, and the vocabulary has only "
+                f"{len(vocabulary)} tokens; the file is wrong"
+            )
+
+
+def _steps(part: Any, section: str, origin: str) -> Iterator[dict[str, Any]]:
+    """Every object within a section. Without recursion, since they can be nested deeply."""
+    pending, count = [part], 0
+    while pending:
+        value = pending.pop()
+        if isinstance(value, dict) and "type" in value:
+            count += 1
+            if count > MOST_STEPS:
+                raise TokenizerError(f"{origin}: its {section} has more than {MOST_STEPS} steps; the file is wrong")
+            yield value
+            value = list(value.values())
+        if isinstance(value, list):
+            pending += [inner for inner in value if isinstance(inner, list | dict)]
+
+
+def _expansion(step: dict[str, Any]) -> int:
+    """The most characters that a step makes of one."""
+    kind, pattern = step.get("type"), step.get("pattern")
+    if kind == "Replace":
+        literal = pattern.get("String") if isinstance(pattern, dict) else None
+        replacement = len(str(step.get("content")))
+        # A regular expression and an empty text match between characters too
+        return math.ceil(replacement / len(literal)) if literal and isinstance(literal, str) else replacement + 1
+    if kind == "Precompiled":
+        return _longest_precompiled(step.get("precompiled_charsmap"))
+    return 2 if kind == "ByteLevel" or (kind == "BPEDecoder" and not step.get("suffix")) else 1
+
+
+def _longest_precompiled(encoded: Any) -> int:
+    """The length of the longest text in SentencePiece's table: the size of an index, the index, texts ended by NUL."""
+    try:
+        table = base64.b64decode(encoded)
+    except (binascii.Error, TypeError, ValueError):
+        return 1  # the library refuses it
+    texts = table[4 + int.from_bytes(table[:4], "little") :]
+    return max(len(text.decode("utf-8", errors="replace")) for text in texts.split(b"\0"))
+
+
+def _refuse_long(text: Any, what: str, origin: str) -> None:
+    if isinstance(text, str) and len(text) > MOST_PREPENDED:
+        raise TokenizerError(f"{origin}: {what} has {len(text):,} characters (at most {MOST_PREPENDED:,})")
+
+
+def _refuse_long_template(step: dict[str, Any], origin: str) -> None:
+    tokens = step.get("special_tokens")
+    entries = tokens.values() if isinstance(tokens, dict) else ()
+    parts = [step.get("single"), *(entry.get("ids") for entry in entries if isinstance(entry, dict))]
+    longest = max((len(part) for part in parts if isinstance(part, list)), default=0)
+    if longest > MOST_TEMPLATE_IDS:
+        raise TokenizerError(
+            f"{origin}: its template puts {longest:,} tokens around a text (at most {MOST_TEMPLATE_IDS:,})"
+        )
+
+
+# --- texts that the vocabulary cannot write --------------------------------------------------------------------------
 #
 # Two models need a check. WordLevel without an unknown token fails without naming the word. BPE without an unknown
 # token, without byte fallback and without all 256 bytes silently drops the characters that it does not know.
@@ -179,16 +268,18 @@ def refuse_dropped_characters(
                     raise TokenizerError(describe(word, index, backend.get_vocab_size()))
 
 
-def refuse_unknown_characters(backend: tokenizers.Tokenizer, vocabulary: dict[str, int], text: str) -> None:
+def refuse_unknown_characters(backend: tokenizers.Tokenizer, text: str) -> None:
     """Raise TokenizerError for the first character of `text` that is not in the vocabulary."""
+    vocabulary = backend.get_vocab()
     for part in _without_added(backend, text):
         for index, character in enumerate(part):
             if character not in vocabulary:
                 raise TokenizerError(_unknown_character(part, index, len(vocabulary)))
 
 
-def refuse_unknown_words(backend: tokenizers.Tokenizer, vocabulary: dict[str, int], text: str) -> None:
+def refuse_unknown_words(backend: tokenizers.Tokenizer, text: str) -> None:
     """Raise TokenizerError for the first word of `text` that is not in the vocabulary."""
+    vocabulary = backend.get_vocab()
     for part in _without_added(backend, text):
         for word in _words(backend, part):
             if word not in vocabulary:
@@ -199,7 +290,6 @@ def refuse_unknown_words(backend: tokenizers.Tokenizer, vocabulary: dict[str, in
 
 
 def _unknown_character(text: str, index: int, size: int) -> str:
-    """The message for the character `text[index]`."""
     character, context = text[index], text[: index + 1]
     return (
         f"the character {character!r} (U+{ord(character):04X}) in {context[-_CHARACTERS_BEFORE:]!r} is not in the "
