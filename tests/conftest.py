@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 # The models here are so small that handing work to a second thread takes longer than doing it
 torch.set_num_threads(1)
 
-# No deadline: a shared machine can stop any test for a second. The same examples in every run: red means changed code.
-settings.register_profile("foretell", deadline=None, derandomize=True)
+# No limits by the clock: a shared machine can stop any test for a second. The same examples in every run: red means
+# changed code.
+settings.register_profile("foretell", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("foretell")
 
+# `nohup make test &` starts the tests with SIGINT and SIGHUP ignored, and children inherit that. A handler, unlike
+# "ignored", is reset to the default in a program that a test starts; this one keeps the tests running at a hangup.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
+PATIENCE = 300_000  # milliseconds until an answer is missed, on a machine with much other work
 CHROMIUM_FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 
 
@@ -29,7 +39,8 @@ def browser() -> Iterator[Any]:
         pytest.skip("Chromium not found: none of " + ", ".join(CHROMIUM_NAMES))
     sync_api = pytest.importorskip("playwright.sync_api")
     with sync_api.sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS)
+        started = playwright.chromium.launch(executable_path=executable, args=CHROMIUM_FLAGS, timeout=PATIENCE)
+        started.on("context", lambda context: context.set_default_timeout(PATIENCE))
         yield started
         started.close()
 

@@ -19,6 +19,7 @@ from foretell.errors import OutputError
 
 TOY = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--training.batch-size", "4"]
 QUICK = [*TOY, "--kind", "bytes", "--steps", "3"]
+LONG = 600  # seconds; an upper bound for another process on a loaded machine
 METRICS = [
     "step",
     "tokens",
@@ -318,7 +319,7 @@ def test_a_signal_ends_training_with_a_checkpoint_and_the_command_to_resume(corp
     process = subprocess.Popen([*command, "--out", "x"], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     wait_for(tmp_path / "x" / "metrics.jsonl", process)
     process.send_signal(number)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=LONG)
     assert process.returncode == code
     assert err.splitlines()[-1].endswith("foretell train --out x --resume auto")
     assert len(list((tmp_path / "x" / "checkpoints").glob("step-*"))) == 1
@@ -350,7 +351,7 @@ def test_training_goes_on_when_its_terminal_is_closed(corpus, tmp_path):
     os.close(terminal)
     wait_for(tmp_path / "x" / "metrics.jsonl", process)
     os.close(master)
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=LONG) == 0
     assert (tmp_path / "x" / "checkpoints" / "step-000060").exists()
 
 
@@ -366,7 +367,7 @@ def test_training_needs_no_standard_error(corpus, tmp_path, redirection):
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
     """Until a process has written something into a file."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + LONG
     while not (path.exists() and path.stat().st_size):
         assert process.poll() is None
         assert time.monotonic() < deadline

@@ -380,10 +380,10 @@ def test_damaged_store_is_refused_quickly_in_one_line(
     tmp_path: Path, damage: Callable[[Path], None], part: str
 ) -> None:
     damage(write_store(tmp_path))
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(DataError) as caught:
         TokenStore.open(tmp_path)
-    assert time.perf_counter() - started < 1
+    assert time.process_time() - started < 1
     message = str(caught.value)
     assert message.startswith(str(tmp_path))
     assert part in message

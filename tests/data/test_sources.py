@@ -463,9 +463,9 @@ def test_hundreds_of_nested_folders_are_entered_quickly(tmp_path: Path) -> None:
     folder = tmp_path.joinpath(*["a"] * 900)
     folder.mkdir(parents=True)
     (folder / "x.txt").write_text("text")
-    start = time.perf_counter()
+    start = time.process_time()
     assert [document.text for document in read_documents([tmp_path])] == ["text"]
-    assert time.perf_counter() - start < 2  # 8 s when every path was resolved
+    assert time.process_time() - start < 2  # 8 s when every path was resolved
 
 
 # --- a folder with an odd file ---------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ def results(folder: Path):
         path = folder / f"results-{size}.json"
         command = [sys.executable, str(HERE / "program.py"), str(size), str(path), *SCENARIOS]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "FORETELL_TEST_FOLDER": str(folder)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
         assert done.returncode == 0, done.stderr
         return json.loads(path.read_text())
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -50,3 +52,10 @@ def test_a_thread_that_may_not_handle_signals_trains_without_them() -> None:
     thread.start()
     thread.join()
     assert seen == [None]
+
+
+@pytest.mark.parametrize("number", ["SIGINT", "SIGHUP"])
+def test_programs_that_tests_start_do_not_inherit_ignored_signals(number: str) -> None:
+    """Fails in `nohup make test &` without the handlers of tests/conftest.py."""
+    code = f"import signal; assert signal.getsignal(signal.{number}) != signal.SIG_IGN"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

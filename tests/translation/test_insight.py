@@ -96,7 +96,7 @@ def test_the_page_shows_them_in_a_browser(given, browser, tmp_path, accessibilit
     failures: list[str] = []
     page.on("pageerror", lambda error: failures.append(str(error)))
     page.goto(f"file://{tmp_path / 'page.html'}")
-    page.wait_for_selector("html[data-complete=true]", timeout=20_000)
+    page.wait_for_selector("html[data-complete=true]", timeout=300_000)
     assert page.locator("#cross-map thead th").all_inner_texts() == ["the", "cat", "sat", "<|endoftext…"]
     assert page.locator("#cross-map tbody th").all_inner_texts() == ["<|endoftext|>", "le", "chien"]
     assert page.locator("#encoder-map tbody tr").count() == 4

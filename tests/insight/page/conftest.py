@@ -21,7 +21,7 @@ from foretell.text.tokenizer_training import train_tokenizer, vocabulary_tokeniz
 
 LETTERS = "abcdefghij"  # with the end token, as many as the tiny configurations have
 WORDS = ["financial", "data", "analytics", "is", "awesome", "!"]
-READY_MILLISECONDS = 20_000
+READY_MILLISECONDS = 300_000  # on a machine with other work
 
 MakeModel = Callable[..., LanguageModel]
 
@@ -76,6 +76,10 @@ class OpenedPage:
 
     def wait(self) -> None:
         self.page.wait_for_selector("html[data-complete]", timeout=READY_MILLISECONDS)
+
+    def wait_for_frames(self) -> None:
+        """Until the browser has painted what events so far have changed."""
+        self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def text(self, selector: str) -> str:
         return self.page.locator(selector).inner_text()

@@ -118,7 +118,7 @@ def test_an_invalid_url_is_ignored(page_file, open_page):
     opened = open_page.file(page_file)
     for choice in ("token=99&layer=-1&head=x", "", "nonsense", "token=1e9&key=0x1"):
         opened.ask("([choice]) => { location.hash = choice; }", choice)
-        opened.page.wait_for_timeout(30)
+        opened.wait_for_frames()
     assert opened.complaints == []
 
 
@@ -181,7 +181,7 @@ def test_the_page_says_what_it_shows_and_what_it_does_not(primer_page):
 def test_the_page_fits_every_screen_width(primer_page):
     for width in (360, 768, 1920):
         primer_page.page.set_viewport_size({"width": width, "height": 800})
-        primer_page.page.wait_for_timeout(100)
+        primer_page.wait_for_frames()
         assert primer_page.ask("() => document.documentElement.scrollWidth") <= width
 
 
