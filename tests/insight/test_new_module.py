@@ -13,14 +13,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import foretell.insight.explain.explainers as explainers
 from foretell.convert.export import export_huggingface
 from foretell.errors import ConfigError, UsageError
 from foretell.insight.attribution.ablation import ablate
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
 from foretell.insight.attribution.head_patterns import head_patterns
-from foretell.insight.explain.explain_norm import read_vector
-from foretell.insight.explain.explanation import explain_value
+from foretell.insight.explain.explain_layers import read_vector
+from foretell.insight.explain.explanation import EXPLAINERS, explain_value
 from foretell.insight.explain.recording import Recording, TracedScalar
 from foretell.insight.explain.steps import Remark, Working
 from foretell.insight.explain.walk import walk
@@ -275,7 +274,7 @@ def test_a_formula_can_be_given_an_explanation(make_model, monkeypatch: pytest.M
         value = float(abs(x).max())
         return Working([Remark(f"The largest absolute element of {source} is {value}.")], value, value)
 
-    monkeypatch.setitem(explainers.EXPLAINERS, "cap", explain_cap)
+    monkeypatch.setitem(EXPLAINERS, "cap", explain_cap)
     explanation = explain_value(make_model("a norm with a new formula"), TEXT, f"{BLOCK}.attention_norm.cap[3]")
     assert explanation.agrees
     assert explanation.derived

@@ -13,8 +13,7 @@ import foretell
 from foretell.config import ModelConfig, make_section
 from foretell.errors import UsageError
 from foretell.inference.query import next_tokens, score
-from foretell.insight.explain.walk import walk
-from foretell.insight.explain.walk_matrices import head_matrices
+from foretell.insight.explain.walk import head_matrices, walk
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder

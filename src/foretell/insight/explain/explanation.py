@@ -2,22 +2,46 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
-from foretell.insight.explain.explain_output import check_loss_position, implied_number, implied_shape
-from foretell.insight.explain.explainers import check_explained, explain_scalar, operands_of
-from foretell.insight.explain.recording import IMPLIED, Recording, TracedScalar, address_of, meanings, record
-from foretell.insight.explain.steps import Step, plain
+from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
+from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS
+from foretell.insight.explain.recording import (
+    IMPLIED,
+    Recording,
+    TracedScalar,
+    address_of,
+    meanings,
+    record,
+    to_array,
+)
+from foretell.insight.explain.steps import (
+    Equation,
+    Explainer,
+    Listing,
+    Remark,
+    Step,
+    Working,
+    numeral,
+    plain,
+    softmax_equation,
+)
 from foretell.insight.explain.walk import Walk, walk
+from foretell.insight.staged_attention import STAGES
 from foretell.language_model import LanguageModel, check_model
-from foretell.model.structure import Structure, model_structure
+from foretell.model.decoder import Decoder
+from foretell.model.description import RETURNED, UNKNOWN_FORMULA
+from foretell.model.structure import Structure, Value, model_structure
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
+from foretell.typesetting.expression import Call, Symbol, row
 from foretell.typesetting.notebook import Shown
 
 # In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
@@ -100,6 +124,17 @@ class Explanation(Shown):
         return Table(("", "", ""), rows)
 
 
+def explain(model: LanguageModel, text: str, address: str | None = None) -> Explanation | Walk:
+    """Walk through the pass over a text or, with an address, explain one number: see `explain_value`.
+
+        foretell.explain(model, "The return value of the", "trunk.blocks.0.attention.core.weights[1,3,2]")
+
+    Both results display in a notebook, print as text and have `to_json()`.
+    """
+    check_model(model)
+    return walk(model, text) if address is None else explain_value(model, text, address)
+
+
 def explain_value(model: LanguageModel, text: str, address: str) -> Explanation:
     """Explain one number of the pass over a text, `name[index]` without the batch row.
 
@@ -126,20 +161,19 @@ def find(address: Address, structure: Structure) -> Address:
 
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
     """The explanation of one number of a recorded pass."""
-    is_implied = wanted.name in IMPLIED
-    shape = implied_shape(recording, wanted.name) if is_implied else recording.stored(wanted.name).shape
-    dimensions = recording.dimensions(wanted.name)
+    name, dimensions = wanted.name, recording.dimensions(wanted.name)
+    shape = implied_shape(recording, name) if name in IMPLIED else recording.stored(name).shape
     index = resolve_index(with_token_ids(recording.model, wanted, dimensions), dimensions, shape)
-    if wanted.name == "loss":
+    if name == "loss":
         check_loss_position(index[0], len(recording.ids))
-    stored, dtype = stored_number(recording, wanted.name, index)
-    value = recording.value(wanted.name)
+    stored, dtype = stored_number(recording, name, index)
+    value = recording.value(name)
     working = explain_scalar(recording, TracedScalar(value, index))
     limits = torch.finfo(dtype)
     return Explanation(
-        name=wanted.name,
+        name=name,
         index=index,
-        meaning=tuple(meanings(recording, wanted.name, index)),
+        meaning=tuple(meanings(recording, name, index)),
         steps=tuple(working.steps),
         stored=stored,
         dtype=str(dtype).removeprefix("torch."),
@@ -148,14 +182,6 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
         # subnormal numbers have fewer digits, and many processors flush them to zero
         rounding=ROUNDING * limits.eps * working.scale + (limits.tiny if working.scale else 0.0),
     )
-
-
-def stored_number(recording: Recording, name: str, index: tuple[int, ...]) -> tuple[float, torch.dtype]:
-    """The stored number at an index, without the batch row, and its type."""
-    if name in IMPLIED:
-        return implied_number(recording, name, index), torch.float64
-    stored = recording.stored(name)
-    return float(stored[index]), stored.dtype
 
 
 def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimensions) -> Address:
@@ -179,12 +205,121 @@ def token_id(model: LanguageModel, text: str) -> int:
     return ids[0]
 
 
-def explain(model: LanguageModel, text: str, address: str | None = None) -> Explanation | Walk:
-    """Walk through the pass over a text or, with an address, explain one number: see `explain_value`.
+def stored_number(recording: Recording, name: str, index: tuple[int, ...]) -> tuple[float, torch.dtype]:
+    """The stored number at an index, without the batch row, and its type.
 
-        foretell.explain(model, "The return value of the", "trunk.blocks.0.attention.core.weights[1,3,2]")
-
-    Both results display in a notebook, print as text and have `to_json()`.
+    Probabilities and losses are computed as `next` and `score` compute them.
     """
-    check_model(model)
-    return walk(model, text) if address is None else explain_value(model, text, address)
+    if name not in IMPLIED:
+        stored = recording.stored(name)
+        return float(stored[index]), stored.dtype
+    position, *rest = index
+    logprobs = recording.model.log_probabilities(recording.logits(position))  # (V,)
+    number = logprobs[rest[0]].exp() if rest else -logprobs[recording.ids[position + 1]]
+    return float(number), torch.float64
+
+
+def implied_shape(recording: Recording, name: str) -> tuple[int, ...]:
+    """The shape of the token probabilities (T, V), over the tokenizer's tokens only, or of the losses (T,)."""
+    return (len(recording.ids), recording.vocabulary)[: 2 if name == "probabilities" else 1]
+
+
+def check_loss_position(position: int, length: int) -> None:
+    """Raise `UsageError` for the loss of the last token: no token follows it."""
+    if position == length - 1:
+        others = f"; give 0 to {length - 2}" if length > 1 else ""
+        raise UsageError(f"loss[{position}] does not exist: token {position} is the last of the text{others}")
+
+
+def explain_probability(recording: Recording, scalar: TracedScalar) -> Working:
+    """exp(logit) over the sum of all exp(logit), with the tokens sorted by probability."""
+    position, token = scalar.index
+    logits = to_array(recording.logits(position))[: recording.vocabulary]
+    exponentials = np.exp(logits - logits.max())
+    order = np.argsort(-logits, kind="stable")
+    columns = {
+        "number": order.tolist(),
+        "token": [recording.named(token_id) for token_id in order.tolist()],
+        "logit": logits[order],
+        "exp": exponentials[order],
+        "probability": exponentials[order] / exponentials.sum(),
+    }
+    note = f"logits = head[{position}], most probable first; exp is of logit - {logits.max():.6f}, the largest"
+    listing = Listing(note, columns, ("exp", "probability"), focus=int(np.flatnonzero(order == token)[0]))
+    equation = softmax_equation("probability", exponentials, token, "v")
+    scale = equation.value * (2 + float(logits.max() - logits[token]))
+    return Working([listing, equation], equation.value, scale)
+
+
+def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
+    """-log of the probability of the next token."""
+    position = scalar.index[0]
+    target = recording.ids[position + 1]
+    probability = explain_probability(recording, TracedScalar(IMPLIED["probabilities"], (position, target)))
+    logits = to_array(recording.logits(position))[: recording.vocabulary]
+    shifted = logits - logits.max()
+    value = float(np.log(np.exp(shifted).sum()) - shifted[target])
+    equation = row(Symbol("loss"), "=", "-", Call("log", numeral(probability.value)), "=", numeral(value))
+    note = f"position {position} is followed by {recording.token(position + 1)}, id {target}; in nats"
+    return Working([*probability.steps, Equation(equation, value, note)], value, 2 + abs(value))
+
+
+# By the formula that the module's class declares. Extend it for a formula of your own; what a formula needs of its
+# module is in docs/explain.md
+EXPLAINERS: dict[str, Explainer] = {
+    **LAYER_EXPLAINERS,
+    **ATTENTION_EXPLAINERS,
+    "probability": explain_probability,
+    "loss": explain_loss,
+}
+IN_CORE = {stage.formula for stage in STAGES.values()}
+
+
+def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
+    """The steps to one number."""
+    check_explained(recording.model.decoder, recording.structure, scalar.name, recording.value(scalar.name))
+    part = returned_part(scalar.value)
+    if part is None:
+        return EXPLAINERS[scalar.value.formula](recording, scalar)
+    working = explain_scalar(recording, TracedScalar(recording.value(part), scalar.index))
+    remark: Step = Remark(f"{scalar.name} returns the output of {part}.")
+    return Working([remark, *working.steps], working.value, working.scale)
+
+
+def returned_part(value: Value) -> str | None:
+    """The name of the value that a value without a formula of its own is the same as; None if it has one."""
+    if value.formula == RETURNED:
+        return value.name.rpartition(".")[0]
+    return None if value.formula else value.reads[0]
+
+
+def check_explained(decoder: Decoder, structure: Structure, name: str, value: Value | None = None) -> None:
+    """Raise `UsageError`, naming path and class, for a value whose formula is not declared or has no explanation."""
+    value = value or structure[name]
+    while (part := returned_part(value)) is not None:
+        value = structure[part]
+    if value.formula in EXPLAINERS:
+        return
+    kind = type(decoder.get_submodule(value.module)).__name__
+    if value.formula != UNKNOWN_FORMULA:
+        raise UsageError(f"{value.name} is a {kind}, whose formula '{value.formula}' has no explanation")
+    if value.reads:
+        raise UsageError(f"{value.name} is a {kind}, which has no explanation: its class declares no formula")
+    raise UsageError(f"{value.name} is a value that no class declares, and has no explanation")
+
+
+def operands_of(structure: Structure, name: str) -> Iterator[str]:
+    """The names of the values to record so that a value can be recomputed: itself and what its formula reads."""
+    value = structure[name]
+    yield name
+    part = returned_part(value)
+    if part is not None:
+        yield from operands_of(structure, part)
+        return
+    reads = [read for read in value.reads if read in structure.values]
+    yield from reads
+    if value.formula == "rotated heads":
+        yield from (angle.name for angle in structure.with_formula(ROTATION))
+    for read in reads:
+        if structure[read].formula in IN_CORE:  # explained from the core's inputs
+            yield from operands_of(structure, read)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
-from foretell.insight.explain.recording import Array
+from foretell.insight.explain.recording import Array, Recording, TracedScalar
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
-from foretell.typesetting.expression import Call, Expression, Number
+from foretell.typesetting.expression import Call, Expression, Fraction, Number, Symbol, row, script
 from foretell.typesetting.latex import latex
 
 FIRST_SHOWN = 6  # rows of a long listing, before the row in focus, the last row and the sum of the rest
@@ -117,9 +117,12 @@ class Working:
     For a sum, for instance, the scale is the sum of the absolute addends, each of which may have been rounded once.
     """
 
-    steps: list[Step]
+    steps: Sequence[Step]
     value: float
     scale: float
+
+
+Explainer = Callable[[Recording, TracedScalar], Working]
 
 
 def sources(operands: Mapping[str, str]) -> list[Part]:
@@ -158,14 +161,26 @@ def plain(entry: Any) -> Any:
 
 def multiply_out(
     operands: dict[str, str], factors: dict[str, Array], note: str = "", stored: Mapping[str, Column] | None = None
-) -> tuple[Listing, float]:
-    """A listing of the elementwise products of two vectors, and their sum; `stored`: columns that the first is from."""
+) -> Listing:
+    """The elementwise products of two vectors, w and x, and their sum, "w · x"; `stored`: columns that w is from."""
     (left_name, left), (right_name, right) = factors.items()
     product = f"{left_name} · {right_name}"
-    factors_and_product = {left_name: left, right_name: right, product: left * right}
-    columns = {"element": range(len(left)), **(stored or {}), **factors_and_product}
-    listing = Listing(note, columns, (product,), operands=operands)
-    return listing, listing.sums[product]
+    columns = {"element": range(len(left)), **(stored or {}), **factors, product: left * right}
+    return Listing(note, columns, (product,), operands=operands)
+
+
+def softmax_equation(name: str, exponentials: Array, index: int, letter: str) -> Equation:
+    """exp at one index over the sum of all exp."""
+    total = exponentials.sum()
+    value = float(exponentials[index] / total)
+    formula = Fraction(script("exp", str(index)), row(script("Σ", letter), script("exp", letter)))
+    quotient = Fraction(numeral(exponentials[index]), numeral(total))
+    return Equation(row(Symbol(name), "=", formula, "=", quotient, "=", numeral(value)), value)
+
+
+def unchanged(remark: str, value: float, name: str = "x") -> Working:
+    """A number that is the same as another one, which the remark names."""
+    return Working([Remark(remark), Equation(row(Symbol(name), "=", numeral(value)), value)], value, 0.0)
 
 
 def scale_of(products: Listing) -> float:

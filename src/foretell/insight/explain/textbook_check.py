@@ -42,6 +42,11 @@ class LogitDifference:
         """True if the difference is within its bound or has none; False for NaN."""
         return self.bound is None or self.share <= self.bound
 
+    def row(self) -> tuple[str, ...]:
+        """The line of the table, with the bound and whether it is kept."""
+        bound = ("none", "") if self.bound is None else (f"{self.bound:.0e}", "kept" if self.holds else "BROKEN")
+        return f"model in {self.dtype}", f"{self.largest:.1e}", f"{self.share:.1e}", *bound
+
 
 @dataclass(frozen=True)
 class CheckedToken:
@@ -83,35 +88,17 @@ class TextbookCheck(Shown):
             for token in self.tokens
         ]
         note = "Textbook: the algorithms of the literature in NumPy, one vector at a time, in float64."
+        compared = ("all logits, all positions", "largest difference", "share of the largest", "bound", "")
+        differences = Table(compared, [difference.row() for difference in self.differences])
         return DocumentSection(
             f"Textbook and model, after {self.count} token{'s' if self.count > 1 else ''}",
-            [Table(header, rows), Paragraph(note), self._differences(), Paragraph(self.verdict)],
+            [Table(header, rows), Paragraph(note), differences, Paragraph(self.verdict)],
         )
 
     def to_json(self) -> dict[str, Any]:
         tokens = [asdict(token) for token in self.tokens]
         differences = [{**asdict(difference), "holds": difference.holds} for difference in self.differences]
         return plain({"text": self.text, "tokens": tokens, "differences": differences, "holds": self.holds})
-
-    def _differences(self) -> Table:
-        header = ("all logits, all positions", "largest difference", "share of the largest", "bound", "")
-        rows = [
-            (
-                f"model in {difference.dtype}",
-                f"{difference.largest:.1e}",
-                f"{difference.share:.1e}",
-                *bound_words(difference),
-            )
-            for difference in self.differences
-        ]
-        return Table(header, rows)
-
-
-def bound_words(difference: LogitDifference) -> tuple[str, str]:
-    """The bound and whether it is kept, as words."""
-    if difference.bound is None:
-        return "none", ""
-    return f"{difference.bound:.0e}", "kept" if difference.holds else "BROKEN"
 
 
 @torch.no_grad()
@@ -136,7 +123,7 @@ def check(model: LanguageModel, text: str) -> TextbookCheck:
         for model_pass in passes:
             model_pass.compare(slice(start, start + count), textbook)
     last = {name_of(model_pass.dtype): model_pass.last_logits for model_pass in passes}
-    differences = tuple(difference(model_pass.dtype, model_pass.largest, scale) for model_pass in passes)
+    differences = tuple(model_pass.difference(scale) for model_pass in passes)
     return TextbookCheck(text, len(ids), top_tokens(model, textbook[-1], last), differences)
 
 
@@ -154,43 +141,33 @@ class ModelPass:
             f"decoder.{path}": tensor.detach().to(device, dtype if tensor.is_floating_point() else None)
             for path, tensor in tensors
         }
-        rows = torch.tensor([ids], device=device)
-        self.hidden = functional_call(HiddenOf(model.decoder), self.weights, (rows,))[0]  # (T, D)
+        self.hidden = self._call("hidden", torch.tensor([ids], device=device))[0]  # (T, D)
         self.last_logits: Array = np.empty(0)
+
+    def _call(self, half: str, x: Tensor) -> Tensor:
+        return functional_call(HalfOf(self.decoder, half), self.weights, (x,))
 
     def compare(self, positions: slice, textbook: Array) -> None:
         """Compare the logits of some positions with the textbook's (n, V)."""
-        hidden = self.hidden[positions]
-        logits = to_array(functional_call(HeadOf(self.decoder), self.weights, (hidden,)))  # (n, V)
+        logits = to_array(self._call("head", self.hidden[positions]))  # (n, V)
         self.largest = float(np.maximum(self.largest, np.abs(logits - textbook).max()))  # NaN stays
         self.last_logits = logits[-1]
 
+    def difference(self, scale: float) -> LogitDifference:
+        """The largest difference so far; `scale` is the textbook's largest logit."""
+        share = self.largest / scale if self.largest else 0.0
+        return LogitDifference(name_of(self.dtype), self.largest, share, BOUNDS.get(self.dtype))
 
-class HiddenOf(nn.Module):
-    """The first half of a decoder's forward, as a module, which is what `functional_call` takes."""
 
-    def __init__(self, decoder: Decoder):
+class HalfOf(nn.Module):
+    """One half of a decoder's forward, `hidden` or `head`, as a module, which is what `functional_call` takes."""
+
+    def __init__(self, decoder: Decoder, half: str):
         super().__init__()
-        self.decoder = decoder
+        self.decoder, self.name = decoder, half
 
-    def forward(self, ids: Tensor) -> Tensor:
-        return self.decoder.hidden(ids)  # (B, T, D)
-
-
-class HeadOf(nn.Module):
-    """The second half."""
-
-    def __init__(self, decoder: Decoder):
-        super().__init__()
-        self.decoder = decoder
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        return self.decoder.head(hidden)  # (..., V)
-
-
-def difference(dtype: torch.dtype, largest: float, scale: float) -> LogitDifference:
-    """The largest difference of the logits in one precision from the textbook's, of which `scale` is the largest."""
-    return LogitDifference(name_of(dtype), largest, largest / scale if largest else 0.0, BOUNDS.get(dtype))
+    def forward(self, x: Tensor) -> Tensor:
+        return getattr(self.decoder, self.name)(x)
 
 
 def top_tokens(model: LanguageModel, textbook: Array, logits: dict[str, Array]) -> tuple[CheckedToken, ...]:

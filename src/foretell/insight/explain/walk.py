@@ -1,4 +1,7 @@
-"""The walk through a pass: what each layer attended to, how much it changed, and what it predicted so far."""
+"""The walk through a pass: what each layer attended to, how much it changed, and what it predicted so far.
+
+Of a small model every vector is shown too, as matrices with one row per token, with the formulas between them.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,15 @@ from torch import Tensor
 
 from foretell.insight.address import OF_MEMORY
 from foretell.insight.attribution.logit_lens import lens_logits
-from foretell.insight.explain.recording import Recording, record
+from foretell.insight.explain.recording import Array, Recording, record, to_array
 from foretell.insight.explain.steps import plain
-from foretell.insight.explain.walk_matrices import last_matrices, layer_matrices
-from foretell.insight.layers import memory_weights_of, updates_of, weights_of
+from foretell.insight.layers import UPDATES, memory_weights_of, stream_path, updates_of, weights_of
 from foretell.insight.wording import fitting, quoted
-from foretell.language_model import LanguageModel, MemoryText, TokenProbability
+from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.logits import logit_chunks
-from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
+from foretell.model.structure import Value, model_structure
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table
+from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
 from foretell.typesetting.notebook import Shown
 
 SMALL_WIDTH = 8  # up to this width the vectors themselves are shown
@@ -59,6 +62,13 @@ class LayerWalk:
         of_memory = () if self.cross_attention is not None else ("cross_attention", "memory_sights")
         return {key: value for key, value in asdict(self).items() if key not in of_memory}
 
+    def row(self) -> tuple[str, ...]:
+        """The layer's line in the table: the norms, and the prediction after the layer."""
+        sizes = [self.stream, self.attention, *([] if self.cross_attention is None else [self.cross_attention])]
+        feedforward = "" if self.feedforward is None else f"{self.feedforward:.2f}"
+        would = ", ".join(f"{quoted(answer.text)} {answer.probability:.1%}" for answer in self.answers)
+        return str(self.layer), *(f"{size:.2f}" for size in sizes), feedforward, would
+
 
 @dataclass(frozen=True)
 class Walk(Shown):
@@ -80,19 +90,74 @@ class Walk(Shown):
         return self.recording.config.width <= SMALL_WIDTH
 
     def document(self) -> DocumentSection:
-        return walk_document(self)
+        """The sections in the order of the pass."""
+        recording, memory = self.recording, self.recording.model.memory
+        last = recording.token(-1)
+        sights = sights_table({layer.layer: layer.sights for layer in self.layers}, recording.token)
+        parts: list[Part] = [
+            self._tokens(),
+            self._through_layers(),
+            DocumentSection(f"Where attention looks from the last token, {last}", [sights]),
+        ]
+        if memory is not None:
+            text = fitting((quoted(piece) for piece in memory.pieces), 10 * LINE)
+            parts.insert(0, DocumentSection(f"The source: {len(memory.ids)} tokens", [Paragraph(text)]))
+            sights = sights_table(
+                {layer.layer: layer.memory_sights for layer in self.layers},
+                lambda position: recording.token_on(OF_MEMORY, position),
+            )
+            parts.append(DocumentSection(f"What it reads of the source from there, {last}", [sights]))
+        if self.is_small:
+            parts += [layer_matrices(recording, layer.layer) for layer in self.layers]
+            parts.append(last_matrices(recording))
+        rows = [(quoted(answer.text), str(answer.id), f"{answer.probability:.2%}") for answer in self.answers]
+        answers = DocumentSection(f"What follows {last}", [Table(("token", "id", "probability"), rows)])
+        return DocumentSection("", [*parts, answers])
 
     def to_json(self) -> dict[str, Any]:
-        recording = self.recording
+        recording, memory = self.recording, self.recording.model.memory
         tokens = [
             {"id": token, "text": recording.model.tokenizer.text_of(token), "loss": loss}
             for token, loss in zip(recording.ids, (None, *self.losses), strict=True)
         ]
-        layers = [layer.to_json() for layer in self.layers]
-        read = {} if recording.model.memory is None else {"memory": memory_tokens(recording.model.memory)}
-        answers = [asdict(answer) for answer in self.answers]
-        values = {"values": every_value(recording)} if self.is_small else {}
+        read = {}
+        if memory is not None:
+            read["memory"] = [{"id": id, "text": text} for id, text in zip(memory.ids, memory.pieces, strict=True)]
+        layers, answers = [layer.to_json() for layer in self.layers], [asdict(answer) for answer in self.answers]
+        values = {}
+        if self.is_small:
+            values["values"] = {name: recording.array(name).tolist() for name in recording.structure.names}
         return plain({**read, "tokens": tokens, "layers": layers, "answers": answers, "loss": self.loss, **values})
+
+    def _tokens(self) -> DocumentSection:
+        """The tokens of the text with their probabilities and losses."""
+        recording = self.recording
+        rows = []
+        for position, (token, loss) in enumerate(zip(recording.ids, (None, *self.losses), strict=True)):
+            predicted = ("", "") if loss is None else (f"{math.exp(-loss):.2%}", f"{loss:.3f}")
+            rows.append((str(position), str(token), recording.token(position), *predicted))
+        if len(rows) > 2 * EDGE + 1:
+            left_out = len(rows) - 2 * EDGE
+            rows[EDGE:-EDGE] = [("", "", f"… {left_out} more", "", "")]
+        note = "Probability: of this token, given those before it. Loss: -log of the probability, in nats."
+        total = "" if self.loss is None else f" Mean loss of the text: {self.loss:.4f}."
+        return DocumentSection(
+            f"The text: {len(recording.ids)} token{'s' if len(recording.ids) > 1 else ''}",
+            [Table(("position", "id", "token", "probability", "loss"), rows), Paragraph(note + total)],
+        )
+
+    def _through_layers(self) -> DocumentSection:
+        """One line per layer: the norms of stream and updates, and the prediction after the layer."""
+        cross = [] if self.recording.model.memory is None else ["to the source"]
+        header = ("layer", "stream", "attention", *cross, "feed-forward", "if the pass ended after it")
+        verb = "adds to it" if self.recording.config.attention_residual else "replaces it with"
+        note = (
+            "Norms of vectors at the last position: the stream that enters a layer, and the vector that each sublayer "
+            f"{verb}. After the last layer the norm of the stream is {self.stream:.2f}. The last column applies the "
+            "last norm and the head directly, without the layers in between (the logit lens)."
+        )
+        table = Table(header, [layer.row() for layer in self.layers])
+        return DocumentSection("Through the layers", [table, Paragraph(note)])
 
 
 def walk(model: LanguageModel, text: str) -> Walk:
@@ -102,22 +167,6 @@ def walk(model: LanguageModel, text: str) -> Walk:
     answers = answers_of(recording, recording.logits(-1), ANSWERS)
     stream = size_of(recording, recording.structure.stream[-1])
     return Walk(recording, layers, stream, answers, tuple(token_losses(recording)))
-
-
-@torch.no_grad()
-def token_losses(recording: Recording) -> list[float]:
-    """The negative log-probability of each token but the first, given those before it."""
-    targets = torch.tensor(recording.ids[1:], dtype=torch.long)
-    losses: list[float] = []
-    for logits in logit_chunks(recording.model.decoder, recording.hidden[:-1]):
-        following = targets[len(losses) : len(losses) + len(logits), None]
-        losses += (-recording.model.log_probabilities(logits.cpu()).gather(1, following)[:, 0]).tolist()
-    return losses
-
-
-def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
-    """The most probable tokens of logits (V,)."""
-    return recording.model.top_tokens(recording.model.log_probabilities(logits.cpu()), top)
 
 
 def selection(model: LanguageModel) -> list[str]:
@@ -150,13 +199,26 @@ def walk_layer(recording: Recording, layer: int) -> LayerWalk:
     )
 
 
+@torch.no_grad()
+def token_losses(recording: Recording) -> list[float]:
+    """The negative log-probability of each token but the first, given those before it."""
+    targets = torch.tensor(recording.ids[1:], dtype=torch.long)
+    losses: list[float] = []
+    for logits in logit_chunks(recording.model.decoder, recording.hidden[:-1]):
+        following = targets[len(losses) : len(losses) + len(logits), None]
+        losses += (-recording.model.log_probabilities(logits.cpu()).gather(1, following)[:, 0]).tolist()
+    return losses
+
+
+def answers_of(recording: Recording, logits: Tensor, top: int) -> list[TokenProbability]:
+    """The most probable tokens of logits (V,)."""
+    return recording.model.top_tokens(recording.model.log_probabilities(logits.cpu()), top)
+
+
 def sights_of(weights: Tensor) -> tuple[StrongestKey, ...]:
     """The largest weight of each head, from weights (H, S)."""
     best = weights.max(-1)
-    return tuple(
-        StrongestKey(head, key, weight)
-        for head, (key, weight) in enumerate(zip(best.indices.tolist(), best.values.tolist(), strict=True))
-    )
+    return tuple(map(StrongestKey, range(len(weights)), best.indices.tolist(), best.values.tolist()))
 
 
 def size_of(recording: Recording, name: str) -> float:
@@ -164,103 +226,14 @@ def size_of(recording: Recording, name: str) -> float:
     return float(torch.linalg.vector_norm(recording.stored(name)[-1].double().cpu()))
 
 
-def every_value(recording: Recording) -> dict[str, Any]:
-    """All named values as nested lists."""
-    return {name: recording.array(name).tolist() for name in recording.structure.names}
-
-
-def walk_document(walk: Walk) -> DocumentSection:
-    """The walk as a document, in the order of the pass."""
-    recording = walk.recording
-    parts: list[Part] = [tokens_section(walk), layers_section(walk), attention_section(walk)]
-    if recording.model.memory is not None:
-        parts[:0] = [memory_section(recording.model.memory)]
-        parts.append(memory_attention_section(walk))
-    if walk.is_small:
-        parts += [layer_matrices(recording, layer.layer) for layer in walk.layers]
-        parts.append(last_matrices(recording))
-    return DocumentSection("", [*parts, answers_section(walk)])
-
-
-def tokens_section(walk: Walk) -> DocumentSection:
-    """The tokens of the text with their probabilities and losses."""
-    recording = walk.recording
+def sights_table(layers: dict[int, tuple[StrongestKey, ...]], token: Callable[[int], str]) -> Table:
+    """The strongest keys of each layer's heads; an entry is only broken if it is longer than a line."""
     rows = []
-    for position, (token, loss) in enumerate(zip(recording.ids, (None, *walk.losses), strict=True)):
-        predicted = ("", "") if loss is None else (f"{math.exp(-loss):.2%}", f"{loss:.3f}")
-        rows.append((str(position), str(token), recording.token(position), *predicted))
-    if len(rows) > 2 * EDGE + 1:
-        left_out = len(rows) - 2 * EDGE
-        rows[EDGE:-EDGE] = [("", "", f"… {left_out} more", "", "")]
-    note = "Probability: of this token, given those before it. Loss: -log of the probability, in nats."
-    total = "" if walk.loss is None else f" Mean loss of the text: {walk.loss:.4f}."
-    return DocumentSection(
-        f"The text: {len(recording.ids)} token{'s' if len(recording.ids) > 1 else ''}",
-        [Table(("position", "id", "token", "probability", "loss"), rows), Paragraph(note + total)],
-    )
-
-
-def layers_section(walk: Walk) -> DocumentSection:
-    """One line per layer: the norms of stream and updates, and the prediction after the layer."""
-    rows = [layer_row(layer) for layer in walk.layers]
-    cross = [] if walk.recording.model.memory is None else ["to the source"]
-    header = ("layer", "stream", "attention", *cross, "feed-forward", "if the pass ended after it")
-    verb = "adds to it" if walk.recording.config.attention_residual else "replaces it with"
-    note = (
-        "Norms of vectors at the last position: the stream that enters a layer, and the vector that each sublayer "
-        f"{verb}. After the last layer the norm of the stream is {walk.stream:.2f}. The last column applies the last "
-        "norm and the head directly, without the layers in between (the logit lens)."
-    )
-    return DocumentSection("Through the layers", [Table(header, rows), Paragraph(note)])
-
-
-def layer_row(layer: LayerWalk) -> tuple[str, ...]:
-    feedforward = "" if layer.feedforward is None else f"{layer.feedforward:.2f}"
-    would = ", ".join(f"{quoted(answer.text)} {answer.probability:.1%}" for answer in layer.answers)
-    cross = [] if layer.cross_attention is None else [f"{layer.cross_attention:.2f}"]
-    return str(layer.layer), f"{layer.stream:.2f}", f"{layer.attention:.2f}", *cross, feedforward, would
-
-
-def attention_section(walk: Walk) -> DocumentSection:
-    """The token with the largest weight per head and layer; heads with the same token together."""
-    table = sights_table([(layer, layer.sights) for layer in walk.layers], walk.recording.token)
-    return DocumentSection(f"Where attention looks from the last token, {walk.recording.token(-1)}", [table])
-
-
-def memory_tokens(memory: MemoryText) -> list[dict[str, Any]]:
-    """The tokens that the encoder has read, as JSON values."""
-    return [{"id": token_id, "text": text} for token_id, text in zip(memory.ids, memory.pieces, strict=True)]
-
-
-def memory_section(memory: MemoryText) -> DocumentSection:
-    """The tokens that the encoder has read."""
-    text = fitting((quoted(piece) for piece in memory.pieces), 10 * LINE)
-    return DocumentSection(f"The source: {len(memory.ids)} tokens", [Paragraph(text)])
-
-
-def memory_attention_section(walk: Walk) -> DocumentSection:
-    """The same for the tokens of the source."""
-
-    def token(position: int) -> str:
-        return walk.recording.token_on(OF_MEMORY, position)
-
-    table = sights_table([(layer, layer.memory_sights) for layer in walk.layers], token)
-    return DocumentSection(f"What it reads of the source from there, {walk.recording.token(-1)}", [table])
-
-
-def sights_table(layers: list[tuple[LayerWalk, tuple[StrongestKey, ...]]], token: Callable[[int], str]) -> Table:
-    """The strongest keys of each layer's heads."""
-    rows = []
-    for layer, sights in layers:
-        lines = wrapped(sights_text(sights, token))
-        rows += [("" if index else str(layer.layer), line) for index, line in enumerate(lines)]
+    for layer, sights in layers.items():
+        text = " ".join(entry.replace(" ", HARD_SPACE) for entry in sights_text(sights, token))
+        lines = [line.replace(HARD_SPACE, " ") for line in textwrap.wrap(text, LINE)]
+        rows += [("" if index else str(layer), line) for index, line in enumerate(lines)]
     return Table(("layer", "the token with the largest weight of each head: heads and weights"), rows)
-
-
-def wrapped(entries: list[str]) -> list[str]:
-    """Entries joined and wrapped into lines; an entry is only broken if it is longer than a line."""
-    text = " ".join(entry.replace(" ", HARD_SPACE) for entry in entries)
-    return [line.replace(HARD_SPACE, " ") for line in textwrap.wrap(text, LINE)]
 
 
 def sights_text(sights: tuple[StrongestKey, ...], token: Callable[[int], str]) -> list[str]:
@@ -273,7 +246,94 @@ def sights_text(sights: tuple[StrongestKey, ...], token: Callable[[int], str]) -
     return re.split(r"(?<=\d%[,;]) ", text)
 
 
-def answers_section(walk: Walk) -> DocumentSection:
-    """The most probable next tokens."""
-    rows = [(quoted(answer.text), str(answer.id), f"{answer.probability:.2%}") for answer in walk.answers]
-    return DocumentSection(f"What follows {walk.recording.token(-1)}", [Table(("token", "id", "probability"), rows)])
+LABEL = 10  # characters of a row's token label
+DIGITS, WIDE = 4, 6  # wider matrices have one digit less, so that eight columns fit on a line
+
+
+def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
+    """The matrices of one layer, from its input stream to its output stream."""
+    structure = recording.structure
+    stream = "X"
+    parts: list[Part] = [shown(recording, structure.stream[layer], Symbol(stream), "the stream, one row per token")]
+    memory = [("C", "X″")] if memory_weights_of(structure, layer) else []
+    updates = iter((("U", "X′"), *memory, ("F", "X‴" if memory else "X″")))
+    for value in stream_path(structure, layer):
+        if value.formula not in UPDATES:  # a norm after an update
+            parts += after_norm(recording, value.name, stream)
+            continue
+        letter, after = next(updates)
+        parts += update_matrices(recording, layer, value, stream, letter)
+        parts.append(shown(recording, value.name, Symbol(after), f"the stream after {letter}"))
+        stream = after
+    return DocumentSection(f"Layer {layer}", parts)
+
+
+def update_matrices(recording: Recording, layer: int, value: Value, stream: str, letter: str) -> list[Part]:
+    """The matrices of one sublayer: the normalized stream that it reads, its heads if it has any, and its output."""
+    structure, block = recording.structure, recording.structure.stream[layer + 1]
+    before, update = value.reads
+    path = [other.name for other in stream_path(structure, layer)]
+    parts: list[Part] = []
+    for name, other in structure.values.items():
+        is_in_block = name == other.module and name.rpartition(".")[0] == block
+        if is_in_block and other.reads == (before,) and name not in path:
+            parts += after_norm(recording, name, stream)
+    cores = structure.with_formula("attention", f"{update}.")
+    for core in cores:
+        for head in range(recording.config.num_heads):
+            parts += head_matrices(recording, core.name, head)
+    note = "the output of attention, all heads together" if cores else "the output of the feed-forward layer"
+    return [*parts, shown(recording, update, Symbol(letter), note)]
+
+
+def head_matrices(recording: Recording, core: str, head: int) -> list[Part]:
+    """Queries, keys, values, scores, weights and outputs of one head."""
+    config = recording.config
+    group = head // (config.num_heads // config.num_kv_heads)
+    parts: list[Part] = []
+    for name, letter, index in (("query", "Q", head), ("key", "K", group), ("value", "V", group)):
+        path = f"{core}.{name}"
+        values = labelled(recording, recording.array(path)[index], recording.dimensions(path)[1])
+        parts.append(Formula(row(script(letter, str(head)), "=", values), f"{path}[{index}]"))
+    q, k, v, a, s = (script(letter, str(head)) for letter in "QKVAS")
+    scores = Fraction(row(q, Script(k, above=Symbol("T"))), Root(Symbol("E")))
+    masked, weights, mixed = (
+        labelled(recording, recording.array(name)[head]) for name in (f"{core}.masked", f"{core}.weights", core)
+    )
+    return [
+        *parts,
+        Formula(
+            row(s, "=", Call("mask", scores), "=", masked),
+            f"{core}.masked[{head}]: row t, column s is the masked score of query t and key s",
+        ),
+        Formula(row(a, "=", Call("softmax", s), "=", weights), f"{core}.weights[{head}]: every row sums to 1"),
+        Formula(row(a, v, "=", mixed), f"{core}[{head}]: each row a weighted sum of the values"),
+    ]
+
+
+def last_matrices(recording: Recording) -> DocumentSection:
+    """The matrices from the last stream to probabilities."""
+    logits = shown(recording, "head", Symbol("logits"), "one logit per token of the vocabulary")
+    probabilities = to_array(recording.model.log_probabilities(recording.stored("head").cpu()).exp())
+    equation = row(Symbol("P"), "=", Call("softmax", Symbol("logits")), "=", labelled(recording, probabilities))
+    note = "probabilities: row t is the distribution of the token after position t"
+    return DocumentSection("The head", [*after_norm(recording, "trunk.norm", "X"), logits, Formula(equation, note)])
+
+
+def after_norm(recording: Recording, name: str, read: str) -> list[Part]:
+    """The output of a norm; empty if the model has none."""
+    if recording.structure[name].formula == "identity":
+        return []
+    return [shown(recording, name, Call("norm", Symbol(read)))]
+
+
+def shown(recording: Recording, name: str, symbol: Expression, note: str = "") -> Formula:
+    """A stream (T, D) with its name."""
+    matrix = labelled(recording, recording.array(name), recording.dimensions(name)[0])
+    return Formula(row(symbol, "=", matrix), f"{name}: {note}" if note else name)
+
+
+def labelled(recording: Recording, values: Array, meaning: str = "position") -> Matrix:
+    """A matrix with a token label for each row; `meaning` is that of the dimension of the rows."""
+    labels = [recording.token_on(meaning, position)[:LABEL] for position in range(len(values))]
+    return Matrix(values, DIGITS if values.shape[1] <= WIDE else DIGITS - 1, labels)

@@ -1,0 +1,332 @@
+"""Explanations of embeddings, linear layers, activations, norms and the residual stream."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+import torch
+
+from foretell.insight.explain.recording import Array, Recording, TracedScalar, address_of
+from foretell.insight.explain.steps import (
+    Column,
+    Equation,
+    Explainer,
+    Listing,
+    Working,
+    factor,
+    multiply_out,
+    numeral,
+    plus,
+    scale_of,
+    unchanged,
+)
+from foretell.textbook.family import ACTIVATIONS
+from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
+
+
+def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
+    """One number of the token's embedding."""
+    path, (token_id, element), note = embedding_row(recording, scalar)
+    value = float(recording.weight(path, token_id, element))
+    stored = {name: values[element] for name, values in recording.stored_weight(path, token_id).items()}
+    terms: list[Expression | str] = []
+    if stored:  # quantised
+        shift = plus(stored["minimum"]) if "minimum" in stored else ()
+        terms = [Number(stored["integer"]), "·", numeral(stored["scale"]), *shift, "="]
+    equation = row(script("W", f"{token_id},{element}"), "=", *terms, numeral(value))
+    return Working([Equation(equation, value, note)], value, 0.0)
+
+
+def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
+    """One number of the token's embedding, times a constant."""
+    path, (token_id, element), note = embedding_row(recording, scalar)
+    scale = float(recording.setting(scalar.value, "scale"))
+    stored = float(recording.weight(path, token_id, element))
+    entry, value = script("W", f"{token_id},{element}"), scale * stored
+    equation = row(Number(scale), "·", entry, "=", Number(scale), "·", numeral(stored), "=", numeral(value))
+    return Working([Equation(equation, value, note)], value, abs(value))
+
+
+def embedding_row(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, int], str]:
+    """The path and index of the weight that a token's vector is read from, and a note that names the token."""
+    position, element = scalar.index
+    meaning, path = recording.dimensions(scalar.name)[0], recording.weight_path(scalar.value)
+    token_id = recording.ids_on(meaning)[position]
+    note = f"token {recording.token_on(meaning, position)} has id {token_id}; its vector is that row of {path}"
+    return path, (token_id, element), note
+
+
+def explain_position_vector(recording: Recording, scalar: TracedScalar) -> Working:
+    """One number of a learned position embedding."""
+    position, element = scalar.index
+    value = float(recording.weight(f"{scalar.name}.weight", position, element))
+    note = f"the vector of position {position} is that row of {scalar.name}.weight"
+    equation = row(script("W", f"{position},{element}"), "=", numeral(value))
+    return Working([Equation(equation, value, note)], value, 0.0)
+
+
+def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
+    """One number of a sinusoidal position embedding: sin or cos of position / 10000^(2i/D)."""
+    position, element = scalar.index
+    width = recording.config.width
+    pair = element - element % 2
+    angle = position / 10_000 ** (pair / width)
+    name, word, wave = (("sin", "sine", math.sin), ("cos", "cosine", math.cos))[element % 2]
+    value = wave(angle)
+    power = script(Number(10_000), "", f"{pair}/{width}")
+    call = Call(name, Fraction(Number(position), power))
+    note = f"element {element} is a {word}; it and its partner are pair {pair // 2}"
+    equation = row(call, "=", Call(name, numeral(angle)), "=", numeral(value))
+    return Working([Equation(equation, value, note)], value, 1 + angle)
+
+
+def explain_sum(recording: Recording, scalar: TracedScalar) -> Working:
+    """Token embedding plus position embedding, or the stream plus the update."""
+    names, index = scalar.value.reads, scalar.index
+    operands = {symbol: address_of(name, *index) for symbol, name in zip(("x", "y"), names, strict=True)}
+    left, right = (float(recording.array(name)[index]) for name in names)
+    equation = row(Symbol("x"), "+", Symbol("y"), "=", numeral(left), *plus(right), "=", numeral(left + right))
+    return Working([Equation(equation, left + right, "", operands)], left + right, abs(left) + abs(right))
+
+
+def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
+    """The update alone, without a residual connection."""
+    _, update = scalar.value.reads
+    source = address_of(update, *scalar.index)
+    value = float(recording.array(update)[scalar.index])
+    return unchanged(f"Without a residual connection the stream is replaced by {source}.", value)
+
+
+def explain_identity(recording: Recording, scalar: TracedScalar) -> Working:
+    """The unchanged input of a module that does nothing: an absent norm, projection or dropout."""
+    name, index = input_and_index(recording, scalar)
+    remark = f"{scalar.name} does nothing in this model; the value is {address_of(name, *index)}."
+    return unchanged(remark, float(recording.array(name)[index]))
+
+
+def input_and_index(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, ...]]:
+    """Name and index of the same number in the module's input, where heads may be concatenated or split."""
+    name, width = scalar.source, recording.config.head_width
+    has_heads, reads_heads = (len(recording.dimensions(other)) == 3 for other in (scalar.name, name))
+    if reads_heads and not has_heads:
+        position, element = scalar.index
+        return name, (element // width, position, element % width)
+    if has_heads and not reads_heads:
+        head, position, element = scalar.index
+        return name, (position, head * width + element)
+    return name, scalar.index
+
+
+def explain_linear(recording: Recording, scalar: TracedScalar) -> Working:
+    """w · x + b, where w is one row of a weight (outputs, inputs) and x the layer's input at this position.
+
+    The weight is the layer's own or, in a tied head, the token embedding's.
+    """
+    position, output = scalar.index
+    x, source = read_input(recording, scalar, position)
+    weight = recording.weight_path(scalar.value)
+    operands = {"w": address_of(weight, output), "x": source}
+    stored = recording.stored_weight(weight, output)
+    products = multiply_out(operands, {"w": recording.weight(weight, output), "x": x}, how_stored(stored), stored)
+    total = products.sums["w · x"]
+    # Kernels accumulate in float32 or better: only the sum is rounded further
+    kernel_epsilon = torch.finfo(torch.float32).eps / torch.finfo(recording.model.dtype).eps
+    return affine(recording, scalar, products, abs(total) + scale_of(products) * min(1.0, kernel_epsilon))
+
+
+def explain_gated(recording: Recording, scalar: TracedScalar) -> Working:
+    """The down projection of a gated feed-forward layer, whose input is the product g · u."""
+    position, output = scalar.index
+    gate, up = scalar.value.reads
+    weight = recording.weight_path(scalar.value)
+    g, u = recording.array(gate)[position], recording.array(up)[position]
+    w, stored = recording.weight(weight, output), recording.stored_weight(weight, output)
+    operands = {"g": address_of(gate, position), "u": address_of(up, position), "w": address_of(weight, output)}
+    columns = {"element": range(len(g)), "g": g, "u": u, "x = g · u": g * u, **stored, "w": w, "w · x": w * g * u}
+    products = Listing(how_stored(stored), columns, ("w · x",), operands=operands)
+    return affine(recording, scalar, products, scale_of(products))
+
+
+def how_stored(stored: Mapping[str, Column]) -> str:
+    """How a quantised weight follows from what is stored; empty for a weight in floating point."""
+    if not stored:
+        return ""
+    return "w = integer · scale + minimum" if "minimum" in stored else "w = integer · scale"
+
+
+def affine(recording: Recording, scalar: TracedScalar, products: Listing, scale: float) -> Working:
+    """The sum of the products w · x, plus the bias if there is one; `scale` is the one of `Working`, for the sum."""
+    bias, output, total = f"{scalar.name}.bias", scalar.index[1], products.sums["w · x"]
+    terms = (Symbol("y"), "=", Symbol("w"), "·", Symbol("x"))
+    if recording.parameter(bias) is None:
+        return Working([products, Equation(row(*terms, "=", numeral(total)), total)], total, scale)
+    shift = float(recording.weight(bias, output))
+    value = total + shift
+    formula = row(*terms, "+", Symbol("b"), "=", numeral(total), *plus(shift), "=", numeral(value))
+    return Working([products, Equation(formula, value, f"b = {address_of(bias, output)}")], value, scale + abs(shift))
+
+
+def read_input(recording: Recording, scalar: TracedScalar, position: int) -> tuple[Array, str]:
+    """The input vector of a scalar's module at a position, and its address."""
+    source = scalar.source
+    array = recording.array(source)
+    if "H" in recording.value(source).dims:  # heads are concatenated
+        return array[:, position].reshape(-1), f"{source}[:,{position},:], all heads concatenated"
+    return array[position], f"{source}[{position}]"
+
+
+X = Symbol("x")
+HALF = Fraction(X, Number(2))
+ROOT = Root(Fraction(Number(2), Symbol("π")))
+CUBIC = row(X, "+", Number(0.044715, 6), script("x", "", "3"))
+ACTIVATION_TERMS: dict[str, Expression] = {
+    "gelu_tanh": row(HALF, "·", Call("", row(Number(1), "+", Call("tanh", row(ROOT, "·", Call("", CUBIC)))))),
+    "gelu_erf": row(HALF, "·", Call("", row(Number(1), "+", Call("erf", Fraction(X, Root(Number(2))))))),
+    "relu": Call("max", row(Number(0), ",", X)),
+    "relu2": script(Call("max", row(Number(0), ",", X)), "", "2"),
+    "silu": Fraction(X, row(Number(1), "+", script("e", "", "-x"))),
+}
+
+
+def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:
+    """f(x) of one number, with an activation function that the textbook has."""
+    return apply_activation(recording, scalar, scalar.value.formula)
+
+
+def explain_gelu(recording: Recording, scalar: TracedScalar) -> Working:
+    """GELU of one number, exact or with its tanh approximation."""
+    is_approximate = recording.setting(scalar.value, "approximate") == "tanh"
+    return apply_activation(recording, scalar, "gelu_tanh" if is_approximate else "gelu_erf")
+
+
+def apply_activation(recording: Recording, scalar: TracedScalar, kind: str) -> Working:
+    """The textbook's activation function of this name, of one number."""
+    x = float(recording.array(scalar.source)[scalar.index])
+    value = float(ACTIVATIONS[kind](np.array([x]))[0])
+    return written_out(scalar, kind, ACTIVATION_TERMS[kind], (x, value))
+
+
+def explain_own_activation(recording: Recording, scalar: TracedScalar) -> Working:
+    """f(x) of one number, with a module that declares itself an activation: it runs again, in float64."""
+    module = copy.deepcopy(recording.module(scalar.value)).cpu().double()
+    array = recording.array(scalar.source)
+    with torch.no_grad():
+        value = float(module(torch.from_numpy(array)[None])[0][scalar.index])
+    written = recording.structure.descriptions[scalar.value.module].written
+    terms = Symbol(written) if written else None
+    return written_out(scalar, type(module).__name__, terms, (float(array[scalar.index]), value))
+
+
+def written_out(scalar: TracedScalar, kind: str, terms: Expression | None, numbers: tuple[float, float]) -> Working:
+    """The equations of an activation: its definition, if there is one, and its input and output as numbers."""
+    x, value = numbers
+    definition = [] if terms is None else [Equation(row(Call(kind, X), "=", terms), value)]
+    note = f"x = {address_of(scalar.source, *scalar.index)}"
+    equation = Equation(row(Call(kind, numeral(x)), "=", numeral(value)), value, note)
+    return Working([*definition, equation], value, abs(x) + x * x)
+
+
+Statistic = Callable[[Array, str], Working]  # of a vector (D,), given with its address
+
+
+def mean_of(x: Array, source: str) -> Working:
+    listing = Listing("", {"element": range(len(x)), "x": x}, ("x",), operands={"x": source})
+    return divided("mean", listing, "x", float(np.abs(x).mean()))
+
+
+def variance_of(x: Array, source: str) -> Working:
+    """The mean squared difference from the mean."""
+    mean = mean_of(x, source)
+    left = x - mean.value
+    columns = {"element": range(len(x)), "x": x, "x - mean": left, "(x - mean)²": left**2}
+    listing = Listing("", columns, ("x", "(x - mean)²"), operands={"x": source})
+    # An error of epsilon max|x| in the mean changes each square by twice that error times its own root
+    scale = listing.sums["(x - mean)²"] / len(x) + 2 * float(np.abs(x).max() * np.abs(left).mean())
+    variance = divided("variance", listing, "(x - mean)²", scale)
+    return Working([listing, mean.steps[-1], variance.steps[-1]], variance.value, scale)
+
+
+def mean_square_of(x: Array, source: str) -> Working:
+    """The mean of the squares; no mean is subtracted."""
+    listing = Listing("", {"element": range(len(x)), "x": x, "x²": x**2}, ("x²",), operands={"x": source})
+    return divided("mean square", listing, "x²", listing.sums["x²"] / len(x))
+
+
+def divided(name: str, listing: Listing, column: str, scale: float) -> Working:
+    """The sum of a column divided by the number of its entries."""
+    total, count = listing.sums[column], len(listing.columns[column])
+    equation = row(Symbol(name), "=", Fraction(numeral(total), Number(count)), "=", numeral(total / count))
+    return Working([listing, Equation(equation, total / count)], total / count, scale)
+
+
+def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ...]) -> tuple[Array, str]:
+    """The input vector of a norm at one position, or one head's slice of it, and its address."""
+    *heads, position = index
+    if not heads:
+        return read_input(recording, scalar, position)
+    source, width = scalar.source, recording.config.head_width
+    first = heads[0] * width
+    return recording.array(source)[position, first : first + width], f"{source}[{position},{first}:{first + width}]"
+
+
+def explain_statistic(recording: Recording, scalar: TracedScalar, statistic: Statistic) -> Working:
+    """A norm's mean, variance or mean square at one position."""
+    return statistic(*read_vector(recording, scalar, scalar.index))
+
+
+def explain_norm(recording: Recording, scalar: TracedScalar, statistic: Statistic) -> Working:
+    """(x - mean) / sqrt(variance + epsilon) · γ + β, or x / sqrt(mean square + epsilon) · γ."""
+    *index, element = scalar.index
+    x, source = read_vector(recording, scalar, tuple(index))
+    spread = statistic(x, source)
+    mean = float(x.mean()) if statistic is variance_of else 0.0
+    epsilon = recording.setting(scalar.value, "eps")
+    root = math.sqrt(spread.value + epsilon)
+    unit = (float(x[element]) - mean) / root
+    gain = float(recording.weight(recording.weight_path(scalar.value), element))
+    bias = f"{scalar.name}.bias"
+    has_bias = recording.parameter(bias) is not None
+    shift = float(recording.weight(bias, element)) if has_bias else 0.0
+    value = unit * gain + shift
+    centered = row(numeral(x[element]), *([] if mean == 0.0 else plus(-mean)))
+    quotient = Fraction(centered, Root(row(numeral(spread.value), "+", Number(epsilon, 6))))
+    unit_row = row(Symbol("unit"), "=", quotient, "=", numeral(unit))
+    terms = (Symbol("y"), "=", numeral(unit), "·", factor(gain), *(plus(shift) if has_bias else ()))
+    shifted = f", then shifted by {address_of(bias, element)}" if has_bias else ""
+    note = f"scaled by {address_of(f'{scalar.name}.weight', element)}{shifted}"
+    steps = [
+        *spread.steps,
+        Equation(unit_row, unit, f"element {element}, epsilon inside the root"),
+        Equation(row(*terms, "=", numeral(value)), value, note),
+    ]
+    # An error of one epsilon of the largest element in the mean changes the difference and, through the variance, the
+    # root
+    lost = float(np.abs(x).max()) / root * (1 + abs(unit))
+    return Working(steps, value, abs(gain) * (lost + 2 * abs(unit)) + abs(shift))
+
+
+LAYER_EXPLAINERS: dict[str, Explainer] = {
+    "token vector": explain_token_vector,
+    "scaled token vector": explain_scaled_token_vector,
+    "position vector": explain_position_vector,
+    "sinusoid": explain_wave,
+    "token plus position": explain_sum,
+    "residual": explain_sum,
+    "replacement": explain_replacement,
+    "identity": explain_identity,
+    "linear": explain_linear,
+    "tied linear": explain_linear,
+    "gated linear": explain_gated,
+    "gelu": explain_gelu,
+    **dict.fromkeys(("relu", "relu2", "silu"), explain_activation),
+    "activation": explain_own_activation,
+    "layer_norm": partial(explain_norm, statistic=variance_of),
+    "rms_norm": partial(explain_norm, statistic=mean_square_of),
+    "mean": partial(explain_statistic, statistic=mean_of),
+    "variance": partial(explain_statistic, statistic=variance_of),
+    "mean_square": partial(explain_statistic, statistic=mean_square_of),
+}
