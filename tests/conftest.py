@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -25,6 +26,29 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+PNG = bytes.fromhex(  # of one pixel
+    "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"
+    "0000000a49444154789c636000000002000148afa4710000000049454e44ae426082"
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def real_savefig() -> Iterator[Any]:
+    """matplotlib's `savefig`, replaced by one that writes one pixel: drawing takes longer than a tiny training."""
+    from matplotlib.figure import Figure
+
+    drawing = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda _, path, **__: Path(path).write_bytes(PNG))
+        yield drawing
+
+
+@pytest.fixture
+def pictures(real_savefig: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a test with this fixture pictures are drawn."""
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", real_savefig)
+
 
 CHROMIUM_NAMES = ("chromium", "chromium-browser", "google-chrome")
 PATIENCE = 300_000  # milliseconds until an answer is missed, on a machine with much other work

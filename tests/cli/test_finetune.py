@@ -61,7 +61,7 @@ def files(tmp_path: Path) -> Path:
     ],
 )
 def test_every_task_from_a_file_to_a_prediction(
-    foretell, trained, files, arguments, figure, prediction, answer
+    foretell, trained, files, pictures, arguments, figure, prediction, answer
 ) -> None:
     outcome = foretell("finetune", trained, *arguments, *SHORT, "--out", "run", "--json")
     assert outcome.code == 0, outcome.err

@@ -103,7 +103,7 @@ def test_another_folder_of_runs_can_be_listed(foretell, here):
     assert [listed["name"] for listed in foretell("runs", "elsewhere", "--json").json["runs"]] == ["first", "second"]
 
 
-def test_the_picture_is_a_png(foretell, here):
+def test_the_picture_is_a_png(foretell, here, pictures):
     assert foretell("runs", "first", "second", "--png", "both.png").code == 0
     assert Path("both.png").read_bytes().startswith(b"\x89PNG")
 

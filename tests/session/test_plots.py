@@ -143,7 +143,7 @@ def run(tmp_path: Path) -> Run:
     return run
 
 
-def test_the_picture_is_a_png(run):
+def test_the_picture_is_a_png(run, pictures):
     draw_curve(run)
     assert (run.directory / "loss.png").read_bytes().startswith(b"\x89PNG")
 
