@@ -34,7 +34,7 @@ from rich.console import Console
 from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.request import Request
+from foretell.pretraining.request import TextRequest
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import MEASURED, Run, is_run
 from foretell.session import session
@@ -94,9 +94,9 @@ def main() -> None:
 def train(out: Path) -> None:
     """Start or resume a tiny run with gradient accumulation, dropout, bfloat16, a validation text and samples."""
     sections = {"model": SHAPE, "tokenizer": {"kind": "bytes"}, "training": TRAINING}
-    request = Request(
-        lambda: [TextDocument("cats.txt", TEXT)],
-        described=["cats.txt"],
+    request = TextRequest(
+        source=lambda: [TextDocument("cats.txt", TEXT)],
+        names=["cats.txt"],
         out=out,
         size="toy",
         overrides=sections,

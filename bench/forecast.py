@@ -35,12 +35,11 @@ from rich.console import Console
 from foretell.forecasting.forecaster import Forecaster, load_forecaster
 from foretell.forecasting.metrics import mase_scale, seasonal_naive
 from foretell.forecasting.output import write_table
-from foretell.forecasting.request import ForecastRequest
 from foretell.forecasting.rolling import Origin, Plan, Score, evaluate_origins, given_origins, rolling_origins, score
 from foretell.forecasting.series import Series
 from foretell.forecasting.table import read_series
 from foretell.forecasting.timeline import numbered
-from foretell.forecasting.train import train_forecaster
+from foretell.forecasting.train import ForecastRequest, train_forecaster
 from foretell.session.display import PlainReporter
 
 MINUTES = {"m4": 30.0, "airline": 1.0, "sp500": 3.0, "etth1": 15.0}
@@ -71,7 +70,7 @@ class Settings:
         if self.quick:
             overrides["training"] |= {"steps": 3, "batch_size": 4}
             overrides["model"], minutes = {"context_length": 128}, None
-        return ForecastRequest(file, out, minutes=minutes, overrides=overrides, **changes)
+        return ForecastRequest(data=file, out=out, minutes=minutes, overrides=overrides, **changes)
 
 
 def main() -> None:

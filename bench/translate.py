@@ -59,7 +59,14 @@ def main() -> None:
     minutes = None if "steps" in overrides.get("training", {}) else arguments.minutes
     with tempfile.TemporaryDirectory() as folder:
         out = arguments.out or Path(folder) / "run"
-        request = PairRequest([arguments.data], out, arguments.size, minutes, overrides, pairs=split.learned)
+        request = PairRequest(
+            paths=[arguments.data],
+            out=out,
+            size=arguments.size,
+            minutes=minutes,
+            overrides=overrides,
+            pairs=split.learned,
+        )
         report = measure(request, split, arguments.quick)
     print_report(report, print_tables, as_json=arguments.json)
 

@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     from foretell.pretraining.train import train
     from foretell.session.display import LiveReporter, PlainReporter
     from foretell.session.notebook import NotebookReporter
-    from foretell.session.reporter import Reporter
-    from foretell.session.tensorboard import TensorBoardReporter
+    from foretell.session.reporter import Reporter, TensorBoardReporter
     from foretell.text import Tokenizer
     from foretell.training.objective import Objective
     from foretell.training.optimizer import make_optimizer
@@ -100,8 +99,7 @@ _PUBLIC = {
     "pretraining.train": "train",
     "session.display": "LiveReporter PlainReporter",
     "session.notebook": "NotebookReporter",
-    "session.reporter": "Reporter",
-    "session.tensorboard": "TensorBoardReporter",
+    "session.reporter": "Reporter TensorBoardReporter",
     "text": "Tokenizer",
     "training.objective": "Objective",
     "training.optimizer": "make_optimizer",

@@ -77,7 +77,7 @@ def test_a_run_goes_on_where_it_was_stopped(foretell, trained, files) -> None:
     assert foretell(*arguments).code == 0
     outcome = foretell("finetune", "--out", "run", "--resume", "auto")
     assert outcome.code == 0
-    assert "after step 3 of 3" in outcome.err
+    assert "has all its 3 steps" in outcome.err
 
 
 def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch) -> None:

@@ -61,7 +61,7 @@ def test_a_run_is_resumed_by_the_command_that_an_interruption_prints(here, capfd
     command = shlex.split(resume_command(Run(Path("runs/d"))).partition("foretell ")[2])
     assert command[:3] == ["train", "--task", "forecast"]
     assert run(command) == 0
-    assert "resuming    runs/d after step 2 of 2" in capfd.readouterr().err
+    assert "finished    runs/d has all its 2 steps" in capfd.readouterr().err
     assert run(["train", "--task", "forecast", "--out", "new"]) == 2
 
 

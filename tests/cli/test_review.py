@@ -16,7 +16,7 @@ from foretell.cli.embed import read_texts
 from foretell.cli.terminal import library_notes_on_stderr
 from foretell.errors import Interrupted
 from foretell.session.display import shorten
-from foretell.session.signals import StopSignal
+from foretell.session.failures import StopSignal
 from foretell.text.untrusted_tokenizer import rust_failures
 
 

@@ -50,7 +50,7 @@ def test_training_says_what_was_chosen_and_what_to_do_next(here, tmp_path, capfd
 
 def test_a_run_resumes_without_naming_the_task(here, capfd):
     assert run(["train", "--out", "runs/pairs", "--resume", "auto"]) == 0
-    assert "resuming    runs/pairs after step 3 of 3" in capfd.readouterr().err
+    assert "finished    runs/pairs has all its 3 steps" in capfd.readouterr().err
 
 
 def test_every_line_has_its_translation(here, capfd, monkeypatch):

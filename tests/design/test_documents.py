@@ -17,7 +17,6 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Trainings in the documents are shortened here; the test is that the command is correct
 SHORT = ["--steps", "2", "--training.batch-size", "2"]
-SHORT_TUNING = ["--training.steps", "2", "--training.batch-size", "2"]
 SMALL = ["--size", "toy"]
 INSIGHT_PAGES = ("insight", "explain", "attribution", "receipts", "page")
 ROWS = ROOT / "docs" / "rows.md"
@@ -40,10 +39,8 @@ def commands(document: Path) -> list[list[str]]:
 
 def shortened(command: list[str]) -> list[str]:
     """A training command with few steps and a small model; other commands unchanged."""
-    goes_on = command[1] == "finetune" and ("chat" in command or "text" in command)
-    if command[1] == "finetune" and not goes_on and "auto" not in command:
-        return command + SHORT_TUNING
-    if not (goes_on or (command[1] == "train" and "--show-batch" not in command)) or "auto" in command:
+    is_tuned = command[1] == "finetune"
+    if "auto" in command or not (is_tuned or (command[1] == "train" and "--show-batch" not in command)):
         return command
     kept = list(command)
     for option in ("--minutes", "--size", "--steps", "--epochs"):
@@ -51,7 +48,7 @@ def shortened(command: list[str]) -> list[str]:
             index = kept.index(option)
             del kept[index : index + 2]
     short = SHORT[:2] if "translate" in command else SHORT  # its batches are counted in tokens
-    return kept + short + ([] if goes_on or "--from" in command else SMALL)
+    return kept + short + ([] if is_tuned or "--from" in command else SMALL)
 
 
 @pytest.fixture

@@ -17,32 +17,24 @@ import foretell
 import foretell.errors
 from foretell.cli.main import VERBS, make_app
 
+TRAINING = {  # options of every training
+    *("--minutes", "--steps", "--out", "--resume", "--config", "--seed", "--checkpoint-every", "--set", "--report"),
+    *("--device", "--dtype"),
+}
 OPTIONS = {
     "demo": {"--minutes", "--out"},
     "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--model", "--ask", "--break", "--json"},
     "train": {
-        *("--size", "--minutes", "--steps", "--out", "--resume", "--config", "--tokenizer", "--kind", "--seed"),
-        "--from",
-        *("--checkpoint-every", "--text-field", "--sample-prompt", "--set", "--exportable", "--device", "--dtype"),
-        *("--report", "--show-batch", "--help-config", "--strict", "--json", "--workers"),
-        *("--rows", "--special", "--start-token", "--prompt-field", "--answer-field", "--loss-on"),
+        *("--size", "--tokenizer", "--kind", "--from", "--text-field", "--sample-prompt", "--exportable"),
+        *("--show-batch", "--help-config", "--strict", "--json", "--workers", "--rows", "--special", "--start-token"),
+        *("--prompt-field", "--answer-field", "--loss-on"),
+        *TRAINING,
     },
     "finetune": {
-        *("--task", "--out", "--resume", "--dev", "--dev-fraction", "--text-column", "--label-column"),
-        *("--choice-column", "--columns", "--encoding", "--truncate", "--pool", "--lm-weight", "--class-weights"),
-        *(
-            "--best-by",
-            "--epochs",
-            "--dropout",
-            "--head-dropout",
-            "--word-dropout",
-            "--seed",
-            "--set",
-            "--json",
-            "--device",
-            "--dtype",
-        ),
-        "--lora",
+        *("--task", "--dev", "--dev-fraction", "--text-column", "--label-column", "--choice-column", "--columns"),
+        *("--encoding", "--truncate", "--pool", "--lm-weight", "--class-weights", "--best-by", "--epochs", "--dropout"),
+        *("--head-dropout", "--word-dropout", "--lora", "--json"),
+        *TRAINING,
     },
     "predict": {
         "--quantize",
@@ -236,8 +228,14 @@ def test_the_verbs():
 # function of a verb that --task or the kind of the model chooses: its options
 CHOSEN = {
     "cli.train_forecast:train_forecast": {
-        *("--size", "--minutes", "--steps", "--out", "--resume", "--horizon", "--hold-out", "--no-hold-out"),
-        *("--season", "--column", "--config", "--seed", "--set", "--device", "--dtype"),
+        *("--size", "--horizon", "--hold-out", "--no-hold-out", "--season", "--column"),
+        *TRAINING,
+    },
+    "cli.train_translate:train_translate": {"--size", "--batch-tokens", "--separate-vocabularies", *TRAINING},
+    "cli.finetune_text:finetune_text": {"--old-domain", "--text-field", "--json", *TRAINING},
+    "cli.finetune_chat:finetune_chat": {
+        *("--dev", "--template", "--truncate", "--spell-tokens", "--epochs", "--lora", "--show-batch"),
+        *TRAINING,
     },
     "cli.evaluate_forecast:evaluate_forecast": {
         *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),

@@ -32,7 +32,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder, packed_linear
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.request import Request
+from foretell.pretraining.request import TextRequest
 from foretell.session.reporter import Reporter
 from foretell.training.loop import Action, Progress, train
 from foretell.training.mask_check import check_mask
@@ -99,14 +99,22 @@ def folder() -> Path:
     return Path(os.environ["FORETELL_TEST_FOLDER"])
 
 
-def request(out: Path, **training: Any) -> Request:
+def request(out: Path, **training: Any) -> TextRequest:
     """A run of six steps with a checkpoint after every second one."""
     settings = {"steps": 6, "batch_size": 8, "warmup_steps": 0, "sample_every": 3, "evaluate_every": 3, "log_every": 1}
     settings |= {"checkpoint_every": 2, "keep_checkpoints": 10, "learning_rate": 1e-2}
     model = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 16, "dropout": 0.1}
     sections = {"model": model, "tokenizer": {"kind": "bytes"}, "training": {**settings, **training}}
     text = [TextDocument("squares", " ".join(str(number * number) for number in range(500)))]
-    return Request(lambda: text, ["squares"], out, size="toy", overrides=sections, device="cpu", dtype="float32")
+    return TextRequest(
+        source=lambda: text,
+        names=["squares"],
+        out=out,
+        size="toy",
+        overrides=sections,
+        device="cpu",
+        dtype="float32",
+    )
 
 
 def digests(run: Path, step: int) -> dict[str, str]:

@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 from foretell.config import ModelConfig
-from foretell.finetuning.finetune import finetune_new
+from foretell.finetuning.finetune import finetune
 from foretell.finetuning.request import FinetuneRequest
-from foretell.finetuning.settings import TuningSettings
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.session.reporter import Reporter
@@ -70,10 +69,14 @@ def make_tiny_request(data: Path, out: Path, task: str = "classify", **changes: 
         "checkpoint_every": 6,
         "evaluate_every": 6,
     }
-    tuning = TuningSettings.model_validate({"task": task} | changes.pop("tuning", {}))
-    training |= changes.pop("training", {})
-    values: dict[str, Any] = {"dropout": 0.1, "training": training, **changes}
-    return FinetuneRequest(data=data, out=out, tuning=tuning, **values)
+    overrides: dict[str, dict[str, Any]] = {
+        "finetuning": {"task": task},
+        "model": {"dropout": 0.1},
+        "training": training,
+    }
+    for section, values in changes.pop("overrides", {}).items():
+        overrides[section] = {**overrides.get(section, {}), **values}
+    return FinetuneRequest(data=data, out=out, overrides=overrides, **changes)
 
 
 @pytest.fixture
@@ -91,5 +94,5 @@ def tuned(start: Start, review_file: Path, tmp_path_factory) -> Path:
     """A run whose model knows the labels of the reviews."""
     out = tmp_path_factory.mktemp("runs") / "reviews"
     training = {"steps": 150, "checkpoint_every": 75, "evaluate_every": 50, "patience": None}
-    finetune_new(make_tiny_request(review_file, out, training=training), start, Reporter())
+    finetune(make_tiny_request(review_file, out, overrides={"training": training}, start=start), Reporter())
     return out

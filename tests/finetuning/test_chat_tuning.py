@@ -66,7 +66,7 @@ def chats(tmp_path_factory) -> Path:
 def request(start: Start | None, chats: Path, out: Path, **fields: Any) -> ChatRequest:
     training = {"steps": STEPS, "batch_size": 4, "learning_rate": 1e-2, "checkpoint_every": 3, "keep_checkpoints": 9}
     fields = {"overrides": {"training": training, "model": {"dropout": 0.1}}, "dtype": "float32", **fields}
-    return ChatRequest(start, [chats], out, **fields)
+    return ChatRequest(start=start, data=[chats], out=out, **fields)
 
 
 @pytest.fixture(scope="module")
@@ -167,19 +167,19 @@ def test_resuming_is_bit_identical_to_never_stopping(tuned, small, chats, tmp_pa
         patch.setattr(Session, "save", stop)
         with pytest.raises(Interrupted):
             tune_chat(request(small, chats, out), Reporter())
-    again = tune_chat(ChatRequest(None, [], out), Reporter(), resume=True)
+    again = tune_chat(ChatRequest(out=out), Reporter(), resume=True)
     last = tuned.run.at("last").directory / "model.safetensors"
     assert (again.run.at("last").directory / "model.safetensors").read_bytes() == last.read_bytes()
-    finished = tune_chat(ChatRequest(None, [], out), Reporter(), resume=True)
+    finished = tune_chat(ChatRequest(out=out), Reporter(), resume=True)
     assert finished.progress.step == STEPS
 
 
 def test_resuming_refuses_other_settings_and_damaged_data(tuned, small, chats, tmp_path):
     out = tuned.run.directory
     with pytest.raises(ConfigError, match="learning_rate = 0.01, not 1.0"):
-        tune_chat(ChatRequest(None, [], out, overrides={"training": {"learning_rate": 1.0}}), Reporter(), resume=True)
+        tune_chat(ChatRequest(out=out, overrides={"training": {"learning_rate": 1.0}}), Reporter(), resume=True)
     with pytest.raises(ConfigError, match="template = chatml, not plain"):
-        tune_chat(ChatRequest(None, [], out, template="plain"), Reporter(), resume=True)
+        tune_chat(ChatRequest(out=out, template="plain"), Reporter(), resume=True)
     (tmp_path / CHATS).write_bytes(b"x")
     with pytest.raises(CheckpointError, match="not as it was written"):
         ChatData.load(tmp_path, "0" * 64)
@@ -215,14 +215,14 @@ def test_repeated_held_out_conversations_are_counted(small, chats, tmp_path, cap
 
 def test_lora_trains_its_updates_and_the_rows_of_new_tokens(small, chats, tmp_path):
     settings = {"training": {"steps": 4, "batch_size": 4, "checkpoint_every": 2}, "lora": {"rank": 2}}
-    session = tune_chat(ChatRequest(small, [chats], tmp_path / "run", overrides=settings), Reporter())
+    session = tune_chat(ChatRequest(start=small, data=[chats], out=tmp_path / "run", overrides=settings), Reporter())
     trained = {path for path, weight in session.task.model.named_parameters() if weight.requires_grad}
     assert {path for path in trained if ".lora_" not in path} == {"embed.token.weight"}
     before, after = small.model.decoder.state_dict(), session.task.decoder.state_dict()
     assert all(torch.equal(after[path], before[path]) for path in before if path != "embed.token.weight")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000004")
-    tune_chat(ChatRequest(None, [], tmp_path / "run"), Reporter(), resume=True)
+    tune_chat(ChatRequest(out=tmp_path / "run"), Reporter(), resume=True)
     resumed = load(tmp_path / "run@last", keep_adapters=True).decoder.state_dict()
     assert all(torch.equal(resumed[path], weight) for path, weight in after.items())
     with pytest.raises(ConfigError, match="was started with lora"):
-        tune_chat(ChatRequest(None, [], tmp_path / "run", overrides={"lora": {"rank": 3}}), Reporter(), resume=True)
+        tune_chat(ChatRequest(out=tmp_path / "run", overrides={"lora": {"rank": 3}}), Reporter(), resume=True)

@@ -14,12 +14,14 @@ from foretell.adapters import LORA
 from foretell.convert.peft import export_peft
 from foretell.errors import CheckpointError
 from foretell.files import read_json
-from foretell.finetuning.finetune import finetune_again, finetune_new, start_session
+from foretell.finetuning.finetune import FinetuneTraining, finetune
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT
+from foretell.finetuning.request import FinetuneRequest
 from foretell.inference.completion import generate
 from foretell.loading import load
+from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.start import Start
@@ -64,23 +66,29 @@ def test_resuming_is_bit_identical_to_never_stopping(
     start: Start, review_file: Path, tmp_path: Path, tiny_request
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    finetune_new(tiny_request(review_file, whole), start, Reporter())
+    finetune(tiny_request(review_file, whole, start=start), Reporter())
     with pytest.raises(KeyboardInterrupt):
-        finetune_new(tiny_request(review_file, cut), start, Stopping(9))
-    finetune_again(cut, Reporter())
+        finetune(tiny_request(review_file, cut, start=start), Stopping(9))
+    finetune(FinetuneRequest(out=cut), Reporter(), resume=True)
     for name in ("model.safetensors", "optimizer.safetensors"):
         first, second = (load_file(path / "checkpoints" / "step-000012" / name) for path in (whole, cut))
         assert all(torch.equal(first[key], second[key]) for key in first | second), name
 
 
-def test_resuming_with_other_examples_is_refused(start: Start, review_file: Path, tmp_path: Path, tiny_request) -> None:
-    data = tmp_path / "reviews.csv"
+def test_a_run_resumes_with_its_copy_of_the_examples_alone(
+    start: Start, review_file: Path, tmp_path: Path, tiny_request
+) -> None:
+    data, run = tmp_path / "reviews.csv", tmp_path / "run"
     data.write_bytes(review_file.read_bytes())
     with pytest.raises(KeyboardInterrupt):
-        finetune_new(tiny_request(data, tmp_path / "run"), start, Stopping(9))
-    data.write_text(data.read_text(encoding="utf-8") + "the song was fine,good\n", encoding="utf-8")
+        finetune(tiny_request(data, run, start=start), Stopping(9))
+    data.unlink()
+    kept = run / "tokens" / "data" / "reviews.csv"
+    kept.write_text(kept.read_text(encoding="utf-8") + "the song was fine,good\n", encoding="utf-8")
     with pytest.raises(CheckpointError, match="examples"):
-        finetune_again(tmp_path / "run", Reporter())
+        finetune(FinetuneRequest(out=run), Reporter(), resume=True)
+    kept.write_bytes(review_file.read_bytes())
+    assert finetune(FinetuneRequest(out=run), Reporter(), resume=True).progress.step == 12
 
 
 def gradients(session: Session, step: int = 0) -> dict[str, torch.Tensor | None]:
@@ -91,9 +99,12 @@ def gradients(session: Session, step: int = 0) -> dict[str, torch.Tensor | None]
 
 def test_gradients_reach_only_what_should_train(start: Start, review_file: Path, tmp_path: Path, tiny_request) -> None:
     request = tiny_request(
-        review_file, tmp_path / "run", training={"frozen": ["embed.**", "trunk.blocks.0.attention.**"]}
+        review_file,
+        tmp_path / "run",
+        overrides={"training": {"frozen": ["embed.**", "trunk.blocks.0.attention.**"]}},
+        start=start,
     )
-    session = start_session(request, start, Reporter())
+    session = start_session(FinetuneTraining(request), Reporter())
     for path, gradient in gradients(session).items():
         is_frozen = path.startswith(("embed.", "trunk.blocks.0.attention."))
         assert (gradient is None) == is_frozen, path
@@ -105,7 +116,7 @@ def test_lora_trains_its_updates_and_the_head_alone(
 ) -> None:
     tuning = {"lora": {"rank": 2, "targets": ["**.attention.*"]}}
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    session = finetune_new(tiny_request(review_file, whole, tuning=tuning), start, Reporter())
+    session = finetune(tiny_request(review_file, whole, overrides=tuning, start=start), Reporter())
     trained = {path for path, weight in session.task.model.named_parameters() if weight.requires_grad}
     assert all(path.startswith(TASK_HEAD) or path.endswith(("lora_a", "lora_b")) for path in trained)
     weights = load_file(whole / "checkpoints" / "step-000012" / "model.safetensors")
@@ -113,8 +124,8 @@ def test_lora_trains_its_updates_and_the_head_alone(
     assert all(torch.equal(weights[path], before[path]) for path in before if not path.startswith("embed.token"))
     assert float(weights["trunk.blocks.0.attention.query.lora_b"].abs().max()) > 0
     with pytest.raises(KeyboardInterrupt):
-        finetune_new(tiny_request(review_file, cut, tuning=tuning), start, Stopping(9))
-    finetune_again(cut, Reporter())
+        finetune(tiny_request(review_file, cut, overrides=tuning, start=start), Stopping(9))
+    finetune(FinetuneRequest(out=cut), Reporter(), resume=True)
     resumed = load_file(cut / "checkpoints" / "step-000012" / "model.safetensors")
     assert all(torch.equal(weights[path], resumed[path]) for path in weights | resumed)
     assert LORA not in load(whole).parts  # merged for inference
@@ -123,6 +134,6 @@ def test_lora_trains_its_updates_and_the_head_alone(
 def test_the_updates_of_a_tuned_model_leave_for_peft(
     start: Start, review_file: Path, tmp_path: Path, tiny_request
 ) -> None:
-    finetune_new(tiny_request(review_file, tmp_path / "run", tuning={"lora": {}}), start, Reporter())
+    finetune(tiny_request(review_file, tmp_path / "run", overrides={"lora": {}}, start=start), Reporter())
     report = export_peft(load(tmp_path / "run", keep_adapters=True), tmp_path / "adapter", family_name="gpt2")
     assert report["layers"] == ["transformer.h.0.attn.c_attn"]

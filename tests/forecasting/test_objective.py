@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from foretell.config import ModelConfig
-from foretell.forecasting.objective import OrdinalObjective
+from foretell.forecasting.task import OrdinalObjective
 from foretell.model.init import make_decoder
 
 BINS = 21

@@ -82,17 +82,17 @@ def test_resuming_is_bit_identical_to_never_stopping(request_for, tmp_path, monk
 
 REFUSED = {
     "another horizon": (
-        lambda request: ForecastRequest(request.data, request.out, horizon=3),
+        lambda request: ForecastRequest(data=request.data, out=request.out, horizon=3),
         ConfigError,
         "horizon = 4",
     ),
     "another size": (
-        lambda request: ForecastRequest(request.data, request.out, size="tiny"),
+        lambda request: ForecastRequest(data=request.data, out=request.out, size="tiny"),
         ConfigError,
         "size = toy",
     ),
     "another width": (
-        lambda request: ForecastRequest(request.data, request.out, overrides={"model": {"width": 64}}),
+        lambda request: ForecastRequest(data=request.data, out=request.out, overrides={"model": {"width": 64}}),
         ConfigError,
         "model.width = 16, not 64",
     ),
@@ -105,16 +105,13 @@ def test_a_run_is_not_resumed_with_other_settings(change, error, words, request_
         train_forecaster(change(request_for(run_directory)), Reporter(), resume=True)
 
 
-def test_a_run_is_not_resumed_on_other_values(request_for, series_file, tmp_path):
+def test_a_run_is_not_resumed_on_other_values(request_for, tmp_path):
     request = request_for(tmp_path / "run", steps=1)
     train_forecaster(request, Reporter())
-    original = series_file.read_text()
-    try:
-        series_file.write_text(original.replace(",100.000", ",101.000"))
-        with pytest.raises(CheckpointError, match="series"):
-            train_forecaster(request, Reporter(), resume=True)
-    finally:
-        series_file.write_text(original)
+    kept = next((tmp_path / "run" / "tokens" / "data").iterdir())
+    kept.write_text(kept.read_text().replace(",100.000", ",101.000"))
+    with pytest.raises(CheckpointError, match="series"):
+        train_forecaster(request, Reporter(), resume=True)
 
 
 WRONG = {
@@ -132,10 +129,10 @@ WRONG = {
 @pytest.mark.parametrize(("changes", "words"), WRONG.values(), ids=WRONG)
 def test_wrong_settings_are_refused_and_leave_nothing(changes, words, series_file, tmp_path):
     with pytest.raises(ConfigError, match=words):
-        train_forecaster(ForecastRequest(series_file, tmp_path / "run", **changes), Reporter())
+        train_forecaster(ForecastRequest(data=series_file, out=tmp_path / "run", **changes), Reporter())
     assert not (tmp_path / "run").exists()
 
 
 def test_too_short_series_are_refused(series_file, tmp_path):
     with pytest.raises(DataError, match="too few to hold out 59"):
-        train_forecaster(ForecastRequest(series_file, tmp_path / "run", horizon=59), Reporter())
+        train_forecaster(ForecastRequest(data=series_file, out=tmp_path / "run", horizon=59), Reporter())

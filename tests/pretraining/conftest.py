@@ -23,7 +23,7 @@ import torch
 from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.request import Request
+from foretell.pretraining.request import TextRequest
 from foretell.runs.run import MEASURED
 from foretell.saved_model import weights_file
 from foretell.session import session
@@ -55,7 +55,7 @@ class Lines(logging.Handler):
         self.logger.setLevel(self.level)
 
 
-def tiny_request(out: Path, **training: Any) -> Request:
+def tiny_request(out: Path, **training: Any) -> TextRequest:
     """Four steps with all that resuming could get wrong: accumulation, dropout, bfloat16, a validation text."""
     model = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 8, "dropout": 0.2}
     settings = {
@@ -65,9 +65,9 @@ def tiny_request(out: Path, **training: Any) -> Request:
         "checkpoint_every": 2,
         "evaluation_tokens": 16,
     }
-    return Request(
-        lambda: [TextDocument("cats.txt", TEXT)],
-        described=["cats.txt"],
+    return TextRequest(
+        source=lambda: [TextDocument("cats.txt", TEXT)],
+        names=["cats.txt"],
         out=out,
         size="toy",
         overrides={"model": model, "tokenizer": {"kind": "bytes"}, "training": {**settings, **training}},

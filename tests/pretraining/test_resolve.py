@@ -16,14 +16,14 @@ from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.planning.memory import DeviceMemory, state_bytes, total, training_memory
 from foretell.planning.probe import measure_speed
 from foretell.pretraining.recipe import choose_dropout
-from foretell.pretraining.request import Request
+from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import (
     MOST_EPOCHS,
     Facts,
     choose_size,
-    choose_steps,
     flops_per_token,
     resolve,
+    steps_for_text,
     weight_shapes,
 )
 from foretell.pretraining.tokens import vocabulary_for
@@ -42,13 +42,13 @@ def test_little_text_means_a_small_model_for_any_time():
 
 
 def test_steps_fill_the_given_minutes():
-    steps, reason = choose_steps(100_000, 2048, 2.0, 20_480, fixed_time=True)
+    steps, reason = steps_for_text(100_000, 2048, 2.0, 20_480)
     assert steps == 1200
     assert "2 minutes" in reason
 
 
 def test_without_minutes_the_text_is_not_read_too_often():
-    steps, reason = choose_steps(100_000, 1000, 600.0, 50_000, fixed_time=False)
+    steps, reason = steps_for_text(100_000, 1000, None, 10**9)
     assert steps == MOST_EPOCHS * 100
     assert "memorise" in reason
 
@@ -70,8 +70,8 @@ def test_the_vocabulary_grows_with_the_text(size, entries):
 MEMORY = DeviceMemory("cpu", 10**10)
 
 
-def request(**changes: Any) -> Request:
-    return Request(list, described=[], out=Path("x"), **changes)
+def request(**changes: Any) -> TextRequest:
+    return TextRequest(source=list, names=[], out=Path("x"), **changes)
 
 
 def facts(speed: float = 20_000.0, memory: DeviceMemory = MEMORY, tokens: int = 10**6) -> Facts:
@@ -83,15 +83,17 @@ def test_a_size_and_its_steps_need_no_measurement() -> None:
         raise AssertionError("nothing is open")
 
     known = Facts(512, 10**6, MEMORY, refuse)
-    config, reasons, size = resolve(request(size="toy", overrides={"training": {"steps": 7}}), known)
-    assert (size, reasons, config.training.steps) == ("toy", [], 7)
+    chosen = resolve(request(size="toy", overrides={"training": {"steps": 7}}), known)
+    config = chosen.config
+    assert (chosen.size, chosen.reasons, config.training.steps) == ("toy", [], 7)
     assert (config.model.vocab_size, config.training.optimizer) == (512, "muon")
 
 
 def test_open_size_and_steps_are_chosen_with_a_reason_each() -> None:
-    config, reasons, size = resolve(request(minutes=2.0), facts())
-    assert [reason.split()[0] for reason in reasons] == ["size", "steps"]
-    assert size in reasons[0]
+    chosen = resolve(request(minutes=2.0), facts())
+    config = chosen.config
+    assert [reason.split()[0] for reason in chosen.reasons] == ["size", "steps"]
+    assert chosen.size in chosen.reasons[0]
     assert config.training.steps == int(120 * 20_000 / (config.training.batch_size * config.model.context_length))
 
 

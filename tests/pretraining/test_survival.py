@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from foretell.pretraining.pretrain import resume_session
+from foretell.pretraining.pretrain import TextTraining
 from foretell.runs.checkpoint import list_checkpoints
+from foretell.session.protocol import resume_session
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.training.loop import train
@@ -34,7 +35,7 @@ def halfway(uninterrupted: Path, tmp_path_factory: pytest.TempPathFactory) -> Pa
 def about_to_save(tiny: Any, halfway: Path, tmp_path_factory: pytest.TempPathFactory) -> Session:
     """In memory after step four, on the disk after step two."""
     out = fresh(halfway, tmp_path_factory.mktemp("saving") / "run")
-    session = resume_session(tiny.request(out), Reporter())
+    session = resume_session(TextTraining(tiny.request(out)), Reporter())
     train(
         session.task.objective,
         session.optimizer,

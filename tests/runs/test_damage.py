@@ -17,7 +17,7 @@ import pytest
 from foretell.errors import CheckpointError, ForetellError, OutputError
 from foretell.loading import load
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.request import Request
+from foretell.pretraining.request import TextRequest
 from foretell.runs.run import Run
 from foretell.runs.summary import summarize
 from foretell.session.reporter import Reporter
@@ -41,7 +41,7 @@ def run(old: Run) -> Run:
 
 
 def resume(run: Run) -> None:
-    pretrain(Request(list, described=[], out=run.directory, device="cpu"), Reporter(), resume=True)
+    pretrain(TextRequest(source=list, names=[], out=run.directory, device="cpu"), Reporter(), resume=True)
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:

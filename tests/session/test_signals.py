@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from foretell.errors import Interrupted
-from foretell.session.signals import StopSignal
+from foretell.session.failures import StopSignal
 
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])

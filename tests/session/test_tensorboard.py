@@ -12,9 +12,8 @@ import pytest
 import foretell
 from foretell.cli.main import run
 from foretell.errors import UsageError
-from foretell.session.reporter import Reporter, Reporters
+from foretell.session.reporter import Reporter, Reporters, TensorBoardReporter
 from foretell.session.task import Task
-from foretell.session.tensorboard import TensorBoardReporter
 
 TEXT = "The cat sat on the mat. The dog sat on the log.\n" * 60
 SETTINGS: dict[str, Any] = {

@@ -20,7 +20,7 @@ from foretell.translation.loading import load_translator
 from foretell.translation.pairs import Pair
 from foretell.translation.quality import evaluate_pairs
 from foretell.translation.task import PairData
-from foretell.translation.train import PairRequest, choose_steps, train_translation
+from foretell.translation.train import PairRequest, TranslationTraining, train_translation
 from foretell.translation.translate import Decoding, translate
 from foretell.translation.translator import load_saved, save_translator
 
@@ -45,7 +45,7 @@ def request(out: Path, **changes) -> PairRequest:
         "pairs": data,
         **changes,
     }
-    return PairRequest([], out, **values)
+    return PairRequest(out=out, **values)
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +97,7 @@ def test_a_resumed_run_has_the_weights_of_an_uninterrupted_one(session, tmp_path
     for file in last.iterdir():
         file.unlink()
     last.rmdir()
-    resumed = train_translation(PairRequest([], tmp_path / "run", size="toy"), Reporter(), resume=True)
+    resumed = train_translation(PairRequest(out=tmp_path / "run", size="toy"), Reporter(), resume=True)
     assert resumed.progress.step == 60
     assert all(torch.equal(weight, whole[path]) for path, weight in resumed.task.model.state_dict().items())
 
@@ -153,15 +153,15 @@ def test_wrong_settings_are_refused(tmp_path, overrides, message):
 def test_other_settings_than_those_of_the_run_are_refused(session):
     with pytest.raises(ConfigError, match="was started with training.seed = 1, not 2"):
         train_translation(
-            PairRequest([], session.run.directory, overrides={"training": {"seed": 2}}), Reporter(), resume=True
+            PairRequest(out=session.run.directory, overrides={"training": {"seed": 2}}), Reporter(), resume=True
         )
 
 
 def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path):
-    asked = PairRequest([], tmp_path, minutes=2.0)
-    steps, reason = choose_steps(asked, session.task.loader, lambda: 0.5)
+    asked = PairRequest(out=tmp_path, minutes=2.0)
+    steps, reason = TranslationTraining(asked).choose_steps(session.task.loader, lambda: 0.5)
     assert (steps, "2 minutes at 0.50 s per step" in reason) == (240, True)
-    steps, reason = choose_steps(PairRequest([], tmp_path), session.task.loader, lambda: 0.001)
+    steps, reason = TranslationTraining(PairRequest(out=tmp_path)).choose_steps(session.task.loader, lambda: 0.001)
     assert steps == 30 * session.task.loader.batches_per_epoch
     assert "memorise" in reason
 

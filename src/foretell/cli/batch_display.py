@@ -17,7 +17,7 @@ from foretell.errors import UsageError
 from foretell.pretraining.replay import Replay, replay
 from foretell.runs.find import find_run
 from foretell.runs.run import is_run
-from foretell.session.replayed_tokens import ReplayedRow, ReplayedToken
+from foretell.session.task import ReplayedRow, ReplayedToken
 
 WIDTH = 80
 NO_LOSS = "-"

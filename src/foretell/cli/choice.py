@@ -36,7 +36,7 @@ def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
     """The import path of the function for these arguments; `default` where they choose none."""
     functions = BY_TASK.get(verb, {})
     task = given_task(arguments)
-    if task is None and verb == "train":
+    if task is None and functions:
         task = task_of_run(arguments)
     if task in functions:
         return functions[task]
@@ -70,7 +70,7 @@ def given_task(arguments: Sequence[str]) -> str | None:
 
 
 def task_of_run(arguments: Sequence[str]) -> str | None:
-    """The task of the run in --out that --resume continues; None for a text run, and where there is none."""
+    """The task of the run in --out that --resume continues; None for the verb's own task, and without a run."""
     from foretell.files import read_json
 
     given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
@@ -78,9 +78,11 @@ def task_of_run(arguments: Sequence[str]) -> str | None:
     if "--resume" not in given or not given.get("--out"):
         return None
     try:
-        return read_json(Path(given["--out"]) / "run.json").get("task")
+        record = read_json(Path(given["--out"]) / "run.json")
     except ForetellError:  # the verb itself reports it
         return None
+    verb, _, task = str(record.get("verb", "")).partition(" --task ")
+    return task if verb == arguments[0] and task else None
 
 
 def part_kinds(model: str) -> list[str]:

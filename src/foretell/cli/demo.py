@@ -36,15 +36,17 @@ def demo(
 
     console = Console(highlight=False, emoji=False, markup=False)
     title(console, "foretell", "a small GPT learns to write, on this machine, from nothing")
-    from foretell.cli.train import default_out
+    from foretell.cli.training import default_out
     from foretell.data.corpora import embedded_corpus
     from foretell.pretraining.pretrain import pretrain
-    from foretell.pretraining.request import Request
+    from foretell.pretraining.request import TextRequest
 
     show_text(console)
     out = out or default_out(("demo",), resume=False)
     described = ["the language reference inside Python"]
-    request = Request(embedded_corpus, described, out, size="tiny", minutes=minutes, overrides=SETTINGS)
+    request = TextRequest(
+        source=embedded_corpus, names=described, out=out, size="tiny", minutes=minutes, overrides=SETTINGS
+    )
     with DemoReporter(console, gzip_bits_per_byte(), PROMPT) as reporter:
         session = pretrain(request, reporter)
     show_result(console, session, reporter.gzip_bits)

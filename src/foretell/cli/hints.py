@@ -22,7 +22,6 @@ SYNONYMS = {
         "--batch-size": "--training.batch-size",
         "--learning-rate": "--training.learning-rate",
         "--lr": "--training.learning-rate",
-        "--steps": "--training.steps",
         "--patience": "--training.patience",
         "--freeze": "--training.frozen",
         "--parallel": "--training.parallel",

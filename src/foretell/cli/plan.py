@@ -13,7 +13,7 @@ from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.config import ModelConfig, TrainingConfig
-    from foretell.pretraining.request import Request
+    from foretell.pretraining.request import TextRequest
 
 VOCABULARY = 8192  # of a size whose vocabulary comes from the training text
 BLOCKS = ("**.blocks.*",)
@@ -75,10 +75,10 @@ def plan(
     print_json(facts) if json else plan_display.show(results(), facts)
 
 
-def make_request(size: str, settings: list[str], parallel: str | None, is_checkpointed: bool) -> Request:
+def make_request(size: str, settings: list[str], parallel: str | None, is_checkpointed: bool) -> TextRequest:
     """The request of such a training, without data."""
-    from foretell.cli.train import check_tables
-    from foretell.pretraining.request import Request
+    from foretell.cli.training import check_tables
+    from foretell.pretraining.request import TextRequest
 
     overrides: dict[str, Any] = parse_settings(settings)
     check_tables(overrides, "--set")
@@ -87,10 +87,12 @@ def make_request(size: str, settings: list[str], parallel: str | None, is_checkp
         chosen["checkpoint_activations"] = BLOCKS
     if chosen:
         overrides["training"] = {**overrides.get("training", {}), **chosen}
-    return Request(source=lambda: (), described=[], out=Path("runs/plan"), size=size, overrides=overrides)
+    return TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
 
 
-def resolve(request: Request, size: str, tokens: float | None, gpus: int) -> tuple[ModelConfig, TrainingConfig, float]:
+def resolve(
+    request: TextRequest, size: str, tokens: float | None, gpus: int
+) -> tuple[ModelConfig, TrainingConfig, float]:
     """Model, training and tokens, with what `train` chooses where the request leaves it open."""
     from foretell.model.cost import count_parameters
     from foretell.model.presets import PUBLISHED, SIZES

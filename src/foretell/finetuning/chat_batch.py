@@ -7,7 +7,7 @@ from torch import Tensor
 
 from foretell.data.batch import PADDING, Batch
 from foretell.model.decoder import Decoder
-from foretell.session.replayed_tokens import ReplayedRow, ReplayedToken
+from foretell.session.task import ReplayedRow, ReplayedToken
 from foretell.text import Tokenizer
 from foretell.training.objective import Objective
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foretell.config import Config, SamplingConfig
+from foretell.config import DataConfig, ModelConfig, SamplingConfig, Section, TrainingConfig
 from foretell.data.batch import Batch
 from foretell.evaluation.perplexity import evaluate, perplexity
 from foretell.finetuning.chat_data import ChatData
@@ -17,6 +17,7 @@ from foretell.inference.completion import make_completer
 from foretell.language_model import LanguageModel
 from foretell.model.cost import count_parameters
 from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.model.lora import LoRAConfig
 from foretell.saved_model.save_parts import save_parts
 from foretell.session.task import Sample, Task
 from foretell.text.chat_format import ChatTokens
@@ -27,6 +28,15 @@ SAMPLES, SAMPLE_TOKENS = 2, 48
 SAMPLING = SamplingConfig(temperature=0)
 
 
+class ChatConfig(Section):
+    """The whole configuration of chat tuning, as run.json has it."""
+
+    model: ModelConfig
+    data: DataConfig = DataConfig()
+    training: TrainingConfig
+    lora: LoRAConfig | None = None  # train low-rank updates alone
+
+
 class ChatTask(Task):
     """Answers to questions of conversations that are packed into rows.
 
@@ -34,8 +44,8 @@ class ChatTask(Task):
     tokenized conversations. `about` is what run.json says next to the configuration.
     """
 
-    def __init__(self, config: Config, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
-        self.config, self.tuned, self.digest, self.about = config, tuned, digest, about
+    def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
+        self.config, self.data, self.tuned, self.digest, self.about = config, data, tuned, digest, about
         self.tokenizer, self.decoder = tuned.tokenizer, tuned.decoder
         self.model = decoder = tuned.decoder
         self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
@@ -94,8 +104,6 @@ class ChatTask(Task):
         return {
             "config": self.config.model_dump(mode="json"),
             **self.about,
-            "verb": "finetune --task chat",  # how to resume it
-            "conversations": self.digest,
             "parameters": count_parameters(self.config.model),
         }
 

@@ -6,26 +6,26 @@ import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, ClassVar
 
-from foretell.config import TrainingConfig, check_known, make_section, translate_training_input
+from foretell.config import Section, TrainingConfig, make_section
 from foretell.data.rows import RowFile
 from foretell.device import DeviceName, DtypeName
-from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
 from foretell.finetuning.batches import EncodedExample
 from foretell.finetuning.columns import find_columns
 from foretell.finetuning.dev_split import describe_split, split_off_dev
 from foretell.finetuning.examples import Example, read_examples
-from foretell.finetuning.input_format import InputFormat, check_cuts, choose_tokens
-from foretell.finetuning.settings import Columns, HeadSettings, Pool, TaskName, Truncate, TuningSettings
+from foretell.finetuning.input_format import InputFormat, check_cuts
+from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, Pool, TaskName, Truncate, TuningSettings
 from foretell.finetuning.targets import target_of, with_targets
 from foretell.finetuning.task import TaskData
 from foretell.language_model import LanguageModel
-from foretell.text import Tokenizer
+from foretell.model.lora import LoRAConfig
+from foretell.session.request import TrainingRequest
+from foretell.start import Start
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 3.0, 32, 6.25e-5  # Radford et al. 2018, section 4.1
 DROPOUT = 0.1
@@ -37,66 +37,47 @@ EVALUATIONS_PER_EPOCH = 2
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class FinetuneRequest:
-    """A model, a file of examples, and settings; what is left out gets its default."""
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRequest(TrainingRequest):
+    """A model, a file of examples, and settings. Only resuming needs no data and no model."""
 
-    data: Path
-    out: Path
-    tuning: TuningSettings
+    config_type: ClassVar[type[Section]] = FinetuneConfig
+
+    data: Path | None = None
     dev: Path | None = None
     columns: Columns = field(default_factory=lambda: Columns(texts=()))
-    pool: Pool = "extract"
-    truncate: Truncate | None = None
-    epochs: float = EPOCHS
-    dropout: float | None = None
-    training: Mapping[str, Any] = field(default_factory=dict)
-    device: DeviceName = "auto"
-    dtype: DtypeName = "auto"
-
-    def __post_init__(self) -> None:
-        for key in self.training:
-            check_known(key, tuple(TrainingConfig.model_fields), "key in training:")
-        make_section(TrainingConfig, {"steps": 1, **translate_training_input(self.training)}, "training")
-        if not 0 < self.epochs <= 10_000:
-            raise ConfigError(f"epochs must be a positive number of at most 10,000, not {self.epochs:g}")
 
     @property
     def described(self) -> list[str]:
-        """The files, as run.json names them."""
-        return [str(self.data), *([str(self.dev)] if self.dev else [])]
+        return [str(path) for path in (self.data, self.dev) if path is not None]
 
-    def file(self, path: Path) -> RowFile:
-        return RowFile(path, self.tuning.encoding, self.tuning.names)
+    def tuning(self) -> TuningSettings:
+        return make_section(TuningSettings, self.section("finetuning"), "finetuning")
 
-    @cached_property
-    def examples(self) -> LabelledFiles:
-        """The examples of the files; read once."""
-        file = self.file(self.data)
-        columns = find_columns(file.first_columns(), self.tuning.task, self.columns, str(self.data))
-        train = read_examples(file, columns, self.tuning.task)
-        settings = HeadSettings(task=self.tuning.task, pool=self.pool, truncate=self.truncate, columns=columns)
-        settings = with_targets(settings, train)
-        seed = make_section(TrainingConfig, {"steps": 1, **self.training}, "training").seed
-        if self.dev is not None:
-            dev = read_examples(self.file(self.dev), columns, self.tuning.task)
-            return LabelledFiles(settings, train, dev, f"dev is {self.dev}")
-        fraction, by_label = self.tuning.dev_fraction, not settings.is_number
-        train, dev = split_off_dev(train, fraction, seed, by_label)
-        return LabelledFiles(settings, train, dev, describe_split(fraction, seed, by_label))
+    @property
+    def seed(self) -> int:
+        """The seed of the training, which also chooses the held-out examples."""
+        seeds = {key: value for key, value in self.section("training").items() if key == "seed"}
+        return make_section(TrainingConfig, {"steps": 1, **seeds}, "training").seed
 
-    def head_settings(self, tokenizer: Tokenizer) -> HeadSettings:
-        """The settings of a new head on a model with this tokenizer."""
-        settings = self.examples.settings
-        return settings.model_copy(update={"tokens": choose_tokens(tokenizer, settings.task, settings.pool)})
+    def lora_config(self) -> LoRAConfig | None:
+        return make_section(LoRAConfig, self.section("lora"), "lora") if "lora" in self.overrides else None
 
-    def training_config(self, examples: int, width: int) -> TrainingConfig:
+    def check_same_run(self, config: FinetuneConfig, record: Mapping[str, Any]) -> None:
+        super().check_same_run(config, record)
+        for name, value in self.columns.model_dump().items():
+            old = getattr(config.head.columns, name)
+            if value not in (None, (), old):
+                raise self.changed(f"{name} in the columns", old, value)
+
+    def training_config(self, examples: int, width: int, steps: int | None = None) -> TrainingConfig:
         """The settings of the training, those of the paper where none are given."""
-        given = translate_training_input(self.training)
+        given = self.section("training")
         checked = make_section(TrainingConfig, {"steps": 1, "batch_size": BATCH_SIZE, **given}, "training")
         batch_size = min(checked.batch_size, examples)
         per_epoch = examples // batch_size
-        steps = checked.steps if "steps" in given else max(1, round(self.epochs * per_epoch))
+        by_epochs = max(1, round((self.epochs or EPOCHS) * per_epoch))
+        steps = checked.steps if "steps" in given else steps or by_epochs
         every = max(1, per_epoch // EVALUATIONS_PER_EPOCH)
         defaults = {
             "steps": steps,
@@ -132,6 +113,23 @@ class LabelledFiles:
         return TaskData(encoded[:count], encoded[count:], self.split_rule, digest(self.train, self.dev))
 
 
+def read_files(
+    data: Path, dev: Path | None, tuning: TuningSettings, head: Mapping[str, Any], columns: Columns, seed: int
+) -> LabelledFiles:
+    """The examples of a file, and held-out ones from another file or from a part of it. `head` has settings of it."""
+    file = RowFile(data, tuning.encoding, tuning.names)
+    columns = find_columns(file.first_columns(), tuning.task, columns, str(data))
+    train = read_examples(file, columns, tuning.task)
+    settings = make_section(HeadSettings, {**head, "task": tuning.task, "columns": columns.model_dump()}, "head")
+    settings = with_targets(settings, train)
+    if dev is not None:
+        held_out = read_examples(RowFile(dev, tuning.encoding, tuning.names), columns, tuning.task)
+        return LabelledFiles(settings, train, held_out, f"dev is {dev}")
+    fraction, by_label = tuning.dev_fraction, not settings.is_number
+    train, held_out = split_off_dev(train, fraction, seed, by_label)
+    return LabelledFiles(settings, train, held_out, describe_split(fraction, seed, by_label))
+
+
 def encode_examples(examples: Sequence[Example], inputs: InputFormat, settings: HeadSettings) -> list[EncodedExample]:
     """Examples as token sequences with their targets."""
     encoded = inputs.encode_all([example.texts for example in examples])
@@ -154,9 +152,9 @@ def digest(*parts: Sequence[Example]) -> str:
 
 
 def make_request(
-    data: str | Path,
+    data: str | Path | None,
     out: str | Path | None = None,
-    task: TaskName = "classify",
+    task: TaskName | None = None,
     *,
     text_column: str | Sequence[str] = (),
     label_column: str | None = None,
@@ -164,27 +162,41 @@ def make_request(
     columns: Sequence[str] = (),
     dev: str | Path | None = None,
     epochs: float | None = None,
+    minutes: float | None = None,
     dropout: float | None = None,
-    pool: Pool = "extract",
+    pool: Pool | None = None,
     truncate: Truncate | None = None,
     training: Mapping[str, Any] = MappingProxyType({}),
+    lora: Mapping[str, Any] | None = None,
+    start: Start | None = None,
     device: DeviceName = "auto",
     dtype: DtypeName = "auto",
     **tuning: Any,
 ) -> FinetuneRequest:
-    """A request from the options of the command line; `tuning` are further fields of `TuningSettings`."""
+    """A request from the options of the command line; `tuning` has further fields of `TuningSettings`."""
     texts = (text_column,) if isinstance(text_column, str) else tuple(text_column)
+    tuning |= {"task": task, "names": tuple(columns) or None}
+    sections: dict[str, Mapping[str, Any]] = {
+        "model": given({"dropout": dropout}),
+        "finetuning": given(tuning),
+        "head": given({"pool": pool, "truncate": truncate}),
+        "training": training,
+    }
+    overrides = {name: values for name, values in sections.items() if values}
     return FinetuneRequest(
-        data=Path(data),
-        out=default_run_directory([data]) if out is None else Path(out),
-        tuning=make_section(TuningSettings, {"task": task, "names": tuple(columns), **tuning}, "finetuning"),
+        data=None if data is None else Path(data),
+        out=default_run_directory([] if data is None else [data]) if out is None else Path(out),
         dev=None if dev is None else Path(dev),
         columns=Columns(texts=texts, label=label_column, choices=tuple(choice_column)),
-        pool=pool,
-        truncate=truncate,
-        epochs=EPOCHS if epochs is None else epochs,
-        dropout=DROPOUT if dropout is None else dropout,
-        training=training,
+        epochs=epochs,
+        minutes=minutes,
+        overrides=overrides if lora is None else {**overrides, "lora": lora},
+        start=start,
         device=device,
         dtype=dtype,
     )
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are not left open."""
+    return {name: value for name, value in options.items() if value is not None}

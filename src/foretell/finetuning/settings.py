@@ -60,9 +60,9 @@ class HeadSettings(Section):
 
 
 class TuningSettings(Section):
-    """How a model is tuned, next to what `TrainingConfig` says."""
+    """Settings of fine-tuning that `TrainingConfig` does not have."""
 
-    task: TaskName
+    task: TaskName = "classify"
     lm_weight: float = Field(0.5, ge=0)  # lambda: the weight of the language modelling loss (Radford et al. 2018)
     head_dropout: float = Field(0.1, ge=0, lt=1)
     word_dropout: float = Field(
@@ -73,7 +73,6 @@ class TuningSettings(Section):
     best_by: Literal["loss", "accuracy", "macro_f1"] = "loss"
     encoding: str = "utf-8"
     names: tuple[str, ...] = ()  # of the columns of a file without a header
-    lora: LoRAConfig | None = None  # train low-rank updates and the head alone
 
 
 class FinetuneConfig(Section):
@@ -83,3 +82,4 @@ class FinetuneConfig(Section):
     finetuning: TuningSettings
     head: HeadSettings
     training: TrainingConfig
+    lora: LoRAConfig | None = None  # train low-rank updates and the head alone

@@ -104,7 +104,6 @@ class FinetuneTask(Task):
 
     def record(self) -> dict[str, Any]:
         return {
-            "verb": "finetune",
             "config": self.config.model_dump(mode="json"),
             **self.about,
             "parameters": sum(weight.numel() for weight in self.model.parameters()),

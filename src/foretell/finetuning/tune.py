@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from foretell.finetuning.finetune import finetune_again, finetune_new
+from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.request import make_request
 from foretell.finetuning.settings import TaskName
 from foretell.language_model import LanguageModel
 from foretell.loading import load
-from foretell.runs.run import is_run
 from foretell.session.progress import choose_display, notes_of_the_log
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter, Reporters
 from foretell.start import load_start
 
@@ -36,11 +36,8 @@ def finetune(
     runs/NAME after the data. resume continues a run that exists. The report is in the run's report.json. Raises the
     errors of `foretell.errors`.
     """
-    request = make_request(data, out, task, **options)
+    request = make_request(data, out, task, start=load_start(model), **options)
     displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
     with notes_of_the_log(displays), Reporters(displays) as reporters:
-        if resume and is_run(request.out):
-            session = finetune_again(request.out, reporters, request.device, request.dtype)
-        else:
-            session = finetune_new(request, load_start(model), reporters)
+        session = run_training(FinetuneTraining(request), reporters, resume=resume)
     return load(session.run.directory, request.device)

@@ -1,80 +1,212 @@
-"""Training of a forecaster, from a request to a run: start one, or resume one."""
+"""Training of a forecaster: the task of series as the protocol sees it."""
 
 from __future__ import annotations
 
-import logging
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
 
-from foretell.config import make_section
-from foretell.device import choose_device, choose_training_dtype
-from foretell.forecasting.config import ForecastConfig
-from foretell.forecasting.request import ForecastRequest, check_same_run
-from foretell.forecasting.resolve import make_task
+import numpy as np
+import torch
+
+from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
+from foretell.errors import CheckpointError, ConfigError
+from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
+from foretell.forecasting.config import (
+    CONTEXT_LENGTH,
+    DEFAULT_SIZE,
+    MODEL,
+    SIZES,
+    TRAINING,
+    ForecastConfig,
+    SeriesConfig,
+)
+from foretell.forecasting.metrics import mase_scale, mean_of
+from foretell.forecasting.season import choose_season
+from foretell.forecasting.series import Series
 from foretell.forecasting.table import read_series
-from foretell.forecasting.task import ForecastTask
+from foretell.forecasting.task import ForecastTask, check_series_fit
 from foretell.language_model import load_model
+from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
-from foretell.model.init import make_decoder
-from foretell.session.environment import log_other_machine, resumed_precision, resumed_training
-from foretell.session.opening import is_resumed, last_checkpoint, new_run, open_run, same_task, training_in
+from foretell.model.init import make_decoder, weight_shapes
+from foretell.runs.run import Run
+from foretell.session.duration import choose_steps
+from foretell.session.protocol import Choice, Machine, Training, run_training
 from foretell.session.reporter import Reporter
+from foretell.session.request import TrainingRequest
+from foretell.session.resources import Footprint, check_model_fits
 from foretell.session.session import Session
+from foretell.start import Start
 
-logger = logging.getLogger(__name__)
+DEFAULT_MINUTES = 5.0
+MOST_PASSES = 100  # over the values, unless the time is given
+FEWEST_STEPS = 300  # if the time is not given
+EVALUATIONS = 10  # per training
+SEASONS_AHEAD = 2  # the default horizon
+PROBED_VALUES = 512  # per series, for what the codec's rounding costs
+
+
+@dataclass(frozen=True, kw_only=True)
+class ForecastRequest(TrainingRequest):
+    """What to train on which file of series."""
+
+    config_type: ClassVar[type[Section]] = ForecastConfig
+
+    data: Path | None = None  # None only to resume
+    columns: tuple[str, ...] = ()
+    horizon: int | None = None
+    season: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.size is not None:
+            check_known(self.size, tuple(SIZES), "size")
+        if self.horizon is not None and self.horizon < 1:
+            raise ConfigError(f"horizon must be at least 1, not {self.horizon}")
+
+    @property
+    def described(self) -> list[str]:
+        return [] if self.data is None else [str(self.data)]
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        return {"columns": list(self.columns), "season": self.season}
+
+    def check_same_run(self, config: ForecastConfig, record: Any) -> None:
+        super().check_same_run(config, record)
+        if self.horizon not in (None, config.series.horizon):
+            raise self.changed("horizon", config.series.horizon, self.horizon)
+
+
+class ForecastTraining(Training[ForecastRequest, ForecastTask]):
+    """Training on series of numbers. The run keeps a copy of the file."""
+
+    verb = "train --task forecast"
+
+    def read(self, run: Run, reporter: Reporter) -> list[Series]:
+        request = self.request
+        assert request.data is not None
+        series = read_series(request.data, request.columns)
+        run.keep_file(request.data, "data")
+        return series
+
+    def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
+        path = run.kept_file("data")
+        if path is None:
+            raise CheckpointError(f"{run.tokens / 'data'} is missing; restore it, or start again with another --out")
+        return read_series(path, tuple(record["columns"]))
+
+    def choose(self, data: list[Series], machine: Machine) -> Choice:
+        season, why = choose_season(data, self.request.season)
+        size = self.request.size or DEFAULT_SIZE
+        series = self.series_config(data, season)
+        codec = make_section(CodecConfig, self.request.section("codec"), "codec")
+        model = self.model_config(data, codec, series, size)
+        config = ForecastConfig(model=model, codec=codec, series=series, training=self.training_config(1))
+        check_series_fit(data, config)
+        check_model_fits(weight_shapes(model), config.training, machine.memory)
+        steps, reason = self.choose_steps(config, data, machine)
+        config = config.model_copy(update={"training": self.training_config(steps)})
+        cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
+        reasons = [f"season      {season}: {why}", cost, f"steps       {steps:,}: {reason}"]
+        return Choice(config, size, reasons, {"columns": list(self.request.columns), "season": season})
+
+    def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
+        """The horizon is two seasons, but at most a quarter of the longest series, if it is not given."""
+        longest = max(len(each) for each in series)
+        horizon = self.request.horizon or max(1, min(SEASONS_AHEAD * max(season, 4), longest // 4))
+        return make_section(SeriesConfig, {"horizon": horizon, **self.request.section("series")}, "series")
+
+    def model_config(
+        self, series: Sequence[Series], codec: CodecConfig, config: SeriesConfig, size: str
+    ) -> ModelConfig:
+        """The shape of a size, with a context that is no longer than the part of the longest series to learn from."""
+        chosen = self.request.section("model")
+        longest = max(len(each) for each in series) - (config.horizon if config.hold_out else 0)
+        context = max(min(CONTEXT_LENGTH, longest), config.horizon + 1, 2)
+        vocab_size = SeriesCodec(codec).vocab_size
+        values = {**MODEL, **SIZES[size], "context_length": context, "vocab_size": vocab_size, **chosen}
+        model = make_section(ModelConfig, values, "model")
+        if model.vocab_size != vocab_size:
+            raise ConfigError(
+                f"model.vocab_size follows from codec.bins; leave it out, or set codec.bins = {codec.bins}"
+            )
+        if model.context_length <= config.horizon:
+            raise ConfigError(
+                f"the horizon of {config.horizon} does not fit the context of {model.context_length}; make "
+                "--model.context-length longer, or --horizon shorter: a forecast can be longer than that anyway"
+            )
+        return model
+
+    def training_config(self, steps: int) -> TrainingConfig:
+        """The recipe, changed by what the user set."""
+        chosen = self.request.section("training")
+        steps = chosen.get("steps", steps)
+        checked = make_section(TrainingConfig, {**chosen, "steps": steps}, "training")
+        every = max(1, -(-checked.steps // EVALUATIONS))
+        own = {"evaluate_every": every, "checkpoint_every": every, "warmup_steps": min(30, checked.steps // 10)}
+        return make_section(TrainingConfig, {**TRAINING, **own, **chosen, "steps": steps}, "training")
+
+    def choose_steps(self, config: ForecastConfig, series: list[Series], machine: Machine) -> tuple[int, str]:
+        """The number of steps for the time and the data, and the reason."""
+        if self.request.section("training").get("steps") is not None:
+            return config.training.steps, "as asked"
+        seconds = self.seconds_per_step(config, series, machine)
+        values = sum(map(len, series))
+        values_per_step = config.training.batch_size * config.model.context_length
+        most = max(FEWEST_STEPS, MOST_PASSES * values // values_per_step)
+        speed = f"{seconds:.2f} s per step"
+        steps, reason = choose_steps(self.request.minutes, DEFAULT_MINUTES, seconds, speed, most)
+        return steps, f"{reason}; {steps * values_per_step / values:.0f} passes over the values"
+
+    def footprint(self, config: ForecastConfig, data: list[Series]) -> Footprint:
+        return Footprint(weight_shapes(config.model), config.model)
+
+    def first_model(self, config: ForecastConfig, data: list[Series], start: Start | None) -> Decoder:
+        return make_decoder(config.model, config.training.seed)
+
+    def load_model(self, directory: Path, device: torch.device) -> Decoder:
+        return load_model(directory, device, for_training=True).decoder
+
+    def make_task(
+        self, config: ForecastConfig, data: list[Series], model: Decoder, about: dict[str, Any]
+    ) -> ForecastTask:
+        return ForecastTask(config, data, model, about)
+
+    def describe(self, task: ForecastTask) -> list[str]:
+        series, config = task.series, task.config
+        lengths = sorted(len(each) for each in series)
+        missing = sum(int(np.isnan(each.values).sum()) for each in series)
+        spread = f"{lengths[0]:,}" if lengths[0] == lengths[-1] else f"{lengths[0]:,} to {lengths[-1]:,}"
+        held_out = f"the last {config.series.horizon} of each held out" if config.series.hold_out else "none held out"
+        model, training = config.model, config.training
+        return [
+            f"series      {len(series):,} of {spread} values, steps of {series[0].timeline.frequency}; "
+            f"{missing:,} missing, {held_out}",
+            *task.about["reasons"],
+            f"model       {task.about['size']}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
+            f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
+            f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.batch_size} "
+            "windows per step",
+        ]
 
 
 def train_forecaster(request: ForecastRequest, reporter: Reporter, *, resume: bool = False) -> Session[ForecastTask]:
     """Train as requested; with `resume`, continue the run if it exists."""
-    with training_in(request.out):
-        start = resume_session if is_resumed(request.out, [str(request.data)], resume) else start_session
-        session = start(request, reporter)
-        session.go()
-    return session
+    return run_training(ForecastTraining(request), reporter, resume=resume)
 
 
-def start_session(request: ForecastRequest, reporter: Reporter) -> Session[ForecastTask]:
-    """A new run directory and a new model; if that fails, nothing is left behind."""
-    device = choose_device(request.device)
-    dtype = choose_training_dtype(request.dtype, device)
-    series = read_series(request.data, request.columns)
-    with new_run(request.out, [str(request.data)]) as run:
-        logger.info(f"run         {run.directory}")
-        task = same_task(
-            lambda: make_task(request, series, device, dtype),
-            lambda record: recorded_task(request, record, make_section(ForecastConfig, record["config"])),
-        )
-        session = Session(run, task, task.config.training, device, dtype, reporter)
-        session.start()
-    return session
-
-
-def resume_session(request: ForecastRequest, reporter: Reporter) -> Session[ForecastTask]:
-    """The run as it was after its last intact checkpoint, or before its first step if it has none yet."""
-    run = open_run(request.out)
-    record = run.record()
-    config = make_section(ForecastConfig, record["config"], str(run.directory))
-    check_same_run(request, config, record)
-    device, dtype = resumed_precision(record, request.device, request.dtype)
-    training = resumed_training(run, config.training, request.section("training"))
-    log_other_machine(run, device, dtype)
-    run.clear_leftovers()
-    checkpoint = last_checkpoint(run)
-    if checkpoint is None:
-        run.forget_metrics_after(0)
-        decoder = None
-    else:
-        decoder = load_model(checkpoint.directory, device, for_training=True).decoder
-    session = Session(run, recorded_task(request, record, config, decoder), training, device, dtype, reporter)
-    if checkpoint is not None:
-        session.restore(checkpoint)
-    logger.info(f"resuming    {run.directory} after step {session.progress.step:,} of {training.steps:,}")
-    return session
-
-
-def recorded_task(
-    request: ForecastRequest, record: dict[str, Any], config: ForecastConfig, decoder: Decoder | None = None
-) -> ForecastTask:
-    """The task of a run, with a new decoder where none is given."""
-    series = read_series(request.data, tuple(record["columns"]))
-    about = {key: record[key] for key in ("verb", "data", "size", "columns", "season")}
-    return ForecastTask(config, series, decoder or make_decoder(config.model, config.training.seed), about)
+def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: int) -> str:
+    """The cost of rounding values to bins, in units of the seasonal naive forecast's error (MASE)."""
+    codec, costs = SeriesCodec(config.codec), []
+    for each in series:
+        values = each.values[-PROBED_VALUES:]
+        costs.append(codec.rounding(values, scale_of(values)) / mase_scale(each.values, season))
+    cost = mean_of(costs)
+    return (
+        "rounding to them cannot be compared, no seasonal error"
+        if cost is None
+        else f"rounding alone costs {cost:.3f} MASE"
+    )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import nn
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import make_batch
@@ -15,7 +17,8 @@ from foretell.model.init import make_decoder, weight_shapes
 from foretell.planning.ranges import Range
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
-from foretell.training.step import training_step
+from foretell.training.skipping import SkippingOptimizer
+from foretell.training.step import TrainingBatch, training_step
 
 PROBE_SECONDS = 2.0
 STEP_SECONDS = 0.5  # about, of one step of a shape that is cut down
@@ -52,11 +55,24 @@ def step_seconds(
     optimizer = make_optimizer(objective.decoder, training, dtype)
     tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
     batch = make_batch(tokens)
-    _ = training_step(objective, optimizer, batch, 0, training, dtype).loss  # the first one warms up
+    return time_steps(objective, optimizer, lambda step: batch, training, dtype, duration)
+
+
+def time_steps(
+    objective: nn.Module,
+    optimizer: SkippingOptimizer,
+    batch: Callable[[int], TrainingBatch],
+    training: TrainingConfig,
+    dtype: torch.dtype,
+    duration: float,
+    fewest: int = 1,
+) -> list[float]:
+    """The seconds of training steps, for `duration` seconds and at least `fewest` steps."""
+    _ = training_step(objective, optimizer, batch(0), 0, training, dtype).loss  # the first one warms up
     seconds: list[float] = []
-    while sum(seconds) < duration or not seconds:
-        started = time.perf_counter()
-        _ = training_step(objective, optimizer, batch, len(seconds), training, dtype).loss  # reading waits for a GPU
+    while sum(seconds) < duration or len(seconds) < fewest:
+        started, step = time.perf_counter(), len(seconds) + 1
+        _ = training_step(objective, optimizer, batch(step), step, training, dtype).loss  # reading waits for a GPU
         seconds.append(time.perf_counter() - started)
     return seconds
 

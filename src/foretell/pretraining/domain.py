@@ -17,11 +17,8 @@ from foretell.evaluation.perplexity import Evaluation, bits_per_byte, json_numbe
 from foretell.files import read_json, write_json
 from foretell.language_model import load_model
 from foretell.pretraining.old_domain import OLD_DOMAIN
-from foretell.pretraining.pretrain import open_session
-from foretell.pretraining.request import Request
+from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.task import TextTask
-from foretell.session.opening import training_in
-from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.training.objective import Objective
 
@@ -31,20 +28,20 @@ MOST_TOKENS = 2**18  # of each domain that are evaluated, evenly spread
 logger = logging.getLogger(__name__)
 
 
-def continue_on_domain(
-    request: Request, reporter: Reporter, *, resume: bool = False
-) -> tuple[Session[TextTask], dict[str, Any]]:
-    """Train as `pretrain` does, evaluate both domains before and after, and write report.json into the run."""
-    with training_in(request.out) as world:
-        session = open_session(request, reporter, resume=resume)
-        path = session.run.directory / REPORT
+class DomainTraining(TextTraining):
+    """Continued training on a domain's text. report.json has the figures of both domains before and after."""
+
+    verb = "finetune --task text"
+
+    def opened(self, session: Session[TextTask]) -> None:
         if session.progress.step == 0:
             figures = evaluate_domains(session.task, session.task.objective, session.dtype)
-            world.decide(lambda: write_json(path, {"before": figures}))
-        session.go()
+            session.world.decide(lambda: write_json(session.run.directory / REPORT, {"before": figures}))
+
+    def closed(self, session: Session[TextTask]) -> None:
+        path = session.run.directory / REPORT
         report = make_report(session, recorded_before(path))
-        world.decide(lambda: write_json(path, report))
-    return session, report
+        session.world.decide(lambda: write_json(path, report))
 
 
 def recorded_before(path: Path) -> dict[str, Any]:

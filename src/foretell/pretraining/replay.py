@@ -14,7 +14,7 @@ from foretell.language_model import LanguageModel
 from foretell.pretraining.tokens import open_tokens
 from foretell.pretraining.training_data import TrainingData, make_training_data
 from foretell.runs.run import RUN, Run
-from foretell.session.replayed_tokens import ReplayedRow, ReplayedToken
+from foretell.session.task import ReplayedRow, ReplayedToken
 from foretell.training.objective import Objective
 
 

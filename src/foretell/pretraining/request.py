@@ -1,90 +1,57 @@
-"""What a user asked for: data, model, settings. It is checked before any work is done."""
+"""A text training as the user asked for it: data, tokenizer, a model to continue from."""
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from foretell.config import (
-    ALIASES,
-    Config,
-    DataConfig,
-    ModelConfig,
-    TokenizerConfig,
-    TrainingConfig,
-    check_known,
-    make_section,
-    translate_training_input,
-)
+from foretell.config import Config, DataConfig, ModelConfig, Section, TokenizerConfig, TrainingConfig, make_section
 from foretell.convert.families import check_expressible, find_family
-from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
 from foretell.pretraining.old_domain import OLD_DOMAIN, OldDomain
 from foretell.pretraining.tokens import Source
-from foretell.runs.run import RESUMABLE
-from foretell.session.failures import command_name
-from foretell.start import Start
+from foretell.session.request import TrainingRequest
 from foretell.text import Tokenizer
 
-MOST_MINUTES = 10 * 525_600
 MOST_WORKERS = 256
-SECTIONS = tuple(Config.model_fields)
 
 
-def how_to_extend(run: Path) -> str:
-    """How a run is trained beyond its last step."""
-    return f"to train it further: {command_name()} train DATA --from {shlex.quote(str(run))}"
+@dataclass(frozen=True, kw_only=True)
+class TextRequest(TrainingRequest):
+    """What to train on which text."""
 
-
-@dataclass(frozen=True)
-class Request:
-    """What to train on what data. `overrides` holds sections of a configuration; fields left open are chosen later."""
+    config_type: ClassVar[type[Section]] = Config
 
     source: Source
-    described: list[str]  # the data as the user named it
-    out: Path
-    size: str | None = None
-    minutes: float | None = None
-    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    names: list[str]  # of the data, as the user gave them
     tokenizer: Tokenizer | None = None
     tokens: Path | None = None  # a token store to use instead of the source
-    start: Start | None = None  # a model to continue from: its weights, shape and tokenizer
     old_domain: OldDomain | None = None  # of the model to continue from, to measure what is forgotten
     exportable: str | None = None  # the family that the model must be convertible to
-    device: DeviceName = "auto"
-    dtype: DtypeName = "auto"
     workers: int = 1  # processes that encode the text
-    verb: str = "train"  # of the command line, which resumes the run
 
     def __post_init__(self) -> None:
-        for section in self.overrides:
-            check_known(section, SECTIONS, "configuration section")
+        super().__post_init__()
         if self.size is not None:
             preset(self.size)
-        if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
-            raise ConfigError(
-                f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {self.minutes:g}"
-            )
-        if self.minutes is not None and self.steps is not None:
-            raise ConfigError("minutes and steps both say how long to train; give one of them")
-        self._check_sections()
+        self.tokenizer_config(), self.data_config()
+        if self.size is not None or self.exportable is not None:
+            self.check_exportable(self.model_config(self.size or "tiny", vocab_size=1))
         self._check_start()
         self._check_tokenizer()
 
-    def _check_sections(self) -> None:
-        """Refuse unknown keys, and a shape that cannot be exported as asked."""
-        self.tokenizer_config(), self.data_config()
-        for name, section in (("model", ModelConfig), ("training", TrainingConfig)):
-            for key in self.section(name):
-                check_known(key, tuple(section.model_fields), f"key in {name}:")
-        if self.size is not None or self.exportable is not None:
-            self.check_exportable(self.model_config(self.size or "tiny", vocab_size=1))
+    @property
+    def described(self) -> list[str]:
+        return self.names
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        return {OLD_DOMAIN: None if self.old_domain is None else self.old_domain.described}
 
     def _check_start(self) -> None:
-        """Refuse a size, shape or tokenizer next to a model to continue from, which has its own."""
+        """Refuse a size or tokenizer with a model to continue from, which has its own."""
         if self.start is None:
             return
         if self.size is not None:
@@ -92,11 +59,6 @@ class Request:
         if self.tokenizer is not None or self.tokenizer_settings:
             raise ConfigError(
                 "--from takes the tokenizer of its model; leave out --tokenizer, --kind and their settings"
-            )
-        others = [key for key in self.section("model") if key != "dropout"]
-        if others:
-            raise ConfigError(
-                f"--from takes the shape of its model; leave out model.{others[0]}, only dropout can change"
             )
 
     def _check_tokenizer(self) -> None:
@@ -138,14 +100,6 @@ class Request:
         values = self.section("training")
         return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
 
-    def section(self, name: str) -> dict[str, Any]:
-        """What the user set in a section, under our names for the fields."""
-        values = self.overrides.get(name, {})
-        if name == "training":
-            return translate_training_input(values)
-        named = {key.replace("-", "_"): value for key, value in values.items()}
-        return {ALIASES.get(key, key): value for key, value in named.items()}
-
     def tokenizer_config(self) -> TokenizerConfig:
         """How to make a tokenizer."""
         return make_section(TokenizerConfig, self.section("tokenizer"), "tokenizer")
@@ -173,44 +127,3 @@ class Request:
         """Refuse a shape that cannot be exported as asked."""
         if self.exportable is not None:
             check_expressible(model, find_family(self.exportable))
-
-    # --- resuming ----------------------------------------------------------------------------------------------------
-
-    def check_not_extended(self, steps: int, done: int) -> None:
-        """Refuse more steps than the run was started with: the learning rate has followed its schedule to the end."""
-        if self.steps is not None and self.steps > steps:
-            state, more = "finished" if done >= steps else "to end", self.steps - steps
-            raise ConfigError(
-                f"{self.out} is {state} after {steps:,} steps, where its schedule ends; "
-                f"{how_to_extend(self.out)} --steps {more}"
-            )
-
-    def check_same_run(self, config: Config, record: dict[str, Any], tokenizer: Tokenizer) -> None:
-        """Refuse settings, data or models other than those the run was started with; left out, they stay the same."""
-        self._check_same_settings(config, record["size"])
-        self.check_exportable(config.model)
-        if self.described not in ([], record["data"]):
-            raise ConfigError(self._changed("data", ", ".join(record["data"]), ", ".join(self.described)))
-        if self.old_domain is not None and self.old_domain.described != record.get(OLD_DOMAIN):
-            raise ConfigError(self._changed("old domain", record.get(OLD_DOMAIN), self.old_domain.described))
-        given, start = self.tokenizer_with(config.tokenizer.start_token), record.get("from")
-        if given is not None and given.fingerprint != tokenizer.fingerprint:
-            raise ConfigError(self._changed("tokenizer", tokenizer.fingerprint, given.fingerprint))
-        if self.start is not None and (start is None or start["weights_sha256"] != self.start.digest):
-            raise ConfigError(self._changed("from", start and start["model"], self.start.argument))
-
-    def _check_same_settings(self, config: Config, size: str) -> None:
-        if self.size not in (None, size):
-            raise ConfigError(self._changed("size", size, self.size))
-        for name in self.overrides:
-            old = getattr(config, name)
-            new = make_section(type(old), {**old.model_dump(), **self.section(name)}, name)
-            for key in type(old).model_fields:
-                if getattr(new, key) != getattr(old, key) and not (name == "training" and key in RESUMABLE):
-                    raise ConfigError(self._changed(f"{name}.{key}", getattr(old, key), getattr(new, key)))
-
-    def _changed(self, what: str, old: Any, new: Any) -> str:
-        return (
-            f"{self.out} was started with {what} = {old}, not {new}; leave it out to resume, or start again with "
-            "another --out"
-        )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +16,9 @@ from foretell.model.init import weight_shapes
 from foretell.model.presets import SIZES, preset_config
 from foretell.planning.memory import DeviceMemory
 from foretell.pretraining.recipe import choose_dropout, continued_defaults, training_defaults
-from foretell.pretraining.request import Request
+from foretell.pretraining.request import TextRequest
+from foretell.session.duration import choose_steps
+from foretell.session.protocol import Choice
 from foretell.session.resources import check_batch_fits, check_model_fits
 from foretell.training.optimizer import optimizer_flops_per_step
 
@@ -49,15 +50,7 @@ class Facts:
     as_bytes: int = 0  # the bytes of the training text, if the kind of its vocabulary can still be chosen
 
 
-class Resolved(NamedTuple):
-    """A whole configuration, the reasons for what was chosen, and the name of the size."""
-
-    config: Config
-    reasons: list[str]
-    size: str
-
-
-def resolve(request: Request, facts: Facts) -> Resolved:
+def resolve(request: TextRequest, facts: Facts) -> Choice:
     """Fill in what the user left open. A model or batch that does not fit the memory is a `ConfigError`."""
     smallest = request.model_config(request.size or "toy", facts.vocab_size)
     if facts.rows is None:
@@ -77,10 +70,10 @@ def resolve(request: Request, facts: Facts) -> Resolved:
     elif config.window_length < config.model.context_length:
         reasons.append(describe_window(config, facts.train_tokens))
     check_fits(config.model, longest_row(request, facts, config.model), config.training, facts.memory)
-    return Resolved(config, reasons, size)
+    return Choice(config, size, reasons)
 
 
-def window_length(request: Request, facts: Facts, model: ModelConfig) -> int:
+def window_length(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
     """Tokens per row of a text: the context, the number asked for, or the whole of a shorter text that follows others.
 
     A new model is not given a context that it could never learn to use; a trained one has its context.
@@ -91,14 +84,14 @@ def window_length(request: Request, facts: Facts, model: ModelConfig) -> int:
     return model.context_length if asked is None else asked
 
 
-def mean_row(request: Request, facts: Facts, model: ModelConfig) -> int:
+def mean_row(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
     """Tokens per row of training, on average."""
     if facts.rows is None:
         return window_length(request, facts, model)
     return max(1, round(facts.train_tokens / facts.rows.count) - 1)
 
 
-def longest_row(request: Request, facts: Facts, model: ModelConfig) -> int:
+def longest_row(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
     """Tokens of the longest row of training."""
     return window_length(request, facts, model) if facts.rows is None else facts.rows.longest - 1
 
@@ -126,7 +119,7 @@ def check_row_fits(rows: RowFacts, context_length: int) -> None:
         )
 
 
-def resolve_size(request: Request, facts: Facts) -> tuple[str, str]:
+def resolve_size(request: TextRequest, facts: Facts) -> tuple[str, str]:
     """The size for the time and the text, and the reason; the speed of `tiny` is measured."""
     model, training = probed_shape(request, facts, "tiny")
     rate = facts.measure_speed(model, training) * flops_per_token(model, training)
@@ -134,16 +127,15 @@ def resolve_size(request: Request, facts: Facts) -> tuple[str, str]:
     return choose_size(facts.train_tokens, model.vocab_size, request.minutes or DEFAULT_MINUTES, rate, shares)
 
 
-def resolve_steps(request: Request, facts: Facts, size: str) -> tuple[int, str]:
+def resolve_steps(request: TextRequest, facts: Facts, size: str) -> tuple[int, str]:
     """The number of steps for the time and the text, and the reason; the speed of the size is measured."""
     model, training = probed_shape(request, facts, size)
     rate = facts.measure_speed(model, training)
     tokens_per_step = training.batch_size * mean_row(request, facts, model)
-    minutes = request.minutes or DEFAULT_MINUTES
-    return choose_steps(facts.train_tokens, tokens_per_step, minutes, rate, fixed_time=request.minutes is not None)
+    return steps_for_text(facts.train_tokens, tokens_per_step, request.minutes, rate)
 
 
-def resolve_config(request: Request, facts: Facts, size: str, steps: int) -> Config:
+def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int) -> Config:
     """The whole configuration, once size and steps are known."""
     model = request.model_config(size, facts.vocab_size)
     request.check_exportable(model)
@@ -159,7 +151,7 @@ def resolve_config(request: Request, facts: Facts, size: str, steps: int) -> Con
 
 
 def training_config(
-    request: Request, size: str, model: ModelConfig, steps: int, row: int | None = None, most: int | None = None
+    request: TextRequest, size: str, model: ModelConfig, steps: int, row: int | None = None, most: int | None = None
 ) -> TrainingConfig:
     """The recipe of the size for rows of `row` tokens (None: the context), changed by what the user set."""
     chosen = request.section("training")
@@ -173,7 +165,7 @@ def training_config(
     return make_section(TrainingConfig, {**defaults, **chosen, "steps": steps}, "training")
 
 
-def probed_shape(request: Request, facts: Facts, size: str) -> tuple[ModelConfig, TrainingConfig]:
+def probed_shape(request: TextRequest, facts: Facts, size: str) -> tuple[ModelConfig, TrainingConfig]:
     """A size as its speed is measured, with the dropout that it will most likely have; it must fit the memory.
 
     Its context is as long as the rows of training are on average.
@@ -194,7 +186,7 @@ def check_fits(model: ModelConfig, row: int, training: TrainingConfig, memory: D
     check_batch_fits(model.replaced(context_length=row), shapes, training, memory)
 
 
-def check_size_fits(request: Request, size: str, memory: DeviceMemory) -> None:
+def check_size_fits(request: TextRequest, size: str, memory: DeviceMemory) -> None:
     """Refuse a size that is too large even without a vocabulary, before any text is read."""
     model = request.model_config(size, vocab_size=1)
     check_model_fits(weight_shapes(model), training_config(request, size, model, steps=1), memory)
@@ -225,20 +217,19 @@ def choose_size(
     return name, f"size        {name}, {parameters[name]:,} parameters: {limit} can teach about {targets[name]:,.0f}"
 
 
-def choose_steps(
-    train_tokens: int, tokens_per_step: int, minutes: float, tokens_per_second: float, fixed_time: bool
+def steps_for_text(
+    train_tokens: int, tokens_per_step: int, minutes: float | None, tokens_per_second: float
 ) -> tuple[int, str]:
-    """As many steps as fit the time; unless the time was asked for, at most MOST_EPOCHS passes over the text."""
-    by_time = int(minutes * 60 * tokens_per_second / tokens_per_step)
-    by_text = MOST_EPOCHS * train_tokens // tokens_per_step
-    fewest = 1 if fixed_time else FEWEST_STEPS
-    steps = max(fewest, by_time if fixed_time else min(by_time, by_text))
+    """The steps that fit the time; if the time was not given, at most MOST_EPOCHS passes over the text."""
+    steps, why = choose_steps(
+        minutes,
+        DEFAULT_MINUTES,
+        tokens_per_step / tokens_per_second,
+        f"{tokens_per_second:,.0f} tokens/s",
+        most=MOST_EPOCHS * train_tokens // tokens_per_step,
+        fewest=FEWEST_STEPS,
+    )
     epochs = steps * tokens_per_step / train_tokens
-    why = f"{minutes:g} minutes at {tokens_per_second:,.0f} tokens/s"
-    if not fixed_time and by_text < by_time:
-        why = "more would mostly memorise the text"
-    if steps == fewest:
-        why += f", but no fewer than {fewest}"
     return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({epochs:.1f} times the text): {why}"
 
 
@@ -251,7 +242,7 @@ def flops_per_token(model: ModelConfig, training: TrainingConfig) -> float:
     return training_flops_per_token(model) + optimizer_flops_per_step(weight_shapes(model), training) / tokens_per_step
 
 
-def model_share(request: Request, size: str, vocab_size: int) -> float:
+def model_share(request: TextRequest, size: str, vocab_size: int) -> float:
     """The share of the operations of training a size that are the model's and not the optimizer's."""
     model, chosen = preset_config(size, vocab_size=vocab_size), request.section("training")
     recipe = {**training_defaults(size, model, 1, chosen), **chosen}

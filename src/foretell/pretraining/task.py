@@ -134,8 +134,9 @@ class ContinuedTextTask(TextTask):
         return [f"before      loss {loss:.2f} on the new text"]
 
 
-def describe_training(config: Config, text: TokenizedText, size: str, reasons: list[str]) -> list[str]:
+def describe_training(task: TextTask) -> list[str]:
     """The text, the model and the recipe of a run, with the reasons for what was chosen, in a few lines."""
+    config, text, about = task.config, task.text, task.about
     train, held_out = text.store.split("train"), text.store.split("validation")
     model, training = config.model, config.training
     return [
@@ -144,8 +145,8 @@ def describe_training(config: Config, text: TokenizedText, size: str, reasons: l
         f"vocabulary {model.vocab_size:,}",
         *([describe_rows(config, text)] if config.data.rows else []),
         *([NOT_HELD_OUT] if len(held_out) < 2 and config.data.validation_fraction and not config.data.rows else []),
-        *reasons,
-        f"model       {size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
+        *about["reasons"],
+        f"model       {about['size']}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
         f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
         f"dropout     {describe_dropout(config, text)}",
         f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} schedule, "

@@ -13,7 +13,7 @@ from foretell.finding import default_run_directory
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.request import Request
+from foretell.pretraining.request import TextRequest
 from foretell.pretraining.tokens import make_source
 from foretell.session.progress import choose_display, notes_of_the_log
 from foretell.session.reporter import Reporter, Reporters
@@ -60,9 +60,9 @@ def train(
         sections["training"] = {**sections.get("training", {}), **given}
     if isinstance(tokenizer, Mapping):
         sections["tokenizer"], tokenizer = dict(tokenizer), None
-    request = Request(
-        make_source(paths, make_section(DataConfig, sections.get("data", {}), "data")),
-        described=[str(path) for path in paths] or ["the language reference inside Python"],
+    request = TextRequest(
+        source=make_source(paths, make_section(DataConfig, sections.get("data", {}), "data")),
+        names=[str(path) for path in paths] or ["the language reference inside Python"],
         out=default_run_directory(paths, resume) if out is None else Path(out),
         size=size,
         minutes=minutes,

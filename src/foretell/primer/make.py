@@ -12,7 +12,7 @@ from foretell.language_model import save_model
 from foretell.loading import load
 from foretell.manifest import READ_FOR_INFERENCE, write_manifest
 from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.request import Request
+from foretell.pretraining.request import TextRequest
 from foretell.session.progress import choose_display
 from foretell.session.reporter import Reporters
 
@@ -23,7 +23,9 @@ RUN = Path("runs/primer")
 def make() -> None:
     """Train, then write the best checkpoint in bfloat16 next to the recipe."""
     recipe = read_toml(HOME / "recipe.toml")
-    request = Request(embedded_corpus, ["the language reference inside Python"], RUN, size="tiny", overrides=recipe)
+    request = TextRequest(
+        source=embedded_corpus, names=["the language reference inside Python"], out=RUN, size="tiny", overrides=recipe
+    )
     with Reporters(choose_display(True)) as reporter:
         session = pretrain(request, reporter, resume=True)
     best = session.run.best()

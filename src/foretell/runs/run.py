@@ -10,6 +10,7 @@ import shlex
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from pydantic_core import to_jsonable_python
@@ -181,7 +182,7 @@ class Run:
             "data": all(isinstance(name, str) for name in record["data"]),
             "device": record["device"] in ("cpu", "cuda", "mps"),
             "dtype": record["dtype"] in ("float32", "bfloat16"),
-            "config": all(isinstance(section, dict) for section in record["config"].values()),
+            "config": all(isinstance(section, dict | NoneType) for section in record["config"].values()),
             "from": isinstance(start, dict)
             and all(isinstance(start.get(key), str) for key in ("model", "weights_sha256")),
         }
@@ -216,6 +217,22 @@ class Run:
         """Drop the metrics after the step of the checkpoint that the run resumes from."""
         kept = [metrics for metrics in self.metrics() if metrics["step"] <= step]
         write_text(self.directory / METRICS, "".join(json.dumps(metrics) + "\n" for metrics in kept))
+
+    def keep_file(self, path: Path, part: str) -> None:
+        """Copy a file that the run is made from to tokens/PART/, so that resuming does not need the original."""
+        folder = self.tokens / part
+        make_folder(folder)
+        try:
+            shutil.copyfile(path, folder / path.name)
+        except OSError as error:
+            raise OutputError(f"could not copy {path} into {folder}: {error.strerror or error}") from error
+        sync(folder / path.name)
+        sync(folder)
+
+    def kept_file(self, part: str) -> Path | None:
+        """The file that `keep_file` copied; None if there is none."""
+        folder = self.tokens / part
+        return next(iter(folder.iterdir()), None) if folder.is_dir() else None
 
     def write_sample(self, step: int, text: str) -> None:
         """Keep the samples of a step."""

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shlex
 import shutil
+import signal
 import sys
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
+from typing import Any, Self
 
 from foretell.config import TrainingConfig
 from foretell.distributed.world import World, current_world, is_lost_peer
-from foretell.errors import CheckpointError, DivergedError, OutputError, PeerError, TrainingError
+from foretell.errors import CheckpointError, DivergedError, Interrupted, OutputError, PeerError, TrainingError
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import Run, is_run
 from foretell.training.loop import Progress
@@ -112,8 +117,12 @@ def next_divisor(number: int, above: int) -> int:
 
 def resume_command(run: Run) -> str:
     """The command that resumes a run."""
-    verb = run.record().get("verb", "train")
-    return f"{command_name()} {verb} --out {shlex.quote(str(run.directory))} --resume auto"
+    return f"{command_name()} {verb_of(run.record())} --out {shlex.quote(str(run.directory))} --resume auto"
+
+
+def verb_of(record: dict[str, Any]) -> str:
+    """The verb that trained a run; the first translations have none in their record, nor have the first texts."""
+    return record.get("verb", "train --task translate" if record.get("task") == "translate" else "train")
 
 
 def command_name() -> str:
@@ -126,3 +135,45 @@ def command_name() -> str:
     home = Path.cwd()
     absolute = program.absolute()
     return shlex.quote(str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute))
+
+
+logger = logging.getLogger(__name__)
+
+
+class StopSignal:
+    """While open, records the first signal instead of ending the process; `number` is None before it.
+
+    SIGHUP says that the terminal was closed. Where it is ignored, as under nohup, it stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._previous: dict[int, signal.Handlers | signal._HANDLER] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue
+                self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.number is None:
+            self.number = number
+            # A display that was writing when the signal came refuses a second line (RuntimeError); training continues
+            with suppress(OSError, RuntimeError, ValueError):
+                logger.warning("stopping after this step; once more stops now")
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that shells expect after a signal: 128 plus its number; without one, that of SIGTERM."""
+        return 128 + (self.number or signal.SIGTERM)

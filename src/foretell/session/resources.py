@@ -7,6 +7,7 @@ import resource
 import shutil
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 
@@ -29,6 +30,26 @@ RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrs
 
 
 # --- does it fit? ----------------------------------------------------------------------------------------------------
+
+
+class Footprint(NamedTuple):
+    """The sizes of a training: every weight, the longest row, and the rows of a step.
+
+    row: a shape whose context is the length of the longest row. rows: None for the batch size.
+    """
+
+    shapes: Shapes
+    row: ModelConfig
+    rows: int | None = None
+
+
+def check_fits(footprint: Footprint, training: TrainingConfig, memory: DeviceMemory, directory: Path) -> None:
+    """Refuse a training that is surely larger than the memory, or whose checkpoints are larger than the free disk."""
+    shapes, row, rows = footprint
+    check_model_fits(shapes, training, memory)
+    counted = training if rows is None else training.model_copy(update={"batch_size": rows})
+    check_batch_fits(row, shapes, counted, memory)
+    check_disk_fits(shapes, training, directory)
 
 
 def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:

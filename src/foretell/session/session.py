@@ -23,11 +23,10 @@ from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
 from foretell.session.environment import describe_environment
-from foretell.session.failures import explain_failures, resume_command
+from foretell.session.failures import StopSignal, explain_failures, resume_command
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.resources import Meter
-from foretell.session.signals import StopSignal
 from foretell.session.task import Task
 from foretell.training.compiling import compile_units
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train

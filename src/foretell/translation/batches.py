@@ -11,8 +11,10 @@ import torch
 
 from foretell.data.batch import Batch, make_batch, pad
 from foretell.errors import DataError
+from foretell.model.cache import ConditionedKVView, FreshKVView, KVView
 from foretell.randomness import permutation, stream_key
-from foretell.translation.encoder_decoder import Source
+from foretell.training.objective import Objective
+from foretell.translation.encoder_decoder import EncoderDecoder, Source
 
 
 @dataclass(frozen=True)
@@ -125,3 +127,15 @@ def evaluation_batches(pairs: Sequence[EncodedPair], batch_tokens: int) -> list[
     order = sort_by_length(lengths)
     ranges = cut(lengths[order], batch_tokens)
     return [make_pair_batch([pairs[index] for index in order[first:last]]) for first, last in ranges]
+
+
+class PairObjective(Objective):
+    """`Objective` on the target side of a batch of pairs; the decoder reads the memory of the source side."""
+
+    has_one_shape = False
+
+    def make_view(self, batch: Batch) -> KVView:
+        """What the target tokens of a batch may see."""
+        assert isinstance(batch, PairBatch)
+        assert isinstance(self.decoder, EncoderDecoder)
+        return ConditionedKVView(FreshKVView(batch.ids), self.decoder.encode(batch.source))

@@ -22,7 +22,7 @@ from foretell.safetensors_reader import StoredTensor, read_tensor
 from foretell.saved_model.weights_file import check_finite
 from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
-from foretell.translation.initial import encoder_decoder_with_weights, weight_shapes
+from foretell.translation.encoder_decoder import encoder_decoder_with_weights, weight_shapes
 from foretell.translation.translator import Translator
 from foretell.translation.vocabulary import Vocabulary
 

@@ -15,9 +15,8 @@ from torch import Tensor
 from foretell.device import autocast
 from foretell.errors import TrainingError
 from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
-from foretell.translation.batches import PairBatch
+from foretell.translation.batches import PairBatch, PairObjective
 from foretell.translation.encoder_decoder import EncoderDecoder, Source
-from foretell.translation.objective import PairObjective
 
 
 def check_pair_mask(model: EncoderDecoder, batch: PairBatch, dtype: torch.dtype = torch.float32) -> None:

@@ -10,8 +10,7 @@ from typing import Any
 
 from foretell.errors import ContextLengthError, UsageError
 from foretell.evaluation.perplexity import evaluate
-from foretell.translation.batches import evaluation_batches
-from foretell.translation.objective import PairObjective
+from foretell.translation.batches import PairObjective, evaluation_batches
 from foretell.translation.pairs import Pair
 from foretell.translation.translate import Decoding, translate
 from foretell.translation.translator import Translator

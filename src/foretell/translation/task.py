@@ -16,11 +16,10 @@ from foretell.errors import ConfigError
 from foretell.evaluation.perplexity import evaluate
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.session.task import Sample, Task
-from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, evaluation_batches
+from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
 from foretell.translation.config import PairConfig, TranslationConfig
 from foretell.translation.encoder_decoder import EncoderDecoder
 from foretell.translation.mask_probes import check_pair_mask
-from foretell.translation.objective import PairObjective
 from foretell.translation.pairs import Pair
 from foretell.translation.quality import has_sacrebleu, measure_quality
 from foretell.translation.translate import Decoding, translate
@@ -115,7 +114,6 @@ class TranslationTask(Task):
 
     def record(self) -> dict[str, Any]:
         return {
-            "task": "translate",
             "config": self.config.model_dump(mode="json"),
             **self.about,
             "parameters": sum(parameter.numel() for parameter in self.model.parameters()),

@@ -21,8 +21,7 @@ from foretell.saved_model.save_parts import save_parts
 from foretell.saved_model.tokenizer_part import TokenizerPart
 from foretell.translation.batches import make_source
 from foretell.translation.config import EncoderDecoderConfig
-from foretell.translation.encoder_decoder import EncoderDecoder
-from foretell.translation.initial import encoder_decoder_with_weights, weight_shapes
+from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
 from foretell.translation.vocabulary import Vocabulary, make_vocabulary
 
 MODEL, TARGET, SOURCE = "encoder_decoder", "tokenizer", "source_tokenizer"  # the parts of a saved translation model

@@ -1,0 +1,146 @@
+"""The options and the course of every training on the command line; `train` and `finetune` have a file per task."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from cyclopts import Parameter
+
+from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Whole, describe_data, parse_settings
+from foretell.cli.processes import decided
+from foretell.cli.terminal import messages, note, results
+from foretell.distributed.launch import is_follower
+from foretell.errors import ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from foretell.session.protocol import Training
+    from foretell.session.session import Session
+
+
+@dataclass(frozen=True)
+class TrainingOptions:
+    """Options of every training."""
+
+    minutes: Annotated[
+        float | None, Parameter(help="How long to train; default: chosen from the data.", show_default=False)
+    ] = None
+    steps: Annotated[int | None, Whole, Parameter(help="How many optimizer steps instead.", show_default=False)] = None
+    out: Annotated[
+        Path | None, Parameter(help="The run's folder; default: runs/ and the data's name.", show_default=False)
+    ] = None
+    resume: Annotated[Literal["auto", "never"], Parameter(help="auto (or nothing) resumes a run that exists.")] = (
+        "never"
+    )
+    config: Annotated[
+        Path | None, Parameter(help="A TOML file with sections of the configuration.", show_default=False)
+    ] = None
+    seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.", show_default=False)] = None
+    checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.", show_default=False)] = (
+        None
+    )
+    settings: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--set", negative="", help="Any field, also as --model.width 256, --training.learning-rate 1e-3."
+        ),
+    ] = None
+    report: Annotated[
+        list[Literal["tensorboard"]] | None, Parameter(negative="", help="Write OUT/tensorboard too.")
+    ] = None
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+
+    @property
+    def is_resumed(self) -> bool:
+        return self.resume == "auto"
+
+    def directory(self, data: Sequence[str | Path]) -> Path:
+        """The folder of the run; one that exists if it is to be resumed. Logs what is opened or read."""
+        if not data and self.out is None and self.is_resumed:
+            raise UsageError("--resume auto needs the run: give --out runs/NAME, or the data that the run has")
+        out = self.out or Path(decided(lambda: str(default_out(data, self.is_resumed))))
+        is_open = self.is_resumed and (out / "run.json").exists()
+        if is_open:
+            note(f"opening     {out}")
+        elif data or not self.is_resumed:
+            note(f"reading     {describe_data([str(path) for path in data])}")
+        return out
+
+    def sections(self, options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+        """A TOML file's sections, changed by --set, changed by `options` such as {"tokenizer.kind": "bytes"}."""
+        from foretell.config import read_toml
+
+        sections: dict[str, dict[str, Any]] = read_toml(self.config) if self.config else {}
+        check_tables(sections, str(self.config))
+        chosen = parse_settings(self.settings or [])
+        check_tables(chosen, "--set")
+        own = {"steps": self.steps, "seed": self.seed, "checkpoint_every": self.checkpoint_every}
+        for path, value in {**options, **{f"training.{name}": value for name, value in own.items()}}.items():
+            section, _, key = path.partition(".")
+            if value is not None:
+                chosen.setdefault(section, {})[key] = value
+        return {name: {**sections.get(name, {}), **chosen.get(name, {})} for name in {**sections, **chosen}}
+
+
+Options = Annotated[TrainingOptions, Parameter(name="*")]
+DEFAULTS = TrainingOptions()
+
+
+def check_tables(sections: dict[str, Any], where: str) -> None:
+    """Refuse a value in the place of a section."""
+    for name, values in sections.items():
+        if not isinstance(values, dict):
+            raise ConfigError(
+                f"{where}: {name} = {values!r} is not a section; write {name}.KEY=VALUE, as in model.width=64"
+            )
+
+
+def default_out(data: Sequence[str | Path], resume: bool) -> Path:
+    """runs/NAME, named after the data; with a number if a new run's name is taken."""
+    from foretell.finding import default_run_directory
+
+    if data and str(data[0]) == STANDARD_INPUT:
+        data = ["stdin"]
+    return default_run_directory(data, resume)
+
+
+def train_and_report(
+    training: Training[Any, Any],
+    options: TrainingOptions,
+    report: Callable[[Session[Any]], None],
+    before: Callable[[Session[Any]], None] = lambda session: None,
+) -> None:
+    """Train, then call `report` in the first process."""
+    from foretell.session.display import make_reporter
+    from foretell.session.protocol import run_training
+    from foretell.session.reporter import Reporters, TensorBoardReporter
+
+    displays = [make_reporter(messages())]
+    if options.report:
+        displays.append(TensorBoardReporter(training.request.out))
+    with Reporters(displays) as reporter:
+        session = run_training(training, reporter, resume=options.is_resumed, before=before)
+    if not is_follower():
+        report(session)
+
+
+def show_end(session: Session[Any], best: str, verb: str, argument: str, file: str = "samples/") -> None:
+    """The loss curve, the figures of the best checkpoint, the run's files, and a command to try: a verb on the run."""
+    from foretell.session.failures import command_name
+    from foretell.session.plots import has_matplotlib, plot, points_of
+
+    run, console = session.run, results()
+    points = points_of(run.metrics(), "loss", "step")
+    if len(points) > 1:
+        console.print()
+        console.print(plot([points], "step", console.width))
+    if best:
+        console.print(f"best        step {run.best().step:,}: {best}")
+    files = f"checkpoints/, metrics.jsonl, {file}" + (", loss.png" if (run.directory / "loss.png").exists() else "")
+    missing = "" if has_matplotlib() else " (for loss.png: pip install 'foretell[plot]')"
+    console.print(f"run         {run.directory}: {files}{missing}")
+    console.print(f"try         {command_name()} {verb} {shlex.quote(str(run.directory))} {argument}".rstrip())

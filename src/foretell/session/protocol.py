@@ -1,0 +1,347 @@
+"""The protocol of every training: start a run or resume one, check that it fits, train, report.
+
+A task declares a `Training`; everything around it is here and in `session.py`.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Generic, TypeVar
+
+import torch
+
+from foretell.config import make_section
+from foretell.device import choose_device, choose_training_dtype
+from foretell.distributed.world import World, current_world, is_lost_peer
+from foretell.errors import ConfigError, ForetellError, Interrupted, PeerError, UsageError
+from foretell.planning.memory import DeviceMemory, device_memory
+from foretell.runs.checkpoint import Checkpoint, list_checkpoints
+from foretell.runs.lock import held
+from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
+from foretell.session.duration import seconds_per_step
+from foretell.session.environment import log_other_machine, name_of, resumed_precision, resumed_training
+from foretell.session.failures import explain_memory_errors, lost_peer, resume_command, verb_of
+from foretell.session.reporter import Reporter
+from foretell.session.request import TrainingRequest
+from foretell.session.resources import Footprint, check_fits
+from foretell.session.session import Session
+from foretell.session.task import Task
+from foretell.start import Start, find_start
+
+AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
+AnyTask = TypeVar("AnyTask", bound=Task)
+
+WRITTEN_BY_THE_SESSION = ("config", "device", "dtype")  # entries of run.json that a task does not repeat
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The device, the precision of matrix products, and the memory that a training can use."""
+
+    device: torch.device
+    dtype: torch.dtype
+    memory: DeviceMemory
+
+    def __str__(self) -> str:
+        processes = self.memory.processes
+        several = "" if processes == 1 else f"{processes} processes, each "
+        return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {name_of(self.dtype)} products"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A whole configuration, the name of its size, and a line of reason for everything that was chosen.
+
+    record: choices outside the configuration, as entries of run.json.
+    """
+
+    config: Any
+    size: str
+    reasons: list[str]
+    record: dict[str, Any] = field(default_factory=dict)
+
+
+class Training(ABC, Generic[AnyRequest, AnyTask]):
+    """A kind of training: how a request becomes a task, for a new run and for one that is resumed.
+
+    `data` is of any type; `read` and `reopen` return the same one. Methods run on every process unless they say
+    otherwise.
+    """
+
+    verb: ClassVar[str]  # resumes a run on the command line: foretell VERB --out RUN --resume auto
+
+    def __init__(self, request: AnyRequest):
+        self.request = request
+
+    def check_early(self, machine: Machine) -> None:
+        """Refuse a request that cannot fit the machine, before any data is read."""
+
+    @abstractmethod
+    def read(self, run: Run, reporter: Reporter) -> Any:
+        """Read the data, and keep in `run.tokens` what resuming needs of it. Only the first process does."""
+
+    @abstractmethod
+    def reopen(self, run: Run, record: dict[str, Any]) -> Any:
+        """The data that `read` kept."""
+
+    @abstractmethod
+    def choose(self, data: Any, machine: Machine) -> Choice:
+        """Fill in what the user left open. Only the first process does."""
+
+    @abstractmethod
+    def footprint(self, config: Any, data: Any) -> Footprint:
+        """The sizes that the checks of memory and disk need."""
+
+    @abstractmethod
+    def first_model(self, config: Any, data: Any, start: Start | None) -> Any:
+        """The model before its first step: with new weights, or the start's."""
+
+    @abstractmethod
+    def load_model(self, directory: Path, device: torch.device) -> Any:
+        """The model of a checkpoint."""
+
+    @abstractmethod
+    def make_task(self, config: Any, data: Any, model: Any, about: dict[str, Any]) -> AnyTask:
+        """The task; `about` has the entries of run.json beyond the configuration."""
+
+    @abstractmethod
+    def describe(self, task: AnyTask) -> list[str]:
+        """Lines for the log about the data, the model and the recipe of a new run, with the reasons."""
+
+    def seconds_per_step(self, config: Any, data: Any, machine: Machine) -> float:
+        """The time of a training step with this configuration, measured on the run's own batches."""
+        task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
+        task.objective.to(machine.device)
+        task.choose_kernels(machine.device, machine.dtype)
+        return seconds_per_step(task.objective, task.model, task.batch, config.training, machine.dtype)
+
+    def check_resumable(self, config: Any, record: dict[str, Any], data: Any) -> None:
+        """Refuse options that `TrainingRequest.check_same_run` cannot compare."""
+
+    def how_to_extend(self, steps: int = 0) -> str:
+        """How to train beyond the last step of a run, by a number of steps if one is given."""
+        return "start again with another --out to train longer"
+
+    def opened(self, session: Session[AnyTask]) -> None:
+        """Called before the first or the next step."""
+
+    def closed(self, session: Session[AnyTask]) -> None:
+        """Called after the last step: write the report."""
+
+
+def run_training(
+    training: Training[Any, AnyTask],
+    reporter: Reporter,
+    *,
+    resume: bool = False,
+    before: Callable[[Session[AnyTask]], None] = lambda session: None,
+) -> Session[AnyTask]:
+    """Train as requested; with `resume`, continue the run if it exists. `before` is called before the next step."""
+    with training_in(training.request.out):
+        session = open_session(training, reporter, resume=resume)
+        training.opened(session)
+        before(session)
+        session.go()
+        training.closed(session)
+    return session
+
+
+def open_session(training: Training[Any, AnyTask], reporter: Reporter, *, resume: bool = False) -> Session[AnyTask]:
+    """The session of a new run; with `resume`, that of the run if it exists."""
+    if is_resumed(training.request, resume):
+        return resume_session(training, reporter)
+    return start_session(training, reporter)
+
+
+# --- a new run -------------------------------------------------------------------------------------------------------
+
+
+def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Session[AnyTask]:
+    """A new run before its first step. If that fails, nothing is left behind."""
+    request = training.request
+    if not request.described:
+        raise UsageError(f"{request.out} is not a run that can be resumed; name the data too, to start one")
+    device = choose_device(request.device)
+    machine = Machine(device, choose_training_dtype(request.dtype, device), device_memory(device))
+    training.check_early(machine)
+    with new_run(request.out, request.described) as run:
+        logger.info(f"run         {run.directory}")
+        for line in [] if request.start is None else request.start.notes():
+            logger.info(line)
+        task = same_task(
+            lambda: new_task(training, run, machine, reporter),
+            lambda record: recorded_task(training, run, record),
+        )
+        session = Session(run, task, task.config.training, device, machine.dtype, reporter)
+        session.start()
+    return session
+
+
+def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, reporter: Reporter) -> AnyTask:
+    """The task before its first step; logs what was read and chosen, and why."""
+    request = training.request
+    data = training.read(run, reporter)
+    choice = training.choose(data, machine)
+    config = choice.config
+    check_fits(training.footprint(config, data), config.training, machine.memory, run.directory)
+    about = {"verb": training.verb, "data": request.described, "size": choice.size, "reasons": choice.reasons}
+    about |= {} if request.start is None else {"from": request.start.record()}
+    about |= {"epochs": request.epochs} if request.epochs else {}
+    about |= {name: value for name, value in request.choices.items() if value is not None} | choice.record
+    task = training.make_task(config, data, training.first_model(config, data, request.start), about)
+    for line in (*training.describe(task), f"machine     {machine}"):
+        logger.info(line)
+    return task
+
+
+def recorded_task(
+    training: Training[Any, AnyTask], run: Run, record: dict[str, Any], model: Any = None, data: Any = None
+) -> AnyTask:
+    """The task of a run from its record; without a model, as it was before its first step."""
+    config = make_section(training.request.config_type, record["config"], str(run.directory))
+    data = training.reopen(run, record) if data is None else data
+    if model is None:
+        model = training.first_model(config, data, find_start(record.get("from"), run.directory))
+    about = {name: value for name, value in record.items() if name not in WRITTEN_BY_THE_SESSION}
+    return training.make_task(config, data, model, about)
+
+
+# --- a run that exists -----------------------------------------------------------------------------------------------
+
+
+def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Session[AnyTask]:
+    """The run as it was after its last intact checkpoint, or before its first step if it has none yet."""
+    request = training.request
+    run = open_run(request.out)
+    record = run.record()
+    if verb_of(record) != training.verb:
+        raise ConfigError(
+            f"{run.directory} was not trained by `foretell {training.verb}`; resume it with: {resume_command(run)}"
+        )
+    config = make_section(request.config_type, record["config"], str(run.directory))
+    check_not_extended(training, config.training.steps, run)
+    request.check_same_run(config, record)
+    data = training.reopen(run, record)
+    training.check_resumable(config, record, data)
+    device, dtype = resumed_precision(record, request.device, request.dtype)
+    settings = resumed_training(run, config.training, request.section("training"))
+    log_other_machine(run, device, dtype)
+    run.clear_leftovers()
+    if request.minutes is not None:
+        logger.info(f"steps       {settings.steps:,}, as fixed when the run was started")
+    checkpoint = last_checkpoint(run)
+    model = None if checkpoint is None else training.load_model(checkpoint.directory, device)
+    record["config"]["training"] = settings.model_dump(mode="json")
+    task = recorded_task(training, run, record, model, data)
+    session = Session(run, task, settings, device, dtype, reporter)
+    if checkpoint is None:
+        run.forget_metrics_after(0)
+        logger.info(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
+    else:
+        session.restore(checkpoint)
+        logger.info(progress_line(training, run, checkpoint.step, settings.steps))
+    return session
+
+
+def progress_line(training: Training[Any, Any], run: Run, step: int, steps: int) -> str:
+    """The line about a run that was opened to be resumed."""
+    if step >= steps:
+        return f"finished    {run.directory} has all its {steps:,} steps; {training.how_to_extend()}"
+    return f"resuming    {run.directory} after step {step:,} of {steps:,}"
+
+
+def check_not_extended(training: Training[Any, Any], steps: int, run: Run) -> None:
+    """Refuse more steps than the run was started with: the learning rate follows its schedule to the last of them."""
+    asked = training.request.section("training").get("steps")
+    if not isinstance(asked, int) or asked <= steps:
+        return
+    checkpoints = list_checkpoints(run.checkpoints)
+    state = "finished" if checkpoints and checkpoints[-1].step >= steps else "to end"
+    raise ConfigError(
+        f"{run.directory} is {state} after {steps:,} steps, where its schedule ends; "
+        f"{training.how_to_extend(asked - steps)}"
+    )
+
+
+def last_checkpoint(run: Run) -> Checkpoint | None:
+    """The newest intact checkpoint, as the first process finds it; None if there is none yet."""
+    name = current_world().decide(
+        lambda: run.last_intact().directory.name if list_checkpoints(run.checkpoints) else None
+    )
+    return None if name is None else Checkpoint(run.checkpoints / name)
+
+
+# --- the directory, on one process or many: the first one writes, the others follow it --------------------------------
+
+
+@contextmanager
+def training_in(directory: Path) -> Iterator[World]:
+    """Lock a run directory while the block trains in it; an error in it ends all processes, each with its reason."""
+    world = current_world()
+    try:
+        with held(directory) if world.is_first else nullcontext(), explain_memory_errors():
+            yield world
+            world.wait()
+    except Exception as error:
+        if world.size == 1 or isinstance(error, Interrupted):
+            raise
+        raise told(world, error) from error
+
+
+def told(world: World, error: Exception) -> Exception:
+    """The error of this process, once the others have it; a `PeerError` if it follows from another process's error."""
+    if isinstance(error, PeerError):
+        return error
+    if not isinstance(error, ForetellError) and is_lost_peer(error):
+        return lost_peer(world)
+    if not world.report(" ".join(str(error).split())):
+        return PeerError(str(error), is_said=True)
+    return error
+
+
+def is_resumed(request: TrainingRequest, resume: bool) -> bool:
+    """True if a run is to be resumed. With `resume`, what a killed process left before its first step is removed."""
+
+    def decide() -> bool:
+        if resume and is_unfinished(request.out):
+            Run.clear_unfinished(request.out, request.described)
+            logger.info(f"starting    {request.out} again: it was interrupted before its first step")
+        return resume and is_run(request.out)
+
+    return current_world().decide(decide)
+
+
+@contextmanager
+def new_run(directory: Path, described: list[str]) -> Iterator[Run]:
+    """A new run, made by the first process; if the block fails, nothing is left behind."""
+    world = current_world()
+    run = Run.create(directory, described) if world.is_first else FollowedRun(directory)
+    try:
+        yield run
+    except BaseException:
+        if world.is_first:
+            shutil.rmtree(directory, ignore_errors=True)
+        raise
+
+
+def open_run(directory: Path) -> Run:
+    """An existing run, in which only the first process writes."""
+    return (Run if current_world().is_first else FollowedRun).open(directory)
+
+
+def same_task(make: Callable[[], AnyTask], remake: Callable[[dict[str, Any]], AnyTask]) -> AnyTask:
+    """The task that the first process makes; the others make it again from its record."""
+    world = current_world()
+    if world.is_first:
+        task = make()
+        world.decide(task.record)
+        return task
+    return remake(world.decide(dict))

@@ -1,0 +1,121 @@
+"""What a user may ask of any training, checked before any work is done and compared with the run when it is resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, get_args
+
+from pydantic_core import to_jsonable_python
+
+from foretell.config import ALIASES, Section, check_known, make_section, translate_training_input
+from foretell.device import DeviceName, DtypeName
+from foretell.errors import ConfigError
+from foretell.runs.run import RESUMABLE
+from foretell.start import Start
+
+MOST_MINUTES = 10 * 525_600
+MOST_EPOCHS = 10_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingRequest:
+    """Options of every training. A subclass adds the data and the options of its task.
+
+    `overrides` holds sections of the configuration `config_type`; fields that are left out are chosen later.
+    """
+
+    config_type: ClassVar[type[Section]]
+
+    out: Path
+    size: str | None = None
+    minutes: float | None = None
+    epochs: float | None = None
+    overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    start: Start | None = None  # a trained model to continue from
+    device: DeviceName = "auto"
+    dtype: DtypeName = "auto"
+
+    def __post_init__(self) -> None:
+        for name in self.overrides:
+            check_known(name, tuple(self.config_type.model_fields), "configuration section")
+            for key in self.section(name):
+                check_known(key, tuple(self.section_type(name).model_fields), f"key in {name}:")
+        self._check_duration()
+        others = [key for key in self.overrides.get("model", {}) if key != "dropout"]
+        if self.start is not None and others:
+            raise ConfigError(
+                f"the shape is that of the model to start from; leave out model.{others[0]}, only dropout can change"
+            )
+
+    def _check_duration(self) -> None:
+        """Refuse durations out of bounds, and more than one of them."""
+        if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
+            raise ConfigError(
+                f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {self.minutes:g}"
+            )
+        if self.epochs is not None and not 0 < self.epochs <= MOST_EPOCHS:
+            raise ConfigError(f"epochs must be a positive number of at most {MOST_EPOCHS:,}, not {self.epochs:g}")
+        durations = {"minutes": self.minutes, "epochs": self.epochs, "steps": self.section("training").get("steps")}
+        given = [name for name, value in durations.items() if value is not None]
+        if len(given) > 1:
+            raise ConfigError(f"{given[0]} and {given[1]} both set the length of the training; give one of them")
+
+    @property
+    def described(self) -> list[str]:
+        """The data as run.json names it; empty if none was given, which is enough to resume."""
+        raise NotImplementedError
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """Options that are not in the configuration. run.json has those that were given; they cannot change."""
+        return {}
+
+    @classmethod
+    def section_type(cls, name: str) -> type[Section]:
+        """The class of a section; an optional one may be missing from a configuration."""
+        annotation = cls.config_type.model_fields[name].annotation
+        kinds: tuple[Any, ...] = get_args(annotation) or (annotation,)
+        return next(kind for kind in kinds if kind is not type(None))
+
+    def section(self, name: str) -> dict[str, Any]:
+        """The fields that the user set in a section, under our names; nanoGPT's and Hugging Face's are accepted."""
+        values = self.overrides.get(name, {})
+        if name == "training":
+            return translate_training_input(values)
+        named = {key.replace("-", "_"): value for key, value in values.items()}
+        fields = self.section_type(name).model_fields
+        return {key if key in fields else ALIASES.get(key, key): value for key, value in named.items()}
+
+    # --- resuming ----------------------------------------------------------------------------------------------------
+
+    def check_same_run(self, config: Any, record: Mapping[str, Any]) -> None:
+        """Refuse settings, data or a start other than the run's. What is left out stays as it is."""
+        for name in self.overrides:
+            self._check_same_section(name, getattr(config, name))
+        asked = to_jsonable_python({"size": self.size, "epochs": self.epochs, **self.choices})
+        for name, value in asked.items():
+            if value not in (None, [], record.get(name)):
+                raise self.changed(name, record.get(name), value)
+        if self.described != record["data"][: len(self.described)]:
+            raise self.changed("data", ", ".join(record["data"]), ", ".join(self.described))
+        start = record.get("from")
+        if self.start is not None and (start is None or start["weights_sha256"] != self.start.digest):
+            raise self.changed("from", start and start["model"], self.start.argument)
+
+    def _check_same_section(self, name: str, old: Section | None) -> None:
+        """Refuse changed fields of a section, but for settings of the training that decide only about memory."""
+        if old is None:
+            raise self.changed(name, None, self.section(name))
+        new = make_section(type(old), {**old.model_dump(), **self.section(name)}, name)
+        for key in type(old).model_fields:
+            if getattr(new, key) != getattr(old, key) and not (name == "training" and key in RESUMABLE):
+                raise self.changed(f"{name}.{key}", getattr(old, key), getattr(new, key))
+
+    def changed(self, what: str, old: Any, new: Any) -> ConfigError:
+        """The error for a setting that differs from the run's."""
+        return ConfigError(
+            f"{self.out} was started with {what} = {old}, not {new}; leave it out to resume, or start again with "
+            "another --out"
+        )

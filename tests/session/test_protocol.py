@@ -1,0 +1,454 @@
+"""The protocol is the same for every task, and for a task that the package does not contain."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import math
+from collections import namedtuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from foretell.config import ModelConfig, Section, TrainingConfig, make_section
+from foretell.data.documents import TextDocument
+from foretell.errors import CheckpointError, ConfigError, ForetellError, UsageError
+from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
+from foretell.finetuning.finetune import FinetuneTraining
+from foretell.finetuning.request import FinetuneRequest
+from foretell.forecasting.train import ForecastRequest, ForecastTraining
+from foretell.language_model import LanguageModel
+from foretell.model.init import make_decoder
+from foretell.pretraining.domain import DomainTraining
+from foretell.pretraining.pretrain import TextTraining
+from foretell.pretraining.request import TextRequest
+from foretell.runs.run import MEASURED, Run
+from foretell.session.protocol import Choice, Machine, Training, run_training, start_session
+from foretell.session.reporter import Reporter
+from foretell.session.request import TrainingRequest
+from foretell.session.resources import Footprint
+from foretell.session.task import Task
+from foretell.start import load_start
+from foretell.text import train_tokenizer
+from foretell.training.objective import Loss
+from foretell.translation.pairs import Pair
+from foretell.translation.task import PairData
+from foretell.translation.train import PairRequest, TranslationTraining
+
+# --- a task that the package does not contain, in one place ----------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points (B,) on a line that goes through the origin."""
+
+    x: torch.Tensor
+    slope: float
+
+    @property
+    def count(self) -> float:
+        return float(len(self.x))
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def rows(self, first: int, last: int, stride: int = 1) -> Points:
+        return Points(self.x[first:last:stride], self.slope)
+
+    def to(self, device: torch.device | str) -> Points:
+        return Points(self.x.to(device), self.slope)
+
+
+class SquaredError(nn.Module):
+    def __init__(self, line: nn.Linear):
+        super().__init__()
+        self.line = line
+
+    def forward(self, points: Points) -> Loss:
+        error = self.line(points.x[:, None])[:, 0] - points.slope * points.x
+        return Loss(error.square().sum(), torch.tensor(points.count))
+
+
+class LineConfig(Section):
+    training: TrainingConfig
+
+
+class LineTask(Task):
+    """Finds the slope of a line."""
+
+    def __init__(self, config: LineConfig, slope: float, line: nn.Linear, about: dict[str, Any]):
+        self.config, self.slope, self.about = config, slope, about
+        self.model, self.objective = line, SquaredError(line)
+
+    def batch(self, step: int) -> Points:
+        generator = torch.Generator().manual_seed(step)
+        return Points(torch.rand(self.config.training.batch_size, generator=generator), self.slope)
+
+    def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
+        with torch.no_grad():
+            return {"squared_error": float(self.objective(self.batch(10**6)).sum)}
+
+    def save_model(self, directory: Path) -> None:
+        save_file({"weight": dict(self.model.named_parameters())["weight"].detach()}, directory / "line.safetensors")
+
+    def fingerprints(self) -> dict[str, str]:
+        return {"slope": str(self.slope)}
+
+    def record(self) -> dict[str, Any]:
+        return {"config": self.config.model_dump(mode="json"), **self.about}
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineRequest(TrainingRequest):
+    config_type: ClassVar[type[Section]] = LineConfig
+    file: Path | None = None
+
+    @property
+    def described(self) -> list[str]:
+        return [] if self.file is None else [str(self.file)]
+
+
+class LineTraining(Training[LineRequest, LineTask]):
+    verb = "train --task line"
+
+    def read(self, run: Run, reporter: Reporter) -> float:
+        assert self.request.file is not None
+        run.keep_file(self.request.file, "data")
+        return float(self.request.file.read_text())
+
+    def reopen(self, run: Run, record: dict[str, Any]) -> float:
+        kept = run.kept_file("data")
+        assert kept is not None
+        return float(kept.read_text())
+
+    def choose(self, data: float, machine: Machine) -> Choice:
+        training = make_section(TrainingConfig, {"steps": 6, **self.request.section("training")}, "training")
+        return Choice(LineConfig(training=training), "line", [f"slope       {data}"])
+
+    def footprint(self, config: LineConfig, data: float) -> Footprint:
+        shape = ModelConfig(num_layers=1, num_heads=1, width=2, context_length=1, vocab_size=2)
+        return Footprint({"weight": (1, 1)}, shape)
+
+    def first_model(self, config: LineConfig, data: float, start: Any) -> nn.Linear:
+        line = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(line.weight, 0.5)
+        return line
+
+    def load_model(self, directory: Path, device: torch.device) -> nn.Linear:
+        line = nn.Linear(1, 1, bias=False)
+        line.load_state_dict(load_file(directory / "line.safetensors"))
+        return line
+
+    def make_task(self, config: LineConfig, data: float, model: nn.Linear, about: dict[str, Any]) -> LineTask:
+        return LineTask(config, data, model, about)
+
+    def describe(self, task: LineTask) -> list[str]:
+        return task.about["reasons"]
+
+
+# --- a small training of every task ----------------------------------------------------------------------------------
+
+TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
+SHAPE = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 16}
+STEPS = 6
+PACE = {"steps": STEPS, "batch_size": 4, "warmup_steps": 1, "log_every": 1, "evaluate_every": 2, "checkpoint_every": 2}
+
+
+class Kind:
+    """A task: `make(out, **fields)` is a new training, `resume(out, **fields)` one without data or model."""
+
+    def __init__(self, training: Callable[[Any], Training], request: type[TrainingRequest], **fields: Any):
+        self.training, self.request, self.fields = training, request, fields
+        self.overrides = {"training": PACE, **fields.pop("overrides", {})}
+
+    def make(self, out: Path, **fields: Any) -> Training:
+        values: dict[str, Any] = {"out": out, "device": "cpu", "overrides": self.overrides, **self.fields, **fields}
+        return self.training(self.request(**values))
+
+    def resume(self, out: Path, **fields: Any) -> Training:
+        empty: dict[str, Any] = {"source": list, "names": []} if self.request is TextRequest else {}
+        return self.training(self.request(out=out, device="cpu", **empty, **fields))
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def kinds(tmp_path_factory) -> dict[str, Kind]:
+    """All tasks with their data; fine-tuning starts from an untrained model."""
+    home = tmp_path_factory.mktemp("kinds")
+    tokenizer = train_tokenizer("bytes", [TEXT])
+    decoder = make_decoder(ModelConfig(**{**SHAPE, "context_length": 64}, vocab_size=tokenizer.vocab_size), seed=1)
+    LanguageModel(decoder.eval(), tokenizer, "base").save(home / "base")
+    start = load_start(home / "base")
+    with (home / "labels.csv").open("w", newline="") as file:
+        rows = [(f"the {animal} sat", "good" if animal == "cat" else "bad") for animal in ("cat", "dog")] * 12
+        csv.writer(file).writerows([("text", "label"), *rows])
+    chats = [{"instruction": "the cat ?", "output": "on the mat ."}] * 8
+    values = "\n".join(["y", *(f"{math.sin(index) + 2:.3f}" for index in range(60))])
+    pairs = [Pair(f"the {a} {b}.", f"le {b} {a}.") for a in "abcd" for b in "wxyz"]
+    text = {"source": lambda: [TextDocument("cats.txt", TEXT)], "names": ["cats.txt"]}
+    small = {"model": {**SHAPE, "dropout": 0.1}}
+    return {
+        "text": Kind(
+            TextTraining, TextRequest, **text, size="toy", overrides={**small, "tokenizer": {"kind": "bytes"}}
+        ),
+        "domain": Kind(DomainTraining, TextRequest, **text, start=start),
+        "translation": Kind(
+            TranslationTraining,
+            PairRequest,
+            pairs=PairData(pairs[:-2], pairs[-2:]),
+            size="toy",
+            overrides={
+                "tokenizer": {"kind": "words"},
+                "pairs": {"batch_tokens": 64, "longest": 16},
+                "model": {"context_length": 32},
+                "training": {key: value for key, value in PACE.items() if key != "batch_size"},
+            },
+        ),
+        "forecast": Kind(
+            ForecastTraining,
+            ForecastRequest,
+            data=write(home / "y.csv", values),
+            size="toy",
+            horizon=4,
+            overrides=small,
+        ),
+        "head": Kind(FinetuneTraining, FinetuneRequest, data=home / "labels.csv", start=start),
+        "chat": Kind(ChatTraining, ChatRequest, data=[write(home / "c.json", json.dumps(chats))], start=start),
+        "line": Kind(LineTraining, LineRequest, file=write(home / "line.txt", "2.5")),
+    }
+
+
+TASKS = ["text", "domain", "translation", "forecast", "head", "chat", "line"]
+
+
+@pytest.fixture(scope="module", params=TASKS)
+def kind(request: pytest.FixtureRequest, kinds: dict[str, Kind]) -> Kind:
+    return kinds[request.param]
+
+
+@pytest.fixture(autouse=True)
+def _no_picture(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("foretell.session.session.draw_curve", lambda run: None)
+
+
+@pytest.fixture(scope="module")
+def finished(kind: Kind, tmp_path_factory) -> Path:
+    """A finished run; tests do not change it."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("foretell.session.session.draw_curve", lambda run: None)
+        run_training(kind.make(out), Reporter())
+    return out
+
+
+class Stopping(Reporter):
+    """Stops a training as Ctrl-C does."""
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        if metrics["step"] == 5:
+            raise KeyboardInterrupt
+
+
+def stopped(kind: Kind, out: Path, **fields: Any) -> Path:
+    with pytest.raises(KeyboardInterrupt):
+        run_training(kind.make(out, **fields), Stopping())
+    return out
+
+
+def results(run: Path) -> dict[str, Any]:
+    """The last checkpoint's tensors, and the metrics that do not depend on the machine."""
+    last = max((run / "checkpoints").glob("step-*"))
+    tensors = {path.name: path.read_bytes() for path in last.glob("*.safetensors")}
+    lines = Run.open(run).metrics()
+    return {
+        "step": last.name,
+        **tensors,
+        "metrics": [{k: v for k, v in line.items() if k not in MEASURED} for line in lines],
+    }
+
+
+def test_resuming_is_bit_identical_to_never_stopping_and_needs_only_the_run(kind, finished, tmp_path, monkeypatch):
+    out = stopped(kind, tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    session = run_training(kind.resume(out), Reporter(), resume=True)
+    assert session.progress.step == STEPS
+    assert results(out) == results(finished)
+
+
+def test_a_finished_run_is_reported_as_finished(kind, finished, caplog):
+    caplog.set_level(logging.INFO, logger="foretell")
+    before = results(finished)
+    run_training(kind.resume(finished), Reporter(), resume=True)
+    assert any(line.startswith("finished ") and f"all its {STEPS} steps" in line for line in caplog.messages)
+    assert results(finished) == before
+
+
+def test_settings_that_decide_only_about_memory_may_change(kind, tmp_path, caplog):
+    out = stopped(kind, tmp_path / "run")
+    settings = {"training": {"gradient_accumulation_steps": 2, "parallel": "fsdp"}}
+    session = run_training(kind.resume(out, overrides=settings), Reporter(), resume=True)
+    assert (session.training.gradient_accumulation_steps, session.progress.step) == (2, STEPS)
+    assert any("gradient_accumulation_steps 2, not 1 as before" in line for line in caplog.messages)
+    assert Run.open(out).record()["config"]["training"]["parallel"] == "fsdp"
+
+
+def test_other_settings_may_not_change(kind, finished):
+    for overrides, words in (
+        ({"training": {"learning_rate": 0.5}}, "training.learning_rate"),
+        ({"training": {"seed": 9}}, "training.seed = 1, not 9"),
+        ({"training": {"max_iters": STEPS - 1}}, f"training.steps = {STEPS}, not {STEPS - 1}"),
+        ({"training": {"steps": STEPS + 1}}, f"is finished after {STEPS} steps, where its schedule ends"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            run_training(kind.resume(finished, overrides=overrides), Reporter(), resume=True)
+    with pytest.raises(ConfigError, match="was started with size = "):
+        run_training(kind.resume(finished, size="tiny"), Reporter(), resume=True)
+
+
+DATA = {"text": "names", "domain": "names", "translation": "paths", "chat": "data", "line": "file"}
+
+
+def test_other_data_may_not_be_given(kind, kinds, finished, tmp_path):
+    name = next(name for name, each in kinds.items() if each is kind)
+    field = DATA.get(name, "data")
+    other = write(tmp_path / "other.csv", "3")
+    value = {"names": ["other.txt"], "paths": [other], "data": [other] if name == "chat" else other, "file": other}[
+        field
+    ]
+    fields = {"source": list} if name in ("text", "domain") else {}
+    request = kind.request(out=finished, device="cpu", **fields, **{field: value})
+    with pytest.raises(ConfigError, match="was started with data = .*other"):
+        run_training(kind.training(request), Reporter(), resume=True)
+
+
+OPTIONS = {
+    "head": [
+        ({"epochs": 7.0}, "epochs"),
+        ({"overrides": {"head": {"pool": "mean"}}}, "head.pool = extract, not mean"),
+        ({"overrides": {"lora": {"rank": 2}}}, "lora = None"),
+        ({"overrides": {"finetuning": {"lm_weight": 0.1}}}, "finetuning.lm_weight = 0.5, not 0.1"),
+    ],
+    "forecast": [({"horizon": 3}, "horizon = 4, not 3"), ({"season": 9}, "season")],
+    "chat": [({"template": "plain"}, "template = chatml, not plain"), ({"overrides": {"lora": {}}}, "lora = None")],
+    "translation": [({"is_shared": False}, "is_shared")],
+}
+
+
+@pytest.mark.parametrize(("name", "fields", "words"), [(name, *row) for name, rows in OPTIONS.items() for row in rows])
+def test_options_of_a_task_may_not_change(name, fields, words, kinds, tmp_path_factory, tmp_path):
+    out = stopped(kinds[name], tmp_path / "run")
+    with pytest.raises(ConfigError, match=words):
+        run_training(kinds[name].resume(out, **fields), Reporter(), resume=True)
+
+
+def test_a_label_column_may_not_change(kinds, tmp_path):
+    from foretell.finetuning.settings import Columns
+
+    out = stopped(kinds["head"], tmp_path / "run")
+    same = kinds["head"].resume(out, columns=Columns(texts=(), label="label"))
+    assert run_training(same, Reporter(), resume=True).progress.step == STEPS
+    with pytest.raises(ConfigError, match="label in the columns = label, not text"):
+        run_training(kinds["head"].resume(out, columns=Columns(texts=(), label="text")), Reporter(), resume=True)
+
+
+def test_another_model_may_not_be_given(kinds, finished, kind, tmp_path):
+    decoder = make_decoder(ModelConfig(**SHAPE, vocab_size=20), seed=5).eval()
+    LanguageModel(decoder, train_tokenizer("words", [TEXT])).save(tmp_path / "other")
+    with pytest.raises(ConfigError, match="was started with from = "):
+        run_training(kind.resume(finished, start=load_start(tmp_path / "other")), Reporter(), resume=True)
+
+
+def test_a_run_of_another_task_is_not_resumed(kind, kinds, finished):
+    for other in kinds.values():
+        if other is not kind:
+            with pytest.raises(
+                ConfigError, match=rf"was not trained by `foretell {other.training.verb}`; .* --resume auto"
+            ):
+                run_training(other.resume(finished), Reporter(), resume=True)
+
+
+def test_names_of_nanogpt_are_accepted(kind, tmp_path):
+    training = {
+        "max_iters": 3,
+        "warmup_iters": 1,
+        "eval_interval": 3,
+        "grad_clip": 0.5,
+        "learning_rate": 1e-3,
+        "min_lr": 1e-4,
+    }
+    rows = {key: value for key, value in kind.overrides["training"].items() if key == "batch_size"}
+    overrides = {**kind.overrides, "training": {**training, **rows}}
+    config = start_session(kind.make(tmp_path / "run", overrides=overrides), Reporter()).training
+    assert (config.steps, config.evaluate_every, config.clip_norm) == (3, 3, 0.5)
+    assert config.final_learning_rate_share == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize("minutes", [0, -1, 1e9, math.nan])
+def test_minutes_out_of_bounds_have_one_wording(kind, minutes, tmp_path):
+    with pytest.raises(ConfigError, match=r"minutes must be a positive number of at most 5,256,000 \(ten years\)"):
+        kind.resume(tmp_path / "run", minutes=minutes)
+
+
+def test_minutes_and_steps_exclude_each_other(kind, tmp_path):
+    with pytest.raises(ConfigError, match="minutes and steps both set the length"):
+        kind.make(tmp_path / "run", minutes=1.0)
+
+
+def test_a_run_without_data_is_not_started(kind, tmp_path):
+    with pytest.raises(UsageError, match="is not a run that can be resumed"):
+        run_training(kind.resume(tmp_path / "run"), Reporter(), resume=True)
+    assert not (tmp_path / "run").exists()
+
+
+Disk = namedtuple("Disk", "total used free")
+
+
+@pytest.mark.parametrize(
+    ("patched", "value", "words"),
+    [
+        ("foretell.session.protocol.device_memory", 8, "parameters need .* memory is"),
+        ("foretell.session.resources.state_per_process", 10**12, "parameters need .* memory is"),
+        ("foretell.session.resources.training_memory", 10**12, "rows of .* tokens at once need more than"),
+        ("foretell.session.resources.shutil.disk_usage", 3, "checkpoints need .*, and 3 bytes are free"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_first_step(kind, patched, value, words, tmp_path, monkeypatch):
+    from foretell.planning.memory import DeviceMemory
+    from foretell.planning.ranges import Range
+
+    make = {
+        "device_memory": lambda device: DeviceMemory("cpu", value),
+        "state_per_process": lambda *_: {"weights": value},
+        "training_memory": lambda *_: {"weights": Range.exact(value)},
+        "disk_usage": lambda path: Disk(value, 0, value),
+    }
+    monkeypatch.setattr(patched, make[patched.rpartition(".")[2]])
+    with pytest.raises(ConfigError, match=words):
+        run_training(kind.make(tmp_path / "run"), Reporter())
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_exists_is_not_started_again(kind, finished):
+    with pytest.raises(ForetellError, match="exists; resume it with --resume auto"):
+        run_training(kind.make(finished), Reporter())
+
+
+def test_a_damaged_copy_of_the_data_is_noticed(kinds, tmp_path):
+    for name in ("forecast", "head", "line"):
+        out = stopped(kinds[name], tmp_path / name)
+        kept = Run.open(out).kept_file("data")
+        assert kept is not None
+        kept.write_bytes(kept.read_bytes().replace(b"2.", b"3.").replace(b"dog", b"fox"))
+        with pytest.raises(CheckpointError, match="was trained with"):
+            run_training(kinds[name].resume(out), Reporter(), resume=True)
