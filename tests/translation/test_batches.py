@@ -61,7 +61,7 @@ def test_a_pair_longer_than_a_batch_is_a_batch_of_its_own():
 
 
 def test_no_pairs_are_refused():
-    with pytest.raises(DataError, match="there is no pair to learn from"):
+    with pytest.raises(DataError, match="no pair is left to learn from"):
         PairLoader([], TOKENS, seed=1)
 
 

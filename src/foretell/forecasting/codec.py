@@ -40,7 +40,7 @@ class CodecConfig(Section):
 
 @dataclass(frozen=True)
 class Scale:
-    """What a series is scaled by: its mean and its standard deviation over some of its values."""
+    """The scale of a series: its mean and its standard deviation over some of its values."""
 
     location: float
     spread: float
@@ -78,7 +78,7 @@ class SeriesCodec:
 
     @cached_property
     def centers(self) -> np.ndarray:
-        """The scaled value (bins,) that each bin stands for; the one of a missing value, after them, is NaN."""
+        """The scaled value (bins,) of each bin; the missing value, after them, is NaN."""
         middle = self.config.bins // 2
         scaled = np.sinh((np.arange(self.config.bins) - middle) * self._width) * self.config.linear_range
         return np.append(scaled, np.nan)
@@ -131,6 +131,6 @@ class SeriesCodecPart:
 
 
 class SavedCodecConfig(CodecConfig):
-    """What config.json says about the codec."""
+    """The entry of the codec in config.json."""
 
     horizon: int = Field(gt=0)

@@ -29,8 +29,8 @@ class ForecastConfig(Section):
     training: TrainingConfig
 
 
-# Rotary positions with a low base tell offsets of a day and of a week apart; biased queries and keys can look at a
-# fixed offset for any value there. Widths and depths by name.
+# Rotary positions with a low base distinguish offsets of a day from offsets of a week; biased queries and keys can
+# look at a fixed offset for any value there. Widths and depths by name.
 MODEL: dict[str, Any] = {
     "position": "rotary",
     "rope_theta": 1000.0,

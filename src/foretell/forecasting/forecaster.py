@@ -34,7 +34,7 @@ def ignore_progress(done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Prompt:
-    """What a forecast starts from: the ids of a context, and the scale that turns ids back into values."""
+    """The start of a forecast: the ids of a context, and the scale that turns ids back into values."""
 
     ids: list[int]
     scale: Scale
@@ -51,7 +51,7 @@ class Forecaster:
 
     @property
     def context_length(self) -> int:
-        """The most values that the decoder reads at once, those of the forecast included."""
+        """The most values that the decoder reads at once, including the forecast."""
         return self.decoder.config.context_length
 
     def context_for(self, horizon: int) -> int:
@@ -62,14 +62,16 @@ class Forecaster:
         return max(1, self.context_length // 2, self.context_length - horizon)
 
     def rolls(self, horizon: int) -> bool:
-        """True if the horizon does not fit the context next to the values before it."""
+        """True if the horizon and the values before it do not fit the context."""
         return self.context_for(horizon) + horizon > self.context_length + 1
 
     def prompt(self, history: np.ndarray, context: int) -> Prompt:
         """The last `context` values of a history, scaled by themselves."""
         values = history[-context:]
         if np.isnan(values).all():
-            raise DataError(f"the last {len(values)} values of a series are all missing, so there is nothing to go on")
+            raise DataError(
+                f"the last {len(values)} values of a series are all missing, so there is nothing to continue"
+            )
         scale = scale_of(values)
         return Prompt(self.codec.encode(values, scale).tolist(), scale)
 
@@ -83,9 +85,9 @@ class Forecaster:
         context: int | None = None,
         progress: Advance = ignore_progress,
     ) -> list[np.ndarray]:
-        """Sampled continuations (samples, horizon) of each history; those of one do not depend on the others.
+        """Sampled continuations (samples, horizon) of each history, independent of the other histories.
 
-        context: read this many of the last values, at most as many as fit; default: as many as fit.
+        context: read this many of the last values, at most the number that fits, which is the default.
         """
         if not (1 <= horizon <= MOST_STEPS and 1 <= samples <= MOST_SAMPLES):
             raise UsageError(

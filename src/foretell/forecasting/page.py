@@ -52,7 +52,7 @@ def tokens_of(forecaster: Forecaster, forecast: Forecast) -> tuple[list[int], li
 
 
 def value_texts(codec: SeriesCodec, scale: Scale) -> Sequence[str]:
-    """The text of every id: the value it stands for."""
+    """The text of every id: its value."""
     return [value_text(value) for value in codec.decode(np.arange(codec.vocab_size), scale)]
 
 

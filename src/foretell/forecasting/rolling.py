@@ -1,4 +1,4 @@
-"""Evaluation with rolling origins: forecasts from several points of each series, next to the seasonal naive one."""
+"""Evaluation with rolling origins: forecasts from several points of each series, and seasonal naive ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: the season, levels in percent, the number of sampled paths and their seed."""
+    """The settings of an evaluation: the season, levels in percent, the number of sampled paths and their seed."""
 
     season: int
     levels: tuple[float, ...] = LEVELS
@@ -100,7 +100,7 @@ class Score:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The model's score next to that of the seasonal naive forecast."""
+    """The scores of the model and of the seasonal naive forecast."""
 
     model: Score
     naive: Score

@@ -77,7 +77,7 @@ SHOWN_VALUES, SAMPLE_PATHS = 6, 20
 
 
 class ForecastTask(Task):
-    """Next-value prediction on series. `about` is what run.json says next to the configuration."""
+    """Next-value prediction on series. `about` has the entries of run.json beyond the configuration."""
 
     def __init__(self, config: ForecastConfig, series: Sequence[Series], decoder: Decoder, about: dict[str, Any]):
         self.config, self.series, self.about = config, list(series), about
@@ -112,7 +112,7 @@ class ForecastTask(Task):
         return {"validation_loss": self.loss_on(windows, dtype)} if windows else {}
 
     def held_out(self, max_tokens: int | None = None, context: int | None = None) -> list[Window]:
-        """The windows that end in held-out values, or as many as about `max_tokens` allow."""
+        """The windows that end in held-out values, at most about `max_tokens`."""
         long_enough = [each.values for each, is_long in zip(self.series, self.is_long_enough, strict=True) if is_long]
         windows = held_out_windows(long_enough, self.length, self.config.series.horizon, context)
         most = len(windows) if max_tokens is None else max(1, max_tokens // self.length)

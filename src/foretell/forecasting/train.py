@@ -50,7 +50,7 @@ PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastRequest(TrainingRequest):
-    """What to train on which file of series."""
+    """A training on a file of series."""
 
     config_type: ClassVar[type[Section]] = ForecastConfig
 

@@ -54,7 +54,7 @@ def make_window_batch(windows: Sequence[Window], codec: SeriesCodec, scales: Seq
 
 
 class WindowSource:
-    """Random windows of some series; those of a step are a function of (seed, step)."""
+    """Random windows of some series; the windows of a step are a function of (seed, step)."""
 
     def __init__(
         self, series: Sequence[np.ndarray], codec: SeriesCodec, config: SeriesConfig, length: int, rows: int, seed: int
@@ -89,7 +89,7 @@ class WindowSource:
         return Window(self.hide(values, rng), context)
 
     def hide(self, values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """In some windows a random share of the values is missing, so that the model knows the missing value."""
+        """Hide a random share of the values of some windows, so that the model learns the id of missing values."""
         if rng.random() >= self.config.missing_rate:
             return values
         hidden = rng.random(len(values)) < MOST_HIDDEN * rng.random()

@@ -1,6 +1,6 @@
 """Going on with a domain's text: perplexity on the new and the old domain, before and after, to see what is forgotten.
 
-The old domain is a split of the run's token store, next to `train` and `validation`.
+The old domain is a split of the run's token store, like `train` and `validation`.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def figures_of(evaluation: Evaluation, size: tuple[int, int] | None) -> dict[str
 
 
 def make_report(session: Session[TextTask], before: dict[str, Any]) -> dict[str, Any]:
-    """The figures before, and those of the best checkpoint."""
+    """The figures before, and with the best checkpoint."""
     task, best = session.task, session.run.best()
     decoder = load_model(best.directory, session.device).decoder
     record = session.run.record()

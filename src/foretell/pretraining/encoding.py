@@ -102,7 +102,7 @@ class Encoder(ABC):
 
     @abstractmethod
     def extra(self) -> dict[str, Any]:
-        """What the index of the store says about the documents."""
+        """Entries about the documents in the index of the store."""
 
 
 def _groups(units: Iterable[Unit]) -> Iterator[list[Unit]]:

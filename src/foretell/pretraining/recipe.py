@@ -89,7 +89,7 @@ def nearest_size(config: ModelConfig) -> str:
 
 
 def choose_dropout(epochs: float) -> dict[str, float]:
-    """Dropout rates for a text that is read so many times: the more often, the more a model would memorise it.
+    """Dropout rates by how often a text is read: the more often, the more a model would memorise it.
 
     Attention weights are never dropped, since that rules out the fused kernel.
     """

@@ -72,7 +72,7 @@ def make_row(data: TrainingData, batch: Batch, losses: torch.Tensor, index: int,
 
 
 def documents_of(batch: Batch, row: int) -> list[int | None]:
-    """The index of each token's document within the row, from 0; that of the last token follows from its weight."""
+    """The index of each token's document within the row, from 0; the last token's follows from its weight."""
     if batch.document_ids is None:
         return [None] * (batch.ids.shape[1] + 1)
     document_ids = batch.document_ids[row]

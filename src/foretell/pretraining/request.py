@@ -20,7 +20,7 @@ MOST_WORKERS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class TextRequest(TrainingRequest):
-    """What to train on which text."""
+    """A text training."""
 
     config_type: ClassVar[type[Section]] = Config
 
@@ -76,7 +76,7 @@ class TextRequest(TrainingRequest):
 
     @property
     def tokenizer_settings(self) -> list[str]:
-        """What the user set about making a tokenizer; a start token can be chosen for any."""
+        """The user's settings for making a tokenizer; a start token can be chosen for any tokenizer."""
         return [key for key in self.section("tokenizer") if key != "start_token"]
 
     @property

@@ -40,7 +40,7 @@ class RowFacts:
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known about the text and the machine. `measure_speed` returns training tokens per second of a shape."""
+    """Facts about the text and the machine. `measure_speed` returns training tokens per second of a shape."""
 
     vocab_size: int
     train_tokens: int
@@ -204,8 +204,8 @@ def choose_size(
 ) -> tuple[str, str]:
     """The size nearest to what the time can feed, but no larger than the text can; with the reason.
 
-    In the given time the machine can do C operations; C = 6 N * 20 N is best spent on N parameters. `shares` says what
-    share of a size's operations are the model's; the others are the optimizer's.
+    In the given time the machine can do C operations; C = 6 N * 20 N is best spent on N parameters. `shares` has
+    the share of a size's operations that are the model's; the others are the optimizer's.
     """
     operations = minutes * 60 * flops_per_second
     by_text = train_tokens * MOST_EPOCHS / TOKENS_PER_PARAMETER

@@ -41,7 +41,7 @@ SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
 
 
 class TextTask(Task):
-    """Next-token prediction on a tokenized text. `about` is what run.json says next to the configuration."""
+    """Next-token prediction on a tokenized text. `about` has the entries of run.json beyond the configuration."""
 
     def __init__(self, config: Config, text: TokenizedText, decoder: Decoder, about: dict[str, Any]):
         self.config, self.text, self.about = config, text, about

@@ -75,7 +75,7 @@ def tokenize_text(
 ) -> TokenizedText:
     """Write the ids of all documents into `directory`. Without a tokenizer, one is made from the training part.
 
-    The text of an old domain becomes a split of its own. Texts are encoded in `workers` processes; the files do not
+    The text of an old domain becomes a separate split. Texts are encoded in `workers` processes; the files do not
     depend on their number.
 
     Memory stays bounded for any length of text, if no single record of a table or list is too long.
@@ -162,7 +162,7 @@ def write_splits(
 ) -> tuple[dict[str, SplitRecord], dict[str, Any]]:
     """Encode every document into its split, between the tokenizer's start and end tokens, if it has them.
 
-    Returns the records, and what the index says next to them.
+    Returns the records, and further entries of the index.
     """
     kinds = ("train", "validation")
     names = [*kinds, *(loss_split(name) for name in kinds if config.loss_on == "answer")]

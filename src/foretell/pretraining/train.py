@@ -46,10 +46,10 @@ def train(
     out: the run's directory; default: runs/NAME after the data. steps, batch_size, learning_rate and seed are fields of
     the configuration's section `training`; the other fields of each section are given as a dict:
     `model={"width": 256}`, `training={"warmup_steps": 20}`, `tokenizer={"kind": "bytes"}`, `data={"text_field": "t"}`.
-    What is left out is chosen from the data and the machine; the log "foretell" says what and why. progress: True shows
-    the training, False shows nothing, None (default) shows it on a terminal and in a notebook. A reporter gets the
-    metrics and samples as well. tokenizer may also be a Tokenizer to use. start: a model to continue from, with its
-    shape and tokenizer. Raises the errors of `foretell.errors`.
+    Settings that are left out are chosen from the data and the machine; the log "foretell" has the reasons. progress:
+    True shows the training, False shows nothing, None (default) shows it on a terminal and in a notebook. A reporter
+    gets the metrics and samples as well. tokenizer may also be a Tokenizer to use. start: a model to continue from,
+    with its shape and tokenizer. Raises the errors of `foretell.errors`.
     """
     paths = [source] if isinstance(source, str | Path) else list(source or [])
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}

@@ -1,4 +1,4 @@
-"""The tokens of a run as batches: windows of one long text, or rows of their own."""
+"""The tokens of a run as batches: windows of one long text, or separate rows."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class WindowData(TrainingData):
 
 
 class RowData(TrainingData):
-    """Rows of their own. Raises DataError for one that does not fit the context, and for a store of joined texts."""
+    """Separate rows. Raises DataError for a row that does not fit the context, and for a store of joined texts."""
 
     def __init__(self, store: TokenStore, config: Config):
         self.batch_size = config.training.batch_size
@@ -132,7 +132,7 @@ def check_store(store: TokenStore, config: DataConfig) -> None:
     if not isinstance(written, dict):
         raise DataError(f"{store.directory}: its texts were joined, not kept as rows; make it again from the texts")
     if not config.rows:
-        raise DataError(f"{store.directory}: its texts are rows of their own; add --rows")
+        raise DataError(f"{store.directory}: its texts are separate rows; add --rows")
     if written.get("loss_on") != config.loss_on:
         raise DataError(
             f"{store.directory}: its rows have the loss on {written.get('loss_on')!r}; "

@@ -1,1 +1,1 @@
-"""What training leaves on disk: `checkpoint` holds a model and its training state, `run` the whole directory."""
+"""The files of a training: `checkpoint` holds a model and its training state, `run` the whole directory."""

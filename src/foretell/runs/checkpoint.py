@@ -45,7 +45,7 @@ class Checkpoint:
         manifest.check(only or None)
 
     def manifest(self) -> Manifest:
-        """What its files have to be; a `CheckpointError` if it is missing or damaged."""
+        """The sizes and digests of its files; a `CheckpointError` if the manifest is missing or damaged."""
         manifest = Manifest.read(self.directory)
         manifest.require((TRAINING,))
         manifest.require(optimizer_files(manifest.files))

@@ -1,7 +1,7 @@
 """The optimizer's state in a checkpoint, by torch's distributed checkpoints (DCP) and without its pickle.
 
-One process writes `optimizer.safetensors`. Of weights in shards, each of N processes writes what it holds, as
-`optimizer-00001-of-00003.safetensors`; the header of such a file says which part of a tensor it has. torch's planner
+One process writes `optimizer.safetensors`. Of weights in shards, each of N processes writes its part as
+`optimizer-00001-of-00003.safetensors`; the header of such a file names the part of each tensor. torch's planner
 decides which process reads which part, so that any number of processes can load what any other number has saved. Its
 own storage keeps that plan in a pickle, `.metadata`; here the headers are the plan, and no other file is read.
 """
@@ -168,7 +168,7 @@ def read_places(directory: Path) -> tuple[dict[str, TensorStorageMetadata], Plac
                 if not is_within or any(o + s > n for o, s, n in zip(offsets, shape, size, strict=True)):
                     raise CheckpointError(f"{path} is damaged: its part of '{key}' does not fit the whole")
                 stored = tensors.setdefault(key, TensorStorageMetadata(TensorProperties(), torch.Size(size), []))
-                if (key, offsets) not in places:  # what is not in shards, every process has written
+                if (key, offsets) not in places:  # values that are not sharded are written by every process
                     stored.chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(shape)))
                     places[key, offsets] = path
     return tensors, places
@@ -182,7 +182,7 @@ def read_chunks(path: Path, header: dict[str, str] | None) -> dict[str, tuple[tu
         entries = json.loads(header[CHUNKS])
         return {key: (whole_numbers(entry["offsets"]), whole_numbers(entry["size"])) for key, entry in entries.items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-        raise CheckpointError(f"{path} is damaged: its header does not say which parts it has") from None
+        raise CheckpointError(f"{path} is damaged: its header does not name the parts it has") from None
 
 
 def whole_numbers(values: Any) -> tuple[int, ...]:

@@ -73,7 +73,7 @@ class Run:
 
     @staticmethod
     def _advice(directory: Path) -> str:
-        """What to do about a directory that exists."""
+        """Advice for a directory that exists."""
         if is_run(directory):
             return "resume it with --resume auto, or give another --out"
         if is_unfinished(directory):
@@ -121,11 +121,11 @@ class Run:
         try:
             return read_json(path) if path.is_file() else {}
         except CheckpointError as error:
-            logger.warning(f"{error}; it only says on which machine the run was started, and is not needed")
+            logger.warning(f"{error}; it describes the machine that the run was started on, and is not needed")
             return {}
 
     def configuration_digest(self) -> str:
-        """A hash of the configuration, so that a checkpoint can tell whether it was trained with it.
+        """A hash of the configuration, with which a checkpoint is compared.
 
         It leaves out settings that may change on resuming, and settings at their defaults, so that a later version may
         add one whose default is the earlier behaviour.
@@ -339,7 +339,7 @@ def discard(path: Path) -> None:
 
 
 def advice_without_record(directory: Path) -> str:
-    """What can be done with a directory whose run.json is lost and whose checkpoints are there; empty without any."""
+    """Advice for a directory whose run.json is lost; empty without checkpoints."""
     checkpoints = list_checkpoints(directory / "checkpoints")
     if not checkpoints:
         return ""
@@ -354,7 +354,7 @@ def and_advice(directory: Path) -> str:
 
 
 def advice_on_damage(run: Run) -> str:
-    """What can be done with a run whose run.json is damaged."""
+    """Advice for a run whose run.json is damaged."""
     return "restore it" + and_advice(run.directory).replace("is lost", "is damaged")
 
 

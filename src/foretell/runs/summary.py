@@ -21,7 +21,7 @@ MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size"
 INCOMPARABLE = "these losses cannot be compared: the runs differ in their data or their tokens"
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
 
-LARGEST_HEADER = 100_000_000  # bytes, as the format says
+LARGEST_HEADER = 100_000_000  # bytes, the limit of the format
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 class Summary:
     """One run. Losses are in nats per token; `changed` is the time of its last write, in seconds since 1970.
 
-    `best_validation_loss` is that of the best checkpoint, which the run's name stands for, and `bits_per_byte` the same
+    `best_validation_loss` belongs to the best checkpoint, to which the run's name resolves; `bits_per_byte` is the same
     loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same
     held-out tokens, and their losses compare. `parameters` is None if neither run.json nor a checkpoint has it. A run
     that is training now is unfinished like one that was interrupted: `changed` tells them apart.
@@ -87,7 +87,7 @@ def summarize(run: Run) -> Summary:
 
 
 def is_text_run(config: Mapping[str, Any]) -> bool:
-    """True for the sections of pretraining; other tasks have sections of their own."""
+    """True for the sections of pretraining; other tasks have other sections."""
     return config.keys() <= Config.model_fields.keys()
 
 
@@ -122,7 +122,7 @@ class HeldOut(NamedTuple):
 
 
 def read_held_out(run: Run) -> HeldOut | None:
-    """What tokens/index.json says about the validation text; None without one. `foretell train` checks it in full."""
+    """The entry of the validation text in tokens/index.json; None without one. `foretell train` checks it in full."""
     path = run.tokens / "index.json"
     if not path.is_file():
         return None

@@ -93,7 +93,7 @@ def load_optimizer(checkpoint: Checkpoint, optimizer: torch.optim.Optimizer, mod
 
 
 def empty_moment(key: str, size: torch.Size, trained: Mapping[str, Tensor]) -> Tensor:
-    """A tensor to read a moment into, spread over the processes as its weight is; or a number of its own."""
+    """A tensor to read a moment into, spread over the processes like its weight; or a number."""
     weight = trained[key.rpartition(".")[0]]
     if size and size != weight.shape:
         raise CheckpointError(f"the checkpoint's '{key}' is {tuple(size)}, and the weight {tuple(weight.shape)}")

@@ -81,12 +81,12 @@ def explain_failures(run: Run, training: TrainingConfig, progress: Progress) -> 
 
 
 def advice_on_divergence(run: Run) -> str:
-    """What is saved, and how to start again."""
+    """The saved checkpoint, and how to start again."""
     return f"{what_is_saved(run)}. Start again with a lower --training.learning-rate and another --out"
 
 
 def how_to_resume(run: Run, option: str = "") -> str:
-    """What is saved, and the command that resumes from it."""
+    """The saved checkpoint, and the command that resumes from it."""
     if not is_run(run.directory):
         return "nothing is left to resume from"
     return f"{what_is_saved(run)}; resume with: {resume_command(run)}{option}"
@@ -143,7 +143,7 @@ logger = logging.getLogger(__name__)
 class StopSignal:
     """While open, records the first signal instead of ending the process; `number` is None before it.
 
-    SIGHUP says that the terminal was closed. Where it is ignored, as under nohup, it stays ignored.
+    SIGHUP is sent when the terminal closes. If it is ignored, as under nohup, it stays ignored.
     """
 
     def __init__(self) -> None:

@@ -48,7 +48,7 @@ def points_of(metrics: Metrics, key: str, axis: str) -> Points:
 
 
 def plot(curves: Sequence[Points], axis: str, terminal_columns: int = LABEL + WIDTH) -> str:
-    """Curves, at most as many as there are marks, with their scale in 80 columns or less; empty without any point."""
+    """Curves with their scale, at most one per mark, in 80 columns or less; empty without any point."""
     points = [point for curve in curves for point in curve]
     if not points:
         return ""

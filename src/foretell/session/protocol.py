@@ -72,8 +72,8 @@ class Choice:
 class Training(ABC, Generic[AnyRequest, AnyTask]):
     """A kind of training: how a request becomes a task, for a new run and for one that is resumed.
 
-    `data` is of any type; `read` and `reopen` return the same one. Methods run on every process unless they say
-    otherwise.
+    `data` is of any type; `read` and `reopen` return the same one. Methods run on every process unless their
+    docstring states otherwise.
     """
 
     verb: ClassVar[str]  # resumes a run on the command line: foretell VERB --out RUN --resume auto

@@ -24,7 +24,7 @@ class Reporter:
         """The training has ended, with or without an error."""
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
-        """`done` of `total` bytes of text are tokenized, after so many seconds."""
+        """`done` of `total` bytes of text are tokenized after `seconds`."""
 
     def ready(self, task: Task) -> None:
         """Training begins."""

@@ -1,4 +1,4 @@
-"""What a user may ask of any training, checked before any work is done and compared with the run when it is resumed."""
+"""The options of every training: checked before any work is done, and compared with the run when it is resumed."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class TrainingRequest:
         others = [key for key in self.overrides.get("model", {}) if key != "dropout"]
         if self.start is not None and others:
             raise ConfigError(
-                f"the shape is that of the model to start from; leave out model.{others[0]}, only dropout can change"
+                f"the model to start from has a shape; leave out model.{others[0]}, only dropout can change"
             )
 
     def _check_duration(self) -> None:

@@ -173,7 +173,7 @@ class Session(Generic[AnyTask]):
             draw_curve(self.run)
 
     def report_start(self) -> None:
-        """Log what the task says about the untrained model, and show its samples."""
+        """Log the task's lines about the untrained model, and show its samples."""
         with self.passes():
             lines = self.task.describe_start(self.task.batch(0).to(self.device), self.dtype)
         for line in lines:
@@ -198,7 +198,7 @@ class Session(Generic[AnyTask]):
             self.save(self.progress)
 
     def interrupted(self, exit_code: int) -> Interrupted:
-        """Save after a signal; the error says how to resume."""
+        """Save after a signal; the error has the command that resumes."""
         saved = "nothing was learned yet"
         if self.progress.step > 0:
             self.save(self.progress)
@@ -210,7 +210,7 @@ class Session(Generic[AnyTask]):
     # --- actions between steps -------------------------------------------------------------------------------------
 
     def actions(self) -> list[Action]:
-        """What happens between steps, in this order."""
+        """The actions between steps, in this order."""
         return [
             Action(self.training.evaluate_every, self.evaluate_and_log),
             Action(self.training.log_every, self.log),
@@ -303,7 +303,7 @@ class Session(Generic[AnyTask]):
                 self.task.save_model(directory)
 
     def state(self, progress: Progress) -> dict[str, Any]:
-        """What a checkpoint's training.json says."""
+        """The entries of a checkpoint's training.json."""
         return {
             "step": progress.step,
             "tokens": progress.tokens,
@@ -318,7 +318,7 @@ class Session(Generic[AnyTask]):
         }
 
     def checked_fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the task, whose names must not be those of the session's own entries."""
+        """The fingerprints of the task; their names must differ from the session's entries."""
         fingerprints = self.task.fingerprints()
         assert not OWN_STATE & fingerprints.keys(), f"fingerprints cannot be called {OWN_STATE & fingerprints.keys()}"
         return fingerprints

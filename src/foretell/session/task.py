@@ -1,4 +1,4 @@
-"""A task: what a training session needs to know about the work. Pretraining, and any training to come, is one."""
+"""`Task`: the interface between a training session and the work: model, data, evaluation."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class Task(ABC):
     """The model, the data and the evaluation of a training.
 
     A task never touches the files of the run, signals or ranks, and moves nothing between devices: the session does.
-    Batches have `count`, `len`, `rows` and `to`, as `TrainingBatch` says; only the objective reads more of them.
+    Batches are `TrainingBatch`es: they have `count`, `len`, `rows` and `to`. Only the objective reads more of them.
     """
 
     config: Any  # sections, `training` among them
     objective: nn.Module  # maps a batch to its `Loss`; holds the model
     model: nn.Module  # whose weights are trained and saved; their paths name the optimizer's state and frozen weights
-    unit: str = "tokens"  # what a batch counts, for the display of the speed
+    unit: str = "tokens"  # counted by batches, for the display of the speed
     flops_per_token: int | None = None  # of training, per target; where it is known, MFU is logged
 
     @abstractmethod
@@ -57,13 +57,13 @@ class Task(ABC):
 
     @abstractmethod
     def record(self) -> dict[str, Any]:
-        """What run.json says: `config` (sections as JSON, `training` among them), `data` (names), `size` and more."""
+        """The entries of run.json: `config` (sections as JSON, with `training`), `data` (names), `size` and more."""
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have none
         """Choose the kernels for training on a device, with matrix products in `dtype`."""
 
     def fingerprints(self) -> dict[str, str]:
-        """What must be the same when a run resumes, by name; kept in every checkpoint."""
+        """Digests, by name, that must be the same when a run resumes; kept in every checkpoint."""
         return {}
 
     def samples(self) -> list[Sample]:

@@ -65,13 +65,13 @@ def make_source(sentences: list[list[int]]) -> Source:
 class PairLoader:
     """All pairs once per epoch, sorted by length in batches of at most `batch_tokens` tokens, in a new order each time.
 
-    Tokens are those of both sides, padding included. Pairs of equal length change places between epochs, and so do the
+    Tokens of both sides count, padding included. Pairs of equal length change places between epochs, and so do the
     batches; the lengths of the batches are the same in all epochs.
     """
 
     def __init__(self, pairs: Sequence[EncodedPair], batch_tokens: int, seed: int):
         if not pairs:
-            raise DataError("there is no pair to learn from; give more pairs")
+            raise DataError("no pair is left to learn from; give more pairs")
         self.pairs, self.seed = pairs, seed
         self.lengths = np.array([pair.lengths for pair in pairs])  # (N, 2)
         in_order = self.lengths[sort_by_length(self.lengths)]
@@ -135,7 +135,7 @@ class PairObjective(Objective):
     has_one_shape = False
 
     def make_view(self, batch: Batch) -> KVView:
-        """What the target tokens of a batch may see."""
+        """The keys that the target tokens of a batch may see."""
         assert isinstance(batch, PairBatch)
         assert isinstance(self.decoder, EncoderDecoder)
         return ConditionedKVView(FreshKVView(batch.ids), self.decoder.encode(batch.source))

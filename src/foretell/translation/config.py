@@ -15,7 +15,7 @@ from foretell.model.presets import MODERN
 class EncoderDecoderConfig(ModelConfig):
     """The shape of an encoder-decoder. The fields of `ModelConfig` are the decoder's; the encoder has the same ones.
 
-    encoder_layers: as many as the decoder's where it is left out. source_vocab_size: None for one vocabulary, and one
+    encoder_layers: default, the number of the decoder's. source_vocab_size: None for one vocabulary, and one
     embedding, of both languages. scale_embeddings: multiply token vectors by sqrt(width) (Vaswani et al. 2017, 3.4).
     """
 
@@ -37,7 +37,7 @@ class EncoderDecoderConfig(ModelConfig):
 
     @property
     def encoder(self) -> ModelConfig:
-        """The shape of the encoder, as that of a decoder with these layers."""
+        """The shape of the encoder, as a decoder with these layers."""
         own = {key: value for key, value in self.model_dump().items() if key in ModelConfig.model_fields}
         layers, size = self.encoder_layers or self.num_layers, self.source_vocab_size or self.vocab_size
         return make_section(ModelConfig, {**own, "num_layers": layers, "vocab_size": size, "window": None})
@@ -105,7 +105,7 @@ def shape_config(size: str, chosen: Mapping[str, Any], **sizes: Any) -> EncoderD
     return make_section(EncoderDecoderConfig, {**base, **sizes, **chosen}, "model")
 
 
-# By width: the rate of the nearest. Muon's at 256 is that of docs/translation.md; the others were not compared
+# By width: the rate of the nearest. Muon's at 256 was measured (docs/translation.md); the others were not compared
 RATES = {"muon": {64: 6e-3, 128: 5e-3, 256: 4e-3, 512: 2e-3}, "adamw": {64: 3e-3, 128: 2e-3, 256: 1e-3, 512: 7e-4}}
 LABEL_SMOOTHING = 0.1  # Vaswani et al. 2017, section 5.4
 
@@ -132,6 +132,6 @@ def training_defaults(model: EncoderDecoderConfig, steps: int) -> dict[str, Any]
 
 
 def dropout_for(epochs: float) -> dict[str, float]:
-    """Dropout rates for pairs that are read so many times; attention weights are never dropped, as in text training."""
+    """Dropout rates by how often the pairs are read; attention weights are never dropped, as in text training."""
     rate = 0.0 if epochs < 3 else 0.1
     return {"embedding": rate, "attention": 0.0, "residual": rate}

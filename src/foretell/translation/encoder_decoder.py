@@ -72,7 +72,7 @@ class ScaledEmbedding(nn.Embedding):
 
 
 class TiedEmbedding(nn.Module):
-    """The token embedding of another module, and its scale; it has no key of its own."""
+    """The token embedding of another module, and its scale; it has no key."""
 
     description = Description(formula="scaled token vector", inputs=("ids",), is_float32=True)
 
@@ -128,7 +128,7 @@ class EncoderDecoder(Decoder):
 
     def __init__(self, config: EncoderDecoderConfig):
         super().__init__(config)
-        self.shape = config  # `config`, of its own type
+        self.shape = config  # `config`, with its type
         self.encoder = Encoder(config, self.embed.token if config.source_vocab_size is None else None)
         self.bind_dropout()
 
@@ -192,7 +192,7 @@ def make_embedding(config: EncoderDecoderConfig, vocab_size: int) -> TokenEmbedd
 
 
 def embedding_scale(config: EncoderDecoderConfig) -> float:
-    """What token vectors are multiplied by."""
+    """The factor of token vectors."""
     return math.sqrt(config.width) if config.scale_embeddings else 1.0
 
 

@@ -50,7 +50,7 @@ def probes_of(batch: PairBatch) -> list[Probe]:
 
 
 def by_side(encoder: Tensor, decoder: Tensor) -> Callable[[str], Tensor]:
-    """What is protected in the modules of the encoder, (B, S), and in all others, (B, T)."""
+    """The protected positions in the modules of the encoder, (B, S), and in all others, (B, T)."""
     return lambda path: encoder if path.partition(".")[0] == "encoder" else decoder
 
 

@@ -101,7 +101,7 @@ def read_archive(path: Path, counts: Counter[str]) -> list[Text]:
 
 
 def is_note(name: str) -> bool:
-    """True for a file that tells about the others."""
+    """True for a file with notes about the others."""
     return Path(name).stem.lower().lstrip("_").startswith(NOTES) or Path(name).name.startswith(".")
 
 

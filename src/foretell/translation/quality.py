@@ -37,7 +37,7 @@ class Quality:
 
 
 def load_sacrebleu() -> Any:
-    """The package; a `UsageError` that says how to get it."""
+    """The package; a `UsageError` with the install command if it is missing."""
     try:
         return importlib.import_module("sacrebleu")
     except ModuleNotFoundError:

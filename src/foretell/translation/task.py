@@ -49,7 +49,7 @@ class PairData:
 
 
 class TranslationTask(Task):
-    """Translation by teacher forcing. `about` is what run.json says next to the configuration."""
+    """Translation by teacher forcing. `about` has the entries of run.json beyond the configuration."""
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True, kw_only=True)
 class PairRequest(TrainingRequest):
-    """What to train on which pairs."""
+    """A training on sentence pairs."""
 
     config_type: ClassVar[type[Section]] = TranslationConfig
 

@@ -21,7 +21,7 @@ from foretell.translation.translator import Translator
 
 BEAM_SIZE, ALPHA = 5, 1.0
 ROWS_AT_ONCE = 320  # sentences times beams
-LONGER, MORE = 2, 16  # a translation may have this many times the tokens of its source, and so many more
+LONGER, MORE = 2, 16  # a translation has at most LONGER times the tokens of its source plus MORE
 
 
 @dataclass(frozen=True)

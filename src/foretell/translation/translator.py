@@ -100,7 +100,7 @@ class EncoderDecoderPart:
 @register_part
 @dataclass(frozen=True)
 class SourceTokenizerPart(TokenizerPart):
-    """The tokenizer of the source, where it is not that of the target."""
+    """The tokenizer of the source, where it differs from the target's."""
 
     kind: ClassVar[str] = SOURCE
     file_names: ClassVar[tuple[str, ...]] = (SOURCE_TOKENIZER_FILE,)

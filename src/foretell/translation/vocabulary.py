@@ -1,7 +1,7 @@
 """The vocabularies of a translation model: text of two languages to ids and back.
 
 The source ends with the end token. The target begins with the start token and ends with the end token; where the
-tokenizer has no token of its own to begin with, the end token begins it too, as in fairseq.
+tokenizer has no start token, the end token begins it too, as in fairseq.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def train_vocabulary(pairs: Sequence[Pair], config: TokenizerConfig, *, is_share
 
 
 def train_side(texts: Sequence[str], config: TokenizerConfig) -> Tokenizer:
-    """A tokenizer of texts; without a given size, that of a BPE vocabulary depends on the amount of text."""
+    """A tokenizer of texts; the default size of a BPE vocabulary depends on the amount of text."""
     size = config.vocab_size
     if size is None and config.kind == "bpe":
         fitting = sum(len(text.encode("utf-8")) for text in texts) // BYTES_PER_ENTRY
