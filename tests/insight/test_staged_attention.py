@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.insight.staged_attention import ATTENTION_BOUND, mix
+from foretell.insight.replacement import ATTENTION_BOUND, mix
 from foretell.insight.trace import Trace, trace_names
 from foretell.model.decoder import Decoder
 

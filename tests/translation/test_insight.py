@@ -11,8 +11,8 @@ import torch
 from foretell.errors import UsageError
 from foretell.insight.address import one_row
 from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution
+from foretell.insight.attribution.head_patterns import CROSS, ENCODER, OWN, memory_patterns
 from foretell.insight.attribution.logit_lens import logit_lens
-from foretell.insight.attribution.memory_patterns import CROSS, ENCODER, OWN, memory_patterns
 from foretell.insight.explain.explanation import explain, explain_value
 from foretell.insight.page.collect import collect
 from foretell.insight.page.write_page import page_html

@@ -65,7 +65,7 @@ def conditioned(translator: Translator, text: str | None, target: str | None) ->
 
 def patterns(loaded: LanguageModel, text: str, options: Mapping[str, Any]) -> Any:
     """The attention patterns of both sides, or of one layer."""
-    from foretell.insight.attribution.memory_patterns import memory_patterns
+    from foretell.insight.attribution.head_patterns import memory_patterns
 
     both_sides = memory_patterns(loaded, text)
     return both_sides.layer(options["layer"]) if options else both_sides

@@ -27,8 +27,13 @@ from foretell.finetuning.input_format import Sequences
 from foretell.finetuning.predict import TaskPrediction, check_counts, prediction_of
 from foretell.finetuning.settings import HeadSettings
 from foretell.finetuning.task import head_outputs
-from foretell.insight.attribution.direct_logit_attribution import DirectContribution
-from foretell.insight.attribution.stream_parts import SourceOutputs, StreamDecomposition, Term
+from foretell.insight.attribution.direct_logit_attribution import (
+    DirectContribution,
+    SourceOutputs,
+    StreamDecomposition,
+    bar,
+    contributions,
+)
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted, signed
 from foretell.language_model import LanguageModel
@@ -36,8 +41,6 @@ from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
-BAR_WIDTH = 24
-RAISES, LOWERS = "█", "▒"
 SHOWN_PARTS, SHOWN_TOKENS = 12, 64
 
 
@@ -134,11 +137,6 @@ def bars(rows: Sequence[tuple[float, str]], more: Sequence[tuple[str, str, str]]
     return Table(("", "", ""), [*((signed(value), bar(value / longest), name) for value, name in rows), *more])
 
 
-def bar(share: float) -> str:
-    """A bar of up to BAR_WIDTH columns."""
-    return (RAISES if share > 0 else LOWERS) * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
-
-
 @torch.inference_mode()
 def attribute_label(
     model: LanguageModel, texts: Sequence[str], label: str | None = None, against: str | None = None
@@ -175,8 +173,8 @@ def attribute_label(
             parts[name] += value
     total = sum(parts.values()) + constant
     title, minus = describe_logit(names, chosen, other, head.settings)
-    contributions = [DirectContribution(name, value) for name, value in parts.items()]
-    return LabelAttribution(prediction, title, minus, tokens, contributions, constant, total, float(logit_of(outputs)))
+    direct = [DirectContribution(name, value) for name, value in parts.items()]
+    return LabelAttribution(prediction, title, minus, tokens, direct, constant, total, float(logit_of(outputs)))
 
 
 def choose_label(names: Sequence[str], label: str | None) -> int:
@@ -248,14 +246,8 @@ def sequence_contributions(
     positions = range(len(ids)) if head.settings.pool == "mean" else [len(ids) - 1]
     by_token, by_part = np.zeros(len(ids)), defaultdict[str, float](float)
     for at in positions:
-        for name, value in position_contributions(stream, trace, at, direction):
+        for name, value in contributions(stream, trace, at, direction):
             part, _, source = name.partition("@")
             by_token[int(source) if source else at] += value / len(positions)
             by_part[part] += value / len(positions)
     return list(enumerate(by_token.tolist())), dict(by_part)
-
-
-def position_contributions(stream: Term, trace: Trace, at: int, direction: Tensor) -> list[tuple[str, float]]:
-    """The contribution of each part of the stream at one position."""
-    parts = stream.parts(trace, at)
-    return list(zip(parts.names, (parts.stacked() @ direction).tolist(), strict=True))

@@ -11,12 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from foretell.files import HTML_MARK, check_target, write_text
+from foretell.files import HTML_MARK, check_target
 from foretell.forecasting.codec import Scale, SeriesCodec
 from foretell.forecasting.forecaster import Forecast, Forecaster
 from foretell.insight.page.collect import collect
-from foretell.insight.page.fit import DEFAULT_BYTES
-from foretell.insight.page.write_page import PageReport, make_page
+from foretell.insight.page.write_page import PageReport, write_traced
 from foretell.language_model import LanguageModel
 from foretell.text import id_tokenizer
 
@@ -25,17 +24,12 @@ MOST_TOKENS = 192  # of a page; the attention of more does not fit a screen
 
 def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) -> PageReport:
     """Write the page of one forecast. The context is its last values and the first values of its median."""
-    target = check_target(path, HTML_MARK)
+    check_target(path, HTML_MARK)
     ids, texts, scale = tokens_of(forecaster, forecast)
     model = LanguageModel(forecaster.decoder, id_tokenizer(forecaster.decoder.config.vocab_size), forecaster.name)
     traced = collect(model, " ".join(str(each) for each in ids))
     vocabulary: list[str | None] = [*value_texts(forecaster.codec, scale)]
-    named = replace(traced, text=forecast.series.unique_id, pieces=texts, vocabulary=vocabulary)
-    contents, document = make_page(named, DEFAULT_BYTES)
-    write_text(target, document)
-    config = traced.config
-    size = len(document.encode("utf-8"))
-    return PageReport(str(path), size, len(ids), config.num_layers, config.num_heads, contents.cut)
+    return write_traced(replace(traced, text=forecast.series.unique_id, pieces=texts, vocabulary=vocabulary), path)
 
 
 def tokens_of(forecaster: Forecaster, forecast: Forecast) -> tuple[list[int], list[str], Scale]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -15,14 +16,11 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
-from foretell.insight.address import parse_address
-from foretell.insight.compiled import run_eagerly
-from foretell.insight.own_thread import OwnThread
+from foretell.insight.address import View, make_view, parse_address
 from foretell.insight.recorded_values import DEFAULT_BYTES, Budget, RecordedValues, element_bytes, save_values
-from foretell.insight.replacement import Replacement, replace_value
-from foretell.insight.staged_attention import STAGES, StagedAttention
-from foretell.insight.view import View, make_view
+from foretell.insight.replacement import STAGES, OwnThread, Replacement, StagedAttention, in_backward, replace_value
 from foretell.language_model import LanguageModel, decoder_of
+from foretell.model.cache import CachedKVView
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Value, model_structure
 from foretell.model.surgery import replace as replace_modules
@@ -48,7 +46,7 @@ class Trace:
 
     Names are module paths (`trace_names` lists all); `select` takes globs of them. The model runs its own
     forward with hooks: its logits are bit-identical to an untraced pass. Values are detached and stay on the device.
-    Derived values are computed on each access; `staged_attention` states how close they are to the fused kernel's.
+    Derived values are computed on each access; `replacement.py` states how close they are to the fused kernel's.
 
     replace: a tensor or a function of the value, by glob; the rest of the pass uses the replacement. Replacing scores
     or weights swaps that layer's core for an explicit one inside the block.
@@ -96,10 +94,10 @@ class Trace:
             for path, values in self._values_by_module().items():
                 module = self.decoder.get_submodule(path)
                 stack.enter_context(module.register_forward_hook(partial(self._record, values)))
-            stack.enter_context(self.decoder.embed.register_forward_pre_hook(self._foresee))
+            stack.enter_context(self.decoder.embed.register_forward_pre_hook(partial(self._foresee, False)))
             if self.structure.memory:
                 encoder_embed = self.decoder.get_submodule(self.structure.memory_stream[0])
-                stack.enter_context(encoder_embed.register_forward_pre_hook(self._foresee_memory))
+                stack.enter_context(encoder_embed.register_forward_pre_hook(partial(self._foresee, True)))
             self._restore = stack.pop_all()
         return self
 
@@ -197,9 +195,8 @@ class Trace:
         return by_module
 
     def _record(self, values: list[Value], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        # Inside a backward, activation checkpointing repeats calls that were recorded already.
-        # torch's own checkpointing tests it this way; there is no public function
-        if torch._C._current_graph_task_id() != -1 or not self._thread.is_current():
+        # Inside a backward, activation checkpointing repeats calls that were recorded already
+        if in_backward() or not self._thread.is_current():
             return
         for value in values:
             tensor = value.read(inputs, output)
@@ -214,21 +211,17 @@ class Trace:
         size = self.tokenizer.vocab_size
         return [self.tokenizer.text_of(token_id) for token_id in self._ids[0][row].tolist() if token_id < size]
 
-    def _foresee(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def _foresee(self, of_memory: bool, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+        """Refuse a pass over more ids than the budget allows before it starts; of_memory: a pass of the encoder."""
         if not self._thread.is_current():
             return
-        self._ids.append(inputs[0])
-        size = element_bytes(self.decoder.dtype, self.decoder.device)
+        ids = inputs[0]
+        if not of_memory:
+            self._ids.append(ids)
+        size = element_bytes(self.decoder.dtype, self.decoder.device) * (2 if self.gradients else 1)
         memory = self.structure.memory
-        values = [value for value in self._recorded(self.selected) if not (memory and is_below(value.name, memory))]
-        self._values.budget.foresee(values, self.structure, inputs[0], size * (2 if self.gradients else 1))
-
-    def _foresee_memory(self, _: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if not self._thread.is_current():
-            return
-        size = element_bytes(self.decoder.dtype, self.decoder.device)
-        values = [value for value in self._recorded(self.selected) if is_below(value.name, self.structure.memory)]
-        self._values.budget.foresee(values, self.structure, inputs[0], size * (2 if self.gradients else 1))
+        values = [value for value in self._recorded(self.selected) if is_below(value.name, memory) == of_memory]
+        self._values.budget.foresee(values, self.structure, ids, size)
 
     def _check_selected(self, name: str) -> None:
         if name not in self.structure.values:
@@ -240,3 +233,47 @@ class Trace:
 def is_below(name: str, path: str) -> bool:
     """True for a module or value and everything inside it."""
     return f"{name}.".startswith(f"{path}.")
+
+
+Call = tuple[tuple[Any, ...], Tensor]  # inputs and output of one call
+
+
+@contextmanager
+def run_eagerly(model: nn.Module, notes: list[str]) -> Generator[None]:
+    """Run compiled modules eagerly inside the block, then measure how far their compiled output differs.
+
+    After the block the first call of each compiled module is repeated, compiled. Each module adds a line to `notes`.
+    """
+    if "torch._dynamo" not in sys.modules:  # then nothing is compiled; importing it takes seconds
+        yield
+        return
+    # torch has no public test for this; `Module.compile` sets the attribute, and every module has it
+    compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
+    first_calls: dict[str, Call] = {}
+    with ExitStack() as stack:
+        for path, module in compiled.items():
+            stack.enter_context(module.register_forward_hook(_keep_first(path, first_calls)))
+        stack.enter_context(torch.compiler.set_stance("force_eager"))
+        yield
+    for path, module in compiled.items():
+        difference = _difference(module, first_calls.get(path))
+        notes.append(f"{path or 'the decoder'} is compiled and ran eagerly here; {difference}")
+        logger.info(notes[-1])
+
+
+def _keep_first(path: str, calls: dict[str, Call]) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
+    def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        calls.setdefault(path, (inputs, output.detach()))
+
+    return keep
+
+
+@torch.no_grad()
+def _difference(module: nn.Module, call: Call | None) -> str:
+    if call is None:
+        return "it was not called"
+    inputs, output = call
+    if any(isinstance(argument, CachedKVView) for argument in inputs):
+        return "the difference was not measured: the cache has changed since"
+    largest = float((module(*inputs) - output).abs().max())
+    return f"its compiled output differs by at most {largest:.2g}"

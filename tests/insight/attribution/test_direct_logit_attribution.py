@@ -166,8 +166,8 @@ def test_bars_show_the_sign(make_model: MakeModel, text: str) -> None:
 @pytest.mark.parametrize(
     ("ask", "error", "words"),
     [
-        ({"token": "ab"}, UsageError, "'ab' is not one token of this model but 2: 'a', 'b'; give a single one"),
-        ({"token": ""}, UsageError, "'' is not one token of this model but 0: none"),
+        ({"token": "ab"}, UsageError, "'ab' is 2 tokens of this model: 'a', 'b'; give one token"),
+        ({"token": ""}, UsageError, "'' is 0 tokens of this model; give one token"),
         ({"token": 99}, TokenizerError, "99 is not a token id"),
         ({"against": "zz"}, TokenizerError, "z"),
         ({"at": 7}, UsageError, r"position 7 is outside the text, which has 7 tokens \(0 to 6\)"),

@@ -7,8 +7,7 @@ import pytest
 
 from foretell.errors import OutputError
 from foretell.insight.page.collect import collect
-from foretell.insight.page.fit import choose, needed
-from foretell.insight.page.pack import pack_weights
+from foretell.insight.page.pack import choose, needed, pack_weights
 from foretell.insight.page.write_page import page_html
 
 TEXT = "abcdefghij"

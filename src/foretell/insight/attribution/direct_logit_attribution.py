@@ -3,7 +3,8 @@
 A logit is a dot product of the stream with one vector of the head, and the stream is the sum of what the embedding,
 each head and each feed-forward layer added. So the logit is a sum of one number per part (Elhage et al. 2021, "A
 Mathematical Framework for Transformer Circuits"). The norms on the way are frozen: with the statistics of this pass
-they are linear.
+they are linear, so they can be applied to each part separately. The parts are found by following what each value
+reads, back from the value that the head reads.
 
 A direct contribution is what a part added to the logit with no other part in between. It is not the effect of
 removing the part, since later layers read what it wrote and the norms would divide by something else; `ablation`
@@ -13,20 +14,23 @@ probability. A comparison with another token (`against`) removes what is common 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.prediction import Prediction, choose_token, make_prediction
-from foretell.insight.attribution.stream_parts import StreamDecomposition, StreamParts
+from foretell.insight.attribution.prediction import choose_token, make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted, signed
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.model.structure import Structure, model_structure
+from foretell.model.norm import Norm
+from foretell.model.quantized_linear import QuantizedLinear
+from foretell.model.structure import Structure, Value, model_structure
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown
 
@@ -71,24 +75,26 @@ class DirectLogitAttribution(Shown):
         """The largest parts with bars, the sum of the others, then the total and the logit."""
         shown = self.largest(SHOWN if len(self.parts) > SHOWN + 1 else len(self.parts))
         longest = abs(shown[0].value) or 1.0
-        rows = [(signed(part.value), _bar(part.value / longest), part.name) for part in shown]
+        rows = [(signed(part.value), bar(part.value / longest), part.name) for part in shown]
         others = len(self.parts) - len(shown)
         if others:
             rest = self.total - sum(part.value for part in shown)
             rows.append((signed(rest), "", f"the other {others} together"))
         ends = [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
-        return DocumentSection(
-            self._title(), [Paragraph(self.where), Table(("", "", ""), [*rows, ("", "", ""), *ends])]
-        )
+        title = f"direct contributions to the logit of {quoted(self.text)}"
+        if self.against_text is not None:
+            title += f" minus that of {quoted(self.against_text)}"
+        return DocumentSection(title, [Paragraph(self.where), Table(("", "", ""), [*rows, ("", "", ""), *ends])])
 
     def to_json(self) -> dict[str, Any]:
         values = asdict(self)
         del values["where"]
         return values
 
-    def _title(self) -> str:
-        title = f"direct contributions to the logit of {quoted(self.text)}"
-        return title if self.against_text is None else f"{title} minus that of {quoted(self.against_text)}"
+
+def bar(share: float) -> str:
+    """A bar of up to BAR_WIDTH columns, at least one unless the share is zero."""
+    return (RAISES if share > 0 else LOWERS) * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
 
 
 @torch.inference_mode()
@@ -110,24 +116,19 @@ def direct_logit_attribution(
     chosen = choose_token(model, token, logits)
     other = None if against is None else choose_token(model, against, logits)
     direction, shift = _readout(weight, bias, [chosen] if other is None else [chosen, other])
-    contributions = _multiplied(stream.parts(trace, prediction.at), direction, shift)
-    logit = logits[chosen] - (0 if other is None else logits[other])
-    return _result(prediction, chosen, other, contributions, float(logit))
-
-
-def _result(
-    prediction: Prediction, token: int, against: int | None, parts: list[DirectContribution], logit: float
-) -> DirectLogitAttribution:
-    text_of = prediction.model.tokenizer.text_of
-    against_text = None if against is None else text_of(against)
-    total = sum(part.value for part in parts)
-    return DirectLogitAttribution(str(prediction), token, text_of(token), against, against_text, parts, total, logit)
-
-
-def _multiplied(parts: StreamParts, direction: Tensor, bias: float | None) -> list[DirectContribution]:
-    values = (parts.stacked() @ direction).tolist()
-    contributions = [DirectContribution(name, value) for name, value in zip(parts.names, values, strict=True)]
-    return contributions if bias is None else [*contributions, DirectContribution("head.bias", bias)]
+    parts = [DirectContribution(*part) for part in contributions(stream, trace, prediction.at, direction)]
+    parts += [] if shift is None else [DirectContribution("head.bias", shift)]
+    text_of = model.tokenizer.text_of
+    return DirectLogitAttribution(
+        where=str(prediction),
+        token=chosen,
+        text=text_of(chosen),
+        against=other,
+        against_text=None if other is None else text_of(other),
+        parts=parts,
+        total=sum(part.value for part in parts),
+        logit=float(logits[chosen] - (0 if other is None else logits[other])),
+    )
 
 
 def head_weights(decoder: Decoder, structure: Structure) -> tuple[Tensor, Tensor | None]:
@@ -150,6 +151,178 @@ def _readout(weight: Tensor, bias: Tensor | None, rows: list[int]) -> tuple[Tens
     return direction, first - sum(others)
 
 
-def _bar(share: float) -> str:
-    """A bar of up to BAR_WIDTH columns, at least one unless the share is zero."""
-    return (RAISES if share > 0 else LOWERS) * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
+NamedVectors = list[tuple[str, Tensor]]  # names and vectors (D,) in float64 that add up to the stream
+
+
+class Term(ABC):
+    """A term of the stream, which consists of one or more parts."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """The values that must be recorded."""
+
+    @abstractmethod
+    def parts(self, trace: Trace, at: int) -> NamedVectors:
+        """The parts at position `at` of the traced pass."""
+
+
+def contributions(stream: Term, trace: Trace, at: int, direction: Tensor) -> list[tuple[str, float]]:
+    """The name of each part of the stream at a position, and its dot product with `direction` (D,)."""
+    names, vectors = zip(*stream.parts(trace, at), strict=True)
+    return list(zip(names, (torch.stack(vectors) @ direction).tolist(), strict=True))
+
+
+@dataclass(frozen=True)
+class Part(Term):
+    """A value that is one part; `like` names a value whose precision it is rounded to first."""
+
+    name: str
+    like: str = ""
+
+    def names(self) -> list[str]:
+        return [self.name, *([self.like] if self.like else [])]
+
+    def parts(self, trace: Trace, at: int) -> NamedVectors:
+        vector = trace[self.name][0, at]
+        return [(self.name, (vector.to(trace[self.like].dtype) if self.like else vector).double())]
+
+
+@dataclass(frozen=True)
+class HeadOutputs(Term):
+    """The output of attention: one part per head, and the bias of the output projection."""
+
+    core: str
+    path: str
+    projection: nn.Module
+
+    def names(self) -> list[str]:
+        return [self.core]
+
+    def parts(self, trace: Trace, at: int) -> NamedVectors:
+        heads = trace[self.core][0, :, at].double()  # (H, E)
+        weight, bias = self.projection_weights(heads.numel(), heads.device)
+        updates = torch.einsum("dhe,he->hd", weight.unflatten(1, heads.shape), heads)  # (H, D)
+        return [*((f"{self.core}[{head}]", update) for head, update in enumerate(updates)), *bias]
+
+    def projection_weights(self, width: int, device: torch.device) -> tuple[Tensor, NamedVectors]:
+        """The matrix (D, H*E) that the heads are multiplied by, or the identity; and the bias, if there is one."""
+        if not isinstance(self.projection, nn.Linear | QuantizedLinear):
+            return torch.eye(width, dtype=torch.float64, device=device), []
+        return self.projection.weight.detach().double(), optional_part(f"{self.path}.bias", self.projection.bias)
+
+
+def optional_part(name: str, vector: Tensor | None) -> NamedVectors:
+    return [] if vector is None else [(name, vector.detach().double())]
+
+
+@dataclass(frozen=True)
+class SourceOutputs(HeadOutputs):
+    """The output of attention by head and source: what a head reads at each token (weight times value) is a part.
+
+    A part is called `core[head]@source`; the parts of a head add up to its output.
+    """
+
+    def names(self) -> list[str]:
+        return [f"{self.core}.weights", f"{self.core}.value"]
+
+    def parts(self, trace: Trace, at: int) -> NamedVectors:
+        weights = trace[f"{self.core}.weights"][0, :, at].double()  # (H, S)
+        values = trace[f"{self.core}.value"][0].double()  # (G, S, E)
+        values = values.repeat_interleave(len(weights) // len(values), dim=0)  # (H, S, E)
+        weight, bias = self.projection_weights(weights.shape[0] * values.shape[-1], values.device)
+        read = weights[..., None] * values  # (H, S, E)
+        updates = torch.einsum("dhe,hse->hsd", weight.unflatten(1, (len(weights), -1)), read)  # (H, S, D)
+        parts = [
+            (f"{self.core}[{head}]@{source}", update)
+            for head, sources in enumerate(updates)
+            for source, update in enumerate(sources)
+        ]
+        return [*parts, *bias]
+
+
+@dataclass(frozen=True)
+class Sum(Term):
+    """The sum of two terms."""
+
+    first: Term
+    second: Term
+
+    def names(self) -> list[str]:
+        return [*self.first.names(), *self.second.names()]
+
+    def parts(self, trace: Trace, at: int) -> NamedVectors:
+        return [*self.first.parts(trace, at), *self.second.parts(trace, at)]
+
+
+@dataclass(frozen=True)
+class Normalized(Term):
+    """A term after a norm with the statistics of the pass; the norm's shift is a part."""
+
+    term: Term
+    path: str
+    norm: Norm
+    statistics: tuple[str, ...]
+
+    def names(self) -> list[str]:
+        return [*self.term.names(), *(f"{self.path}.{name}" for name in self.statistics)]
+
+    def parts(self, trace: Trace, at: int) -> NamedVectors:
+        names, vectors = zip(*self.term.parts(trace, at), strict=True)
+        frozen = self.norm.frozen({name: trace[f"{self.path}.{name}"][0, at] for name in self.statistics})
+        scaled = list(zip(names, frozen(torch.stack(vectors)), strict=True))
+        return [*scaled, *optional_part(f"{self.path}.bias", frozen.shift)]
+
+
+class StreamDecomposition:
+    """Finds the terms that a value of the stream consists of; `attention` decides how attention is divided."""
+
+    def __init__(self, decoder: Decoder, structure: Structure, attention: type[HeadOutputs] = HeadOutputs):
+        self.decoder, self.structure, self.attention = decoder, structure, attention
+        self.by_formula: dict[str, Callable[[Value], Term]] = {
+            "": lambda value: self.stream(value.reads[0]),
+            "identity": lambda value: self.stream(value.reads[0]),
+            "residual": lambda value: Sum(self.stream(value.reads[0]), self.update(value.reads[1])),
+            "replacement": lambda value: self.update(value.reads[1]),
+            "token plus position": self._embedding,
+        }
+
+    def stream(self, name: str) -> Term:
+        """The terms of a value of the stream itself. Raises `UsageError`, naming path and class, if it has none."""
+        value = self.structure[name]
+        if value.formula in self.by_formula:
+            return self.by_formula[value.formula](value)
+        module = self.decoder.get_submodule(value.module)
+        if is_norm(module) and len(value.reads) == 1:
+            return Normalized(self.stream(value.reads[0]), name, module, self._statistics(value))
+        if any(read in self.structure.values for read in value.reads):
+            raise UsageError(
+                f"{name} is a {type(module).__name__}, which does not declare how it splits the stream into parts: "
+                "a norm needs a method `frozen`, a block the value that it returns"
+            )
+        return Part(name)  # it reads tokens or positions
+
+    def update(self, name: str) -> Term:
+        """The terms of an update of the stream: those of attention are its heads, any other update is one part."""
+        inner = name
+        while not self.structure[inner].formula and self.structure[inner].reads:
+            inner = self.structure[inner].reads[0]
+        value = self.structure[inner]
+        module = self.decoder.get_submodule(value.module)
+        if value.formula in ("linear", "identity") and self.structure[value.reads[0]].formula == "attention":
+            return self.attention(value.reads[0], inner, module)
+        if is_norm(module) and len(value.reads) == 1:  # a norm of the update, before it is added
+            return Normalized(self.update(value.reads[0]), inner, module, self._statistics(value))
+        return Part(name)
+
+    def _statistics(self, value: Value) -> tuple[str, ...]:
+        return tuple(self.structure.descriptions[value.module].derived)
+
+    def _embedding(self, value: Value) -> Term:
+        """Token and position vectors; sinusoids are computed in float64 and rounded when they are added."""
+        token, position = value.reads
+        return Sum(Part(token), Part(position, like=token))
+
+
+def is_norm(module: object) -> TypeGuard[Norm]:
+    """True for a module with a method `frozen`; in a function, since a type checker refuses the test for a Module."""
+    return isinstance(module, Norm)

@@ -1,6 +1,7 @@
 """Attention patterns: the weights of each head over a text, and five numbers that describe them.
 
-A weight says where a head reads from, not how much it matters: see `direct_logit_attribution` and `ablation`.
+A weight shows where a head reads from, not how much it matters: see `direct_logit_attribution` and `ablation`. A model
+with a memory has three kinds of attention: of its encoder, of its decoder, and from the decoder to the memory.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ from torch import Tensor
 
 from foretell.errors import UsageError
 from foretell.insight.attribution.prediction import make_prediction
-from foretell.insight.layers import weights_of
+from foretell.insight.layers import encoder_weights, memory_weights_of, weights_of
 from foretell.insight.trace import Trace
-from foretell.insight.wording import quoted
+from foretell.insight.wording import fitting, quoted
 from foretell.language_model import LanguageModel
-from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Table
+from foretell.model.structure import Value, model_structure
+from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
 
 
@@ -88,14 +89,12 @@ class HeadPattern(Shown):
     weights: Tensor
 
     def document(self) -> DocumentSection:
-        """The weights as a heat map, one row per query."""
         labels = [quoted(piece) for piece in self.pieces]
         numbers = " · ".join(f"{name} {measure.format(self._of(measure))}" for name, measure in MEASURES.items())
         shades = HeatMap(self.weights.double().cpu().numpy(), labels, labels)
         return DocumentSection(self.name, [shades, Paragraph(numbers)])
 
     def to_json(self) -> dict[str, Any]:
-        """The measures and the weights."""
         numbers = {name: self._of(measure) for name, measure in MEASURES.items()}
         return {"name": self.name, **numbers, "weights": self.weights.tolist()}
 
@@ -111,7 +110,6 @@ class LayerPatterns(Shown):
     heads: list[HeadPattern]
 
     def document(self) -> DocumentSection:
-        """A heat map per head."""
         title = f"attention patterns of layer {self.layer}"
         return DocumentSection(title, [Paragraph(ROWS), *(head.document() for head in self.heads)])
 
@@ -147,25 +145,26 @@ class HeadPatterns(Shown):
         return LayerPatterns(layer, [self.head(layer, head) for head in range(self.weights.shape[1])])
 
     def document(self) -> DocumentSection:
-        """One table per measure, layers down and heads across."""
-        parts = [DocumentSection(measure.title, self._tables(name)) for name, measure in MEASURES.items()]
+        parts = [
+            DocumentSection(measure.title, measure_tables(self.measured(name), measure.format))
+            for name, measure in MEASURES.items()
+        ]
         return DocumentSection("attention patterns of each head", [Paragraph(AVERAGES), *parts])
 
     def to_json(self) -> dict[str, Any]:
-        """The measures and the weights of each head."""
         layers = [self.layer(layer).to_json() for layer in range(len(self.weights))]
         return {"tokens": self.pieces, "heads": [head for layer in layers for head in layer["heads"]]}
 
-    def _tables(self, name: str) -> Sequence[Table]:
-        """The table of one measure, split if there are many heads."""
-        values, write = self.measured(name).tolist(), MEASURES[name].format
-        return [
-            Table(
-                ("layer", *(str(head) for head in range(start, min(start + HEADS_PER_TABLE, len(values[0]))))),
-                [(str(layer), *map(write, row[start : start + HEADS_PER_TABLE])) for layer, row in enumerate(values)],
-            )
-            for start in range(0, len(values[0]), HEADS_PER_TABLE)
-        ]
+
+def measure_tables(values: Tensor, write: Callable[[float], str]) -> Sequence[Table]:
+    """Numbers (L, H), layers down and heads across; several tables if there are many heads."""
+    heads = values.shape[1]
+    tables = []
+    for start in range(0, heads, HEADS_PER_TABLE):
+        end = min(start + HEADS_PER_TABLE, heads)
+        rows = [(str(layer), *map(write, row[start:end])) for layer, row in enumerate(values.tolist())]
+        tables.append(Table(("layer", *map(str, range(start, end))), rows))
+    return tables
 
 
 ROWS = "Each row is a query token, each column a key token, both from the first to the last."
@@ -182,3 +181,92 @@ def head_patterns(model: LanguageModel, text: str) -> HeadPatterns:
         prediction.logits()
     pieces = [model.tokenizer.text_of(token) for token in prediction.ids]
     return HeadPatterns(pieces, torch.cat([trace[name] for name in names]))
+
+
+ENCODER, OWN, CROSS = "encoder self-attention", "masked self-attention", "encoder-decoder attention"
+CAPTION_WIDTH = 68
+MEMORY_ROWS = "Each row is a query token, each column a key token."
+
+
+@dataclass(frozen=True, eq=False)
+class LayerWeights:
+    """The attention weights (H, T, S) of one layer, with the tokens of its queries and keys."""
+
+    kind: str
+    layer: int
+    name: str
+    queries: list[str]
+    keys: list[str]
+    weights: Tensor
+
+    def document(self) -> DocumentSection:
+        rows, columns = ([quoted(piece) for piece in pieces] for pieces in (self.queries, self.keys))
+        caption = "" if rows == columns else f"columns: {fitting(columns, CAPTION_WIDTH)}"
+        heads: list[Part] = [
+            DocumentSection(f"{self.name}[{head}]", [HeatMap(weights.double().cpu().numpy(), rows, columns, caption)])
+            for head, weights in enumerate(self.weights)
+        ]
+        return DocumentSection(f"{self.kind}, layer {self.layer}", heads)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**vars(self), "weights": self.weights.tolist()}
+
+
+@dataclass(frozen=True, eq=False)
+class MemoryPatterns(Shown):
+    """All attention weights of a pass of a model with a memory; `shown` is the layer to show, None for a summary."""
+
+    layers: list[LayerWeights]
+    shown: int | None = None
+
+    def layer(self, index: int) -> MemoryPatterns:
+        """One layer of each kind. Raises `UsageError` if none has it."""
+        chosen = [each for each in self.layers if each.layer == index]
+        if not chosen:
+            last = max(each.layer for each in self.layers)
+            raise UsageError(f"layer {index} does not exist; the layers are 0 to {last}")
+        return MemoryPatterns(chosen, index)
+
+    def document(self) -> DocumentSection:
+        """The weights of the chosen layer; without one, how spread each head is."""
+        if self.shown is not None:
+            title = f"attention patterns of layer {self.shown}"
+            return DocumentSection(title, [Paragraph(MEMORY_ROWS), *(each.document() for each in self.layers)])
+        note = "The mean entropy of the weights of each head in nats: 0 for a single token, ln n for n tokens evenly."
+        parts: list[Part] = [Paragraph(note)]
+        for kind in (ENCODER, OWN, CROSS):
+            entropies = torch.stack([entropy(each.weights) for each in self.layers if each.kind == kind])  # (L, H)
+            parts.append(DocumentSection(kind, measure_tables(entropies, MEASURES["entropy"].format)))
+        return DocumentSection("attention patterns of each head", parts)
+
+    def to_json(self) -> dict[str, Any]:
+        return {"layers": [each.to_json() for each in self.layers]}
+
+
+def weights_by_kind(model: LanguageModel) -> list[tuple[str, int, Value]]:
+    """Kind, layer and value of every attention of a model with a memory."""
+    structure = model_structure(model.decoder)
+    encoder = [(ENCODER, layer, value) for layer, value in enumerate(encoder_weights(structure))]
+    layers = range(len(structure.stream) - 1)
+    own = [(OWN, layer, weights_of(model.decoder, structure, layer)) for layer in layers]
+    cross = ((CROSS, layer, memory_weights_of(structure, layer)) for layer in layers)
+    return [*encoder, *own, *((kind, layer, value) for kind, layer, value in cross if value is not None)]
+
+
+@torch.inference_mode()
+def memory_patterns(model: LanguageModel, text: str) -> MemoryPatterns:
+    """The weights of every attention over a text and the model's memory, in one pass."""
+    if model.memory is None:
+        raise UsageError("this model reads no memory; head_patterns has its attention")
+    prediction = make_prediction(model, text)
+    kinds = weights_by_kind(model)
+    with Trace(model, [value.name for _, _, value in kinds]) as trace:
+        prediction.logits()
+    own, memory = [model.tokenizer.text_of(token) for token in prediction.ids], model.memory.pieces
+    axes: dict[str, tuple[list[str], list[str]]] = {ENCODER: (memory, memory), OWN: (own, own), CROSS: (own, memory)}
+    return MemoryPatterns(
+        [
+            LayerWeights(kind, layer, value.name.removesuffix(".weights"), *axes[kind], trace[value.name][0])
+            for kind, layer, value in kinds
+        ]
+    )

@@ -56,8 +56,15 @@ def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) 
     if isinstance(token, int):
         model.tokenizer.piece(token)  # raises for an id that is not a token
         return token
-    ids = model.tokenizer.encode(token, allow_special=True)
+    return token_id(model, token)
+
+
+def token_id(model: LanguageModel, text: str) -> int:
+    """The id of a text that is one token, special or not. Raises `UsageError` for any other text."""
+    ids = model.tokenizer.encode(text, allow_special=True)
     if len(ids) != 1:
-        pieces = ", ".join(quoted(model.tokenizer.text_of(piece_id)) for piece_id in ids) or "none"
-        raise UsageError(f"{quoted(token)} is not one token of this model but {len(ids)}: {pieces}; give a single one")
+        pieces = ", ".join(quoted(model.tokenizer.text_of(piece_id)) for piece_id in ids[:8])
+        raise UsageError(
+            f"{quoted(text)} is {len(ids)} tokens of this model{f': {pieces}' if ids else ''}; give one token"
+        )
     return ids[0]

@@ -11,6 +11,7 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
+from foretell.insight.attribution.prediction import token_id
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS
 from foretell.insight.explain.recording import (
@@ -34,7 +35,7 @@ from foretell.insight.explain.steps import (
     softmax_equation,
 )
 from foretell.insight.explain.walk import Walk, walk
-from foretell.insight.staged_attention import STAGES
+from foretell.insight.replacement import STAGES
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
 from foretell.model.description import RETURNED, UNKNOWN_FORMULA
@@ -191,18 +192,6 @@ def with_token_ids(model: LanguageModel, address: Address, dimensions: Dimension
         for meaning, entry in zip(dimensions, address.index, strict=False)
     ]
     return Address(address.name, (*index, *address.index[len(dimensions) :]))
-
-
-def token_id(model: LanguageModel, text: str) -> int:
-    """The id of a text that is one token. Raises `UsageError` for any other text."""
-    special = model.tokenizer.special_tokens.get(text)
-    if special is not None:
-        return special
-    ids = model.tokenizer.encode(text)
-    if len(ids) != 1:
-        pieces = ", ".join(repr(model.tokenizer.text_of(piece_id)) for piece_id in ids[:8])
-        raise UsageError(f"{text!r} is {len(ids)} tokens of this model{f': {pieces}' if ids else ''}; give one token")
-    return ids[0]
 
 
 def stored_number(recording: Recording, name: str, index: tuple[int, ...]) -> tuple[float, torch.dtype]:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.errors import TokenizerError
+from foretell.errors import OutputError, TokenizerError
 from foretell.insight.attribution.direct_logit_attribution import head_weights
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.layers import encoder_weights, memory_weights_of, updates_of, weights_of
-from foretell.insight.page.pack import check_finite, steps
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, MemoryText, check_model
 from foretell.model.cache import FreshKVView
@@ -23,6 +22,9 @@ from foretell.model.structure import Structure, model_structure
 from foretell.text import Tokenizer
 
 TOP = 5  # tokens per reading of the lens
+LENS_POSITIONS = 256
+TOP_ROWS = 10  # top tokens after the last position whose rows of the head are kept
+STEPS = 10_000  # per unit: stored numbers are multiples of 0.0001
 
 
 @dataclass(frozen=True)
@@ -58,19 +60,6 @@ def _read_stream(decoder: Decoder, stream: Tensor, next_ids: Tensor, vocab_size:
     ranks[:count] = (logits[:count] > next_logits).sum(-1).cpu()
     parts = (top.indices, logprobs.gather(1, top.indices).exp(), top.values, following, ranks)
     return [part.cpu().numpy() for part in parts]
-
-
-LENS_POSITIONS = 256
-TOP_ROWS = 10  # top tokens after the last position whose rows of the head are kept
-
-
-@dataclass(frozen=True)
-class AttentionNames:
-    """The names of one layer's values: a core's queries and keys, and the attention weights."""
-
-    query: str
-    key: str
-    weights: str
 
 
 @dataclass(frozen=True)
@@ -136,7 +125,8 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
     memory = [*(memory_weights_of(structure, layer) for layer in range(config.num_layers)), *encoder_weights(structure)]
     memory_names = [value.name for value in memory if value is not None]
     embedding = [name for name in ("embed.token", "embed.position") if name in structure.values]
-    with Trace(decoder, [*selected_names(embedding, attention, points), *memory_names]) as trace:
+    cores = [name for names in attention for name in names]
+    with Trace(decoder, [*embedding, *cores, *(point.name for point in points), *memory_names]) as trace:
         final = decoder.hidden(batch)[0]  # (T, D)
     streams = torch.stack([trace[point.name][0] for point in points])  # (P, T, D)
     logits = decoder.head(final[-1:])[0, :vocab_size]  # (V,)
@@ -153,11 +143,11 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
         pieces=[model.tokenizer.text_of(token_id) for token_id in ids],
         vocabulary=[token_text(model.tokenizer, token_id) for token_id in range(vocab_size)],
         attention=[
-            visible_weights(trace, names.weights, batch, window)
-            for names, window in zip(attention, config.windows, strict=True)
+            visible_weights(trace, weights, batch, window)
+            for (_, _, weights), window in zip(attention, config.windows, strict=True)
         ],
-        queries=[array(trace[names.query][0]) for names in attention],
-        keys=[array(trace[names.key][0]) for names in attention],
+        queries=[array(trace[query][0]) for query, _, _ in attention],
+        keys=[array(trace[key][0]) for _, key, _ in attention],
         points=points,
         streams=array(streams),
         words=array(trace["embed.token"][0]),
@@ -173,12 +163,8 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
 
 
 def traced_memory(trace: Trace, memory: MemoryText, names: list[str], layers: int) -> TracedMemory:
-    """What the page shows of a memory; the first `layers` names are those of the decoder's layers."""
-    weights = []
-    for name in names:
-        values = array(trace[name][0])
-        check_finite(name, values)
-        weights.append(steps(values).astype(np.uint16))
+    """The page's data of a memory; the first `layers` names belong to the decoder's layers."""
+    weights = [whole_steps(name, array(trace[name][0])) for name in names]
     return TracedMemory(list(memory.ids), memory.pieces, weights[:layers], weights[layers:])
 
 
@@ -189,7 +175,9 @@ def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
     for layer, block in enumerate(blocks):
         updates = updates_of(decoder, structure, layer)
         inner = [update for update in updates[:-1] or updates if structure[block].reads[0] != update.name]
-        points += [StreamPoint(update.name, f"layer {layer}, after {last_part(update.reads[1])}") for update in inner]
+        points += [
+            StreamPoint(update.name, f"layer {layer}, after {update.reads[1].rpartition('.')[2]}") for update in inner
+        ]
         points.append(StreamPoint(block, f"after layer {layer}", layer))
     (final,) = structure["head"].reads
     if structure.origin(final) != structure.origin(blocks[-1]):
@@ -197,31 +185,18 @@ def stream_points(decoder: Decoder, structure: Structure) -> list[StreamPoint]:
     return points
 
 
-def last_part(path: str) -> str:
-    """The last segment of a path."""
-    return path.rpartition(".")[2]
-
-
-def attention_names(decoder: Decoder, structure: Structure, layer: int) -> AttentionNames:
-    """The names of a layer's attention. Raises the error of `weights_of`."""
+def attention_names(decoder: Decoder, structure: Structure, layer: int) -> tuple[str, str, str]:
+    """The names of a core's queries and keys, and of a layer's weights. Raises the error of `weights_of`."""
     weights = weights_of(decoder, structure, layer)
     core = structure.with_formula("attention", f"{structure.stream[layer + 1]}.")[0]
     query, key, *_ = core.reads
-    return AttentionNames(query, key, weights.name)
-
-
-def selected_names(embedding: list[str], attention: list[AttentionNames], points: list[StreamPoint]) -> list[str]:
-    """The names to record."""
-    cores = [name for names in attention for name in (names.query, names.key, names.weights)]
-    return [*embedding, *cores, *(point.name for point in points)]
+    return query, key, weights.name
 
 
 def visible_weights(trace: Trace, name: str, batch: Tensor, window: int | None) -> np.ndarray:
     """The weights (H, N) of a layer's visible (query, key) pairs, row by row, in multiples of 0.0001."""
     allowed = FreshKVView(batch).mask(window).allowed[0, 0]  # (T, S)
-    weights = array(trace[name][0][:, allowed])  # (H, N)
-    check_finite(name, weights)
-    return steps(weights).astype(np.uint16)
+    return whole_steps(name, array(trace[name][0][:, allowed]))
 
 
 def head_rows(model: LanguageModel, row_ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
@@ -242,3 +217,23 @@ def token_text(tokenizer: Tokenizer, token_id: int) -> str | None:
 def array(values: Tensor) -> np.ndarray:
     """The tensor as an array on the CPU, in float32 or better."""
     return values.detach().to("cpu", torch.promote_types(values.dtype, torch.float32)).numpy()
+
+
+def steps(values: np.ndarray) -> np.ndarray:
+    """The nearest whole multiples of 0.0001, ties to even as in Python's formatting.
+
+    A float32 times 10,000 is exact in float64, so the multiple is the one that `f"{value:.4f}"` shows.
+    """
+    return np.rint(values.astype(np.float64) * STEPS)
+
+
+def whole_steps(name: str, weights: np.ndarray) -> np.ndarray:
+    """Attention weights as `steps`, in 16 bits."""
+    check_finite(name, weights)
+    return steps(weights).astype(np.uint16)
+
+
+def check_finite(name: str, values: np.ndarray) -> None:
+    """Raise `OutputError` if a value is infinite or NaN."""
+    if not np.isfinite(values).all():
+        raise OutputError(f"the page cannot be made: the model's {name} are not all finite numbers")

@@ -15,8 +15,7 @@ from urllib.parse import quote
 from foretell.errors import OutputError
 from foretell.files import HTML_MARK, check_target, write_text
 from foretell.insight.page.collect import TracedMemory, TracedPass, collect
-from foretell.insight.page.fit import DEFAULT_BYTES, Contents, choose, in_megabytes
-from foretell.insight.page.pack import PackedSection
+from foretell.insight.page.pack import DEFAULT_BYTES, Contents, PackedSection, choose, in_megabytes
 from foretell.language_model import LanguageModel
 
 PLAIN = " !$'()*+,-./:;=?@[]^_`{|}~&"  # characters that need no escape in a data URL; # and line ends do
@@ -110,8 +109,13 @@ def write_page(model: LanguageModel, text: str, path: str | Path, budget_bytes: 
     Raises UsageError for an empty text, ContextLengthError for one that is too long, and OutputError if the file cannot
     be written, the model computes numbers that are not finite, or no page fits `budget_bytes`.
     """
+    check_target(Path(path), HTML_MARK)
+    return write_traced(collect(model, text), path, budget_bytes)
+
+
+def write_traced(traced: TracedPass, path: str | Path, budget_bytes: int = DEFAULT_BYTES) -> PageReport:
+    """Write the page of a pass that was collected before."""
     target = check_target(Path(path), HTML_MARK)
-    traced = collect(model, text)
     contents, document = make_page(traced, budget_bytes)
     write_text(target, document)
     size = len(document.encode("utf-8"))
