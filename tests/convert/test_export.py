@@ -286,6 +286,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "another norm": ("qwen3", {**LLAMA, "qk_norm": True, "norm": "layernorm"}, "norm = 'layernorm'"),
     "no output": ("gpt2", {"attention_output": False}, "attention_output = False"),
     "no residual": ("gpt2", {"attention_residual": False}, "attention_residual = False"),
+    "a parallel residual": ("gpt2", {"residual": "parallel"}, "residual = 'parallel' (it has 'sequential')"),
     "no feed-forward": ("gpt2", {"feedforward": "none"}, "feedforward = 'none'"),
     "sinusoids": ("gpt2", {"position": "sinusoidal"}, "position = 'sinusoidal'"),
     "a word that is missing": ("openai-gpt", {"norm_placement": "post", "activation": "relu2"}, "activation = 'relu2'"),

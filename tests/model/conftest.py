@@ -57,6 +57,8 @@ CONFIGURATIONS: dict[str, dict[str, Any]] = {
     "explicit core": {"num_heads": 4, "num_kv_heads": 2, "dropout": {"attention": 0.5}, "window": 2},
     "dropout everywhere": {**LLAMA, "dropout": 0.3, "norm_placement": "post"},
     "biases": {**LLAMA, "bias": {"attention": True, "attention_output": False, "norm": False, "head": True}},
+    "parallel": {"residual": "parallel", "position": "rotary", "bias": {"head": True}, "tie_embeddings": False},
+    "parallel, shared norm": {"residual": "parallel_shared_norm", "dropout": {"residual": 0.2}},
     "no residual": {"attention_residual": False, "attention_output": False, "position": "rotary"},
 }
 

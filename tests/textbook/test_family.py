@@ -34,6 +34,12 @@ def configs(draw) -> ModelConfig:
     num_layers = draw(st.integers(1, 3))
     position = draw(st.sampled_from(["learned", "sinusoidal", "rotary", "none"]))
     norm_kind = draw(st.sampled_from(["layernorm", "rmsnorm", "none"]))
+    placement = draw(st.sampled_from(["pre", "post"]))
+    feedforward = draw(st.sampled_from(["mlp", "gated", "none"]))
+    has_residual = draw(st.booleans())
+    residuals = ["sequential"]
+    if placement == "pre" and feedforward != "none" and has_residual:
+        residuals += ["parallel", "parallel_shared_norm"]
     return make_section(
         ModelConfig,
         {
@@ -49,13 +55,14 @@ def configs(draw) -> ModelConfig:
             "rope_theta": draw(st.sampled_from([100.0, 10_000.0])),
             "rope_scaling": draw(scalings) if position == "rotary" else None,
             "norm": norm_kind,
-            "norm_placement": draw(st.sampled_from(["pre", "post"])),
+            "norm_placement": placement,
             "norm_epsilon": draw(st.sampled_from([1e-6, 1e-5, 1e-2])),
             "qk_norm": norm_kind != "none" and draw(st.booleans()),
-            "feedforward": draw(st.sampled_from(["mlp", "gated", "none"])),
+            "feedforward": feedforward,
             "activation": draw(st.sampled_from(["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"])),
             "attention_output": attention_output,
-            "attention_residual": draw(st.booleans()),
+            "attention_residual": has_residual,
+            "residual": draw(st.sampled_from(residuals)),
             "bias": {name: draw(st.booleans()) for name in BIASES},
             "window": draw(windows(num_layers)),
             "tie_embeddings": draw(st.booleans()),

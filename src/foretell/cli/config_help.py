@@ -51,6 +51,7 @@ MEANINGS = {
         "activation": "of the feed-forward layer",
         "attention_output": "a projection of the heads' outputs",
         "attention_residual": "add the attention's output to the stream",
+        "residual": "parallel: attention and feed-forward read the same stream, through two norms or a shared one",
         "bias": "biases: true, false, or attention, attention_output, feedforward, norm, head",
         "window": "how many positions back a query sees, itself included; a number or one per layer",
         "tie_embeddings": "the head uses the weights of the token embedding",

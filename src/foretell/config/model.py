@@ -89,6 +89,7 @@ class ModelConfig(Section):
     activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"] = "gelu_tanh"
     attention_output: bool = True
     attention_residual: bool = True
+    residual: Literal["sequential", "parallel", "parallel_shared_norm"] = "sequential"
     bias: Bias = Bias()
     window: int | tuple[int | None, ...] | None = None  # how many positions back a query sees, itself included
     tie_embeddings: bool = True
@@ -124,6 +125,10 @@ class ModelConfig(Section):
             ),
             f"attention_output is off, so num_heads * head_width ({attention_width}) must equal width ({self.width})": (
                 not self.attention_output and attention_width != self.width
+            ),
+            f"residual = '{self.residual}' needs feedforward, attention_residual and norm_placement = 'pre'": (
+                self.residual != "sequential"
+                and (self.feedforward == "none" or not self.attention_residual or self.norm_placement == "post")
             ),
             f"rotary positions need an even head_width, not {self.head_width}": (
                 self.position == "rotary" and self.head_width % 2 != 0

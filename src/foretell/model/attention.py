@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig
 from foretell.model.cache import KVView
-from foretell.model.description import Declared, Derivation, Description
+from foretell.model.description import MEMORY, Declared, Derivation, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
 from foretell.model.norm import in_float32, make_head_norm
@@ -65,6 +65,30 @@ class Attention(nn.Module):
 
     def split_heads(self, x: Tensor) -> Tensor:
         return x.unflatten(-1, (-1, self.head_width)).transpose(1, 2)  # (B, H or G, T, E)
+
+
+class CrossAttention(Attention):
+    """Queries from the stream (B, T, D), keys and values from the memory (B, S, D), an encoder's output.
+
+    Positions do not rotate them. Vaswani et al. 2017, section 3.2.3; the memory is projected once (`MemoryKVView`).
+    """
+
+    description = Attention.description.changed(
+        inputs=("x", MEMORY),
+        memory_axes="S",
+        values={
+            **Attention.description.values,
+            "key": Declared("B S G*E", (MEMORY,)),
+            "key_norm": Declared("B G S E", ("key",)),
+            "value": Declared("B S G*E", (MEMORY,)),
+            "core.query": Declared("B H T E", ("query_norm",), "identity"),
+            "core.key": Declared("B G S E", ("key_norm",), "identity"),
+        },
+    )
+
+    def __init__(self, config: ModelConfig, layer: int):
+        super().__init__(config, layer)
+        self.rotate = keep_heads
 
 
 # The steps inside a core, for those who want to see what the fused kernel never returns. All compute in float32 at

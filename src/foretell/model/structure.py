@@ -202,7 +202,9 @@ def size_of(dim: str, sizes: Mapping[str, int]) -> int:
 
 
 def describe(module: nn.Module) -> Description:
-    """What a module's class says about itself, or the nearest of its base classes that says anything."""
+    """The description of a module: its own, its class's, or that of the nearest base class with one."""
+    if isinstance(own := vars(module).get("description"), Description):
+        return own
     for kind in type(module).__mro__:
         if isinstance(own := vars(kind).get("description"), Description):
             return own

@@ -1,13 +1,17 @@
-"""Blocks and the trunk: each block reads the residual stream and adds to it."""
+"""Blocks and the trunk: sublayers that read the residual stream and add to it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.model.attention import Attention
-from foretell.model.cache import KVView
-from foretell.model.description import Declared, Description
+from foretell.model.attention import Attention, CrossAttention
+from foretell.model.cache import ConditionedKVView, KVView
+from foretell.model.description import MEMORY, OWN_INPUT, Declared, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.feedforward import FEEDFORWARDS
 from foretell.model.norm import make_norm
@@ -32,108 +36,149 @@ class AddUpdate(nn.Module):
         return stream + self.dropout(update)
 
 
-class ReplaceByUpdate(nn.Module):
+class ReplaceByUpdate(AddUpdate):
     """No residual connection: the update replaces the stream."""
 
-    description = Description(
-        formula="replacement", inputs=("stream", "update"), values={"dropout": Declared("B T D", ("update",))}
-    )
-
-    def __init__(self, dropout: float):
-        super().__init__()
-        self.dropout = make_dropout(dropout)
+    description = AddUpdate.description.changed(formula="replacement", is_float32=False)
 
     def forward(self, stream: Tensor, update: Tensor) -> Tensor:
         return self.dropout(update)
 
 
-class AttentionBlock(nn.Module):
-    """Attention alone, for models without a feed-forward layer. Norm first (GPT-2)."""
+# --- sublayers -------------------------------------------------------------------------------------------------------
 
-    description = Description(
-        values={
-            "attention_norm": Declared("B T D"),
-            "attention": Declared("B T D", ("attention_norm",)),
-            "attention_residual": Declared("B T D", ("x", "attention")),
-        },
-        returns="attention_residual",
-    )
 
-    def __init__(self, config: ModelConfig, layer: int):
+@dataclass(frozen=True)
+class Sublayer:
+    """A part of a block that computes an update of the stream.
+
+    name: of its module in the block; its norm and its residual are `<name>_norm` and `<name>_residual`.
+    arguments: of the module's call, from the vectors (B, T, D) that it reads and the KV view and rotation of the pass.
+    reads: the names of other inputs of the block that it reads.
+    """
+
+    name: str
+    make: Callable[[ModelConfig, int], nn.Module]  # from the configuration and the index of the layer
+    arguments: Callable[[Tensor, KVView, Rotation | None], tuple[Any, ...]]
+    reads: tuple[str, ...] = ()
+
+
+def memory_of(kv: KVView) -> KVView:
+    """The view of the memory in a pass that has one."""
+    assert isinstance(kv, ConditionedKVView), "a pass through these blocks needs a memory"
+    return kv.memory
+
+
+ATTENTION = Sublayer("attention", Attention, lambda x, kv, rotation: (x, kv, rotation))
+CROSS_ATTENTION = Sublayer(
+    "cross_attention", CrossAttention, lambda x, kv, rotation: (x, memory_of(kv), None), reads=(MEMORY,)
+)
+FEEDFORWARD = Sublayer(
+    "feedforward", lambda config, layer: FEEDFORWARDS[config.feedforward](config), lambda x, kv, rotation: (x,)
+)
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+
+class Block(nn.Module):
+    """Sublayers one after the other, each on a normalised copy of the stream (Radford et al. 2019, section 2.3)."""
+
+    description: Description
+
+    def __init__(self, config: ModelConfig, layer: int, sublayers: tuple[Sublayer, ...] = (ATTENTION, FEEDFORWARD)):
         super().__init__()
-        self.attention_norm = make_norm(config, config.width)
-        self.attention = Attention(config, layer)
-        residual = AddUpdate if config.attention_residual else ReplaceByUpdate
-        self.attention_residual = residual(config.dropout.residual)
+        self.sublayers = sublayers
+        for sublayer in sublayers:
+            if f"{sublayer.name}_norm" in self.reads(sublayer.name, OWN_INPUT):
+                self.add_module(f"{sublayer.name}_norm", make_norm(config, config.width))
+            self.add_module(sublayer.name, sublayer.make(config, layer))
+            keeps_stream = config.attention_residual or sublayer is not ATTENTION
+            residual = AddUpdate if keeps_stream else ReplaceByUpdate
+            self.add_module(f"{sublayer.name}_residual", residual(config.dropout.residual))
+        self.description = self.describe()
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        return self.attention_residual(x, self.attention(self.attention_norm(x), kv, rotation))
+        for sublayer in self.sublayers:
+            update = self.update(sublayer, self.normalised(sublayer, x), kv, rotation)
+            x = self.add(sublayer, x, update)
+        return x
 
+    def normalised(self, sublayer: Sublayer, x: Tensor) -> Tensor:
+        return getattr(self, f"{sublayer.name}_norm")(x)
 
-class AttentionBlockPostNorm(AttentionBlock):
-    """Attention alone, norm after the residual."""
+    def update(self, sublayer: Sublayer, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        return getattr(self, sublayer.name)(*sublayer.arguments(x, kv, rotation))
 
-    description = Description(
-        values={
-            "attention": Declared("B T D"),
-            "attention_residual": Declared("B T D", ("x", "attention")),
-            "attention_norm": Declared("B T D", ("attention_residual",)),
-        },
-        returns="attention_norm",
-    )
+    def add(self, sublayer: Sublayer, stream: Tensor, update: Tensor) -> Tensor:
+        return getattr(self, f"{sublayer.name}_residual")(stream, update)
 
-    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        return self.attention_norm(self.attention_residual(x, self.attention(x, kv, rotation)))
+    def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
+        """What each value of a sublayer reads, in the order of `forward`; the last value is the new stream."""
+        return {f"{name}_norm": (stream,), name: (f"{name}_norm",), f"{name}_residual": (stream, name)}
 
-
-class Block(AttentionBlock):
-    """Attention, then feed-forward, each on a normalised copy of the stream (Radford et al. 2019, section 2.3)."""
-
-    description = Description(
-        values={
-            **AttentionBlock.description.values,
-            "feedforward_norm": Declared("B T D", ("attention_residual",)),
-            "feedforward": Declared("B T D", ("feedforward_norm",)),
-            "feedforward_residual": Declared("B T D", ("attention_residual", "feedforward")),
-        },
-        returns="feedforward_residual",
-    )
-
-    def __init__(self, config: ModelConfig, layer: int):
-        super().__init__(config, layer)
-        self.make_sublayers(config, layer)
-
-    def make_sublayers(self, config: ModelConfig, layer: int) -> None:
-        """Make the sublayers after self-attention."""
-        self.feedforward_norm = make_norm(config, config.width)
-        self.feedforward = FEEDFORWARDS[config.feedforward](config)
-        self.feedforward_residual = AddUpdate(config.dropout.residual)
-
-    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        x = self.attention_residual(x, self.attention(self.attention_norm(x), kv, rotation))
-        return self.feedforward_residual(x, self.feedforward(self.feedforward_norm(x)))
+    def describe(self) -> Description:
+        """The description of a block of these sublayers."""
+        values, stream = {}, OWN_INPUT
+        for sublayer in self.sublayers:
+            reads = self.reads(sublayer.name, stream)
+            reads[sublayer.name] += sublayer.reads
+            values |= {value: Declared("B T D", read) for value, read in reads.items()}
+            *_, stream = reads
+        others = tuple(name for sublayer in self.sublayers for name in sublayer.reads)
+        return Description(inputs=(OWN_INPUT, *others), values=values, returns=stream)
 
 
 class BlockPostNorm(Block):
-    """Attention, then feed-forward, the stream normalised after each (GPT-1; Vaswani et al. 2017, section 3.1)."""
-
-    description = Description(
-        values={
-            **AttentionBlockPostNorm.description.values,
-            "feedforward": Declared("B T D", ("attention_norm",)),
-            "feedforward_residual": Declared("B T D", ("attention_norm", "feedforward")),
-            "feedforward_norm": Declared("B T D", ("feedforward_residual",)),
-        },
-        returns="feedforward_norm",
-    )
+    """Sublayers one after the other, the stream normalised after each (GPT-1; Vaswani et al. 2017, section 3.1)."""
 
     def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
-        x = self.attention_norm(self.attention_residual(x, self.attention(x, kv, rotation)))
-        return self.feedforward_norm(self.feedforward_residual(x, self.feedforward(x)))
+        for sublayer in self.sublayers:
+            update = self.update(sublayer, x, kv, rotation)
+            x = self.normalised(sublayer, self.add(sublayer, x, update))
+        return x
+
+    def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
+        """What each value of a sublayer reads."""
+        return {name: (stream,), f"{name}_residual": (stream, name), f"{name}_norm": (f"{name}_residual",)}
 
 
-BLOCKS: dict[str, type[AttentionBlock]] = {"pre": Block, "post": BlockPostNorm}
-BLOCKS_WITHOUT_FEEDFORWARD: dict[str, type[AttentionBlock]] = {"pre": AttentionBlock, "post": AttentionBlockPostNorm}
+class ParallelBlock(Block):
+    """Sublayers that all read the input of the block, each through its own norm (GPT-NeoX: Black et al. 2022)."""
+
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        stream = x
+        for sublayer in self.sublayers:
+            update = self.update(sublayer, self.normalised(sublayer, x), kv, rotation)
+            stream = self.add(sublayer, stream, update)
+        return stream
+
+    def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
+        """What each value of a sublayer reads."""
+        return {f"{name}_norm": (OWN_INPUT,), name: (f"{name}_norm",), f"{name}_residual": (stream, name)}
+
+
+class ParallelBlockSharedNorm(Block):
+    """Sublayers that all read the input of the block through one norm (GPT-J: Wang and Komatsuzaki 2021; Phi)."""
+
+    def forward(self, x: Tensor, kv: KVView, rotation: Rotation | None) -> Tensor:
+        stream, x = x, self.normalised(ATTENTION, x)
+        for sublayer in self.sublayers:
+            stream = self.add(sublayer, stream, self.update(sublayer, x, kv, rotation))
+        return stream
+
+    def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
+        """What each value of a sublayer reads."""
+        norm = {"attention_norm": (OWN_INPUT,)} if name == "attention" else {}
+        return {**norm, name: ("attention_norm",), f"{name}_residual": (stream, name)}
+
+
+BLOCKS: dict[tuple[str, str], type[Block]] = {  # by `residual` and `norm_placement`
+    ("sequential", "pre"): Block,
+    ("sequential", "post"): BlockPostNorm,
+    ("parallel", "pre"): ParallelBlock,
+    ("parallel_shared_norm", "pre"): ParallelBlockSharedNorm,
+}
 
 
 class Transformer(nn.Module):
@@ -143,9 +188,9 @@ class Transformer(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        block = self.block_class(config)
+        block, sublayers = BLOCKS[config.residual, config.norm_placement], self.choose_sublayers(config)
         self.rotation = RotaryPosition(config) if config.position == "rotary" else NoRotation()
-        self.blocks = nn.ModuleList(block(config, layer) for layer in range(config.num_layers))
+        self.blocks = nn.ModuleList(block(config, layer, sublayers) for layer in range(config.num_layers))
         self.norm = make_norm(config, config.width) if config.norm_placement == "pre" else nn.Identity()
 
     def forward(self, x: Tensor, kv: KVView) -> Tensor:
@@ -154,7 +199,16 @@ class Transformer(nn.Module):
             x = block(x, kv, rotation)  # (B, T, D)
         return self.norm(x)
 
-    def block_class(self, config: ModelConfig) -> type[AttentionBlock]:
-        """The class of the blocks."""
-        blocks = BLOCKS if config.feedforward != "none" else BLOCKS_WITHOUT_FEEDFORWARD
-        return blocks[config.norm_placement]
+    def choose_sublayers(self, config: ModelConfig) -> tuple[Sublayer, ...]:
+        """The sublayers of each block."""
+        return (ATTENTION,) if config.feedforward == "none" else (ATTENTION, FEEDFORWARD)
+
+
+class ConditionedTransformer(Transformer):
+    """A trunk whose blocks also read a memory, the output of an encoder (Vaswani et al. 2017, section 3.1)."""
+
+    description = Transformer.description.changed(inputs=(OWN_INPUT, MEMORY))
+
+    def choose_sublayers(self, config: ModelConfig) -> tuple[Sublayer, ...]:
+        """Attention to the memory comes after self-attention."""
+        return ATTENTION, CROSS_ATTENTION, FEEDFORWARD

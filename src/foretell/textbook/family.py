@@ -82,16 +82,29 @@ def embed(config: ModelConfig, module: ModuleWeights, position: int, token: int)
 
 
 def block(config: ModelConfig, layer: int, module: ModuleWeights, stream: Stream) -> Stream:
-    """Attention, then the feed-forward layer if there is one."""
+    """Attention, then the feed-forward layer if there is one; or both in parallel."""
     attend = partial(attention, config, layer, module / "attention")
+    feed = partial(feed_stream, config, module / "feedforward")
+    if config.residual != "sequential":
+        return parallel_block(config, module, stream, attend, feed)
     stream = sublayer(config, module / "attention_norm", attend, stream, config.attention_residual)
     if config.feedforward == "none":
         return stream
-
-    def feed(inputs: Stream) -> Stream:
-        return [feedforward(config, module / "feedforward", x) for x in inputs]
-
     return sublayer(config, module / "feedforward_norm", feed, stream, has_residual=True)
+
+
+def parallel_block(
+    config: ModelConfig,
+    module: ModuleWeights,
+    stream: Stream,
+    attend: Callable[[Stream], Stream],
+    feed: Callable[[Stream], Stream],
+) -> Stream:
+    """x + attend(norm(x)) + feed(norm(x)): GPT-J (Wang and Komatsuzaki 2021); GPT-NeoX has two norms."""
+    first = normalise_stream(config, module / "attention_norm", stream)
+    is_shared = config.residual == "parallel_shared_norm"
+    second = first if is_shared else normalise_stream(config, module / "feedforward_norm", stream)
+    return add(add(stream, attend(first), has_residual=True), feed(second), has_residual=True)
 
 
 def sublayer(
@@ -234,6 +247,11 @@ def feedforward(config: ModelConfig, module: ModuleWeights, x: Vector) -> Vector
     if config.feedforward == "gated":
         return linear(module / "down", activation(linear(module / "gate", x, has_bias)) * up, has_bias)
     return linear(module / "down", activation(up), has_bias)
+
+
+def feed_stream(config: ModelConfig, module: ModuleWeights, stream: Stream) -> Stream:
+    """`feedforward` of every vector of the stream."""
+    return [feedforward(config, module, x) for x in stream]
 
 
 def unembed(config: ModelConfig, model: ModuleWeights, x: Vector) -> Vector:

@@ -70,7 +70,8 @@ def _block_shapes(config: ModelConfig, path: str) -> Shapes:
     shapes = _norm_shapes(config, f"{path}.attention_norm", config.width)
     shapes |= _attention_shapes(config, f"{path}.attention")
     if config.feedforward != "none":
-        shapes |= _norm_shapes(config, f"{path}.feedforward_norm", config.width)
+        if config.residual != "parallel_shared_norm":
+            shapes |= _norm_shapes(config, f"{path}.feedforward_norm", config.width)
         shapes |= _feedforward_shapes(config, f"{path}.feedforward")
     return shapes
 

@@ -16,11 +16,11 @@ from torch import nn
 
 from foretell.device import autocast
 from foretell.model.dropout import Dropout
-from foretell.model.transformer import AttentionBlock
+from foretell.model.transformer import Block
 from foretell.training.objective import Objective, TokenLosses
 from foretell.training.step import TrainingBatch
 
-UNITS = (AttentionBlock, TokenLosses)  # with their subclasses; what is between them is small
+UNITS = (Block, TokenLosses)  # with their subclasses; what is between them is small
 REASON = 200  # characters of the compiler's message
 
 logger = logging.getLogger(__name__)

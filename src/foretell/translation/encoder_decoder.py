@@ -28,13 +28,12 @@ from foretell.model.cache import (
     KVView,
     MemoryKVView,
 )
-from foretell.model.cross_attention import ConditionedTransformer
 from foretell.model.decoder import POSITIONS, Decoder, TokenAndPositionEmbedding, TokenEmbedding
 from foretell.model.description import Declared, Description
 from foretell.model.init import INITIALIZERS, NoInitialization
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.structure import MEMORY_IDS, MEMORY_POSITIONS
-from foretell.model.transformer import Transformer
+from foretell.model.transformer import ConditionedTransformer, Transformer
 from foretell.translation.config import EncoderDecoderConfig
 
 

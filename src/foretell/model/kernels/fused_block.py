@@ -35,7 +35,7 @@ from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import Rotation
 from foretell.model.surgery import recast
-from foretell.model.transformer import AddUpdate, Block, BlockPostNorm, ReplaceByUpdate
+from foretell.model.transformer import ATTENTION, FEEDFORWARD, AddUpdate, Block, BlockPostNorm, ReplaceByUpdate
 
 AHEAD_ROWS = MAX_ROWS  # with more, a block is computed when it is called: outputs of many blocks would need memory
 NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
@@ -189,7 +189,9 @@ def link_blocks(blocks: nn.ModuleList) -> None:
 
 def can_fuse(block: Any) -> bool:
     """True if a block has the known plain modules and nobody watches them."""
-    if type(block) not in FUSED or any(hooks for module in block.modules() for hooks in hooks_of(module)):
+    if type(block) not in FUSED or block.sublayers != (ATTENTION, FEEDFORWARD):
+        return False
+    if any(hooks for module in block.modules() for hooks in hooks_of(module)):
         return False
     attention, feedforward = block.attention, block.feedforward
     if type(attention) is not Attention or type(attention.core) is not SDPAttention or block.training:
