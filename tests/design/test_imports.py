@@ -17,7 +17,7 @@ SOURCE = Path(foretell.__file__).parent
 LAYERS = [
     {"errors", "openmp"},
     {"files", "typesetting"},
-    {"config", "paths", "randomness", "device", "manifest", "safetensors_reader"},
+    {"activations", "config", "paths", "randomness", "device", "manifest", "safetensors_reader"},
     {"distributed"},
     {"text", "model", "textbook"},
     {"data"},

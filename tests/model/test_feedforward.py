@@ -28,7 +28,7 @@ FORMULAS: dict[str, Callable[[float], float]] = {
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activation_equals_its_formula(name: str, assert_same: AssertSame) -> None:
     expected = torch.tensor([FORMULAS[name](x) for x in POINTS], dtype=torch.float64)
-    assert_same(ACTIVATIONS[name]()(torch.tensor(POINTS, dtype=torch.float64)), expected)
+    assert_same(ACTIVATIONS[name].make()(torch.tensor(POINTS, dtype=torch.float64)), expected)
 
 
 def new_norm(kind: str, width: int, epsilon: float) -> nn.Module:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -18,8 +20,9 @@ PARALLEL = {"parallel": ParallelBlock, "parallel, shared norm": ParallelBlockSha
 @pytest.mark.parametrize("name", PARALLEL)
 def test_a_block_adds_attention_and_feedforward_of_the_same_stream(name, make_decoder, ids, assert_same):
     decoder = make_decoder(name)
-    block, kv = decoder.trunk.blocks[0], FreshKVView(ids)
-    assert type(block) is PARALLEL[name]
+    block: Any = decoder.trunk.blocks[0]
+    kv = FreshKVView(ids)
+    assert type(decoder.trunk.blocks[0]) is PARALLEL[name]
     x = decoder.embed(ids, kv.positions)
     rotation = decoder.trunk.rotation(kv.positions, x.dtype)
     first = block.attention_norm(x)

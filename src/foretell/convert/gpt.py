@@ -5,23 +5,10 @@ GPT-1 differs in the norm after each sublayer, the missing final norm and the me
 
 from __future__ import annotations
 
+from foretell.activations import TRANSFORMERS_NAMES
 from foretell.convert.family import Family, Field, Row, Split, Transpose, names
 
 BLOCK = "trunk.blocks.*"
-# transformers' names of activations; names of the same formula map to one of ours
-ACTIVATIONS = {
-    "gelu_new": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "gelu": "gelu_erf",
-    "gelu_python": "gelu_erf",
-    "relu": "relu",
-    "relu2": "relu2",
-    "silu": "silu",
-    "swish": "silu",
-}
 BLOCK_ROWS = (
     Row("transformer.h.*.ln_1", (f"{BLOCK}.attention_norm",)),
     Row(
@@ -61,7 +48,7 @@ GPT2 = Family(
     fields={
         **SIZES,
         "n_inner": Field(("feedforward_width",), None),
-        "activation_function": Field(("activation",), "gelu_new", ACTIVATIONS),
+        "activation_function": Field(("activation",), "gelu_new", TRANSFORMERS_NAMES),
     },
     shared={
         "position": "learned",

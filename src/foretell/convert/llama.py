@@ -5,8 +5,8 @@ Mistral adds a window, Qwen2 biases on query, key and value, Qwen3 norms on quer
 
 from __future__ import annotations
 
+from foretell.activations import TRANSFORMERS_NAMES
 from foretell.convert.family import Family, Field, Row, names
-from foretell.convert.gpt import ACTIVATIONS
 
 BLOCK = "trunk.blocks.*"
 ROWS = (
@@ -33,7 +33,7 @@ SIZES = {
     "num_key_value_heads": Field(("num_kv_heads",), None),
     "head_dim": Field(("head_width",), None),
     "rms_norm_eps": Field(("norm_epsilon",), 1e-6),
-    "hidden_act": Field(("activation",), "silu", {"silu": "silu", **ACTIVATIONS}),
+    "hidden_act": Field(("activation",), "silu", {"silu": "silu", **TRANSFORMERS_NAMES}),
     "tie_word_embeddings": Field(("tie_embeddings",), False),
     "attention_dropout": Field(("dropout.attention",), 0.0),
 }

@@ -9,6 +9,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from foretell.activations import gelu_erf
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
@@ -45,7 +46,6 @@ from foretell.textbook.vectors import (
     BooleanMask,
     Matrix,
     Vector,
-    gelu_erf,
     layer_norm_per_column,
     masked_softmax,
     softmax,

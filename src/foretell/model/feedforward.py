@@ -2,29 +2,11 @@
 
 from __future__ import annotations
 
-import torch.nn.functional as F
 from torch import Tensor, nn
 
+from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig
 from foretell.model.description import Declared, Description
-
-
-class SquaredRelu(nn.Module):
-    """max(0, x)^2 (So et al. 2021, Primer)."""
-
-    description = Description(formula="relu2", saved=("inner",))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.relu(x).square()
-
-
-ACTIVATIONS = {
-    "gelu_tanh": lambda: nn.GELU(approximate="tanh"),  # GPT-2's; Hendrycks and Gimpel 2016
-    "gelu_erf": nn.GELU,
-    "relu": nn.ReLU,
-    "relu2": SquaredRelu,
-    "silu": nn.SiLU,
-}
 
 
 class MLP(nn.Module):
@@ -42,7 +24,7 @@ class MLP(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.up = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
-        self.activation = ACTIVATIONS[config.activation]()
+        self.activation = ACTIVATIONS[config.activation].make()
         self.down = nn.Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -67,7 +49,7 @@ class GatedMLP(nn.Module):
         super().__init__()
         self.gate = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
         self.up = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
-        self.activation = ACTIVATIONS[config.activation]()
+        self.activation = ACTIVATIONS[config.activation].make()
         self.down = nn.Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
 
     def forward(self, x: Tensor) -> Tensor:

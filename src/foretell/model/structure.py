@@ -17,21 +17,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig
 from foretell.model.decoder import Decoder
 from foretell.model.description import OWN_INPUT, STATISTIC, UNKNOWN_FORMULA, Declared, Derivation, Description
 from foretell.model.measured_dims import measured_dims
 
 UNDECLARED = Description()
-# Classes of torch's own, which cannot carry a description; looked up along the class hierarchy
+# Classes without a description, most of them torch's; looked up along the class hierarchy
 TORCH_CLASSES: dict[type[nn.Module], Description] = {
     nn.Linear: Description(formula="linear", saved=("x",)),
     nn.Embedding: Description(formula="token vector", inputs=("ids",), is_float32=True),
     nn.Identity: Description(formula="identity"),
-    nn.GELU: Description(formula="gelu", saved=("x",)),
-    nn.SiLU: Description(formula="silu", saved=("x",)),
-    nn.ReLU: Description(formula="relu", saved=("output",)),
     nn.ModuleList: Description(is_container=True),
+    **{form.module: Description(formula="activation", saved=(form.saved,)) for form in ACTIVATIONS.values()},
 }
 PASSED_ON = ("", "identity", "replacement")  # formulas of values that are the last of what they read
 IDS, POSITIONS = "ids", "positions"  # what a pass begins with; not values of a module

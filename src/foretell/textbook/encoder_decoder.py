@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from foretell.activations import gelu_erf, relu
 from foretell.textbook.attention import bidirectional_mask, cross_attention, mh_attention, project, unidirectional_mask
 from foretell.textbook.embedding import embed, unembedding_per_column
 from foretell.textbook.parameters import (
@@ -17,7 +18,7 @@ from foretell.textbook.parameters import (
     LayerParameters,
 )
 from foretell.textbook.transformer import feed_forward, mlp_weights
-from foretell.textbook.vectors import Matrix, Vector, gelu_erf, layer_norm_per_column, relu
+from foretell.textbook.vectors import Matrix, Vector, layer_norm_per_column
 
 # ids of the source (l_z,) and of the target so far (l,), to P (N_V, l)
 SequenceToSequenceModel = Callable[[Sequence[int], Sequence[int]], Matrix]

@@ -9,12 +9,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from foretell.activations import gelu_erf, relu
 from foretell.textbook.attention import bidirectional_mask, project, unidirectional_mask
 from foretell.textbook.embedding import embed, unembedding_per_column
 from foretell.textbook.encoder_decoder import cross_mlp_weights, decoder_layer_states, e_states, encoder_states
 from foretell.textbook.gradients import (
     embed_backward,
     feed_forward_backward,
+    gelu_erf_derivative,
     layer_norm_backward,
     mh_attention_backward,
     project_backward,
@@ -29,7 +31,7 @@ from foretell.textbook.parameters import (
 )
 from foretell.textbook.training import next_tokens
 from foretell.textbook.transformer import conditional_log_probability, mlp_weights
-from foretell.textbook.vectors import Matrix, Vector, gelu_erf, gelu_erf_derivative, relu
+from foretell.textbook.vectors import Matrix, Vector
 
 Pair = tuple[Sequence[int], Sequence[int]]  # a source z and its target x
 

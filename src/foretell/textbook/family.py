@@ -12,22 +12,12 @@ from functools import partial
 
 import numpy as np
 
+from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig, RopeScaling
 from foretell.errors import ContextLengthError, UsageError
 from foretell.textbook.embedding import check_token, sinusoidal_encoding
 from foretell.textbook.family_weights import ModuleWeights, check_weights, linear
-from foretell.textbook.vectors import (
-    Matrix,
-    Vector,
-    gelu_erf,
-    gelu_tanh,
-    layer_norm,
-    relu,
-    relu2,
-    rms_norm,
-    silu,
-    softmax,
-)
+from foretell.textbook.vectors import Matrix, Vector, layer_norm, rms_norm, softmax
 
 Stream = list[Vector]  # T vectors (D,)
 
@@ -228,21 +218,12 @@ def llama3_frequency(trained: float, scaling: RopeScaling) -> float:
     return (1 - share) * slowed + share * trained
 
 
-ACTIVATIONS: dict[str, Callable[[Vector], Vector]] = {
-    "gelu_tanh": gelu_tanh,
-    "gelu_erf": gelu_erf,
-    "relu": relu,
-    "relu2": relu2,
-    "silu": silu,
-}
-
-
 def feedforward(config: ModelConfig, module: ModuleWeights, x: Vector) -> Vector:
     """down(f(up(x))), or gated down(f(gate(x)) * up(x)); x (D,).
 
     Vaswani et al. 2017, section 3.3; gated: Shazeer 2020, "GLU variants", section 2.
     """
-    activation, has_bias = ACTIVATIONS[config.activation], config.bias.feedforward
+    activation, has_bias = ACTIVATIONS[config.activation].compute, config.bias.feedforward
     up = linear(module / "up", x, has_bias)  # (F,)
     if config.feedforward == "gated":
         return linear(module / "down", activation(linear(module / "gate", x, has_bias)) * up, has_bias)

@@ -11,18 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
+from foretell.activations import gelu_erf, normal_distribution, relu
 from foretell.textbook.attention import attention, attention_weights, project
 from foretell.textbook.parameters import AttentionParameters, MultiHeadParameters
-from foretell.textbook.vectors import (
-    EPSILON,
-    BooleanMask,
-    Matrix,
-    Vector,
-    gelu_erf,
-    gelu_erf_derivative,
-    relu,
-    relu_derivative,
-)
+from foretell.textbook.vectors import EPSILON, BooleanMask, Matrix, Vector
+
+
+def gelu_erf_derivative(x: Vector) -> Vector:
+    """Phi(x) + x phi(x), with the standard normal distribution Phi and its density phi."""
+    density = np.exp(-(x**2) / 2) / math.sqrt(2 * math.pi)
+    return normal_distribution(x) + x * density
+
+
+def relu_derivative(x: Vector) -> Vector:
+    """1 where x is above 0, else 0."""
+    return (x > 0).astype(x.dtype)
+
 
 DERIVATIVES: dict[Callable[[Vector], Vector], Callable[[Vector], Vector]] = {
     gelu_erf: gelu_erf_derivative,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foretell.activations import gelu_erf
 from foretell.textbook.attention import unidirectional_mask
 from foretell.textbook.embedding import unembedding_per_column
 from foretell.textbook.gradients import (
@@ -15,7 +16,7 @@ from foretell.textbook.gradients import (
 )
 from foretell.textbook.parameters import DTransformerParameters, LayerParameters, combine
 from foretell.textbook.transformer import conditional_log_probability, mlp_weights, overwriting_states
-from foretell.textbook.vectors import Matrix, gelu_erf
+from foretell.textbook.vectors import Matrix
 
 
 def d_training(

@@ -9,10 +9,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from foretell.activations import gelu_erf
 from foretell.textbook.attention import mh_attention, project, unidirectional_mask
 from foretell.textbook.embedding import embed, unembedding_per_column
 from foretell.textbook.parameters import DTransformerParameters, LayerParameters
-from foretell.textbook.vectors import Matrix, Vector, gelu_erf, layer_norm_per_column
+from foretell.textbook.vectors import Matrix, Vector, layer_norm_per_column
 
 NextTokenModel = Callable[[Sequence[int]], Matrix]  # ids (l,) to P (N_V, l), column t for the token after position t
 

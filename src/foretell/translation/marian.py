@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from foretell.activations import TRANSFORMERS_NAMES
 from foretell.config import make_section
 from foretell.convert.huggingface import check_files, find_tensors
 from foretell.errors import CheckpointError, ConfigError
@@ -27,7 +28,6 @@ from foretell.translation.translator import Translator
 from foretell.translation.vocabulary import Vocabulary
 
 MODEL_TYPE = "marian"
-ACTIVATIONS = {"swish": "silu", "silu": "silu", "relu": "relu", "gelu": "gelu_erf", "gelu_new": "gelu_tanh"}
 EQUAL = (("encoder_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim"))
 UNSUPPORTED = ("normalize_before", "normalize_embedding", "add_final_layer_norm")  # of other models of this layout
 # Ours within a block, theirs within a layer
@@ -80,8 +80,8 @@ def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:
         if values.get(first) != values.get(second):
             raise ConfigError(f"{first} and {second} differ, which is not supported")
     activation = values.get("activation_function", "gelu")
-    if activation not in ACTIVATIONS:
-        raise ConfigError(f"unknown activation_function '{activation}'; known: {', '.join(ACTIVATIONS)}")
+    if activation not in TRANSFORMERS_NAMES:
+        raise ConfigError(f"unknown activation_function '{activation}'; known: {', '.join(TRANSFORMERS_NAMES)}")
     is_shared = values.get("share_encoder_decoder_embeddings", True)
     sizes = {
         "num_layers": values.get("decoder_layers"),
@@ -96,7 +96,7 @@ def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:
     kinds = {
         "position": "learned",
         "norm_placement": "post",
-        "activation": ACTIVATIONS[activation],
+        "activation": TRANSFORMERS_NAMES[activation],
         "scale_embeddings": bool(values.get("scale_embedding", False)),
         "tie_embeddings": bool(values.get("tie_word_embeddings", True)),
         "bias": {"head": True},

@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import torch
 
+from foretell.activations import ACTIVATIONS, activation_name
 from foretell.insight.explain.recording import Array, Recording, TracedScalar, address_of
 from foretell.insight.explain.steps import (
     Column,
@@ -24,7 +25,6 @@ from foretell.insight.explain.steps import (
     scale_of,
     unchanged,
 )
-from foretell.textbook.family import ACTIVATIONS
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
 
 
@@ -179,52 +179,24 @@ def read_input(recording: Recording, scalar: TracedScalar, position: int) -> tup
     return array[position], f"{source}[{position}]"
 
 
-X = Symbol("x")
-HALF = Fraction(X, Number(2))
-ROOT = Root(Fraction(Number(2), Symbol("π")))
-CUBIC = row(X, "+", Number(0.044715, 6), script("x", "", "3"))
-ACTIVATION_TERMS: dict[str, Expression] = {
-    "gelu_tanh": row(HALF, "·", Call("", row(Number(1), "+", Call("tanh", row(ROOT, "·", Call("", CUBIC)))))),
-    "gelu_erf": row(HALF, "·", Call("", row(Number(1), "+", Call("erf", Fraction(X, Root(Number(2))))))),
-    "relu": Call("max", row(Number(0), ",", X)),
-    "relu2": script(Call("max", row(Number(0), ",", X)), "", "2"),
-    "silu": Fraction(X, row(Number(1), "+", script("e", "", "-x"))),
-}
-
-
 def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:
-    """f(x) of one number, with an activation function that the textbook has."""
-    return apply_activation(recording, scalar, scalar.value.formula)
-
-
-def explain_gelu(recording: Recording, scalar: TracedScalar) -> Working:
-    """GELU of one number, exact or with its tanh approximation."""
-    is_approximate = recording.setting(scalar.value, "approximate") == "tanh"
-    return apply_activation(recording, scalar, "gelu_tanh" if is_approximate else "gelu_erf")
-
-
-def apply_activation(recording: Recording, scalar: TracedScalar, kind: str) -> Working:
-    """The textbook's activation function of this name, of one number."""
-    x = float(recording.array(scalar.source)[scalar.index])
-    value = float(ACTIVATIONS[kind](np.array([x]))[0])
-    return written_out(scalar, kind, ACTIVATION_TERMS[kind], (x, value))
-
-
-def explain_own_activation(recording: Recording, scalar: TracedScalar) -> Working:
-    """f(x) of one number, with a module that declares itself an activation: it runs again, in float64."""
-    module = copy.deepcopy(recording.module(scalar.value)).cpu().double()
-    array = recording.array(scalar.source)
+    """f(x) of one number: with the textbook's formula, or by a module of another class, run again in float64."""
+    module, array = recording.module(scalar.value), recording.array(scalar.source)
+    x = float(array[scalar.index])
+    if name := activation_name(module):
+        value = float(ACTIVATIONS[name].compute(np.array([x]))[0])
+        return written_out(scalar, name, ACTIVATIONS[name].written, (x, value))
+    module = copy.deepcopy(module).cpu().double()
     with torch.no_grad():
         value = float(module(torch.from_numpy(array)[None])[0][scalar.index])
     written = recording.structure.descriptions[scalar.value.module].written
-    terms = Symbol(written) if written else None
-    return written_out(scalar, type(module).__name__, terms, (float(array[scalar.index]), value))
+    return written_out(scalar, type(module).__name__, Symbol(written) if written else None, (x, value))
 
 
 def written_out(scalar: TracedScalar, kind: str, terms: Expression | None, numbers: tuple[float, float]) -> Working:
     """The equations of an activation: its definition, if there is one, and its input and output as numbers."""
     x, value = numbers
-    definition = [] if terms is None else [Equation(row(Call(kind, X), "=", terms), value)]
+    definition = [] if terms is None else [Equation(row(Call(kind, Symbol("x")), "=", terms), value)]
     note = f"x = {address_of(scalar.source, *scalar.index)}"
     equation = Equation(row(Call(kind, numeral(x)), "=", numeral(value)), value, note)
     return Working([*definition, equation], value, abs(x) + x * x)
@@ -321,9 +293,7 @@ LAYER_EXPLAINERS: dict[str, Explainer] = {
     "linear": explain_linear,
     "tied linear": explain_linear,
     "gated linear": explain_gated,
-    "gelu": explain_gelu,
-    **dict.fromkeys(("relu", "relu2", "silu"), explain_activation),
-    "activation": explain_own_activation,
+    "activation": explain_activation,
     "layer_norm": partial(explain_norm, statistic=variance_of),
     "rms_norm": partial(explain_norm, statistic=mean_square_of),
     "mean": partial(explain_statistic, statistic=mean_of),

@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as all_modules
 
+from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
-from foretell.model.feedforward import MLP, GatedMLP, SquaredRelu
+from foretell.model.feedforward import MLP, GatedMLP
 from foretell.model.kernels.amx_rows import ROWS
 from foretell.model.kernels.block_program import PHASES, BlockView, PassView, as_numbers, block_program
 from foretell.model.kernels.block_rows import NormView
@@ -41,7 +42,6 @@ AHEAD_ROWS = MAX_ROWS  # with more, a block is computed when it is called: outpu
 NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
 GLOBAL_HOOKS: list[Any] = [all_modules._global_forward_hooks, all_modules._global_forward_pre_hooks]
 version_of = attrgetter("_version")
-NAMES: dict[type[nn.Module], str] = {SquaredRelu: "relu2", nn.ReLU: "relu", nn.SiLU: "silu"}
 
 
 class FusedNorm:
@@ -218,13 +218,6 @@ def kind_of(layer: Any) -> tuple[Any, ...]:
     """What layers that are packed together have in common."""
     is_float = type(layer) is nn.Linear
     return (type(layer), layer.weight.dtype if is_float else layer.scales.dtype, 0 if is_float else layer.group)
-
-
-def activation_name(activation: nn.Module) -> str:
-    """Its name in the configuration; empty for others."""
-    if type(activation) is nn.GELU:
-        return "gelu_tanh" if activation.approximate == "tanh" else "gelu_erf"
-    return NAMES.get(type(activation), "")
 
 
 def count_outputs(layer: Any) -> int:

@@ -1,0 +1,47 @@
+"""Each activation is one function in torch, in NumPy and in symbols, under a name that the configuration has."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from foretell.activations import ACTIVATIONS, TRANSFORMERS_NAMES, activation_name, erf, gelu_erf
+from foretell.config import ModelConfig
+from foretell.model.structure import describe
+from foretell.textbook.gradients import gelu_erf_derivative
+
+X = np.array([-1000.0, -30.0, -3.0, -0.5, 0.0, 0.25, 1.0, 4.0, 1000.0])
+
+
+def test_the_configuration_has_these_names():
+    assert set(get_args(ModelConfig.model_fields["activation"].annotation)) == set(ACTIVATIONS)
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_numpy_matches_torch_far_into_both_tails_and_keeps_float32(name):
+    activation = ACTIVATIONS[name]
+    expected = activation.make()(torch.from_numpy(X)).numpy()
+    assert activation.compute(X) == pytest.approx(expected, rel=1e-13, abs=1e-15)
+    assert activation.compute(X.astype(np.float32)).dtype == np.float32
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_a_module_is_known_by_its_class_and_settings(name):
+    assert activation_name(ACTIVATIONS[name].make()) == name
+    assert describe(ACTIVATIONS[name].make()).formula == "activation"
+    assert activation_name(nn.Tanh()) == ""
+
+
+def test_the_names_of_transformers_are_unique():
+    assert len(TRANSFORMERS_NAMES) == sum(len(activation.transformers) for activation in ACTIVATIONS.values())
+
+
+def test_erf_matches_torch_and_gelus_derivative_finite_differences():
+    assert erf(X) == pytest.approx(torch.erf(torch.from_numpy(X)).numpy(), rel=1e-13, abs=1e-15)
+    x, step = np.linspace(-4, 4, 17), 1e-6
+    slope = (gelu_erf(x + step) - gelu_erf(x - step)) / (2 * step)
+    assert gelu_erf_derivative(x) == pytest.approx(slope, abs=1e-9)
