@@ -27,9 +27,8 @@ from rich.console import Console
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.device import DTYPES, choose_device
-from foretell.generation.generate import run
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import Scheduler
+from foretell.generation.scheduler import Scheduler, run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder

@@ -20,7 +20,7 @@ from decode import PROMPT, Foretell, make_foretell, make_prompts, make_scaled_de
 from measure import Spread, note
 from rich.console import Console
 
-from foretell.generation.generate import run
+from foretell.generation.scheduler import run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.model.kernels import fused_block, matmul
 from foretell.model.presets import preset_config

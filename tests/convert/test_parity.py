@@ -17,8 +17,8 @@ from foretell.convert.export import write_huggingface
 from foretell.convert.family import Family
 from foretell.convert.huggingface import load_huggingface, read_config
 from foretell.data.batch import make_batch
-from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
 from foretell.model.cache import KVCache

@@ -29,8 +29,8 @@ from foretell.convert.gpt import GPT2
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.llama import LLAMA, ROWS
 from foretell.convert.weights import iter_ours, pairings
-from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder

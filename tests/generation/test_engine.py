@@ -12,8 +12,8 @@ from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import ContextLengthError, ForetellError, UsageError
 from foretell.generation.engine import Engine
 from foretell.generation.filters import Prefix
-from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
-from foretell.generation import recorded_step
-from foretell.generation.generate import generate
-from foretell.generation.recorded_step import pays
+from foretell.generation import engine
+from foretell.generation.engine import can_record
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import PagedKVCache, StaticPagedKVView
@@ -86,8 +86,8 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         count.append(1)
         return record_tape(step)
 
-    monkeypatch.setattr(recorded_step, "record_graph", record)
-    monkeypatch.setattr(recorded_step, "pays", lambda decoder, max_tokens: True)
+    monkeypatch.setattr(engine, "record_graph", record)
+    monkeypatch.setattr(engine, "can_record", lambda decoder, max_tokens: True)
     return count
 
 
@@ -118,7 +118,7 @@ def test_a_step_that_depends_on_the_length_of_a_row_is_noticed(
     def with_fixed_positions(cache: PagedKVCache, tables: Tensor, positions: Tensor) -> StaticPagedKVView:
         return StaticPagedKVView(cache, tables, positions * 0 + 3)
 
-    monkeypatch.setattr(recorded_step, "StaticPagedKVView", with_fixed_positions)
+    monkeypatch.setattr(engine, "StaticPagedKVView", with_fixed_positions)
     assert continuations(decoder, PROMPTS[:1]) != expected
 
 
@@ -130,7 +130,7 @@ def test_where_recording_fails_the_log_says_why_and_steps_are_taken_one_by_one(
     def fail(step: Callable[[], Tensor]) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nCUDA kernel errors might be")
 
-    monkeypatch.setattr(recorded_step, "record_graph", fail)
+    monkeypatch.setattr(engine, "record_graph", fail)
     with caplog.at_level(logging.WARNING, logger="foretell"):
         assert continuations(decoder, PROMPTS) == expected
     (line,) = [record.getMessage() for record in caplog.records]
@@ -139,4 +139,4 @@ def test_where_recording_fails_the_log_says_why_and_steps_are_taken_one_by_one(
 
 
 def test_nothing_is_recorded_on_a_cpu(decoder: Decoder) -> None:
-    assert not pays(decoder, None)
+    assert not can_record(decoder, None)

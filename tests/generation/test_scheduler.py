@@ -15,9 +15,8 @@ from foretell.errors import ContextLengthError, UsageError
 from foretell.generation import scheduler as scheduler_module
 from foretell.generation.block_table import BlockPool, BlockTable
 from foretell.generation.engine import Engine
-from foretell.generation.generate import generate, make_scheduler, run
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import Scheduler
+from foretell.generation.scheduler import Scheduler, generate, make_scheduler, run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder

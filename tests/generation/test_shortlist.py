@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.config import SamplingConfig
-from foretell.generation.filters import Prefix, make_filters, odds
-from foretell.generation.shortlist import DISTANCES, KEEP
+from foretell.generation.filters import DISTANCES, KEEP, Prefix, make_filters, odds
 
 SETTINGS = {
     "top_k": st.integers(1, 3000),

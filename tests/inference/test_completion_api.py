@@ -11,12 +11,12 @@ from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, ContextLengthError, UsageError
 from foretell.inference.completion import Completion, generate, stream
 from foretell.inference.query import next_tokens
-from foretell.inference.sampling_options import SamplingOptions
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.pretraining.train import train
+from foretell.sampling_options import SamplingOptions
 from foretell.text import train_tokenizer
 
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from foretell.config import SamplingConfig
 from foretell.data.batch import Batch
 from foretell.errors import UsageError
-from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.insight.recorded_values import Budget, element_bytes, least_elements
 from foretell.insight.trace import Trace

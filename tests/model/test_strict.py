@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import Prefixes
-from foretell.generation.generate import make_scheduler, run
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import make_scheduler, run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.generation.speculation import PromptLookup
 from foretell.insight.trace import Trace

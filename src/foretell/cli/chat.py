@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Json, ModelArgument, Whole, decode_text
-from foretell.cli.model_options import MODEL_DEFAULTS, Options
-from foretell.cli.sampling_arguments import DEFAULTS, Sampling
+from foretell.cli.options import MODEL_DEFAULTS, SAMPLING_DEFAULTS, Options, Sampling
 from foretell.cli.terminal import fail, note, print_json, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
 
@@ -48,7 +47,7 @@ def chat(
         str | None, Parameter(help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.")
     ] = None,
     max_tokens: Annotated[int | None, Whole, Parameter(help="Of an answer; default: what fits the context.")] = None,
-    sampling: Sampling = DEFAULTS,
+    sampling: Sampling = SAMPLING_DEFAULTS,
     json: Json = False,
     options: Options = MODEL_DEFAULTS,
 ) -> None:

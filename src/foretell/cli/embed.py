@@ -14,7 +14,7 @@ from foretell.cli.arguments import (
     ModelArgument,
     read_text,
 )
-from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.options import MODEL_DEFAULTS, Options
 from foretell.cli.terminal import print_json
 from foretell.errors import DataError
 

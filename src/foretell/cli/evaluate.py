@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from foretell.cli.arguments import STANDARD_INPUT, Json, ModelArgument, Whole
-from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.options import MODEL_DEFAULTS, Options
 from foretell.cli.terminal import ProgressLine, note, print_json, results
 from foretell.errors import UsageError
 

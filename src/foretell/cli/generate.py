@@ -19,9 +19,8 @@ from foretell.cli.arguments import (
     Whole,
     read_text,
 )
-from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.options import MODEL_DEFAULTS, SAMPLING_DEFAULTS, Options, Sampling
 from foretell.cli.prompt_batch import Items, Timings, read_prompts, write_completions
-from foretell.cli.sampling_arguments import DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, note, open_model, print_json, write
 from foretell.errors import UsageError
 
@@ -49,7 +48,7 @@ def generate(
     n: Annotated[
         int, Whole, Parameter(name="--n", help="Continue each prompt in this many ways.", show_default=False)
     ] = 1,
-    sampling: Sampling = DEFAULTS,
+    sampling: Sampling = SAMPLING_DEFAULTS,
     stop: Annotated[
         list[str] | None,
         Parameter(
@@ -85,8 +84,7 @@ def generate(
     loaded = options.open(model, ids, allow_special=allow_special)
     drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
     from foretell.inference.completion import make_completer, repeated
-    from foretell.inference.guessing import make_proposer
-    from foretell.inference.sampling_options import make_sampling
+    from foretell.inference.generation_options import make_proposer, make_sampling
 
     stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]
     texts = repeated(texts, n)

@@ -18,7 +18,7 @@ from foretell.cli.arguments import (
     Whole,
     read_text,
 )
-from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.options import MODEL_DEFAULTS, Options
 from foretell.cli.terminal import print_json, results, visible
 from foretell.errors import UsageError
 

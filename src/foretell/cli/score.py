@@ -15,7 +15,7 @@ from foretell.cli.arguments import (
     TextArgument,
     read_text,
 )
-from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.options import MODEL_DEFAULTS, Options
 from foretell.cli.terminal import print_json, results
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from foretell.cli.arguments import (
     read_text,
     task_input,
 )
-from foretell.cli.model_options import MODEL_DEFAULTS, Options
+from foretell.cli.options import MODEL_DEFAULTS, Options
 from foretell.cli.terminal import note, print_json, results
 from foretell.errors import UsageError
 

@@ -16,8 +16,8 @@ import torch
 
 from foretell.config import ModelConfig, SamplingConfig
 from foretell.errors import OutputError, TokenizerError
-from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder

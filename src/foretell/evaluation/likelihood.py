@@ -10,8 +10,7 @@ from torch import Tensor
 
 from foretell.evaluation.texts import Progress, silent
 from foretell.generation.filters import Prefixes
-from foretell.generation.generate import run
-from foretell.generation.scheduler import Scheduler
+from foretell.generation.scheduler import Scheduler, run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.language_model import LanguageModel
 from foretell.model.logits import rows_at_once

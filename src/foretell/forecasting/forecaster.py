@@ -14,8 +14,8 @@ from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
 from foretell.forecasting.metrics import interval_of
 from foretell.forecasting.series import Series
-from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.loading import load

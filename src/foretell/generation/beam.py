@@ -16,7 +16,7 @@ from foretell.model.logits import check_logits
 
 
 class StepModel(Protocol):
-    """What beam search asks of a model."""
+    """The model interface of beam search."""
 
     def start(self) -> Tensor:
         """The logits (B, V) of the first token of each row."""
@@ -39,7 +39,7 @@ class Hypothesis:
 
 @dataclass
 class Beam:
-    """The search for one row: the open continuations, best first, and those that have ended."""
+    """The search for one row: the open continuations, best first, and the ended ones."""
 
     limit: int  # tokens
     ids: list[list[int]] = field(default_factory=lambda: [[]])
@@ -48,9 +48,9 @@ class Beam:
 
 
 def length_penalty(length: int, alpha: float) -> float:
-    """What the log-probability of a continuation of this length is divided by (Wu et al. 2016, equation 14).
+    """The divisor of a continuation's log-probability (Wu et al. 2016, equation 14); alpha 0 favours short ones.
 
-    0 favours short continuations; the length counts the end token.
+    length: in tokens, with the end token.
     """
     return ((5 + length) / 6) ** alpha
 

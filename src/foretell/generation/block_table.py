@@ -1,7 +1,7 @@
-"""Which blocks of the cache are free, which sequence owns which, and which hold what.
+"""`BlockTable` and `BlockPool`: the cache blocks of each sequence, the free blocks, and their content.
 
-A full block is known by its tokens and the blocks before it, so that sequences that begin alike share their first
-blocks. A block that is given back keeps its content until it is needed for something else.
+A full block is identified by its tokens and the blocks before it, so sequences that begin alike share their first
+blocks. A returned block keeps its content until it is needed for something else.
 """
 
 from __future__ import annotations
@@ -12,6 +12,11 @@ from dataclasses import dataclass, field
 from foretell.model.paged_cache import PADDING_BLOCK, POSITIONS_PER_BLOCK
 
 Content = tuple[int, tuple[int, ...]]  # the content id of the blocks before, and the tokens of this one
+
+
+def blocks_for(num_tokens: int) -> int:
+    """The number of blocks that hold `num_tokens` tokens."""
+    return -(-num_tokens // POSITIONS_PER_BLOCK)
 
 
 @dataclass
@@ -32,17 +37,17 @@ class BlockTable:
 
 
 class BlockPool:
-    """The blocks of a cache: the owners of each are counted, and its content is remembered."""
+    """The blocks of a cache, with the number of owners and the content of each."""
 
     def __init__(self, num_blocks: int):
         self.owners = [0] * num_blocks
-        # In the order in which they were given back; of a dict, since a block with a content may be taken from between
+        # In the order of their return; a dict, since a block with a content may be taken out of the middle
         self.free = dict.fromkeys(block for block in range(num_blocks) if block != PADDING_BLOCK)
         self.ids: dict[Content, int] = {}  # content to content id
         self.block_of: dict[int, int] = {}  # content id to block
         self.content_of: dict[int, tuple[Content, int]] = {}  # block to its content and content id
-        self.part_after: dict[int, tuple[int, tuple[int, ...]]] = {}  # content id to a block that is begun, its tokens
-        self.part_of: dict[int, int] = {}  # such a block to the content id before it
+        self.part_after: dict[int, tuple[int, tuple[int, ...]]] = {}  # content id to a partly filled block, its tokens
+        self.part_of: dict[int, int] = {}  # partly filled block to the content id before it
         self.next_id = 0
 
     def new_root(self) -> int:
@@ -51,7 +56,7 @@ class BlockPool:
         return self.next_id
 
     def matched(self, root: int, tokens: Sequence[int]) -> BlockTable:
-        """A table of the blocks that hold the beginning of these tokens; they are not taken yet."""
+        """A table of the blocks that hold the beginning of these tokens, not taken yet."""
         table = BlockTable(root)
         for first in range(0, len(tokens) - POSITIONS_PER_BLOCK + 1, POSITIONS_PER_BLOCK):
             content = (table.last_content, tuple(tokens[first : first + POSITIONS_PER_BLOCK]))
@@ -62,7 +67,7 @@ class BlockPool:
         return table
 
     def begun_block(self, table: BlockTable, tokens: Sequence[int]) -> tuple[int, int]:
-        """A block that begins as the one after this table would, and how many of these tokens it holds; or (0, 0)."""
+        """A block that holds the next tokens after this table, and how many of them; (0, 0) without such a block."""
         block, held = self.part_after.get(table.last_content, (PADDING_BLOCK, ()))
         rest = tokens[len(table.blocks) * POSITIONS_PER_BLOCK :]
         same = 0
@@ -71,7 +76,7 @@ class BlockPool:
         return (block, same) if same else (PADDING_BLOCK, 0)
 
     def take(self, table: BlockTable, num_blocks: int) -> bool:
-        """Take the table's blocks and as many more as it needs to have `num_blocks`; False if too few are free."""
+        """Take the table's blocks, and more up to `num_blocks`; False if too few are free."""
         missing = num_blocks - len(table.blocks)
         kept = {block for block in table.blocks if self.owners[block] == 0}
         if missing > len(self.free) - len(kept):
@@ -85,7 +90,7 @@ class BlockPool:
         return True
 
     def give_back(self, table: BlockTable) -> None:
-        """End the ownership of a table's blocks. Those with a content are the last that are used for something else."""
+        """Return a table's blocks. Blocks with a known content are the last to be reused."""
         for block in reversed(table.blocks):  # the end of a text is the least likely to be asked for again
             self.owners[block] -= 1
             assert self.owners[block] >= 0, "a block is given back once for every time it was taken"
@@ -94,7 +99,7 @@ class BlockPool:
         table.blocks, table.content_ids = [], []
 
     def remember(self, table: BlockTable, tokens: Sequence[int], count: int) -> None:
-        """Note the content of the table's full blocks, of which the first `count` tokens are in the cache."""
+        """Note the content of the table's full blocks; the first `count` tokens are in the cache."""
         while (len(table.content_ids) + 1) * POSITIONS_PER_BLOCK <= count:
             index = len(table.content_ids)
             first = index * POSITIONS_PER_BLOCK
@@ -107,7 +112,7 @@ class BlockPool:
             table.content_ids.append(self.ids[content])
 
     def remember_part(self, table: BlockTable, tokens: Sequence[int], count: int) -> None:
-        """Note what the table's last, partly filled block holds; its owner only adds to it."""
+        """Note the content of the table's last, partly filled block; its owner only adds to it."""
         full = len(table.content_ids) * POSITIONS_PER_BLOCK
         if count > full:
             block, parent = table.blocks[len(table.content_ids)], table.last_content
@@ -118,7 +123,7 @@ class BlockPool:
             self.part_of[block] = parent
 
     def _choose(self, count: int) -> Iterable[int]:
-        """Free blocks: a run of neighbours if there is one, since its keys need not be gathered."""
+        """Free blocks, adjacent ones if possible: their keys need not be gathered."""
         blank = sorted(block for block in self.free if block not in self.content_of)
         for first in range(len(blank) - count + 1):
             if blank[first + count - 1] - blank[first] == count - 1:

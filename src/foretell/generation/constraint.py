@@ -19,13 +19,9 @@ from foretell.config import SamplingConfig
 from foretell.errors import UsageError
 from foretell.generation.filters import Filter, Prefix, Prefixes
 
-STATES_KEPT = 1024  # of unfinished and finished texts; one that is missing is read again from its beginning
-JSON_FORM: Any = {
-    "item_separator": ", ",
-    "key_separator": ": ",
-    "whitespace_flexible": False,
-}  # json.dumps's
-TokenBytes = tuple[bytes, ...]  # what each id writes; nothing for special tokens
+STATES_KEPT = 1024  # of unfinished and finished texts; a missing state is computed from the beginning of its text
+JSON_FORM: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as json.dumps writes
+TokenBytes = tuple[bytes, ...]  # the bytes of each id; empty for special tokens
 
 
 @dataclass
@@ -38,7 +34,7 @@ class State:
 
 
 class Constraint:
-    """What a text has to match, and the state of each continuation in it."""
+    """A regular expression or JSON schema that the text has to match, with the state of each continuation."""
 
     def __init__(self, config: SamplingConfig, token_bytes: TokenBytes):
         """Raises UsageError for a pattern or schema that is wrong, cannot match, or that no tokens can write."""
@@ -49,7 +45,7 @@ class Constraint:
         self._check(config)
 
     def state(self, generated: Sequence[int]) -> State:
-        """The state after these ids. Ids that do not match are followed by anything: they are guesses."""
+        """The state after these ids. After ids that do not match, anything can follow: they are guesses."""
         key = tuple(generated)
         if key not in self._states:
             self._states[key] = self._advance(key)
@@ -72,7 +68,7 @@ class Constraint:
         return mask
 
     def _advance(self, key: tuple[int, ...]) -> State:
-        """The state after these ids, from that of all but the last where it is kept."""
+        """The state after these ids, computed from the state before the last id if that is kept."""
         before = self._states.get(key[:-1]) if key else None
         if before is None:
             matcher, new = self._make_matcher(), list(key)
@@ -143,9 +139,9 @@ class EndedVocabulary:
         self.longest = max(map(len, self.ids), default=0)
 
     def __call__(self, text: str | bytes) -> list[int]:
-        """The ids of a text that has to come next: at each place the longest token; the end where none fits.
+        """The ids of a text that has to come next: the longest token at each place; the end where none fits.
 
-        Without them, the text would be taken as written.
+        Without these ids, llguidance would treat the text as already written.
         """
         rest, ids = text.encode() if isinstance(text, str) else text, []
         while rest:

@@ -1,26 +1,46 @@
-"""Runs forward passes of sequences over a paged cache: whole prompts, parts of them, or a token each."""
+"""Forward passes over a paged cache: whole prompts, parts of them, or one token per sequence.
+
+On a GPU, decode steps are captured as a CUDA graph: one launch per token instead of one per operation. With few rows a
+GPU finishes the operations of a step faster than the host can launch them. A graph repeats the recorded operations with
+the same addresses, sizes and numbers, so a captured step must not depend on the length of the rows:
+`StaticPagedKVView` has their positions on the device.
+"""
 
 from __future__ import annotations
+
+import logging
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from foretell.device import memory_of, to_device
 from foretell.errors import UsageError
-from foretell.generation.recorded_step import StepRecorder
 from foretell.generation.sequence import Sequence, table_of
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.fast_decoder import with_fast_kernels
-from foretell.model.paged_cache import POSITIONS_PER_BLOCK, PagedKVCache, PagedKVView, PagedRow
+from foretell.model.paged_cache import (
+    PADDING_BLOCK,
+    POSITIONS_PER_BLOCK,
+    PagedKVCache,
+    PagedKVView,
+    PagedRow,
+    StaticPagedKVView,
+)
 
 MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's memory unless it is told otherwise
+MIN_TOKENS = 16  # capturing takes about as long as a few steps
+
+Record = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]
+
+logger = logging.getLogger(__name__)
 
 
 class Engine:
     """A decoder with a cache of `num_blocks` blocks.
 
-    expected_tokens: how many tokens are about to be generated per sequence, which decides whether it pays to prepare
-    the weights; None means many. Preparing is done when a form of the model is first used, and takes memory until the
+    expected_tokens: the number of tokens to be generated per sequence, which decides whether the weights are packed for
+    the generation; None means many. Packing happens when a form of the model is first used, and takes memory until the
     engine is dropped.
     """
 
@@ -32,7 +52,7 @@ class Engine:
 
     @torch.inference_mode()
     def read(self, sequences: list[Sequence], tokens: list[list[int]], num_logits: list[int]) -> Tensor:
-        """Read new tokens of sequences that use one form of the model, after what the cache holds of each.
+        """Read new tokens of sequences that use one form of the model, after the cached tokens of each.
 
         Returns the logits (R, V) after the last num_logits[b] tokens of each, one sequence after the other.
         """
@@ -40,7 +60,7 @@ class Engine:
         counts, source_rows = [len(new) for new in tokens], [sequence.row for sequence in sequences]
         pairs = zip(sequences, counts, strict=True)
         rows = [PagedRow(table_of(sequence).blocks, sequence.num_cached, count) for sequence, count in pairs]
-        ids = padded(tokens)  # (B, T)
+        ids = padded(tokens, 0)  # (B, T)
         if max(counts) == 1 and (step := self._recorder(decoder).step_for(rows, source_rows)):
             return step(ids)
         view = decoder.join(PagedKVView(self.cache, rows), source_rows)
@@ -54,16 +74,15 @@ class Engine:
         return self._prepared[decoder]
 
     def _recorder(self, decoder: Decoder) -> StepRecorder:
-        """What records the steps of a form of the model, where that pays."""
         if decoder not in self._recorders:
             self._recorders[decoder] = StepRecorder(decoder, self.cache, self.expected_tokens)
         return self._recorders[decoder]
 
 
-def padded(tokens: list[list[int]]) -> Tensor:
-    """Rows of ids as one tensor (B, T), filled up with zeros."""
-    length = max(map(len, tokens))
-    return torch.tensor([[*row, *[0] * (length - len(row))] for row in tokens])
+def padded(rows: list[list[int]], value: int) -> Tensor:
+    """Rows of numbers as one tensor (B, T); shorter rows are filled up with a value."""
+    length = max(map(len, rows))
+    return torch.tensor([[*row, *[value] * (length - len(row))] for row in rows])
 
 
 def chosen(hidden: Tensor, counts: list[int], num_logits: list[int]) -> Tensor:
@@ -96,3 +115,85 @@ def affordable_blocks(decoder: Decoder, memory: int | None = None) -> int:
     if memory > installed:
         raise UsageError(f"a cache of {memory / 2**30:,.1f} GiB does not fit the {installed / 2**30:,.1f} GiB here")
     return memory // bytes_per_block(decoder)
+
+
+# --- steps as CUDA graphs --------------------------------------------------------------------------------------------
+
+
+class StepRecorder:
+    """Captures decode steps of one form of a model, again when the set of rows changes; off for short generations."""
+
+    def __init__(self, decoder: Decoder, cache: PagedKVCache, expected_tokens: int | None):
+        self.decoder, self.cache = decoder, cache
+        self.is_on = can_record(decoder, expected_tokens)
+        self.recorded: RecordedStep | None = None
+
+    def step_for(self, rows: list[PagedRow], source_rows: list[int | None]) -> RecordedStep | None:
+        """The captured step of these rows, None where none is captured. A failure is logged and ends the capturing."""
+        if self.is_on and (self.recorded is None or not self.recorded.continues(rows)):
+            try:
+                self.recorded = RecordedStep(self.decoder, self.cache, rows, source_rows, record_graph)
+            except RuntimeError as error:
+                self.is_on, self.recorded = False, None
+                logger.warning(f"steps are not recorded as a CUDA graph: {' '.join(str(error).split())[:200]}")
+        return self.recorded
+
+
+class RecordedStep:
+    """One step of some rows: a token each."""
+
+    @torch.inference_mode()
+    def __init__(
+        self,
+        decoder: Decoder,
+        cache: PagedKVCache,
+        rows: list[PagedRow],
+        source_rows: list[int | None],
+        record: Record,
+    ):
+        device = cache.keys.device
+        self.decoder, self.cache, self.source_rows = decoder, cache, source_rows
+        self.tables = [list(row.table) for row in rows]
+        self.starts = [row.start for row in rows]
+        self.blocks = to_device(padded(self.tables, PADDING_BLOCK), device)  # (B, K)
+        self.ids = torch.zeros(len(rows), 1, dtype=torch.long, device=device)
+        self.positions = to_device(torch.tensor(self.starts)[:, None], device)  # (B, 1)
+        self.replay, self.logits = record(self.step)
+
+    def continues(self, rows: list[PagedRow]) -> bool:
+        """True if these are the captured rows, where the last step left them."""
+        return self.starts == [row.start for row in rows] and self.tables == [row.table for row in rows]
+
+    def step(self) -> Tensor:
+        """The captured operations: the logits (B, V) after `ids`, each row's at its place in `positions`."""
+        kv = self.decoder.join(StaticPagedKVView(self.cache, self.blocks, self.positions), self.source_rows)
+        return self.decoder.head(self.decoder.hidden(self.ids, kv)[:, -1])
+
+    @torch.inference_mode()
+    def __call__(self, ids: Tensor) -> Tensor:
+        """Read the newest token of each row, ids (B, 1); returns the logits (B, V) of the next token."""
+        self.ids.copy_(to_device(ids, self.ids.device))
+        self.replay()
+        self.positions.add_(1)
+        self.starts = [start + 1 for start in self.starts]
+        return self.logits.clone()  # the next replay writes to the same place
+
+
+def can_record(decoder: Decoder, expected_tokens: int | None) -> bool:
+    """True on a GPU, if enough steps follow and no module has hooks, which a graph does not call."""
+    has_hooks = any(module._forward_hooks or module._forward_pre_hooks for module in decoder.modules())
+    is_short = expected_tokens is not None and expected_tokens < MIN_TOKENS
+    return decoder.device.type == "cuda" and not is_short and not has_hooks
+
+
+def record_graph(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
+    """Run a step once, then capture it; returns the replay, and the tensor that each replay writes."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # libraries allocate and choose kernels in their first run, which a graph must not
+        step()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        output = step()
+    return graph.replay, output

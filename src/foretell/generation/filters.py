@@ -1,14 +1,16 @@
-"""Filters: what is done to the logits before a token is drawn.
+"""Sampler filters: how the logits change before a token is drawn.
 
-A filter takes logits (B, V) in float64 and the prefix of each row, and returns logits (B, V); tokens that it excludes
-become -infinity. The filters of one configuration run in the order of `make_filters`.
+A filter takes logits (B, V) in float64 and the prefix of each row, and returns logits (B, V); excluded tokens become
+-infinity. `FILTERS` has all of them. Filters that see logits alone have a second form for one row on a CPU, which keeps
+the same tokens without sorting the vocabulary.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,7 +22,7 @@ from foretell.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """The ids before the token to be sampled: those of the prompt, then those generated.
+    """The ids before the token to be sampled: first the prompt, then the generated ids.
 
     end_ids: the tokens that end this sequence.
     """
@@ -35,9 +37,8 @@ class Prefix:
         return self.ids[self.prompt_length :]
 
 
-Prefixes = Sequence[Prefix]  # of the rows of a batch
+Prefixes = Sequence[Prefix]  # one for each row of a batch
 Filter = Callable[[Tensor, Prefixes], Tensor]
-SHAPING = frozenset({"temperature", "top_k", "top_p", "min_p"})  # these always leave a token, and see logits alone
 
 
 def odds(logits: Tensor) -> Tensor:
@@ -47,11 +48,11 @@ def odds(logits: Tensor) -> Tensor:
     """
     if logits.is_cuda:
         return (logits - logits.amax(-1, keepdim=True)).exp_()
-    values = logits.numpy(force=True)  # as in `shortlist.py`
+    values = logits.numpy(force=True)  # NumPy for the reason given at `narrow`
     return torch.from_numpy(np.exp(values - values.max(-1, keepdims=True)))
 
 
-# --- filters that know tokens ----------------------------------------------------------------------------------------
+# --- filters that see the prefix -------------------------------------------------------------------------------------
 
 
 def repetition_penalty(penalty: float) -> Filter:
@@ -136,7 +137,7 @@ def check_ids(ids: Collection[int], logits: Tensor, name: str) -> None:
         raise ConfigError(f"{name} names token {unknown[0]}, and the ids of this model are 0 to {count - 1}")
 
 
-# --- filters that know logits alone ----------------------------------------------------------------------------------
+# --- filters that see logits alone -----------------------------------------------------------------------------------
 
 
 def temperature(value: float) -> Filter:
@@ -190,30 +191,113 @@ def min_p(share: float) -> Filter:
     return apply
 
 
+# --- the same for one row on a CPU -----------------------------------------------------------------------------------
+
+Vector: TypeAlias = np.ndarray  # (V,) or a part of it, float64; ids are int64 and ascending
+DISTANCES = (4.0, 8.0, 12.0)  # below the largest logit: where a shortlist ends
+
+
+def narrow(logits: Vector, settings: Mapping[str, float]) -> tuple[np.ndarray | None, Vector]:
+    """The ids that filters leave of logits (V,), None for all, and their logits; settings by name, in order.
+
+    Equal to the plain filters bit for bit. Top-k and top-p look first at the likeliest tokens alone, and at more only
+    where these do not decide. Measured at a vocabulary of 50,257 on one core: sorting takes 4.2 ms, finding the tokens
+    above a limit 0.02 ms. NumPy uses one thread: torch shares arrays of this size between threads, which costs more
+    than it gains, and a hundred times as much where other programs keep a core busy.
+    """
+    ids = None
+    for name, setting in settings.items():
+        if name == "temperature":
+            logits = (logits - logits.max()) / setting
+        else:
+            kept = KEEP[name](logits, setting)
+            ids, logits = kept if ids is None else ids[kept], logits[kept]
+    return ids, logits
+
+
+def keep_top_k(logits: Vector, count: float) -> np.ndarray:
+    """The ids that `top_k` keeps of logits (V,)."""
+    count = min(int(count), len(logits))
+    for ids in shortlists(logits, logits.max() - np.array(DISTANCES)):
+        if len(ids) >= count:
+            short = logits[ids]
+            return ids[short >= np.partition(short, len(ids) - count)[len(ids) - count]]
+    raise AssertionError("the last shortlist has all ids")
+
+
+def keep_top_p(logits: Vector, mass: float) -> np.ndarray:
+    """The ids that `top_p` keeps of logits (V,)."""
+    weights = np.exp(logits - logits.max())
+    target = mass * cumulated(weights)[-1]  # not `sum`, which adds in another order
+    for ids in shortlists(weights, np.exp(-np.array(DISTANCES))):
+        short, is_last = weights[ids], len(ids) == len(weights)
+        if not is_last and short.sum() < target:
+            continue
+        ordered = np.sort(short)[::-1].copy()
+        count = int(np.searchsorted(cumulated(ordered), target)) + 1
+        if is_last or count <= len(ids):
+            return ids[likeliest(short, ordered, min(count, len(ids)))]
+    raise AssertionError("the last shortlist has all ids")
+
+
+def likeliest(values: Vector, ordered: Vector, count: int) -> np.ndarray:
+    """True for the `count` largest of values (n,), the first of equal ones. `ordered` has them in descending order."""
+    smallest = ordered[count - 1]
+    kept = values > smallest
+    ties = np.flatnonzero(values == smallest)
+    kept[ties[: count - np.count_nonzero(kept)]] = True
+    return kept
+
+
+def keep_min_p(logits: Vector, share: float) -> np.ndarray:
+    """The ids that `min_p` keeps of logits (V,)."""
+    return np.flatnonzero(logits >= logits.max() + math.log(share))
+
+
+def shortlists(values: Vector, limits: np.ndarray) -> Iterator[np.ndarray]:
+    """The ids whose values are at least each limit in turn; at last all ids."""
+    for limit in limits:
+        yield np.flatnonzero(values >= limit)
+    yield np.arange(len(values))
+
+
+def cumulated(values: Vector) -> Vector:
+    """Cumulative sums as torch adds them, where zeros in between change nothing. NumPy takes four times as long."""
+    return torch.from_numpy(values).cumsum(-1).numpy()
+
+
+# --- all filters -----------------------------------------------------------------------------------------------------
+
+# The field of `SamplingConfig`: its neutral value, and the filter for any other one
+FILTERS: dict[str, tuple[Any, Callable[[Any], Filter]]] = {
+    "repetition_penalty": (1, repetition_penalty),
+    "logit_bias": ({}, logit_bias),
+    "min_tokens": (0, min_tokens),
+    "ban": ((), ban),
+    "no_repeat_ngram": (None, no_repeat_ngram),
+    "temperature": (1, temperature),
+    "top_k": (None, top_k),
+    "top_p": (1, top_p),
+    "min_p": (0, min_p),
+}
+CONSTRAINTS = ("regex", "json_schema")
+KEEP: dict[str, Callable[[Vector, float], np.ndarray]] = {
+    "top_k": keep_top_k,
+    "top_p": keep_top_p,
+    "min_p": keep_min_p,
+}
+SHAPING = frozenset({"temperature", *KEEP})  # these see logits alone and always leave a token
+
+
 def make_filters(config: SamplingConfig, constraint: Filter | None = None) -> dict[str, Filter]:
-    """The filters of a configuration by name, in the order in which they run; neutral values have none.
+    """The filters of a configuration by name, in the order of its fields; neutral values have none.
 
     constraint: the filter for its regex or JSON schema.
     """
     filters: dict[str, Filter] = {}
-    if config.repetition_penalty != 1:
-        filters["repetition_penalty"] = repetition_penalty(config.repetition_penalty)
-    if config.logit_bias:
-        filters["logit_bias"] = logit_bias(config.logit_bias)
-    if config.min_tokens:
-        filters["min_tokens"] = min_tokens(config.min_tokens)
-    if config.ban:
-        filters["ban"] = ban(config.ban)
-    if config.no_repeat_ngram is not None:
-        filters["no_repeat_ngram"] = no_repeat_ngram(config.no_repeat_ngram)
-    if constraint is not None:
-        filters["json_schema" if config.regex is None else "regex"] = constraint
-    if config.temperature != 1:
-        filters["temperature"] = temperature(config.temperature)
-    if config.top_k is not None:
-        filters["top_k"] = top_k(config.top_k)
-    if config.top_p < 1:
-        filters["top_p"] = top_p(config.top_p)
-    if config.min_p > 0:
-        filters["min_p"] = min_p(config.min_p)
+    for name, value in config:
+        if name in CONSTRAINTS and value is not None and constraint is not None:
+            filters[name] = constraint
+        elif name in FILTERS and value != FILTERS[name][0]:
+            filters[name] = FILTERS[name][1](value)
     return filters

@@ -13,8 +13,7 @@ from torch import Tensor
 from foretell.config import SamplingConfig
 from foretell.errors import UsageError
 from foretell.generation.constraint import Constraint, TokenBytes, constrained
-from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters, odds
-from foretell.generation.shortlist import narrow
+from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters, narrow, odds
 from foretell.model.logits import check_logits
 from foretell.randomness import stream_key, uniform
 
@@ -32,7 +31,7 @@ class TokenChooser(Protocol):
 
 
 class Sampler:
-    """Samples the next token of each row; the draw of sample i at position t depends only on (seed, i, t)."""
+    """Samples the next token of each row. The draw of sample i at position t depends only on (seed, i, t)."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class Sampler:
     ):
         """vocab_size: sample only ids below it, since a model may have more rows than its tokenizer has tokens.
 
-        token_bytes: what each id writes, for a configuration with a regex or a JSON schema.
+        token_bytes: the bytes of each id, for a configuration with a regex or a JSON schema.
         """
         self.config, self.seed, self.vocab_size = config, config.seed, vocab_size
         self.constraint = make_constraint(config, token_bytes)
@@ -53,8 +52,8 @@ class Sampler:
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
         """One id per row, from logits (B, V), the ids so far and the sample index of each row.
 
-        The result is that of `stages` and `pick`. Raises CheckpointError for logits that are not finite, UsageError if
-        the filters exclude all tokens of a row.
+        Equal to `stages` followed by `pick`. Raises CheckpointError for logits that are not finite, UsageError if the
+        filters exclude all tokens of a row.
         """
         logits = on_cpu_or_cuda(logits[:, : self.vocab_size])
         if self.config.temperature == 0 and not self._excluding:
@@ -78,10 +77,7 @@ class Sampler:
         return index if ids is None else int(ids[index])
 
     def stages(self, logits: Tensor, prefixes: Prefixes) -> Iterator[tuple[str, Tensor]]:
-        """Logits (B, V) in float64 of the ids that may be sampled, as `logits`; then after each filter, by its name.
-
-        Raises as a call does.
-        """
+        """("logits", the logits (B, V) in float64), then (name, logits) after each filter. Raises as a call does."""
         logits = check_logits(on_cpu_or_cuda(logits[:, : self.vocab_size])).double()
         yield "logits", logits
         for name, apply in self.filters.items():
@@ -89,7 +85,7 @@ class Sampler:
             yield name, logits
 
     def completes(self, generated: list[int]) -> bool:
-        """True if nothing can follow the ids after the prompt, since they complete what the text has to match."""
+        """True if nothing can follow the ids after the prompt: they complete the regex or the JSON."""
         return self.constraint is not None and self.constraint.is_complete(generated)
 
     def draw(self, sample: int, position: int) -> float:
@@ -102,34 +98,34 @@ def make_constraint(config: SamplingConfig, token_bytes: Callable[[], TokenBytes
     if config.regex is None and config.json_schema is None:
         return None
     if token_bytes is None:
-        raise UsageError("a regex or a JSON schema needs a tokenizer, which tells what each token writes")
+        raise UsageError("a regex or a JSON schema needs a tokenizer, which has the bytes of each token")
     return Constraint(config, token_bytes())
 
 
 def on_cpu_or_cuda(logits: Tensor) -> Tensor:
-    """Logits where they can be float64: not on Apple's MPS."""
+    """Logits on a device with float64, which Apple's MPS lacks."""
     return logits if logits.is_cuda else logits.cpu()
 
 
 def largest(logits: Tensor) -> list[int]:
-    """The id of the largest of each row of logits (B, V), the first of equal ones. Raises as `check_logits` does."""
+    """The id of the largest logit of each row of (B, V), the first of equal ones. Raises as `check_logits` does."""
     if logits.is_cuda:
         check_logits(logits)
         return logits.argmax(-1).tolist()
     values = logits.float().numpy()
-    ids = values.argmax(-1).tolist()  # in a tenth of the time of torch's, which uses no vectors; NaN is the largest
+    ids = values.argmax(-1).tolist()  # ten times as fast as torch's, which is not vectorised; NaN is the largest
     if not all(math.isfinite(row[id]) for row, id in zip(values, ids, strict=True)):
         check_logits(logits)
     return ids
 
 
 def as_float64(logits: Tensor) -> np.ndarray:
-    """Logits (V,) on a CPU as NumPy's."""
+    """Logits (V,) on a CPU as a NumPy array."""
     return (logits.float() if logits.dtype == torch.bfloat16 else logits).numpy().astype(np.float64)
 
 
 def check_left(logits: Tensor, name: str) -> Tensor:
-    """The logits (B, V) after a filter, if it left a token in each row."""
+    """The logits (B, V) after a filter. Raises UsageError if a row has no token left."""
     if name not in SHAPING and not bool((logits.amax(-1) > -torch.inf).all()):
         raise UsageError(f"{name.replace('_', '-')} leaves no token to write; relax it, or the options next to it")
     return logits

@@ -1,19 +1,28 @@
-"""Which sequences run, what of them is read next, and how they grow."""
+"""`Scheduler`: sequences that join, run together and leave; `generate` continues a list of them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.generation.block_table import BlockPool, Content
+from foretell.generation.block_table import BlockPool, Content, blocks_for
 from foretell.generation.engine import Engine, affordable_blocks, bytes_per_block
-from foretell.generation.limits import check_ids, check_length, first_kept, reason_to_end
-from foretell.generation.sequence import Sequence, rules_of, table_of
+from foretell.generation.sampling import TokenChooser
+from foretell.generation.sequence import (
+    Rules,
+    Sequence,
+    check_ids,
+    check_length,
+    first_kept,
+    reason_to_end,
+    rules_of,
+    table_of,
+)
 from foretell.generation.speculation import Proposer
 from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
@@ -27,7 +36,7 @@ Event = tuple[Sequence, int]  # a sequence, and the token that it got
 
 @dataclass(frozen=True)
 class Part:
-    """What one pass reads of a sequence, and after how many of its last tokens logits are wanted."""
+    """The tokens of a sequence that one pass reads; logits are wanted after the last `num_logits` of them."""
 
     sequence: Sequence
     tokens: list[int]
@@ -35,7 +44,7 @@ class Part:
 
     @property
     def guess(self) -> list[int]:
-        """The tokens that are only guessed."""
+        """The guessed tokens, at the end of `tokens`."""
         return self.tokens[len(self.tokens) - self.num_logits + 1 :] if self.num_logits > 1 else []
 
 
@@ -49,9 +58,9 @@ class Scheduler:
                 ...
 
     The continuation of a sequence does not depend on the others. A sequence waits until there are free blocks for the
-    longest text that its rules allow, so that one that runs is not interrupted until its context is full. memory: bytes
-    of the cache; default: a quarter of the machine's. num_blocks: fewer blocks than that, where it is known how many
-    are needed. proposer: guesses tokens, several of which are then checked in one pass. expected_tokens: see `Engine`.
+    longest text that its rules allow, so a running sequence is not interrupted until its context is full. memory: bytes
+    of the cache; default: a quarter of the machine's. num_blocks: the number of blocks needed, if that is fewer.
+    proposer: guesses tokens, several of which are then checked in one pass. expected_tokens: see `Engine`.
     """
 
     def __init__(
@@ -64,7 +73,7 @@ class Scheduler:
         expected_tokens: int | None = None,
         proposer: Proposer | None = None,
     ):
-        usable = max_rows * -(-decoder.config.context_length // POSITIONS_PER_BLOCK)
+        usable = max_rows * blocks_for(decoder.config.context_length)
         self.num_blocks = min(affordable_blocks(decoder, memory), usable if num_blocks is None else num_blocks)
         self.engine = Engine(decoder, self.num_blocks + 1, expected_tokens)  # one more, for padding
         self.pool, self.max_rows = BlockPool(self.num_blocks + 1), max_rows
@@ -95,7 +104,7 @@ class Scheduler:
             self.waiting.append(sequence)
 
     def cancel(self, sequence: Sequence) -> None:
-        """End a sequence now, and free what it holds. One that has ended, or was never added, stays as it is."""
+        """End a sequence now and free its blocks. A sequence that has ended, or was never added, does not change."""
         is_waiting = sequence in self.waiting
         if is_waiting:
             self.waiting.remove(sequence)
@@ -104,7 +113,7 @@ class Scheduler:
         self._release_finished()
 
     def step(self) -> list[Event]:
-        """Read a part of the prompts, and one token of each sequence whose prompt has been read; returns new tokens."""
+        """Read a part of the prompts, and one token of each sequence whose prompt was read; returns the new tokens."""
         self._release_finished()
         self._admit()
         growing = [sequence for sequence in self.running if sequence.is_growing]
@@ -114,7 +123,7 @@ class Scheduler:
         self._release_finished()
         return events
 
-    # ------------------------------------------------------------------ who runs
+    # ------------------------------------------------------------------ starting and ending
 
     def _admit(self) -> None:
         """Start sequences in the order in which they were added, as long as there is room for them."""
@@ -125,14 +134,14 @@ class Scheduler:
             sequence = self.waiting[0]
             first = self._match(sequence)
             if any(content in being_read for content in first):
-                return  # another sequence is about to read what this one begins with
+                return  # another sequence is about to read the same beginning
             if not self._start(sequence):
                 return
             being_read.update(dict.fromkeys(first))
             self.running.append(self.waiting.popleft())
 
     def _match(self, sequence: Sequence) -> list[Content]:
-        """Give a sequence the blocks that hold its beginning; returns what it will read next."""
+        """Give a sequence the blocks that hold its beginning; returns the content that it will read next."""
         known = sequence.visible[:-1]  # the last token has to be read for its logits
         sequence.table = self.pool.matched(self._root(sequence), known)
         sequence.num_cached = len(sequence.table.blocks) * POSITIONS_PER_BLOCK
@@ -151,8 +160,8 @@ class Scheduler:
         return True
 
     def _first_unread_content(self, sequence: Sequence) -> Iterator[Content]:
-        """What the next block of a sequence that is being read will hold."""
-        if sequence.num_unread > 1:  # the last token is read by each, for its logits
+        """The content of the next block of a sequence that is being read."""
+        if sequence.num_unread > 1:  # every sequence reads its last token itself, for the logits
             table = table_of(sequence)
             first = len(table.content_ids) * POSITIONS_PER_BLOCK
             yield table.last_content, tuple(sequence.visible[first : first + POSITIONS_PER_BLOCK])
@@ -161,10 +170,10 @@ class Scheduler:
         """Blocks for the longest text that the model will see of a sequence."""
         rules, limit = rules_of(sequence), self.engine.decoder.config.context_length
         room = limit if rules.max_tokens is None else sequence.num_visible + rules.max_tokens
-        return -(-min(limit, room) // POSITIONS_PER_BLOCK)
+        return blocks_for(min(limit, room))
 
     def _root(self, sequence: Sequence) -> int:
-        """The content id of nothing. Other forms of the model, or other sources, have other keys for equal tokens."""
+        """The content id of no blocks. Other forms of the model, and other sources, give equal tokens other keys."""
         key = sequence.decoder or self.engine.decoder, sequence.row
         if key not in self._roots:
             self._roots[key] = self.pool.new_root()
@@ -180,10 +189,10 @@ class Scheduler:
                     self.proposer.release(sequence)
         self.running = [sequence for sequence in self.running if sequence.finish_reason is None]
 
-    # ------------------------------------------------------------------ what is read
+    # ------------------------------------------------------------------ reading
 
     def _next_parts(self, reading: list[Sequence], room: int) -> list[Part]:
-        """The prompts that are read next, or parts of them; at most `room` tokens with the padding."""
+        """The prompts to read next, or parts of them; at most `room` tokens with the padding."""
         parts: list[Part] = []
         for sequence in reading:
             count = min(sequence.num_unread, room)
@@ -193,7 +202,7 @@ class Scheduler:
         return parts
 
     def _guesses(self, growing: list[Sequence]) -> list[Part]:
-        """The newest token of each sequence, and what the proposer guesses to follow."""
+        """The newest token of each sequence, followed by the guesses of the proposer."""
         if self.proposer is None or not growing:
             return [Part(sequence, sequence.unread(1), 1) for sequence in growing]
         guesses = self.proposer.propose(growing, [self._room_to_guess(sequence) for sequence in growing])
@@ -201,13 +210,13 @@ class Scheduler:
         return [Part(sequence, [*sequence.unread(1), *guess], 1 + len(guess)) for sequence, guess in pairs]
 
     def _room_to_guess(self, sequence: Sequence) -> int:
-        """How many tokens may be guessed: the one after them still has to fit."""
+        """The largest number of tokens to guess: the token after them has to fit too."""
         limit, longest = self.engine.decoder.config.context_length, rules_of(sequence).max_tokens
         room = limit - sequence.num_visible
         return room if longest is None else min(room, longest - len(sequence.generated) - 1)
 
     def _read(self, parts: list[Part]) -> list[Event]:
-        """Read new tokens of sequences; those that have been read to their end get one token, or as many as guessed."""
+        """Read new tokens of sequences; a sequence read to its end gets one token, or as many as guessed."""
         events: list[Event] = []
         for members in grouped(parts, lambda part: part.sequence.decoder):
             logits = self.engine.read(
@@ -253,7 +262,7 @@ class Scheduler:
         if count > 1 and sequence.num_unread == 0:
             self.pool.remember_part(table, sequence.visible, sequence.num_cached)
 
-    # ------------------------------------------------------------------ how it grows
+    # ------------------------------------------------------------------ growing
 
     def _append(self, sequence: Sequence, token: int) -> None:
         """Add a token to a sequence, which may end there."""
@@ -266,9 +275,9 @@ class Scheduler:
             self._shift(sequence)
 
     def _shift(self, sequence: Sequence) -> None:
-        """Let the model see only the last half, whose positions change, so that all of it is read again.
+        """Keep only the last half visible. Its positions change, so all of it is read again.
 
-        The sequence is the first to start again. It may have to wait, since blocks that it shared are still in use.
+        The sequence is the first to start again. It may have to wait, since its shared blocks are still in use.
         """
         self.pool.give_back(table_of(sequence))
         sequence.window_start = first_kept(sequence, self.engine.decoder.config.context_length)
@@ -278,8 +287,62 @@ class Scheduler:
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
-    """Items with the same object as their key together, in the order in which the keys first occur."""
+    """Items with the same object as key together, in the order in which the keys first occur."""
     groups: dict[int, list[Item]] = {}
     for item in items:
         groups.setdefault(id(key(item)), []).append(item)
     return list(groups.values())
+
+
+# --- a list of sequences until all have ended ------------------------------------------------------------------------
+
+
+def generate(
+    decoder: Decoder,
+    sequences: list[Sequence],
+    sampler: TokenChooser,
+    max_tokens: int | None,
+    *,
+    end_ids: Collection[int] = (),
+    context_shift: bool = False,
+) -> Iterator[Event]:
+    """Continue all sequences together by the same rules, yielding (sequence, id) for each sampled token.
+
+    Prompts may differ in length, and the result of each does not depend on the others. A token of end_ids ends its
+    sequence; it is added to `generated` but not yielded. The caller may end a sequence by setting its `finish_reason`.
+    For max_tokens and context_shift see `Rules`. Raises ContextLengthError or UsageError before anything is generated.
+    """
+    rules = Rules(sampler, max_tokens, frozenset(end_ids), context_shift)
+    for sequence in sequences:
+        sequence.rules = rules
+        check_length(sequence, decoder.config.context_length)
+    return (event for event in run(make_scheduler(decoder, sequences), sequences) if event[1] not in rules.end_ids)
+
+
+def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
+    """Continue sequences, each by its own rules, yielding (sequence, id) for each sampled token.
+
+    Other sequences of the scheduler continue too, and are not yielded. If the iterator is closed before the sequences
+    have ended, they are cancelled.
+    """
+    own = set(sequences)
+    try:
+        for sequence in sequences:
+            scheduler.add(sequence)
+        while any(sequence.finish_reason is None for sequence in sequences):
+            yield from (event for event in scheduler.step() if event[0] in own)
+    finally:
+        for sequence in sequences:
+            scheduler.cancel(sequence)
+
+
+def make_scheduler(decoder: Decoder, sequences: list[Sequence], proposer: Proposer | None = None) -> Scheduler:
+    """A scheduler with just enough cache for these sequences, or as much as the memory allows."""
+    context_length, limits = decoder.config.context_length, [rules_of(sequence).max_tokens for sequence in sequences]
+    num_blocks = sum(
+        blocks_for(context_length if limit is None else min(context_length, sequence.num_visible + limit))
+        for sequence, limit in zip(sequences, limits, strict=True)
+    )
+    known = [limit for limit in limits if limit is not None]
+    expected_tokens = max(known, default=0) if len(known) == len(limits) else None
+    return Scheduler(decoder, num_blocks=num_blocks, expected_tokens=expected_tokens, proposer=proposer)

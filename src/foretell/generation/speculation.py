@@ -1,8 +1,8 @@
 """Speculative decoding: cheap guesses of the next tokens, which the model checks in one pass.
 
 The model samples the token at every guessed position as it would without guesses, since a draw depends on the position
-alone. A guess that is equal to its token saves a pass; the text is the same (Leviathan et al. 2023, with draws that are
-shared instead of a rejection rule).
+alone. A guess that equals its token saves a pass; the text is the same (Leviathan et al. 2023, with shared draws
+instead of a rejection rule).
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ LONGEST_MATCH = 3  # tokens
 
 
 class Proposer(Protocol):
-    """Guesses how sequences go on."""
+    """Guesses the next tokens of sequences."""
 
-    num_tokens: int  # at most, of one guess
+    num_tokens: int  # the most tokens of one guess
 
     def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
-        """At most rooms[b] next ids of each sequence; none where there is no guess."""
+        """At most rooms[b] next ids of each sequence; an empty list without a guess."""
         ...
 
     def release(self, sequence: Sequence) -> None:
-        """Free what is kept for a sequence that has ended."""
+        """Free the state of a sequence that has ended."""
         ...
 
 
@@ -52,7 +52,7 @@ class PromptLookup:
         ]
 
     def release(self, sequence: Sequence) -> None:
-        """Nothing is kept."""
+        """There is no state."""
 
     def _continuation(self, ids: list[int], room: int) -> list[int]:
         for length in range(min(LONGEST_MATCH, len(ids) - 1), 0, -1):
@@ -63,7 +63,7 @@ class PromptLookup:
 
 
 def last_occurrence(ids: list[int], pattern: list[int]) -> int | None:
-    """The last index at which a pattern occurs in a list of ids. A search of bytes is 20 times as fast as a loop."""
+    """The last index at which a pattern occurs in a list of ids. Searching bytes is 20 times as fast as a loop."""
     text, wanted = array("q", ids).tobytes(), array("q", pattern).tobytes()
     place = text.rfind(wanted)
     while place > 0 and place % 8:  # the bytes of two neighbours
@@ -72,9 +72,9 @@ def last_occurrence(ids: list[int], pattern: list[int]) -> int | None:
 
 
 class DraftModel:
-    """A smaller model with the same vocabulary, which continues a sequence by the sequence's own sampler and draws.
+    """A smaller model with the same vocabulary, which guesses with the sampler and the draws of each sequence.
 
-    It reads one sequence at a time, so it pays for one or a few of them.
+    It reads one sequence at a time, so it is faster than no guesses only for one or a few sequences.
     """
 
     def __init__(self, decoder: Decoder, num_tokens: int = 4):
@@ -83,7 +83,7 @@ class DraftModel:
         self._read: WeakKeyDictionary[Sequence, tuple[KVCache, list[int]]] = WeakKeyDictionary()
 
     def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
-        """The draft's own continuation of each sequence."""
+        """The draft model's continuation of each sequence."""
         return [
             self._continue(sequence, min(room, self.num_tokens))
             for sequence, room in zip(sequences, rooms, strict=True)

@@ -11,15 +11,14 @@ from typing import Any, Unpack, overload
 
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
-from foretell.generation.generate import make_scheduler, run
-from foretell.generation.limits import check_length
 from foretell.generation.sampling import Sampler
-from foretell.generation.scheduler import Scheduler
-from foretell.generation.sequence import FinishReason, Rules, Sequence
+from foretell.generation.scheduler import Scheduler, make_scheduler, run
+from foretell.generation.sequence import FinishReason, Rules, Sequence, check_length
 from foretell.generation.speculation import Proposer
-from foretell.inference.sampling_options import SamplingOptions, make_sampling
+from foretell.inference.generation_options import make_sampling
 from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel, check_model
+from foretell.sampling_options import SamplingOptions
 from foretell.text import StopStrings
 from foretell.typesetting.notebook import ShownList
 

@@ -9,8 +9,8 @@ from torch.optim import Optimizer
 
 from foretell.config import SamplingConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
-from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder
 from foretell.training.loop import Action, Progress, train

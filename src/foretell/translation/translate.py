@@ -11,8 +11,8 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError
 from foretell.generation.beam import CachedSteps, beam_search, length_penalty
-from foretell.generation.generate import make_scheduler, run
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import make_scheduler, run
 from foretell.generation.sequence import FinishReason, Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.model.logits import check_logits

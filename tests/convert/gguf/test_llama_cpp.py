@@ -19,8 +19,8 @@ import foretell
 from foretell.config import SamplingConfig
 from foretell.convert.gguf.export_gguf import export_gguf
 from foretell.convert.gguf.vocabulary import PRE_TOKENIZERS
-from foretell.generation.generate import generate
 from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer, tokenizer_json

@@ -1,38 +1,21 @@
-"""How users give the options of sampling: tokens and words as text, which the tokenizer turns into ids."""
+"""The options of a generation as users give them: tokens and words as text, and a draft model."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict
+from typing import Any
 
 from foretell.config import SamplingConfig
 from foretell.errors import UsageError
+from foretell.generation.speculation import DraftModel, PromptLookup, Proposer
+from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
 
+DRAFT_TOKENS = 4
 SHOWN_TOKENS = 5  # of a text that is more than one token
 ID = re.compile(r"#(\d+)")
 WRITES_SPACES_INTO_WORDS = ("bpe", "unigram")  # kinds with other tokens for a word after a space
-
-
-class SamplingOptions(TypedDict, total=False):
-    """The fields of `SamplingConfig` as keywords; its defaults hold for those left out.
-
-    logit_bias: token texts or ids, and what is added to their logits. ban: words as text, or as ids.
-    """
-
-    repetition_penalty: float
-    logit_bias: Mapping[str | int, float]
-    min_tokens: int
-    ban: Sequence[str | Sequence[int]]
-    no_repeat_ngram: int | None
-    regex: str | None
-    json_schema: dict[str, Any] | None
-    temperature: float
-    top_k: int | None
-    top_p: float
-    min_p: float
-    seed: int
 
 
 def make_sampling(options: Mapping[str, Any], tokenizer: Tokenizer) -> SamplingConfig:
@@ -76,3 +59,22 @@ def spellings(word: str | Sequence[int], tokenizer: Tokenizer) -> list[tuple[int
     if tokenizer.kind in WRITES_SPACES_INTO_WORDS and not word.startswith(" "):
         texts.append(f" {word}")
     return [tuple(tokenizer.encode(text)) for text in texts]
+
+
+def make_proposer(model: LanguageModel, speculate: int | None, draft: LanguageModel | None) -> Proposer | None:
+    """A draft model where one is given, else prompt lookup with guesses of `speculate` tokens, else none.
+
+    With a draft model, `speculate` is the length of its guesses. Raises UsageError for a draft model with another
+    vocabulary and for a length below 1.
+    """
+    if speculate is not None and speculate < 1:
+        raise UsageError(f"speculate must be 1 token or more, not {speculate}")
+    if draft is None:
+        return None if speculate is None else PromptLookup(speculate)
+    size, other = model.tokenizer.vocab_size, draft.tokenizer.vocab_size
+    if size != other or any(model.tokenizer.text_of(token) != draft.tokenizer.text_of(token) for token in range(size)):
+        raise UsageError(
+            f"the draft model {draft.name} has another tokenizer ({other:,} tokens) than {model.name} ({size:,}); its "
+            "guesses would be other texts"
+        )
+    return DraftModel(draft.decoder, speculate or DRAFT_TOKENS)
