@@ -12,8 +12,15 @@ import torch
 
 from foretell.data.questions import Ending, Question, read_endings, read_questions, task_of
 from foretell.errors import DataError
-from foretell.evaluation.likelihood import ContinuationRow, in_reading_order, score_rows
-from foretell.evaluation.multiple_choice import continuation_rows, evaluate_choices, evaluate_endings, share
+from foretell.evaluation.multiple_choice import (
+    ContinuationRow,
+    continuation_rows,
+    evaluate_choices,
+    evaluate_endings,
+    in_reading_order,
+    score_rows,
+    share,
+)
 from foretell.language_model import LanguageModel
 from foretell.text import id_tokenizer, train_tokenizer
 

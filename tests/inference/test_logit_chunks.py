@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from foretell.evaluation.likelihood import ContinuationRow, score_rows
+from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
 from foretell.inference.query import next_tokens, score
 from foretell.insight.explain.explanation import explain_value
 from foretell.insight.explain.walk import walk

@@ -14,8 +14,8 @@ import foretell
 from foretell.cli.main import run
 from foretell.config import SamplingConfig
 from foretell.errors import CheckpointError
-from foretell.evaluation.likelihood import ContinuationRow, score_rows
-from foretell.evaluation.texts import evaluate_texts
+from foretell.evaluation.multiple_choice import ContinuationRow, score_rows
+from foretell.evaluation.perplexity import evaluate_texts
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.inference.query import next_tokens, score

@@ -15,7 +15,7 @@ from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult
-    from foretell.evaluation.texts import TextEvaluation
+    from foretell.evaluation.perplexity import TextEvaluation
     from foretell.language_model import LanguageModel
 
 Task = Literal["text", "choice", "ending"]
@@ -70,7 +70,7 @@ def report_text(
 ) -> None:
     """Print loss, perplexity and bits per byte."""
     from foretell.data.sources import read_documents
-    from foretell.evaluation.texts import evaluate_texts
+    from foretell.evaluation.perplexity import evaluate_texts
     from foretell.training.objective import Objective
 
     paths = ["-" if file == STANDARD_INPUT else file]

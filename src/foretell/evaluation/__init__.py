@@ -1,1 +1,1 @@
-"""Evaluation: loss on batches (`perplexity`) and on texts (`texts`), accuracy at questions (`multiple_choice`)."""
+"""Evaluation: loss of batches and texts (`perplexity`), accuracy at questions (`multiple_choice`)."""

@@ -3,22 +3,33 @@
 Multiple choice: the model's answer is the most likely choice after the question. `accuracy` compares the
 log-probabilities of whole choices, which favours short ones; `accuracy_norm` divides them by the choice's bytes of
 UTF-8. They are `acc` and `acc_norm` of the usual evaluation harnesses.
+
+The continuations are read through the scheduler, so a question with several choices is read once.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from foretell.data.questions import Ending, Question
 from foretell.errors import DataError
-from foretell.evaluation.likelihood import ContinuationRow, score_rows
-from foretell.evaluation.perplexity import json_number, perplexity
-from foretell.evaluation.texts import Progress, silent
+from foretell.evaluation.perplexity import Progress, json_number, perplexity, silent
+from foretell.generation.block_table import blocks_for
+from foretell.generation.filters import Prefixes
+from foretell.generation.scheduler import Scheduler, run
+from foretell.generation.sequence import Rules
+from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
+from foretell.model.logits import rows_at_once
 from foretell.text import Tokenizer
+
+GROUPS_AT_ONCE = 32  # texts with different beginnings that are read together
 
 
 @dataclass(frozen=True)
@@ -89,7 +100,7 @@ def _answer(question: Question, logprobs: list[float]) -> Answer:
 
 
 def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Progress = silent) -> EndingResult:
-    """How often the true ending is the most likely one, token by token (LAMBADA, Paperno et al. 2016)."""
+    """The share of endings whose tokens are all the most likely ones (LAMBADA, Paperno et al. 2016)."""
     rows = [continuation_rows(model, item.context, [item.ending], item.where)[0] for item in endings]
     scored = score_rows(model, rows, progress)
     accuracy, stderr = share([likelihood.is_greedy for likelihood in scored])
@@ -146,3 +157,120 @@ def share(hits: Sequence[bool]) -> tuple[float, float]:
     """The share of true values and its standard error: the sample's standard deviation over sqrt(count)."""
     count, mean = len(hits), sum(hits) / len(hits)
     return mean, math.sqrt(mean * (1 - mean) / (count - 1)) if count > 1 else 0.0
+
+
+# --- likelihood of continuations --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ContinuationRow:
+    """Tokens to read; the continuation begins at index `first`. cut: number of tokens left out at the beginning."""
+
+    ids: list[int]
+    first: int
+    cut: int = 0
+
+    @property
+    def text(self) -> tuple[int, ...]:
+        """The tokens before the continuation."""
+        return tuple(self.ids[: self.first])
+
+
+@dataclass(frozen=True)
+class Likelihood:
+    """The log-probability of a continuation in nats, and whether each of its tokens is the most likely one."""
+
+    logprob: float
+    tokens: int
+    is_greedy: bool
+
+
+class GivenTokens:
+    """Continues sequences with given tokens and adds up their log-probabilities; sequence i continues as rows[i] does.
+
+    It is both sampler and proposer, so that the tokens of a continuation are read in one pass.
+    """
+
+    def __init__(self, model: LanguageModel, rows: list[ContinuationRow]):
+        self.model, self.rows = model, rows
+        self.num_tokens = rows_at_once(model.decoder)
+        self.logprobs = [0.0] * len(rows)
+        self.are_greedy = [True] * len(rows)
+
+    def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
+        """The given token of each row of the logits (B, V); notes its log-probability."""
+        pairs = zip(prefixes, samples, strict=True)
+        tokens = [self.rows[sample].ids[len(prefix.ids)] for prefix, sample in pairs]
+        logprobs = self.model.log_probabilities(logits)  # (B, V)
+        targets = torch.tensor(tokens, device=logits.device)  # (B,)
+        chosen, best = logprobs.gather(1, targets[:, None])[:, 0], logprobs.argmax(-1)
+        for sample, logprob, is_best in zip(samples, chosen.tolist(), (best == targets).tolist(), strict=True):
+            self.logprobs[sample] += logprob
+            self.are_greedy[sample] &= is_best
+        return tokens
+
+    def completes(self, generated: list[int]) -> bool:
+        """False: a sequence ends after max_tokens."""
+        return False
+
+    def propose(self, sequences: list[TokenSequence], rooms: list[int]) -> list[list[int]]:
+        """The next given tokens of each sequence, at most `num_tokens` rows of logits together."""
+        most = self.num_tokens // len(sequences) - 1
+        pairs = zip(sequences, rooms, strict=True)
+        return [
+            self.rows[each.sample].ids[len(each.ids) : len(each.ids) + max(0, min(room, most))] for each, room in pairs
+        ]
+
+    def release(self, sequence: TokenSequence) -> None:
+        """There is no state."""
+
+    def sequence(self, index: int) -> TokenSequence:
+        """The sequence of a row: its text, then its continuation. A decoder with a source reads the first source."""
+        row = self.rows[index]
+        return TokenSequence(list(row.text), sample=index, row=0, rules=Rules(self, len(row.ids) - row.first))
+
+    def likelihood(self, index: int) -> Likelihood:
+        """The likelihood of a row whose sequence has ended."""
+        row = self.rows[index]
+        return Likelihood(self.logprobs[index], len(row.ids) - row.first, self.are_greedy[index])
+
+
+def score_rows(model: LanguageModel, rows: list[ContinuationRow], progress: Progress = silent) -> list[Likelihood]:
+    """The likelihood of each row's continuation. Rows with the same text before it read that once."""
+    given, batches = GivenTokens(model, rows), list(in_reading_order(rows))
+    max_rows = max(1, min(GROUPS_AT_ONCE, given.num_tokens, len(rows)))
+    num_blocks = max((blocks_needed([rows[index] for index in members], max_rows) for members in batches), default=1)
+    scheduler = Scheduler(model.decoder, num_blocks=num_blocks, max_rows=max_rows, expected_tokens=1, proposer=given)
+    ended = set[int]()
+    for members in batches:
+        for sequence, _ in run(scheduler, [given.sequence(index) for index in members]):
+            if sequence.finish_reason is not None and sequence.sample not in ended:
+                ended.add(sequence.sample)
+                progress(len(ended), len(rows))
+    return [given.likelihood(index) for index in range(len(rows))]
+
+
+def blocks_needed(rows: list[ContinuationRow], max_rows: int) -> int:
+    """Cache blocks for the texts of rows that are read together, and for the continuations that run at once."""
+    texts: dict[tuple[int, ...], int] = {}
+    for row in rows:
+        texts[row.text] = max(len(row.ids), texts.get(row.text, 0))
+    continuation = max(len(row.ids) - row.first for row in rows)
+    kept = sum(map(blocks_for, texts.values()))
+    return kept + max_rows * (blocks_for(continuation) + 1)  # and a partly filled block
+
+
+def in_reading_order(rows: list[ContinuationRow]) -> Iterator[list[int]]:
+    """The indices of rows that are read together: the first ones of several texts, then the second ones, and so on.
+
+    Texts of similar length are together. A continuation waits, with all after it, while an equal text is read for
+    another one; so continuations of one text do not follow each other.
+    """
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for index, row in enumerate(rows):
+        groups.setdefault(row.text, []).append(index)
+    texts = sorted(groups, key=len)
+    for start in range(0, len(texts), GROUPS_AT_ONCE):
+        members = [groups[text] for text in texts[start : start + GROUPS_AT_ONCE]]
+        turns = range(max(map(len, members)))
+        yield [group[turn] for turn in turns for group in members if turn < len(group)]

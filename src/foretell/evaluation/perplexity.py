@@ -1,30 +1,49 @@
-"""Loss, perplexity and bits per byte of a model over batches of held-out tokens."""
+"""Loss, perplexity and bits per byte: over batches, and of texts in overlapping windows.
+
+With a context of C tokens and a stride of S, a window begins every S tokens, and in all but the first only the last S
+predictions count. So every token is predicted once, from at least C - S tokens before it, except at the beginning.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
 from itertools import islice
+from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
-from foretell.data.batch import Batch
+from foretell.data.batch import Batch, make_batch, pad
 from foretell.device import autocast
 from foretell.distributed.world import evaluating_world
+from foretell.errors import CheckpointError, DataError, UsageError
+from foretell.language_model import LanguageModel
+from foretell.text import Tokenizer
+
+TOKENS_AT_ONCE = 8192  # per batch
+
+Progress = Callable[[int, int], None]  # (done, total)
+
+
+def silent(done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+# --- batches ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """loss: mean in nats per token. tokens: number of predicted tokens."""
+    """loss: mean in nats per token. tokens: number of predictions."""
 
     loss: float
     tokens: int
 
     @property
     def perplexity(self) -> float:
-        """exp(loss); infinity where that is too large for a float."""
         return perplexity(self.loss)
 
 
@@ -34,7 +53,7 @@ def perplexity(loss: float) -> float:
 
 
 def json_number(value: float) -> float | None:
-    """The value; None for one that is not finite, which JSON cannot write."""
+    """The value; None if it is not finite, which JSON cannot write."""
     return value if math.isfinite(value) else None
 
 
@@ -47,16 +66,16 @@ def bits_per_byte(loss: float, tokens: int, text_bytes: int) -> float:
 def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype = torch.float32) -> Evaluation:
     """The mean loss over all targets, weighted by loss_weights, in evaluation mode; the mode is restored afterwards.
 
-    In a block of `evaluations_shared_by`, process r of N scores batches r, r + N, ...; the sums of single batches are
-    collected and added in the order of the batches, so that the figure has the bits of one process, the weights equal.
+    In a block of `evaluations_shared_by`, process r of N scores batches r, r + N, ...; the sums of the batches are
+    collected and added in the order of the batches. With equal weights the figure has the bits of a single process.
     """
     was_training = objective.training
     objective.eval()
     device = next(iter((*objective.parameters(), *objective.buffers()))).device
     world, remaining = evaluating_world(), iter(batches)
-    sums: list[tuple[float, float]] = []  # the summed loss and the number of targets of each batch, 0 of other ranks'
+    sums: list[tuple[float, float]] = []  # (loss, targets) of each batch, 0 for other ranks
     while group := list(islice(remaining, world.size)):
-        # A process without a batch in the last group repeats the first one of it: a pass of shards needs all processes
+        # A process without a batch in the last group repeats the first one: a pass over shards needs all processes
         batch = group[world.rank] if world.rank < len(group) else group[0]
         with autocast(device, dtype):
             loss = objective(batch.to(device))
@@ -67,3 +86,109 @@ def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype 
     for batch_total, batch_count in world.sum(torch.tensor(sums, dtype=torch.float64)).tolist():
         total, count = total + batch_total, count + batch_count
     return Evaluation(total / max(count, 1.0), int(count))
+
+
+# --- texts ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TextEvaluation(Evaluation):
+    """The loss of `documents` texts with `text_bytes` bytes of UTF-8."""
+
+    text_bytes: int
+    documents: int
+    context_length: int
+    stride: int
+
+    @property
+    def bits_per_byte(self) -> float:
+        return bits_per_byte(self.loss, self.tokens, self.text_bytes)
+
+    def to_json(self) -> dict[str, Any]:
+        names = ("loss", "perplexity", "bits_per_byte", "tokens", "stride")
+        return {**{name: getattr(self, name) for name in names}, "perplexity": json_number(self.perplexity)}
+
+
+def evaluate_texts(
+    model: LanguageModel,
+    objective: nn.Module,
+    texts: list[str],
+    stride: int | None = None,
+    progress: Progress = silent,
+) -> TextEvaluation:
+    """The loss of each text's tokens given those before them; texts do not see each other.
+
+    `objective` is the loss of the model's decoder. `stride`: half the context by default. Without a start token nothing
+    predicts a text's first token, and its bytes do not count. Raises UsageError for a stride that would skip tokens,
+    DataError if there is nothing to predict, CheckpointError for a loss that is not finite.
+    """
+    context_length = model.config.context_length
+    stride = max(1, context_length // 2) if stride is None else stride
+    if not 1 <= stride <= context_length:
+        raise UsageError(f"the stride must be 1 to {context_length}, the model's context, not {stride}")
+    windows: list[Window] = []
+    text_bytes = 0
+    for text in texts:
+        ids, first, predicted_bytes = predicted_part(model.tokenizer, text)
+        windows += iter_windows(ids, context_length, stride, first)
+        text_bytes += predicted_bytes
+    if not windows or not text_bytes:
+        raise DataError("no text has a token to predict; give more text")
+    batches = _reported(window_batches(windows, context_length), sum(window.count for window in windows), progress)
+    evaluation = evaluate(objective, batches)
+    if not math.isfinite(evaluation.loss):
+        raise CheckpointError(
+            f"the loss of the text is {evaluation.loss}; the model's weights are damaged or too large"
+        )
+    return TextEvaluation(evaluation.loss, evaluation.tokens, text_bytes, len(texts), context_length, stride)
+
+
+def predicted_part(tokenizer: Tokenizer, text: str) -> tuple[np.ndarray, int, int]:
+    """The ids that the model reads for a text, the index of the first target, and the number of predicted bytes."""
+    starts = np.array(tokenizer.start_ids, dtype=np.int32)
+    ids = np.concatenate([starts, tokenizer.encode_long(text)])
+    unpredicted = 0 if len(starts) else len(tokenizer.decode(ids[:1]).encode())
+    return ids, max(1, len(starts)), max(0, len(text.encode()) - unpredicted)
+
+
+@dataclass(frozen=True)
+class Window:
+    """Up to context_length + 1 tokens; the targets begin at index `first`."""
+
+    ids: np.ndarray
+    first: int
+
+    @property
+    def count(self) -> int:
+        return len(self.ids) - self.first
+
+
+def iter_windows(ids: np.ndarray, context_length: int, stride: int, first: int = 1) -> Iterator[Window]:
+    """The windows of a text. `first` is the index of the first target, at least 1 because token 0 has no context."""
+    start, counted = 0, first
+    while counted < len(ids):
+        window = ids[start : start + context_length + 1]
+        if counted < start + len(window):  # otherwise the window has no new target
+            yield Window(window, counted - start)
+            counted = start + len(window)
+        start += stride
+
+
+def window_batches(windows: list[Window], context_length: int) -> Iterator[Batch]:
+    """The windows in batches of at most TOKENS_AT_ONCE tokens."""
+    rows = max(1, TOKENS_AT_ONCE // context_length)
+    for start in range(0, len(windows), rows):
+        group = windows[start : start + rows]
+        tokens, lengths = pad([window.ids.tolist() for window in group])
+        batch = make_batch(tokens, lengths)
+        columns = torch.arange(1, tokens.shape[1])
+        counts = columns >= torch.tensor([[window.first] for window in group])  # (B, T)
+        yield replace(batch, loss_weights=batch.loss_weights * counts)
+
+
+def _reported(batches: Iterator[Batch], total: int, progress: Progress) -> Iterator[Batch]:
+    done = 0
+    for batch in batches:
+        yield batch
+        done += int(batch.count)
+        progress(done, total)

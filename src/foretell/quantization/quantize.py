@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from foretell.errors import DataError
-from foretell.evaluation.perplexity import json_number
-from foretell.evaluation.texts import TextEvaluation, evaluate_texts
+from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, json_number
 from foretell.language_model import LanguageModel
 from foretell.model.quantized_linear import QuantizationConfig, check_groups, quantize_decoder
 from foretell.model.surgery import copy_with

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from foretell.errors import DataError, UsageError
-from foretell.evaluation.texts import evaluate_texts, iter_windows, window_batches
+from foretell.evaluation.perplexity import evaluate_texts, iter_windows, window_batches
 from foretell.language_model import LanguageModel
 from foretell.training.objective import Objective
 
