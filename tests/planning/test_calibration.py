@@ -9,11 +9,15 @@ from foretell.errors import UsageError
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import weight_shapes
 from foretell.model.presets import preset_config
-from foretell.planning.backtest import backtest
-from foretell.planning.calibration import _llama, calibrations, nearest
-from foretell.planning.hardware import ACCELERATORS, find_accelerator
-from foretell.planning.ranges import Range
-from foretell.planning.training_time import training_cost, training_flops
+from foretell.planning.calibration import (
+    ACCELERATORS,
+    _llama,
+    backtest,
+    calibrations,
+    find_accelerator,
+    nearest,
+)
+from foretell.planning.cost import Range, training_cost, training_flops
 from foretell.training.optimizer import optimizer_flops_per_step
 
 

@@ -13,9 +13,8 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.errors import ConfigError
 from foretell.model.cost import saved_bytes_per_token
 from foretell.model.init import weight_shapes
-from foretell.planning.fitting import check_training_fits
-from foretell.planning.memory import DeviceMemory, rows_at_once, total, training_memory
-from foretell.planning.ranges import Range
+from foretell.planning.cost import Range
+from foretell.planning.memory import DeviceMemory, check_training_fits, rows_at_once, total, training_memory
 
 MODEL = make_section(
     ModelConfig,

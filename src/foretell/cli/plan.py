@@ -1,4 +1,4 @@
-"""`foretell plan --size SIZE`: memory, time and money of a training before it starts, and of generating."""
+"""`foretell plan --size SIZE`: memory, time and money of a training before it starts, and generation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Flag, Json, Whole, parse_settings
-from foretell.cli.terminal import note, print_json, results
+from foretell.cli.terminal import note, print_json, report, write
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -54,25 +54,25 @@ def plan(
     Figures are ranges. The time follows from the nearest of a few published
     trainings, which is named, or from a measurement of this machine.
     """
-    from foretell.cli import plan_display
+    from foretell.planning import calibration
+    from foretell.typesetting.text import document_text
 
     if backtest:
-        from foretell.planning.backtest import backtest as predict_all
-
-        rows = predict_all()
-        print_json(plan_display.backtest_facts(rows)) if json else plan_display.show_backtest(results(), rows)
+        rows = calibration.backtest()
+        print_json([row.to_json() for row in rows]) if json else write(
+            document_text(calibration.backtest_document(rows))
+        )
         return
     if size is None:
         raise UsageError("give the --size of the model, such as gpt2-xl, or --backtest (foretell plan --help)")
-    from foretell.planning.plan import find_place, plan_generating, plan_training
+    from foretell.planning.plan import Plan, find_devices, plan_generating, plan_training
 
     request = make_request(size, settings or [], parallel, checkpoint_activations)
     model, training, tokens = resolve(request, size, tokens, gpus)
-    place = find_place(gpu, gpus)
-    trained = None if only == "generating" else plan_training(model, training, tokens, place, price)
-    generated = None if only == "training" else plan_generating(model, place, context)
-    facts = plan_display.plan_facts(size, model, training, tokens, place, trained, generated)
-    print_json(facts) if json else plan_display.show(results(), facts)
+    devices = find_devices(gpu, gpus)
+    trained = None if only == "generating" else plan_training(model, training, tokens, devices, price)
+    generated = None if only == "training" else plan_generating(model, devices, context)
+    report(Plan(size, model, training, tokens, devices, trained, generated), json)
 
 
 def make_request(size: str, settings: list[str], parallel: str | None, is_checkpointed: bool) -> TextRequest:

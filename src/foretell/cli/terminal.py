@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Self, TypedDict, Unpack, cast
+from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypedDict, Unpack, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -126,6 +126,17 @@ def _picture(match: re.Match[str]) -> str:
 def write(text: str, end: str = "\n") -> None:
     """Write text to stdout: exactly as it is, or with visible control characters on a terminal."""
     print(visible(text) if results().is_terminal else text, end=end, flush=True)
+
+
+class Reportable(Protocol):
+    """A result that shows itself: `str` is its document as text."""
+
+    def to_json(self) -> Any: ...
+
+
+def report(result: Reportable, json: bool) -> None:
+    """Print a result as JSON, or as its document."""
+    print_json(result.to_json()) if json else write(str(result))
 
 
 def note(text: str) -> None:

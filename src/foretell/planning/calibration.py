@@ -1,4 +1,4 @@
-"""Measured trainings, and the share of a device's peak that they reached. A prediction uses the nearest one.
+"""GPUs, and measured trainings with the share of a device's peak that they reached. Predictions use the nearest one.
 
 The share is the model's arithmetic, 6N + 12 L (H E) T operations per token, over time and peak (MFU, Chowdhery et al.
 2022, appendix B), except where the source publishes operations of its own.
@@ -8,28 +8,73 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache
 from typing import Any
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.errors import UsageError, did_you_mean
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import weight_shapes
 from foretell.model.presets import preset_config
-from foretell.planning.hardware import ACCELERATORS
-from foretell.planning.ranges import Range
+from foretell.planning.cost import Range
 from foretell.training.optimizer import optimizer_flops_per_step
+from foretell.typesetting.document import DocumentSection, Table
 
+THIS = "this"
 CPU = "cpu"
 CPU_PEAK = 435e9  # FLOP/s of the fastest bfloat16 matmul on two Zen 4 cores, in the run of the first row of a CPU
 NEAR = 2.0  # a factor in model size and in training arithmetic
-# The share of the peak, relative to that of the row: of a near row on the same device, and of any other
+# The share of the peak relative to the row's share: for a near row on the same device, and for any other
 NEAR_SHARE, FAR_SHARE = Range(1 / 1.3, 1.3), Range(1 / 2, 1.6)
+
+
+# --- GPUs -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A device that trains. peak_flops: dense, in bfloat16; memory in bytes; bandwidth in bytes per second."""
+
+    name: str
+    memory: float
+    bandwidth: float
+    peak_flops: float
+    source: str
+
+
+def _gpu(name: str, teraflops: float, gigabytes: float, terabytes_per_second: float, source: str) -> Accelerator:
+    return Accelerator(name, gigabytes * 1e9, terabytes_per_second * 1e12, teraflops * 1e12, source)
+
+
+# Dense products: data sheets that print the rate with sparsity are halved
+ACCELERATORS = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("a100", 312, 80, 2.039, "NVIDIA A100 80GB SXM, data sheet"),
+        _gpu("a100-40gb", 312, 40, 1.555, "NVIDIA A100 40GB SXM, data sheet"),
+        _gpu("h100", 989, 80, 3.35, "NVIDIA H100 SXM, data sheet"),
+        _gpu("h200", 989, 141, 4.8, "NVIDIA H200 SXM, data sheet"),
+        _gpu("l4", 121, 24, 0.3, "NVIDIA L4, data sheet"),
+        _gpu("rtx4090", 165.2, 24, 1.008, "NVIDIA Ada architecture white paper, products summed in float32"),
+    )
+}
+
+
+def find_accelerator(name: str) -> Accelerator:
+    """The GPU of this name; an unknown one is a `UsageError`."""
+    if name not in ACCELERATORS:
+        known = ", ".join((THIS, *ACCELERATORS))
+        raise UsageError(f"--gpu '{name}' is not known{did_you_mean(name, ACCELERATORS)}; known: {known}")
+    return ACCELERATORS[name]
+
+
+# --- measured trainings -----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """A measured training. device_seconds: the time, multiplied by the number of devices."""
+    """A measured training. device_seconds: the time multiplied by the number of devices."""
 
     name: str
     device: str
@@ -42,7 +87,7 @@ class Calibration:
 
     @property
     def flops(self) -> float:
-        """Operations of the whole training."""
+        """Operations of the training."""
         return self.flops_per_token * self.tokens
 
     @property
@@ -55,13 +100,31 @@ class Calibration:
 class Basis:
     """The row that a prediction is based on, and the share of the peak that follows from it.
 
-    factor: the distance of the row, as a factor in model size or in training arithmetic.
+    factor: the distance to the row, as a factor in model size or in training arithmetic.
     """
 
     row: Calibration
     share: Range
     factor: float
     is_near: bool
+
+    def to_json(self) -> dict[str, Any]:
+        row = self.row
+        measured = {"name": row.name, "gpu": row.device, "share_of_peak": row.share, "source": row.source}
+        assumed = {"share": asdict(self.share), "factor": self.factor, "is_near": self.is_near}
+        return {"kind": "row", **measured, **assumed}
+
+    def describe(self, gpu: str) -> str:
+        """The measured training and the assumed share, in words."""
+        row, share = self.row, self.share
+        far = (
+            f" No measured training on {gpu} is within a factor of two in model size and FLOPs (this one: a factor of "
+            f"{self.factor:,.1f}), so the range is wide."
+        )
+        return (
+            f"Based on {row.name} on {row.device}: {row.share:.0%} of the peak ({row.source}). "
+            f"Assumed: {share.low:.0%} to {share.high:.0%} of the peak of {gpu}.{'' if self.is_near else far}"
+        )
 
 
 @cache
@@ -76,7 +139,7 @@ def calibrations() -> tuple[Calibration, ...]:
         _on_gpu("Llama 2 70B", "a100", _flops(_llama(80, 64, 8192, 28_672, 8)), 2e12, 1_720_320 * 3600, LLAMA),
         # 3 steps of 64 rows of 256 tokens at 3,962 tokens/s
         _on_cpu("10.7M, all dropouts, AdamW", _flops(_shakespeare()), 3 * 64 * 256, 3_962, "docs/performance.md"),
-        # 1,300 steps of 8 rows of 256 tokens at 4,548 tokens/s; Muon's products are a third of the arithmetic
+        # 1,300 steps of 8 rows of 256 tokens at 4,548 tokens/s; Muon's matmuls are a third of the arithmetic
         _on_cpu("4.8M, Muon", _flops_with_muon(8), 1_300 * 8 * 256, 4_548, "docs/speedrun.md"),
     )
 
@@ -120,7 +183,7 @@ def _llama(layers: int, heads: int, width: int, feedforward_width: int, kv_heads
 
 
 def nearest(flops_per_token: float, tokens: float, device: str, rows: Sequence[Calibration] | None = None) -> Basis:
-    """The row nearest in model size and training arithmetic, of a CPU for a CPU and of a GPU for a GPU."""
+    """The row nearest in model size and training arithmetic: rows of CPUs for a CPU, rows of GPUs for a GPU."""
     candidates = [row for row in (calibrations() if rows is None else rows) if (row.device == CPU) == (device == CPU)]
     row = min(candidates, key=lambda row: distance(row, flops_per_token, tokens))
     factor = distance(row, flops_per_token, tokens)
@@ -131,6 +194,65 @@ def nearest(flops_per_token: float, tokens: float, device: str, rows: Sequence[C
 
 
 def distance(row: Calibration, flops_per_token: float, tokens: float) -> float:
-    """The factor between a row and a training, in operations per token or in all operations: the larger one."""
+    """The factor between a row and a training: in operations per token or in all operations, whichever is larger."""
     ratios = flops_per_token / row.flops_per_token, flops_per_token * tokens / row.flops
     return max(math.exp(abs(math.log(ratio))) for ratio in ratios)
+
+
+# --- each measured training, predicted from the others ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A measured training, and its device seconds predicted without it."""
+
+    row: Calibration
+    basis: Basis
+    device_seconds: Range
+
+    @property
+    def is_right(self) -> bool:
+        """True if the range contains what was measured."""
+        return self.row.device_seconds in self.device_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.row.name,
+            "device": self.row.device,
+            "device_hours": self.row.device_seconds / 3600,
+            "predicted": asdict(self.device_seconds / 3600),
+            "source": self.row.source,
+            "basis": self.basis.to_json(),
+            "is_right": self.is_right,
+        }
+
+
+def backtest() -> list[Prediction]:
+    """A prediction for every row, with the row left out."""
+    return [predict(row, [other for other in calibrations() if other is not row]) for row in calibrations()]
+
+
+def predict(row: Calibration, others: list[Calibration]) -> Prediction:
+    """The prediction of a row from others."""
+    basis = nearest(row.flops_per_token, row.tokens, row.device, others)
+    at_peak = row.flops / row.peak_flops
+    return Prediction(row, basis, Range(at_peak / basis.share.high, at_peak / basis.share.low))
+
+
+def backtest_document(predictions: list[Prediction]) -> DocumentSection:
+    """A table of the device hours, predicted and measured."""
+    rows = [
+        (
+            each.row.name,
+            f"{hours_of(each.device_seconds.low / 3600)} - {hours_of(each.device_seconds.high / 3600)}",
+            hours_of(each.row.device_seconds / 3600),
+            each.basis.row.name[:18],
+        )
+        for each in predictions
+    ]
+    return DocumentSection("", [Table(("device hours of", "predicted", "measured", "from"), rows)])
+
+
+def hours_of(hours: float) -> str:
+    """Hours with three digits."""
+    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"

@@ -1,33 +1,41 @@
-"""Memory of a training on each process, by part, as a range. The check before training uses the lower bounds."""
+"""Memory of a training on each process, by part, as a range; and changes with which a training would fit.
+
+The check before training uses the lower bounds.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 
 import torch
 
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import memory_of
 from foretell.distributed.launch import read_launch
+from foretell.errors import ConfigError
+from foretell.files import format_bytes
 from foretell.model.cost import saved_bytes_per_token
 from foretell.paths import matches
-from foretell.planning.ranges import Range
+from foretell.planning.cost import Range
 from foretell.training.objective import GPU_BYTES_PER_LOGIT, LOGITS_AT_ONCE, MOST_LOGITS
 from foretell.training.optimizer import Shapes, is_frozen, moments_per_element
 
 FLOAT_BYTES = 4  # weights, gradients and moments are float32
-# What modules declare to keep is between 0.4 and 1 of what a real pass keeps (tests/model/test_structure.py)
+# Modules declare 0.4 to 1 of the bytes that a real pass keeps (tests/model/test_structure.py)
 MOST_TIMES_DECLARED = 2.5
 BYTES_PER_LOGIT = Range(6, 14)  # a bfloat16 logit and its float32 copy; uncompiled also the gradients of both
 BLOCK = "trunk.blocks.0"
+BLOCKS = ("**.blocks.*",)  # activation checkpointing of whole blocks
+MOST_GPUS = 4096
 
 
 @dataclass(frozen=True)
 class DeviceMemory:
-    """The memory of a device: its kind, how many bytes it has, and on how many processes a training runs.
+    """A kind of device, its memory in bytes, and the number of processes of a training.
 
-    dtype: the precision of matrix products; None where it is not known yet, so that the smallest is counted.
+    dtype: the precision of matmuls; None if it is not known yet, and then the smallest is counted.
     """
 
     device: str
@@ -37,12 +45,12 @@ class DeviceMemory:
 
     @property
     def matmul_bytes(self) -> int:
-        """Bytes of an element in the precision of matrix products."""
+        """Bytes of an element in the precision of matmuls."""
         return 2 if self.dtype is None else self.dtype.itemsize
 
     @property
     def logits_at_once(self) -> int:
-        """As `training.objective.logits_at_once_on`, for a device that need not be here."""
+        """As `training.objective.logits_at_once_on`, also for a device that this machine lacks."""
         return LOGITS_AT_ONCE if self.device == "cpu" else min(self.size // GPU_BYTES_PER_LOGIT, MOST_LOGITS)
 
 
@@ -51,7 +59,7 @@ def device_memory(device: torch.device) -> DeviceMemory:
     return DeviceMemory(device.type, memory_of(device), read_launch().world_size)
 
 
-# --- weights and what belongs to them --------------------------------------------------------------------------------
+# --- weights, gradients, optimizer -----------------------------------------------------------------------------------
 
 
 def state_parts(shapes: Shapes, training: TrainingConfig) -> dict[str, int]:
@@ -77,7 +85,7 @@ def saved_bytes(shapes: Shapes, training: TrainingConfig) -> int:
 
 
 def state_per_process(shapes: Shapes, training: TrainingConfig, processes: int) -> dict[str, float]:
-    """`state_parts` of each process: all of them in copies (DDP), or a share in shards (FSDP)."""
+    """`state_parts` on each process: all of them (DDP), or a share (FSDP)."""
     count = processes if training.parallel == "fsdp" else 1
     return {name: size / count for name, size in state_parts(shapes, training).items()}
 
@@ -105,9 +113,9 @@ def training_memory(
 
 
 def copies(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> Range:
-    """The matrices in bfloat16, kept from their use in the forward pass to that in the backward pass.
+    """The matrices in bfloat16, kept from the forward to the backward pass; not if the forward pass is repeated.
 
-    With FSDP too, whose shards are gathered in float32; not where the pass is repeated.
+    With FSDP too, whose shards are gathered in float32.
     """
     if memory.matmul_bytes == FLOAT_BYTES:
         return Range.exact(0)
@@ -119,7 +127,7 @@ def copies(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> Ra
 def activations_per_token(config: ModelConfig, training: TrainingConfig, matmul_bytes: int) -> Range:
     """Bytes per token that a pass keeps for the gradient.
 
-    Where blocks are computed again, only their inputs are kept, and the values of one block at a time.
+    If blocks are computed again, only their inputs are kept, and the values of one block at a time.
     """
     every = saved_bytes_per_token(config, matmul_bytes)
     if not training.checkpoint_activations:
@@ -131,10 +139,76 @@ def activations_per_token(config: ModelConfig, training: TrainingConfig, matmul_
 
 
 def logits(count: int, memory: DeviceMemory) -> Range:
-    """The logits of a chunk of the loss, of `count` logits in all."""
+    """The logits of a chunk of the loss; `count` is the number of all logits."""
     return BYTES_PER_LOGIT * min(count, memory.logits_at_once)
 
 
 def total(parts: dict[str, Range]) -> Range:
-    """All parts together."""
+    """The sum of all parts."""
     return sum(parts.values(), Range.exact(0))
+
+
+# --- what would fit ---------------------------------------------------------------------------------------------------
+
+
+def check_training_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
+    """Refuse a training that surely needs more memory, with changes that would fit."""
+    needed = total(training_memory(config, shapes, training, memory)).low
+    if needed <= memory.size:
+        return
+    rows = rows_at_once(training, memory.processes)
+    ways = list(iter_ways(config, shapes, training, memory)) or ["a smaller --size"]
+    raise ConfigError(
+        f"{rows:,} x {config.context_length:,} tokens at once on each of {memory.processes:,} devices need more than "
+        f"{format_bytes(needed)}, and {memory.device} memory is {format_bytes(memory.size)}; what surely fits: "
+        f"{', or '.join(ways)}"
+    )
+
+
+def iter_ways(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> Iterator[str]:
+    """Changes that surely make the training fit, in words; more GPUs only if nothing else helps."""
+
+    def fits(changed: TrainingConfig, processes: int = memory.processes) -> bool:
+        spread = replace(memory, processes=processes)
+        return total(training_memory(config, shapes, changed, spread)).high <= memory.size
+
+    checkpointed = training.model_copy(update={"checkpoint_activations": BLOCKS})
+    sharded = training.model_copy(update={"parallel": "fsdp"})
+    both = checkpointed.model_copy(update={"parallel": "fsdp"})
+    ways = {
+        "--checkpoint-activations": fits(checkpointed),
+        "--parallel fsdp": memory.processes > 1 and fits(sharded),
+    }
+    if way := next(
+        (
+            parts
+            for parts in accumulations(training, memory)
+            if fits(training.model_copy(update={"gradient_accumulation_steps": parts}))
+        ),
+        None,
+    ):
+        yield f"fewer rows with --training.gradient-accumulation-steps {way}"
+    yield from (way for way, is_fitting in ways.items() if is_fitting)
+    if not way and not any(ways.values()):
+        yield from more_gpus(both, memory.processes, fits)
+
+
+def more_gpus(training: TrainingConfig, processes: int, fits: Callable[[TrainingConfig, int], bool]) -> Iterator[str]:
+    """The smallest number of GPUs over which shards of one row each fit."""
+    count = processes
+    while count <= MOST_GPUS:
+        one_row = training.model_copy(update={"batch_size": count, "gradient_accumulation_steps": 1})
+        if fits(one_row, count):
+            yield (
+                f"--gpus {count} --parallel fsdp --checkpoint-activations with a row on each "
+                f"(--training.batch-size {count})"
+            )
+            return
+        count *= 2
+
+
+def accumulations(training: TrainingConfig, memory: DeviceMemory) -> Iterator[int]:
+    """Larger numbers of micro-batches that divide the batch and leave each process a row."""
+    for parts in range(training.gradient_accumulation_steps + 1, training.batch_size // memory.processes + 1):
+        if training.batch_size % parts == 0:
+            yield parts

@@ -1,8 +1,11 @@
-"""A plan: the memory, arithmetic, time and money of a training, and what generating with the model takes."""
+"""A plan: memory, arithmetic, time and money of a training, and the speed and users of generation."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import torch
 
@@ -10,23 +13,32 @@ from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
 from foretell.errors import ConfigError, UsageError
 from foretell.files import format_bytes
-from foretell.model.cost import count_parameters
+from foretell.generation.block_table import blocks_for
+from foretell.generation.engine import MEMORY_SHARE
+from foretell.model.cost import cache_bytes_per_token, count_parameters
 from foretell.model.init import weight_shapes
-from foretell.planning.calibration import Basis, nearest
-from foretell.planning.fitting import check_training_fits
-from foretell.planning.hardware import THIS, Accelerator, find_accelerator
-from foretell.planning.inference import Generation, plan_generation
-from foretell.planning.memory import DeviceMemory, device_memory, rows_at_once, training_memory
+from foretell.model.paged_cache import POSITIONS_PER_BLOCK
+from foretell.planning.calibration import THIS, Accelerator, Basis, find_accelerator, nearest
+from foretell.planning.cost import Cost, Range, training_cost, training_flops
+from foretell.planning.memory import (
+    DeviceMemory,
+    check_training_fits,
+    device_memory,
+    rows_at_once,
+    total,
+    training_memory,
+)
 from foretell.planning.probe import Probe, peak_flops, probe, read_bandwidth
-from foretell.planning.ranges import Range
-from foretell.planning.training_time import Cost, training_cost, training_flops
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
+from foretell.typesetting.notebook import Shown
 
 MOST_TOKENS = 1e18
+UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where to compute: devices of a kind. device: the one that is here, for this machine."""
+class Devices:
+    """`count` devices of a kind. device: the best device of this machine, if the plan is for this machine."""
 
     accelerator: Accelerator
     count: int
@@ -34,7 +46,7 @@ class Place:
 
     @property
     def memory(self) -> DeviceMemory:
-        """What each of them has, for a training."""
+        """The memory of each of them, for a training."""
         if self.device is None:
             size = int(self.accelerator.memory)
             return DeviceMemory(self.accelerator.name, size, self.count, torch.bfloat16)
@@ -47,9 +59,25 @@ class Place:
         return 2 if self.device is None else choose_inference_dtype("auto", self.device).itemsize
 
 
+def find_devices(name: str, count: int) -> Devices:
+    """The devices of a name; `this` is the best device of this machine."""
+    if count < 1:
+        raise UsageError(f"--gpus {count} is not a number of devices; give 1 or more")
+    if name != THIS:
+        return Devices(find_accelerator(name), count)
+    device = choose_device("auto")
+    size = device_memory(device).size
+    rate = peak_flops(device, choose_inference_dtype("auto", device))
+    here = Accelerator(f"this {device.type}", size, read_bandwidth(device), rate, "measured now")
+    return Devices(here, count, device)
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True)
 class TrainingPlan:
-    """A training: its memory on each device by part, its cost, and what the time is based on: a row or a probe."""
+    """A training: its memory on each device by part, its cost, and the basis of the time: a row or a probe."""
 
     memory: dict[str, Range]
     rows: int
@@ -57,71 +85,212 @@ class TrainingPlan:
     basis: Basis | Probe
 
 
-def find_place(name: str, count: int) -> Place:
-    """The devices of a name; `this` is the best device of this machine."""
-    if count < 1:
-        raise UsageError(f"--gpus {count} is not a number of devices; give 1 or more")
-    if name != THIS:
-        return Place(find_accelerator(name), count)
-    device = choose_device("auto")
-    size = device_memory(device).size
-    rate = peak_flops(device, choose_inference_dtype("auto", device))
-    here = Accelerator(f"this {device.type}", size, read_bandwidth(device), rate, "measured now")
-    return Place(here, count, device)
-
-
 def plan_training(
-    model: ModelConfig, training: TrainingConfig, tokens: float, place: Place, price: float | None = None
+    model: ModelConfig, training: TrainingConfig, tokens: float, devices: Devices, price: float | None = None
 ) -> TrainingPlan:
-    """Plan a training on so many tokens. One that cannot fit is a `ConfigError` that says what would.
+    """Plan a training on a number of tokens. price: of one device for an hour.
 
-    price: of one device for an hour.
+    Raises ConfigError for a training that cannot fit, with changes that would.
     """
-    check_numbers(tokens, price)
-    memory, shapes = place.memory, weight_shapes(model)
-    if training.batch_size < place.count * training.gradient_accumulation_steps:
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise UsageError(f"--tokens {tokens:g} is not between 1 and {MOST_TOKENS:g}")
+    if price is not None and not 0 < price < math.inf:
+        raise UsageError(f"--price {price:g} is not a positive number; give the price of one device for an hour")
+    if training.batch_size < devices.count * training.gradient_accumulation_steps:
         raise ConfigError(
-            f"{training.batch_size} rows per step are fewer than one for each of {place.count} devices and "
+            f"{training.batch_size} rows per step are fewer than one for each of {devices.count} devices and "
             f"{training.gradient_accumulation_steps} micro-batches; raise --training.batch-size"
         )
+    memory, shapes = devices.memory, weight_shapes(model)
     check_training_fits(model, shapes, training, memory)
-    flops = training_flops(model, training, tokens, place.count)
-    basis, rate = find_rate(model, training, flops, tokens, place)
-    cost = training_cost(flops, training, rate, place.count, price)
-    return TrainingPlan(
-        training_memory(model, shapes, training, memory), rows_at_once(training, place.count), cost, basis
-    )
+    flops = training_flops(model, training, tokens, devices.count)
+    basis, rate = find_rate(model, training, flops, tokens, devices)
+    cost = training_cost(flops, training, rate, devices.count, price)
+    parts = training_memory(model, shapes, training, memory)
+    return TrainingPlan(parts, rows_at_once(training, devices.count), cost, basis)
 
 
 def find_rate(
-    model: ModelConfig, training: TrainingConfig, flops: Range, tokens: float, place: Place
+    model: ModelConfig, training: TrainingConfig, flops: Range, tokens: float, devices: Devices
 ) -> tuple[Basis | Probe, Range]:
-    """What the time is based on, and the rate of one device in FLOP/s that follows from it."""
-    if place.device is None:
-        basis = nearest(flops.high / tokens, tokens, place.accelerator.name)
-        return basis, basis.share * place.accelerator.peak_flops
-    measured = probe(model, training, place.device, choose_training_dtype("auto", place.device))
+    """The basis of the time, and the rate of one device in FLOP/s that follows from it."""
+    if devices.device is None:
+        basis = nearest(flops.high / tokens, tokens, devices.accelerator.name)
+        return basis, basis.share * devices.accelerator.peak_flops
+    measured = probe(model, training, devices.device, choose_training_dtype("auto", devices.device))
     return measured, measured.rate
 
 
-def check_numbers(tokens: float, price: float | None) -> None:
-    """Refuse tokens and prices that are not possible."""
-    if not 1 <= tokens <= MOST_TOKENS:
-        raise UsageError(f"--tokens {tokens:g} is not between 1 and {MOST_TOKENS:g}")
-    if price is not None and not 0 < price < float("inf"):
-        raise UsageError(f"--price {price:g} is not a positive number; give the price of one device for an hour")
+# --- generation ------------------------------------------------------------------------------------------------------
 
 
-def plan_generating(model: ModelConfig, place: Place, context: int | None = None) -> Generation:
-    """Plan generation on one device with so many tokens for each user, by default the model's context."""
+@dataclass(frozen=True)
+class Generation:
+    """Generation on one device. weights, cache_per_token: in bytes; users: the number that fit."""
+
+    weights: int
+    cache_per_token: int
+    context: int
+    tokens_per_second: Range
+    users: Range
+    tokens_per_second_of_all: float
+
+
+def plan_generating(model: ModelConfig, devices: Devices, context: int | None = None) -> Generation:
+    """Plan generation on one device with `context` tokens for each user, by default the model's context."""
     context = model.context_length if context is None else context
     if not 1 <= context <= model.context_length:
         raise UsageError(f"--context {context} is not between 1 and the model's context of {model.context_length:,}")
-    here = place.accelerator
-    weights = count_parameters(model) * place.element_bytes
+    here = devices.accelerator
+    weights = count_parameters(model) * devices.element_bytes
     if weights > here.memory:
         raise ConfigError(
             f"weights of {format_bytes(weights)} do not fit the {format_bytes(here.memory)} of {here.name}; take a "
             "device with more memory, or a smaller --size"
         )
-    return plan_generation(model, place.element_bytes, here.memory, here.bandwidth, here.peak_flops, context)
+    return plan_generation(model, devices.element_bytes, here.memory, here.bandwidth, here.peak_flops, context)
+
+
+def plan_generation(
+    config: ModelConfig, element_bytes: int, memory: float, bandwidth: float, peak_flops: float, context: int
+) -> Generation:
+    """Generation with `context` tokens of cache for each user, on a device.
+
+    A step reads all weights once, and the keys and values of all users. That bounds the speed of one user: with a full
+    cache, and with an empty one. The users fit in the share of the memory that the engine takes for its cache by
+    default, and in all memory that the weights leave. With all users, memory or arithmetic bounds the speed.
+    """
+    parameters = count_parameters(config)
+    weights, per_token = parameters * element_bytes, cache_bytes_per_token(config, element_bytes)
+    cache = context * per_token
+    left = max(0.0, memory - weights)
+    users = Range(users_in(min(left, memory // MEMORY_SHARE), per_token, context), users_in(left, per_token, context))
+    by_memory = users.high * bandwidth / (weights + users.high * cache)
+    return Generation(
+        weights,
+        per_token,
+        context,
+        Range(bandwidth / (weights + cache), bandwidth / weights),
+        users,
+        min(by_memory, peak_flops / (2 * parameters)),
+    )
+
+
+def users_in(memory: float, cache_per_token: int, context: int) -> int:
+    """The number of caches of `context` tokens that fit, in whole blocks; one block is for padding."""
+    blocks = int(memory // (cache_per_token * POSITIONS_PER_BLOCK)) - 1
+    return max(0, blocks // blocks_for(context))
+
+
+# --- the plan --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Plan(Shown):
+    """A training, a generation, or both, of a model on devices. `print` shows tables; figures are ranges."""
+
+    size: str
+    model: ModelConfig
+    training: TrainingConfig
+    tokens: float
+    devices: Devices
+    trained: TrainingPlan | None
+    generated: Generation | None
+
+    @property
+    def steps(self) -> int:
+        """Optimizer steps of the training."""
+        return math.ceil(self.tokens / (self.training.batch_size * self.model.context_length))
+
+    def to_json(self) -> dict[str, Any]:
+        facts: dict[str, Any] = {"size": self.size, "parameters": count_parameters(self.model)}
+        facts |= {"config": self.model.model_dump(mode="json")}
+        facts |= {"gpu": asdict(self.devices.accelerator), "gpus": self.devices.count}
+        if self.trained is not None:
+            facts["training"] = {
+                "tokens": self.tokens,
+                "steps": self.steps,
+                "batch_size": self.training.batch_size,
+                "rows_at_once": self.trained.rows,
+                "optimizer": self.training.optimizer,
+                "parallel": self.training.parallel,
+                "checkpoint_activations": list(self.training.checkpoint_activations),
+                "memory": {name: asdict(size) for name, size in self.trained.memory.items()},
+                "memory_together": asdict(total(self.trained.memory)),
+                **asdict(self.trained.cost),
+                "basis": self.trained.basis.to_json(),
+            }
+        if self.generated is not None:
+            facts["generating"] = asdict(self.generated)
+        return facts
+
+    def document(self) -> DocumentSection:
+        """Tables of at most 80 columns."""
+        parts: list[Part] = []
+        if self.trained is not None:
+            parts += self._training_parts(self.trained)
+        if self.generated is not None:
+            parts += self._generating_parts(self.generated)
+        parameters, context = count_parameters(self.model), self.model.context_length
+        return DocumentSection(f"{self.size}: {parameters:,} parameters, context {context:,}", parts)
+
+    def _training_parts(self, plan: TrainingPlan) -> list[Part]:
+        """Memory, cost, and the basis of the time."""
+        here, training, together = self.devices.accelerator, self.training, total(plan.memory)
+        parallel = f" by {training.parallel}" if self.devices.count > 1 else ""
+        again = ", activations computed again" if training.checkpoint_activations else ""
+        memory = [range_row(name, size, format_bytes) for name, size in plan.memory.items()]
+        memory.append(range_row(f"together, of {format_bytes(here.memory)}", together, format_bytes))
+        cost = [
+            range_row("FLOPs", plan.cost.flops, lambda value: f"{value:.3g}"),
+            range_row("time", plan.cost.seconds, format_seconds),
+            range_row("device hours", plan.cost.device_hours, round_number),
+        ]
+        if plan.cost.money is not None:
+            cost.append(range_row("money", plan.cost.money, round_number))
+        warning = "It may not fit; fewer rows at once or --checkpoint-activations need less."
+        return [
+            Paragraph(
+                f"Trained on {self.tokens:.3g} tokens: {self.steps:,} steps of {training.batch_size:,} rows on "
+                f"{self.devices.count} x {here.name}{parallel}, with {training.optimizer} and "
+                f"{plan.rows:,} x {self.model.context_length:,} tokens at once{again}."
+            ),
+            Table(("memory of each device", "at least", "at most"), memory),
+            *([Paragraph(warning)] if together.high > here.memory else []),
+            Table(("training", "at least", "at most"), cost),
+            Paragraph(plan.basis.describe(here.name)),
+        ]
+
+    def _generating_parts(self, plan: Generation) -> list[Part]:
+        """Cache, speed and users."""
+        here = self.devices.accelerator
+        rows = [
+            range_row("weights", Range.exact(plan.weights), format_bytes),
+            range_row("cache per token", Range.exact(plan.cache_per_token), format_bytes),
+            range_row("tokens/s, one user", plan.tokens_per_second, round_number),
+            range_row(f"users of {plan.context:,} tokens", plan.users, round_number),
+        ]
+        return [
+            Table((f"generating on one {here.name}", "at least", "at most"), rows),
+            Paragraph(
+                f"One user: bound by reading {format_bytes(here.bandwidth)}/s, with a full and an empty cache. Users: "
+                "in a quarter of the memory, which the cache has by default, and in all; together they get at most "
+                f"{round_number(plan.tokens_per_second_of_all)} tokens/s."
+            ),
+        ]
+
+
+def range_row(name: str, size: Range, written: Callable[[float], str]) -> tuple[str, str, str]:
+    """A name and a range as cells of a table."""
+    return name, written(size.low), written(size.high)
+
+
+def round_number(value: float) -> str:
+    """A number with three digits or none after the point."""
+    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
+
+
+def format_seconds(seconds: float) -> str:
+    """A time in the unit that suits it: 3.4 hours."""
+    size, unit = next(((size, unit) for size, unit in UNITS if seconds >= 1.5 * size), UNITS[-1])
+    return f"{round_number(seconds / size)} {unit}"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import make_batch
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder, weight_shapes
-from foretell.planning.ranges import Range
+from foretell.planning.cost import Range
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
 from foretell.training.skipping import SkippingOptimizer
@@ -26,9 +27,9 @@ FIRST_FLOPS = 2e9  # of the first step, from which the size of the others follow
 ROUNDS = 3  # of finding that size
 READ_BYTES = 2**28
 MEASURING = 0.2  # seconds
-SIDES = {"cuda": 8192}  # side of the matrices that are multiplied, by device
+SIDES = {"cuda": 8192}  # side of the multiplied matrices, by device
 SIDE = 1024  # on other devices
-# Of the slowest and the fastest step: a probe is short, and the whole model has more layers than are measured
+# Factors on the slowest and the fastest step: a probe is short and measures fewer layers than the model has
 MARGINS = Range(1 / 1.3, 1.2)
 
 
@@ -37,7 +38,7 @@ def measure_speed(
 ) -> float:
     """Training tokens per second of this shape on this machine, measured for PROBE_SECONDS on random tokens.
 
-    Of several processes, this one is measured with its rows of a batch, and the others are taken to be as fast.
+    With several processes, this one is measured with its rows of a batch, and the others are assumed to be as fast.
     """
     rows = max(training.gradient_accumulation_steps, training.batch_size // processes)
     training = training.model_copy(update={"batch_size": rows})
@@ -79,12 +80,20 @@ def time_steps(
 
 @dataclass(frozen=True)
 class Probe:
-    """What was measured: FLOP/s of training, the shape it was measured with, and bytes per second of reading."""
+    """Measurements: FLOP/s of training with the measured shape, and bytes per second of reading."""
 
     rate: Range
     layers: int
     rows: int
     bandwidth: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "probe", **asdict(self)}
+
+    def describe(self, gpu: str) -> str:
+        """The measurement in words."""
+        rate = f"{self.rate.low / 1e9:,.0f} to {self.rate.high / 1e9:,.0f} GFLOP/s"
+        return f"Based on a probe of this machine: {self.layers} layers, {self.rows} rows, {rate}."
 
 
 def probe(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> Probe:
@@ -106,15 +115,15 @@ def probe(config: ModelConfig, training: TrainingConfig, device: torch.device, d
 
 
 def step_flops(config: ModelConfig, training: TrainingConfig) -> float:
-    """Operations of a step, those of the optimizer included."""
+    """Operations of a step, with the optimizer."""
     tokens = training.batch_size * config.context_length
     return training_flops_per_token(config) * tokens + optimizer_flops_per_step(weight_shapes(config), training)
 
 
 def cut_down(config: ModelConfig, rows: int, flops: float) -> tuple[ModelConfig, int]:
-    """The shape with fewer layers, and fewer rows, so that a step has about so many operations, and at least one row.
+    """The shape with fewer layers and rows, so that a step has about `flops` operations; at least one row.
 
-    Rows are more like the whole training than layers are: the weights' share of the time is that of the whole batch.
+    Layers are cut first, since the number of rows decides which share of the time goes to the weights.
     """
     config = config.replaced(window=config.windows[0])
     one_layer = config.replaced(num_layers=1)
@@ -137,7 +146,7 @@ def read_bandwidth(device: torch.device) -> float:
 
 
 def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s in products of large square matrices, the best of MEASURING seconds."""
+    """FLOP/s of matmuls of large square matrices, the best of MEASURING seconds."""
     side = SIDES.get(device.type, SIDE)
     rng = torch.Generator(device).manual_seed(0)  # equal elements multiply faster on a GPU than real ones
     matrix = torch.randn(side, side, device=device, generator=rng).to(dtype)
