@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from foretell.cli.demo_display import DemoReporter
-from foretell.cli.embed import read_texts
+from foretell.cli.query import read_texts
 from foretell.cli.terminal import library_notes_on_stderr
 from foretell.errors import Interrupted
 from foretell.session.display import shorten
@@ -36,7 +36,7 @@ def test_ctrl_c_in_a_verb_is_one_line_and_exits_130(foretell, monkeypatch):
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("foretell.cli.embed.read_texts", stop)
+    monkeypatch.setattr("foretell.cli.query.read_texts", stop)
     outcome = foretell("embed", "primer", "text")
     assert (outcome.code, outcome.last_line) == (130, "foretell: stopped by Ctrl-C")
 
@@ -57,7 +57,7 @@ def test_the_first_signal_is_acknowledged_and_a_second_sigterm_exits_143(capfd):
 
 def test_no_color_gives_score_as_a_table(foretell, trained, monkeypatch):
     console = Console(force_terminal=True, color_system="standard", no_color=True, soft_wrap=True)
-    monkeypatch.setattr("foretell.cli.score.results", lambda: console)
+    monkeypatch.setattr("foretell.cli.query.results", lambda: console)
     assert "'c'" in foretell("score", trained, "cat").out
 
 

@@ -114,7 +114,7 @@ def test_score_prints_one_unit_only(foretell, trained):
 
 @pytest.mark.parametrize("probability", [1.0, 0.5, 1e-4, 9e-5, 1e-12])
 def test_a_probability_has_digits_that_are_not_zero(probability):
-    from foretell.cli.next import percent
+    from foretell.cli.query import percent
 
     assert float(percent(probability).rstrip("%")) / 100 == pytest.approx(probability, rel=0.05)
 

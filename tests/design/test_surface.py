@@ -237,7 +237,7 @@ CHOSEN = {
         *("--dev", "--template", "--truncate", "--spell-tokens", "--epochs", "--lora", "--show-batch"),
         *TRAINING,
     },
-    "cli.evaluate_forecast:evaluate_forecast": {
+    "cli.forecast:evaluate_forecast": {
         *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
         *("--samples", "--seed", "--column", "--json", "--device", "--dtype", "--quantize", "--verify"),
     },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from foretell.cli.score import SURPRISE
+from foretell.cli.query import surprise_style
 from foretell.cli.terminal import open_model, print_json, results
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import UsageError
@@ -58,7 +57,7 @@ def show_row(console: Console, row: ReplayedRow) -> None:
         for token in line:
             width = cell_width(token)
             shown = visible(token.text)
-            above.append(shown, style=style_of(token)).append(" " * (width - cell_len(shown)))
+            above.append(shown, style=surprise_style(token.loss)).append(" " * (width - cell_len(shown)))
             below.append(f"{format_loss(token):<{width}}", style="dim")
         above.rstrip()
         below.rstrip()
@@ -92,11 +91,3 @@ def format_loss(token: ReplayedToken) -> str:
 def cell_width(token: ReplayedToken) -> int:
     """Columns for a token and its loss, with one between neighbours."""
     return max(cell_len(visible(token.text)), len(format_loss(token))) + 1
-
-
-def style_of(token: ReplayedToken) -> str:
-    """The colour of the surprise in bits."""
-    if token.loss is None:
-        return "dim"
-    bits = token.loss / math.log(2)
-    return next(style for limit, style in SURPRISE if bits < limit or limit == math.inf)

@@ -23,9 +23,9 @@ BY_TASK: dict[str, dict[str, str]] = {
 # verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model
 BY_MODEL: dict[str, dict[str, str]] = {
     "evaluate": {
-        "series_codec": "foretell.cli.evaluate_forecast:evaluate_forecast",
-        "task_head": "foretell.cli.evaluate_task:evaluate_task",
-        **dict.fromkeys(TRANSLATION, "foretell.cli.evaluate_translation:evaluate_translation"),
+        "series_codec": "foretell.cli.forecast:evaluate_forecast",
+        "task_head": "foretell.cli.predict:evaluate_task",
+        **dict.fromkeys(TRANSLATION, "foretell.cli.translate:evaluate_translation"),
     },
     "explain": dict.fromkeys(TRANSLATION, "foretell.cli.explain_translation:explain_translation"),
     "trace": dict.fromkeys(TRANSLATION, "foretell.cli.explain_translation:trace_translation"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json as json_module
+import time
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,15 +20,19 @@ from foretell.cli.arguments import (
     Json,
     ModelArgument,
     Whole,
+    decode_text,
+    read_bytes,
     read_text,
 )
 from foretell.cli.options import MODEL_DEFAULTS, SAMPLING_DEFAULTS, Options, Sampling
-from foretell.cli.prompt_batch import Items, Timings, read_prompts, write_completions
-from foretell.cli.terminal import ProgressLine, note, open_model, print_json, write
-from foretell.errors import UsageError
+from foretell.cli.terminal import ProgressLine, messages, note, open_model, print_json, write
+from foretell.errors import DataError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from foretell.inference.completion import Completer, Completion
+
+Items = Iterator[tuple[int, str, bool]]  # of `Completer.advance`
+MARK = b'"prompt"'  # in every line of a file of completions
 
 
 def generate(
@@ -97,7 +104,9 @@ def generate(
     if out is not None or prompt_file is not None:
         write_completions(completer, items, out, progress)
     elif json or len(texts) > 1:
-        for completion in completed(completer, items, progress):
+        for _ in ended(completer, items, progress):
+            pass
+        for completion in completer.completions():
             print_json(completion.to_json()) if json else write(completion.prompt + completion.text + "\n")
     else:
         write_pieces(texts[0], items)
@@ -116,13 +125,65 @@ def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: 
     return [read_text(None, file)] if file else [read_text(prompt) for prompt in (prompts or [""])]
 
 
-def completed(completer: Completer, items: Items, progress: bool) -> list[Completion]:
-    """All completions in the order of the prompts."""
+def read_prompts(file: Path) -> list[str]:
+    """The lines of a file that are not blank."""
+    lines = decode_text(read_bytes(file, "--prompt-file"), str(file)).splitlines()
+    prompts = [line for line in lines if line.strip()]
+    if not prompts:
+        raise DataError(f"--prompt-file {file} has no prompt; write one per line")
+    return prompts
+
+
+class Timings:
+    """How long a generation takes: until its first token, and per token after it."""
+
+    def __init__(self, completer: Completer):
+        self.completer, self.started, self.first = completer, time.perf_counter(), 0.0
+
+    def watch(self, items: Items) -> Items:
+        """The same items; the first is the first token."""
+        for item in items:
+            self.first = self.first or time.perf_counter()
+            yield item
+
+    def show(self) -> None:
+        """One line on stderr."""
+        now, sequences = time.perf_counter(), self.completer.sequences
+        read, written = (
+            sum(map(len, ids)) for ids in ([s.prompt for s in sequences], [s.generated for s in sequences])
+        )
+        line = f"{read:,} prompt tokens; {written:,} new tokens in {now - self.started:.2f} s"
+        if self.first and written > 1:
+            rate = (written - 1) / (now - self.first)
+            line += f", the first after {self.first - self.started:.2f} s, then {rate:,.1f} tokens/s"
+        messages().print(line, style="dim")
+
+
+def ended(completer: Completer, items: Items, progress: bool) -> Iterator[int]:
+    """The index of each prompt when its continuation has ended."""
     with ProgressLine("prompts") if progress else nullcontext() as show:
-        for done, _ in enumerate((index for index, _, has_ended in items if has_ended), start=1):
+        for done, index in enumerate((index for index, _, has_ended in items if has_ended), start=1):
+            yield index
             if show is not None:
                 show(done, len(completer.sequences))
-    return completer.completions()
+
+
+def write_completions(completer: Completer, items: Items, out: Path | None, progress: bool) -> None:
+    """Write each completion as a line of JSON as soon as it has ended, to a file or to stdout."""
+    lines = ({"index": index, **completer.completion(index).to_json()} for index in ended(completer, items, progress))
+    if out is None:
+        for line in lines:
+            print_json(line)
+        return
+    from foretell.files import check_target
+
+    target = check_target(out, MARK)
+    try:
+        with target.open("w", encoding="utf-8") as file:
+            for line in lines:
+                print(json_module.dumps(line, ensure_ascii=False), file=file, flush=True)
+    except OSError as error:
+        raise OutputError(f"could not write {out}: {error.strerror}") from None
 
 
 def write_pieces(prompt: str, items: Items) -> None:

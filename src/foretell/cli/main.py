@@ -48,13 +48,13 @@ VERBS = {  # verb: (group, summary, function)
     "finetune": (LEARN, "Train a model for a task on labelled texts.", "foretell.cli.finetune:finetune"),
     "generate": (ASK, "Continue a prompt.", "foretell.cli.generate:generate"),
     "chat": (ASK, "Talk with a model.", "foretell.cli.chat:chat"),
-    "next": (ASK, "The most likely next tokens with their probabilities.", "foretell.cli.next:next_verb"),
-    "score": (ASK, "The log-probability of a text, token by token.", "foretell.cli.score:score"),
+    "next": (ASK, "The most likely next tokens with their probabilities.", "foretell.cli.query:next_verb"),
+    "score": (ASK, "The log-probability of a text, token by token.", "foretell.cli.query:score"),
     "translate": (ASK, "Translate sentences.", "foretell.cli.translate:translate"),
     "evaluate": (ASK, "Loss on texts, or accuracy at questions.", "foretell.cli.evaluate:evaluate"),
     "predict": (ASK, "The label or number that a tuned model predicts.", "foretell.cli.predict:predict"),
     "forecast": (ASK, "The next values of series of numbers.", "foretell.cli.forecast:forecast"),
-    "embed": (ASK, "The embedding vector of a text.", "foretell.cli.embed:embed"),
+    "embed": (ASK, "The embedding vector of a text.", "foretell.cli.query:embed"),
     "info": (LOOK, "Paths, shapes and sizes of weights; trace names; cost.", "foretell.cli.info:info"),
     "plan": (LOOK, "What a training will need, and a generation.", "foretell.cli.plan:plan"),
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
@@ -82,7 +82,7 @@ def make_app(asked: Sequence[str] = ()) -> App:
         app.command(chosen, name=verb, group=group, help=None if verb in asked[:1] else summary)
     tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=LOOK, help_formatter="plain")
     summary = None if list(asked[:2]) == ["tokenizer", "train"] else "Make a tokenizer from text."
-    tokenizer.command("foretell.cli.tokenizer:train", name="train", help=summary)
+    tokenizer.command("foretell.cli.tokenize:train_tokenizer", name="train", help=summary)
     app.command(tokenizer)
     return app
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypedDict, get_type_hints
 
 from cyclopts import Parameter
 
@@ -15,20 +15,40 @@ from foretell.errors import DataError, UsageError
 from foretell.sampling_options import SamplingFields
 
 if TYPE_CHECKING:
+    from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
+    from foretell.model.quantized_linear import Scheme
 
 # --- loading ---------------------------------------------------------------------------------------------------------
 
 
+class LoadKeywords(TypedDict):
+    """The options as keywords of functions that load."""
+
+    device: DeviceName
+    dtype: DtypeName
+    quantize: Scheme | None
+    verify: bool
+
+
 @dataclass(frozen=True)
-class ModelOptions:
-    """Device, precision and exactness of a model."""
+class LoadingOptions:
+    """Device and precision of any model."""
 
     device: Device = "auto"
     dtype: Dtype = "auto"
     quantize: Quantize = None
-    strict: Strict = False
     verify: Verify = False
+
+    def keywords(self) -> LoadKeywords:
+        return {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "verify": self.verify}
+
+
+@dataclass(frozen=True)
+class ModelOptions(LoadingOptions):
+    """Device, precision and exactness of a language model."""
+
+    strict: Strict = False
 
     def open(
         self, model: str, ids: bool = False, *, allow_special: bool = False, start_token: str | None = None
@@ -36,17 +56,16 @@ class ModelOptions:
         """Load the model of an argument; see `open_model`."""
         return open_model(
             model,
-            self.device,
-            self.dtype,
-            ids,
-            allow_special,
-            start_token,
-            self.strict,
-            verify=self.verify,
-            quantize=self.quantize,
+            ids=ids,
+            allow_special=allow_special,
+            start_token=start_token,
+            strict=self.strict,
+            **self.keywords(),
         )
 
 
+Loading = Annotated[LoadingOptions, Parameter(name="*")]
+LOADING_DEFAULTS = LoadingOptions()
 Options = Annotated[ModelOptions, Parameter(name="*")]
 MODEL_DEFAULTS = ModelOptions()
 

@@ -1,4 +1,4 @@
-"""`foretell predict MODEL TEXT|FILE`: the label or number that a tuned model predicts."""
+"""`foretell predict MODEL TEXT|FILE`: the label or number that a tuned model predicts; `evaluate` of such a model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from foretell.cli.arguments import (
     STANDARD_INPUT,
     ChoiceColumn,
     ColumnNames,
-    Device,
-    Dtype,
     Encoding,
     Json,
     ModelArgument,
-    Quantize,
     Truncate,
-    Verify,
     is_file,
     read_text,
 )
-from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, write
+from foretell.cli.options import LOADING_DEFAULTS, Loading
+from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, results, write
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -50,10 +47,7 @@ def predict(
     truncate: Truncate = None,
     out: Annotated[Path | None, Parameter(help="Write .csv, .tsv or .jsonl: the rows with their predictions.")] = None,
     json: Json = False,
-    verify: Verify = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
+    options: Loading = LOADING_DEFAULTS,
 ) -> None:
     """The label or number that a tuned model predicts.
 
@@ -65,7 +59,7 @@ def predict(
     has_rows = len(text) == 1 and path.suffix.lower() in ROW_SUFFIXES and is_file(path)
     if out is not None and not has_rows:
         raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json or txt)")
-    loaded = open_model(model, device, dtype, verify=verify, quantize=quantize)
+    loaded = open_model(model, **options.keywords())
     from foretell.data.rows import RowFile
     from foretell.finetuning.head import with_truncation
     from foretell.finetuning.predict import predict_rows
@@ -81,9 +75,8 @@ def predict(
         prediction = predict_rows(loaded, [text])[0]
         print_json(prediction.to_json()) if json else write(prediction.lines())
         return
-    names = tuple(name.strip() for name in columns.split(",")) if columns else ()
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
-    predicted = predict_file(loaded, RowFile(path, encoding, names), given)
+    predicted = predict_file(loaded, RowFile(path, encoding, column_names(columns)), given)
     if out is not None:
         write_file(out, predicted, loaded)
         return
@@ -116,3 +109,40 @@ def row_line(row: Row, prediction: TaskPrediction | None) -> str:
     """The prediction and the beginning of the row, in one line."""
     text = " | ".join(str(value) for value in row.cells.values()).replace("\n", " ").replace("\t", " ")
     return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}"
+
+
+def column_names(columns: str | None) -> tuple[str, ...]:
+    """`text,label` as names."""
+    return tuple(name.strip() for name in columns.split(",")) if columns else ()
+
+
+def evaluate_task(
+    model: ModelArgument,
+    file: Annotated[Path, Parameter(help="A csv, tsv, jsonl or json file with labelled rows.")],
+    /,
+    *,
+    text_column: Annotated[
+        list[str] | None, Parameter(negative="", help="The column with the text; default: as in training.")
+    ] = None,
+    label_column: Annotated[str | None, Parameter(help="The column with the label; default: as in training.")] = None,
+    choice_column: ChoiceColumn = None,
+    columns: ColumnNames = None,
+    encoding: Encoding = "utf-8",
+    truncate: Truncate = None,
+    json: Json = False,
+    options: Loading = LOADING_DEFAULTS,
+) -> None:
+    """Accuracy, macro F1, confusion and calibration of a tuned model on labelled rows; of numbers MAE, RMSE and R2.
+
+    --task text evaluates it as a language model.
+    """
+    from foretell.data.rows import RowFile
+    from foretell.finetuning.evaluate import evaluate_file
+    from foretell.finetuning.head import with_truncation
+    from foretell.finetuning.report import figure_lines
+    from foretell.finetuning.settings import Columns
+
+    given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
+    loaded = with_truncation(open_model(model, **options.keywords()), truncate)
+    report = evaluate_file(loaded, RowFile(file, encoding, column_names(columns)), given)
+    print_json(report) if json else results().print("\n".join(figure_lines(report)))

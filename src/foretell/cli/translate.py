@@ -1,4 +1,4 @@
-"""`foretell translate MODEL TEXT|FILE|-`: translate sentences, one per line."""
+"""`foretell translate MODEL TEXT|FILE|-`: translate sentences, one per line; `evaluate` of a translation model."""
 
 from __future__ import annotations
 
@@ -12,23 +12,19 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     STANDARD_INPUT,
-    Device,
-    Dtype,
     Json,
     ModelArgument,
-    Quantize,
-    Verify,
     Whole,
     decode_text,
     is_file,
     read_bytes,
 )
-from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, write
+from foretell.cli.evaluate import show
+from foretell.cli.options import LOADING_DEFAULTS, Loading, LoadingOptions
+from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, results, write
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.device import DeviceName, DtypeName
-    from foretell.model.quantized_linear import Scheme
     from foretell.translation.translate import Decoding
     from foretell.translation.translator import Translator
 
@@ -63,10 +59,7 @@ def translate(
         int | None, Whole, Parameter(help="The seed of the samples; default: 1.", show_default=False)
     ] = None,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    verify: Verify = False,
+    options: Loading = LOADING_DEFAULTS,
 ) -> None:
     """Translate sentences, one per line.
 
@@ -78,7 +71,7 @@ def translate(
         beam, length_penalty, {key: value for key, value in sampling.items() if value is not None}
     )
     sentences = read_sentences(text)
-    translator = open_translator(model, device, dtype, verify, quantize)
+    translator = open_translator(model, options)
     from foretell.translation.translate import translate as translate_all
 
     unended = 0
@@ -90,6 +83,45 @@ def translate(
             progress(done, len(sentences))
     if unended:
         note(f"{unended:,} of {len(sentences):,} translations were cut: the model did not end them")
+
+
+def evaluate_translation(
+    model: ModelArgument,
+    *pairs: Annotated[str, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
+    beam: Beam = None,
+    length_penalty: LengthPenalty = None,
+    limit: Annotated[int | None, Whole, Parameter(help="Only the first so many pairs.")] = None,
+    json: Json = False,
+    options: Loading = LOADING_DEFAULTS,
+) -> None:
+    """Loss per token, BLEU and chrF of a translation model on pairs.
+
+    BLEU and chrF are sacrebleu's, with its default settings. Where a sentence has several translations, BLEU is also
+    given against all of them.
+    """
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit must be at least 1, not {limit}")
+    decoding = choose_decoding(beam, length_penalty, {})
+    from foretell.translation.pairs import read_pairs
+    from foretell.translation.quality import evaluate_pairs, load_sacrebleu
+
+    load_sacrebleu()
+    read = read_pairs([Path(path) for path in pairs])[:limit]
+    translator = open_translator(model, options)
+    result = evaluate_pairs(translator, read, decoding)
+    if result.left_out:
+        note(f"left out of the loss: {result.left_out:,} pairs longer than the model's context")
+    if json:
+        print_json(result.to_json())
+        return
+    quality = result.quality
+    show(
+        ("BLEU", f"{quality.bleu:.2f}", "one reference per pair"),
+        ("chrF", f"{quality.chrf:.2f}", "one reference per pair"),
+        ("BLEU", f"{quality.bleu_all_references:.2f}", "all references of each sentence"),
+        ("loss", f"{result.loss:.4f}", "nats per target token"),
+    )
+    results().print(f"{quality.pairs:,} pairs, {quality.sentences:,} sentences; {quality.signature}")
 
 
 def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> Decoding:
@@ -131,18 +163,16 @@ def groups(sentences: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield done, group
 
 
-def open_translator(
-    argument: str, device: DeviceName, dtype: DtypeName, verify: bool | None, quantize: Scheme | None = None
-) -> Translator:
+def open_translator(argument: str, options: LoadingOptions) -> Translator:
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     from foretell.translation.loading import load_translator
 
-    translator = load_translator(argument, device, dtype, verify=verify, quantize=quantize)
+    translator = load_translator(argument, **options.keywords())
     for line in translator.notes:
         note(line)
-    line = loaded_line(argument, translator.model, precision_of(translator.model, quantize))
+    line = loaded_line(argument, translator.model, precision_of(translator.model, options.quantize))
     console.print(line, style="dim")
     return translator
 
@@ -151,7 +181,7 @@ def translate_step_by_step(argument: str, sentence: str) -> tuple[list[tuple[str
     """For the lesson: the words so far and the token that the model adds to them, greedily, and the translation."""
     if not sentence.strip():
         raise UsageError("the text is empty; give at least one sentence")
-    translator = open_translator(argument, "auto", "auto", verify=None)
+    translator = open_translator(argument, LoadingOptions())
     from foretell.translation.translate import Decoding
     from foretell.translation.translate import translate as translate_all
 
