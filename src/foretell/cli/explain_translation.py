@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from foretell.cli import trace as trace_verb
 from foretell.cli.arguments import Device, Dtype, Json, ModelArgument, Verify
 from foretell.cli.explain_questions import NO_QUESTION, Asked, choose_mode
-from foretell.cli.options import LoadingOptions
 from foretell.cli.terminal import note
 from foretell.cli.translate import open_translator
 from foretell.errors import UsageError
@@ -47,7 +46,7 @@ def explain_translation(
     mode = choose_mode(questions.asked(), given)
     mode = replace(mode, answer=patterns) if questions.heads else mode
     questions.check_page()
-    translator = open_translator(model, LoadingOptions(device, dtype, verify=verify))
+    translator = open_translator(model, device=device, dtype=dtype, verify=verify)
     loaded, translation = conditioned(translator, text, target)
     mode.show(loaded, translation, given, json)
 
@@ -89,7 +88,7 @@ def trace_translation(
     """Any value of a pass over a sentence and its translation, by name."""
     if not list_ and (text is None or out is None):
         raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
-    translator = open_translator(model, LoadingOptions(device, dtype, verify=verify))
+    translator = open_translator(model, device=device, dtype=dtype, verify=verify)
     if list_:
         trace_verb.show_names(translator.given("."), select or ["**"], json)
         return

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Json, ModelArgument, Whole
-from foretell.cli.options import LOADING_DEFAULTS, Loading, LoadingOptions
+from foretell.cli.options import LOADING_DEFAULTS, Loading, LoadKeywords
 from foretell.cli.terminal import ProgressLine, loaded_line, note, precision_of, print_json, results, write
 from foretell.cli.train_forecast import Columns, Season, SeriesFile
 from foretell.errors import DataError, UsageError, did_you_mean
@@ -56,7 +56,7 @@ def forecast(
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
     chosen = choose_series(read_series(data, column or ()), series)
-    forecaster = open_forecaster(model, options)
+    forecaster = open_forecaster(model, **options.keywords())
     steps = forecaster.horizon if horizon is None else horizon
     forecasts = sample(forecaster, chosen, steps, samples, seed)
     if paths is not None:
@@ -83,13 +83,13 @@ def forecast(
             write(",".join(row))
 
 
-def open_forecaster(model: str, options: LoadingOptions) -> Forecaster:
+def open_forecaster(model: str, **options: Unpack[LoadKeywords]) -> Forecaster:
     """Load a forecaster, with a line on stderr about it."""
     note(f"loading {model}")
     from foretell.forecasting.forecaster import load_forecaster
 
-    loaded = load_forecaster(model, **options.keywords())
-    note(loaded_line(model, loaded.decoder, precision_of(loaded.decoder, options.quantize)))
+    loaded = load_forecaster(model, **options)
+    note(loaded_line(model, loaded.decoder, precision_of(loaded.decoder, options.get("quantize"))))
     return loaded
 
 
@@ -181,7 +181,7 @@ def evaluate_forecast(
     plan_levels = parse_levels(levels)
     measured = choose_series(read_series(data, column or ()), series)
     chosen, why = choose_season(measured, season)
-    forecaster = open_forecaster(model, options)
+    forecaster = open_forecaster(model, **options.keywords())
     ahead = forecaster.horizon if horizon is None else horizon
     step = ahead if stride is None else stride
     if test is None:

@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 # --- loading ---------------------------------------------------------------------------------------------------------
 
 
-class LoadKeywords(TypedDict):
+class LoadKeywords(TypedDict, total=False):
     """The options as keywords of functions that load."""
 
     device: DeviceName
     dtype: DtypeName
     quantize: Scheme | None
-    verify: bool
+    verify: bool | None
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,14 @@ class ModelOptions(LoadingOptions):
         """Load the model of an argument; see `open_model`."""
         return open_model(
             model,
-            ids=ids,
-            allow_special=allow_special,
-            start_token=start_token,
-            strict=self.strict,
-            **self.keywords(),
+            self.device,
+            self.dtype,
+            ids,
+            allow_special,
+            start_token,
+            self.strict,
+            verify=self.verify,
+            quantize=self.quantize,
         )
 
 

@@ -227,7 +227,7 @@ class LoadOptions(TypedDict, total=False):
 
     adapter: Path | None
     keep_adapters: bool
-    verify: bool
+    verify: bool | None
     quantize: Literal["int8", "int4"] | None
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Unpack
 
 from cyclopts import Parameter
 
@@ -20,7 +20,7 @@ from foretell.cli.arguments import (
     read_bytes,
 )
 from foretell.cli.evaluate import show
-from foretell.cli.options import LOADING_DEFAULTS, Loading, LoadingOptions
+from foretell.cli.options import LOADING_DEFAULTS, Loading, LoadKeywords
 from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, results, write
 from foretell.errors import DataError, UsageError
 
@@ -71,7 +71,7 @@ def translate(
         beam, length_penalty, {key: value for key, value in sampling.items() if value is not None}
     )
     sentences = read_sentences(text)
-    translator = open_translator(model, options)
+    translator = open_translator(model, **options.keywords())
     from foretell.translation.translate import translate as translate_all
 
     unended = 0
@@ -107,7 +107,7 @@ def evaluate_translation(
 
     load_sacrebleu()
     read = read_pairs([Path(path) for path in pairs])[:limit]
-    translator = open_translator(model, options)
+    translator = open_translator(model, **options.keywords())
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
         note(f"left out of the loss: {result.left_out:,} pairs longer than the model's context")
@@ -163,16 +163,16 @@ def groups(sentences: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
         yield done, group
 
 
-def open_translator(argument: str, options: LoadingOptions) -> Translator:
+def open_translator(argument: str, **options: Unpack[LoadKeywords]) -> Translator:
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
     from foretell.translation.loading import load_translator
 
-    translator = load_translator(argument, **options.keywords())
+    translator = load_translator(argument, **options)
     for line in translator.notes:
         note(line)
-    line = loaded_line(argument, translator.model, precision_of(translator.model, options.quantize))
+    line = loaded_line(argument, translator.model, precision_of(translator.model, options.get("quantize")))
     console.print(line, style="dim")
     return translator
 
@@ -181,7 +181,7 @@ def translate_step_by_step(argument: str, sentence: str) -> tuple[list[tuple[str
     """For the lesson: the words so far and the token that the model adds to them, greedily, and the translation."""
     if not sentence.strip():
         raise UsageError("the text is empty; give at least one sentence")
-    translator = open_translator(argument, LoadingOptions())
+    translator = open_translator(argument, verify=None)
     from foretell.translation.translate import Decoding
     from foretell.translation.translate import translate as translate_all
 
