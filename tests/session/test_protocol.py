@@ -424,8 +424,8 @@ Disk = namedtuple("Disk", "total used free")
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(kind, patched, value, words, tmp_path, monkeypatch):
+    from foretell.planning.cost import Range
     from foretell.planning.memory import DeviceMemory
-    from foretell.planning.ranges import Range
 
     make = {
         "device_memory": lambda device: DeviceMemory("cpu", value),

@@ -1,0 +1,63 @@
+"""The public names, each imported from its home. `__init__.py` imports a name when it is first used."""
+
+from foretell.config import Config as Config
+from foretell.config import DataConfig as DataConfig
+from foretell.config import ModelConfig as ModelConfig
+from foretell.config import SamplingConfig as SamplingConfig
+from foretell.config import TokenizerConfig as TokenizerConfig
+from foretell.config import TrainingConfig as TrainingConfig
+from foretell.data.batch import Batch as Batch
+from foretell.data.batch import make_batch as make_batch
+from foretell.errors import CheckpointError as CheckpointError
+from foretell.errors import ConfigError as ConfigError
+from foretell.errors import ContextLengthError as ContextLengthError
+from foretell.errors import DataError as DataError
+from foretell.errors import DivergedError as DivergedError
+from foretell.errors import ForetellError as ForetellError
+from foretell.errors import Interrupted as Interrupted
+from foretell.errors import LessonError as LessonError
+from foretell.errors import OutputError as OutputError
+from foretell.errors import PeerError as PeerError
+from foretell.errors import TokenizerError as TokenizerError
+from foretell.errors import TrainingError as TrainingError
+from foretell.errors import UsageError as UsageError
+from foretell.finetuning.label_attribution import attribute_label as attribute_label
+from foretell.finetuning.predict import predict as predict
+from foretell.finetuning.tune import finetune as finetune
+from foretell.inference.chat import Chat as Chat
+from foretell.inference.completion import Completion as Completion
+from foretell.inference.completion import generate as generate
+from foretell.inference.completion import stream as stream
+from foretell.inference.query import embed as embed
+from foretell.inference.query import next_tokens as next_tokens
+from foretell.inference.query import score as score
+from foretell.insight.attribution.ablation import ablate as ablate
+from foretell.insight.attribution.direct_logit_attribution import direct_logit_attribution as direct_logit_attribution
+from foretell.insight.attribution.head_patterns import head_patterns as head_patterns
+from foretell.insight.attribution.logit_lens import logit_lens as logit_lens
+from foretell.insight.explain.explanation import explain as explain
+from foretell.insight.page.write_page import write_page as write_page
+from foretell.insight.trace import Trace as Trace
+from foretell.insight.trace import trace_names as trace_names
+from foretell.language_model import LanguageModel as LanguageModel
+from foretell.loading import load as load
+from foretell.model.cache import KVCache as KVCache
+from foretell.model.decoder import Decoder as Decoder
+from foretell.model.init import make_decoder as make_decoder
+from foretell.model.lora import LoRAConfig as LoRAConfig
+from foretell.model.lora import add_lora as add_lora
+from foretell.model.presets import PRESETS as PRESETS
+from foretell.model.presets import preset_config as preset
+from foretell.pretraining.train import train as train
+from foretell.session.display import LiveReporter as LiveReporter
+from foretell.session.display import PlainReporter as PlainReporter
+from foretell.session.notebook import NotebookReporter as NotebookReporter
+from foretell.session.reporter import Reporter as Reporter
+from foretell.session.reporter import TensorBoardReporter as TensorBoardReporter
+from foretell.text import Tokenizer as Tokenizer
+from foretell.training.objective import Objective as Objective
+from foretell.training.optimizer import make_optimizer as make_optimizer
+from foretell.training.step import training_step as training_step
+
+__all__: list[str]
+__version__: str
