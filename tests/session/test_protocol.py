@@ -452,3 +452,12 @@ def test_a_damaged_copy_of_the_data_is_noticed(kinds, tmp_path):
         kept.write_bytes(kept.read_bytes().replace(b"2.", b"3.").replace(b"dog", b"fox"))
         with pytest.raises(CheckpointError, match="was trained with"):
             run_training(kinds[name].resume(out), Reporter(), resume=True)
+
+
+def test_a_configuration_of_another_version_is_refused_with_advice(kind, tmp_path):
+    run = Run.open(stopped(kind, tmp_path / "run"))
+    record = run.record()
+    record["config"]["training"]["tempo"] = "allegro"
+    run.replace_record(record)
+    with pytest.raises(CheckpointError, match=r"configuration is from another version \(unknown key"):
+        run_training(kind.resume(run.directory), Reporter(), resume=True)

@@ -19,7 +19,7 @@ import torch
 from foretell.config import make_section
 from foretell.device import choose_device, choose_training_dtype
 from foretell.distributed.world import World, current_world, is_lost_peer
-from foretell.errors import ConfigError, ForetellError, Interrupted, PeerError, UsageError
+from foretell.errors import CheckpointError, ConfigError, ForetellError, Interrupted, PeerError, UsageError
 from foretell.planning.memory import DeviceMemory, device_memory
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
 from foretell.runs.lock import held
@@ -206,12 +206,23 @@ def recorded_task(
     training: Training[Any, AnyTask], run: Run, record: dict[str, Any], model: Any = None, data: Any = None
 ) -> AnyTask:
     """The task of a run from its record; without a model, as it was before its first step."""
-    config = make_section(training.request.config_type, record["config"], str(run.directory))
+    config = recorded_config(training, run, record)
     data = training.reopen(run, record) if data is None else data
     if model is None:
         model = training.first_model(config, data, find_start(record.get("from"), run.directory))
     about = {name: value for name, value in record.items() if name not in WRITTEN_BY_THE_SESSION}
     return training.make_task(config, data, model, about)
+
+
+def recorded_config(training: Training[Any, Any], run: Run, record: dict[str, Any]) -> Any:
+    """The configuration of a run; a `CheckpointError` if it has the fields of another version."""
+    try:
+        return make_section(training.request.config_type, record["config"], str(run.directory))
+    except ConfigError as error:
+        raise CheckpointError(
+            f"{run.directory} cannot be resumed: its configuration is from another version ({error}); its checkpoints "
+            "are models, and a new training can start from one"
+        ) from None
 
 
 # --- a run that exists -----------------------------------------------------------------------------------------------
@@ -226,7 +237,7 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
         raise ConfigError(
             f"{run.directory} was not trained by `foretell {training.verb}`; resume it with: {resume_command(run)}"
         )
-    config = make_section(request.config_type, record["config"], str(run.directory))
+    config = recorded_config(training, run, record)
     check_not_extended(training, config.training.steps, run)
     request.check_same_run(config, record)
     data = training.reopen(run, record)
