@@ -1,6 +1,8 @@
 # Two commands do all the set-up: `make demo` and `make test`. PIP_ARGS is passed on to pip (a mirror, a wheel folder).
+# WORKERS processes run the tests; each needs up to 3 GB of memory.
 PYTHON ?= python3
 VENV ?= .venv
+WORKERS ?= 2
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
@@ -14,7 +16,7 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/pyrefly check --summary=none
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal
 
 test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares our files with llama.cpp, built from source
 	$(BIN)/pytest -m oracles -rs
