@@ -70,6 +70,17 @@ def test_loaded_and_in_memory_are_the_same_bits(plain: Path, tmp_path: Path, dty
         assert torch.equal(logits(model.to(dtype=dtype)), logits(loaded))
 
 
+def test_quantising_makes_a_new_model_and_leaves_the_old_one(plain: Path) -> None:
+    model = foretell.load(plain)
+    before = logits(model)
+    quantized = model.quantize("int4")
+    assert quantized.quantization is not None
+    assert model.quantization is None
+    assert not torch.equal(logits(quantized), before)
+    assert torch.equal(logits(model), before)
+    assert stored_buffers(model.decoder) == {}
+
+
 def test_keys_are_paths_and_no_float_weight_is_stored(saved: Path) -> None:
     keys = load_file(saved / "model.safetensors")
     assert keys["trunk.blocks.0.attention.query.integers"].dtype in (torch.int8, torch.uint8)

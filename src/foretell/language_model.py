@@ -24,10 +24,12 @@ from foretell.model.logits import check_logits
 from foretell.model.quantized_linear import (
     QuantizationConfig,
     Scheme,
+    check_groups,
     count_weights,
     make_quantization,
     quantize_decoder,
 )
+from foretell.model.surgery import copy_with
 from foretell.saved_model.decoder_part import DECODER, DecoderPart
 from foretell.saved_model.load_parts import load_parts
 from foretell.saved_model.part import KINDS, Part
@@ -185,7 +187,9 @@ class LanguageModel:
         return part.settings if isinstance(part, QuantizationPart) else None
 
     def quantize(self, to: Scheme, group: int | None = None, keep: Sequence[str] = ()) -> Self:
-        """Round the weights to int8 or int4, in place, and return the model.
+        """A new model with weights rounded to int8 or int4; this one stays as it is.
+
+        Both share the tensors that are not rounded, so `to` of one moves them in the other as well.
 
         group: the number of inputs of a row that share a scale; without one the scheme's default, or the largest below
         it that divides all widths. keep: globs of module paths whose weights stay as they are. Norms, biases and
@@ -194,6 +198,11 @@ class LanguageModel:
         """
         self.check_not_quantized("quantize")
         settings = make_quantization(self.decoder, to, group, keep)
+        layers = {path: self.decoder.get_submodule(path) for path in check_groups(self.decoder, settings)}
+        return replace(self, decoder=copy_with(self.decoder, layers)).quantized_in_place(settings)
+
+    def quantized_in_place(self, settings: QuantizationConfig) -> Self:
+        """The model after rounding its weights in place, which never holds all of them twice; for loading."""
         quantize_decoder(self.decoder, settings)
         return replace(self, parts={**self.parts, QUANTIZATION: QuantizationPart(settings)})
 

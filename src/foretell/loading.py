@@ -15,7 +15,7 @@ from foretell.errors import CheckpointError, UsageError
 from foretell.files import ADAPTER_CONFIG, CONFIG, MODEL_TYPE, printable_name, read_json
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, find_device, load_model
-from foretell.model.quantized_linear import Scheme
+from foretell.model.quantized_linear import Scheme, make_quantization
 
 
 def load(
@@ -44,7 +44,9 @@ def load(
     """
     if quantize is not None:
         plain = load(argument, device, "float32", adapter=adapter, verify=verify)
-        return plain.quantize(quantize).to(dtype=choose_inference_dtype(dtype, plain.device))
+        plain.check_not_quantized("quantize")
+        rounded = plain.quantized_in_place(make_quantization(plain.decoder, quantize))
+        return rounded.to(dtype=choose_inference_dtype(dtype, plain.device))
     directory = find_model(str(argument))
     if is_adapter(directory):
         if adapter is not None:

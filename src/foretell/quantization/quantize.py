@@ -106,23 +106,23 @@ def token_rows(model: LanguageModel, ids: Sequence[int]) -> Tensor:
 def quantize_with_report(
     model: LanguageModel, settings: QuantizationConfig, texts: QuantizationTexts, step: Step
 ) -> tuple[LanguageModel, QuantizationReport]:
-    """The quantised model, in the place of the plain one, and what that costs on a text.
+    """A quantised model and its report on a text; the plain model stays as it is.
 
     Raises UsageError for a model that is quantised already, ConfigError for a group that does not divide a width.
     """
     model.check_not_quantized("quantize")
-    decoder, rows = model.decoder, texts.calibration
-    paths = check_groups(decoder, settings)
+    plain, rows = model.decoder, texts.calibration
+    paths = check_groups(plain, settings)
     with step("tokens before") as progress:
-        before = evaluate_texts(model, Objective(decoder), texts.measured, progress=progress)
-    plain = copy_with(decoder, {path: decoder.get_submodule(path) for path in paths})
+        before = evaluate_texts(model, Objective(plain), texts.measured, progress=progress)
+    decoder = copy_with(plain, {path: plain.get_submodule(path) for path in paths})
     settings = settings.model_copy(update={"calibrated": rows is not None})
     if rows is None:
         quantize_decoder(decoder, settings)
     else:
         with step("blocks") as progress:
             quantize_for_inputs(decoder, settings, rows, progress)
-    quantized = replace(model, parts={**model.parts, QUANTIZATION: QuantizationPart(settings)})
+    quantized = replace(model, decoder=decoder, parts={**model.parts, QUANTIZATION: QuantizationPart(settings)})
     with step("tokens after") as progress:
         after = evaluate_texts(quantized, Objective(decoder), texts.measured, progress=progress)
     measured_rows = token_rows(model, first_ids(model, texts.measured, MEASURED_TOKENS))
