@@ -22,7 +22,7 @@ REMOVABLE = {
     "translation": {
         *(
             "saved_model/part.py",
-            "cli/explain_translation.py",
+            "cli/explain.py",
             "cli/translate.py",
             "cli/train_translate.py",
         ),

@@ -27,8 +27,8 @@ BY_MODEL: dict[str, dict[str, str]] = {
         "task_head": "foretell.cli.predict:evaluate_task",
         **dict.fromkeys(TRANSLATION, "foretell.cli.translate:evaluate_translation"),
     },
-    "explain": dict.fromkeys(TRANSLATION, "foretell.cli.explain_translation:explain_translation"),
-    "trace": dict.fromkeys(TRANSLATION, "foretell.cli.explain_translation:trace_translation"),
+    "explain": dict.fromkeys(TRANSLATION, "foretell.cli.explain:explain_translation"),
+    "trace": dict.fromkeys(TRANSLATION, "foretell.cli.trace:trace_translation"),
 }
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from cyclopts import Parameter
+from cyclopts import Group, Parameter
 
 from foretell.cli.arguments import (
     AsTask,
@@ -16,14 +20,189 @@ from foretell.cli.arguments import (
     Json,
     ModelArgument,
     Pair,
-    Quantize,
     TextArgument,
     Verify,
+    Whole,
     read_text,
     task_input,
 )
-from foretell.cli.explain_questions import ASK, MORE, NO_QUESTION, Asked, choose_mode
-from foretell.cli.terminal import open_model
+from foretell.cli.options import LOADING_DEFAULTS, Loading
+from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.cli.translate import open_translator
+from foretell.errors import ForetellError, UsageError
+
+if TYPE_CHECKING:
+    from foretell.language_model import LanguageModel
+    from foretell.translation.translator import Translator
+
+ASK = Group("What to show instead of the layers", sort_key=1)
+MORE = Group("Details", sort_key=2)
+
+
+def asking(help: str) -> Parameter:
+    return Parameter(help=help, group=ASK, show_default=False)
+
+
+def detail(help: str, allow_leading_hyphen: bool = False) -> Parameter:
+    return Parameter(
+        help=help,
+        group=MORE,
+        show_default=False,
+        show_choices=False,
+        allow_leading_hyphen=allow_leading_hyphen,
+    )
+
+
+@dataclass(frozen=True)
+class Questions:
+    """The questions that any model answers, of which at most one is asked, and their details."""
+
+    value: Annotated[
+        str | None, asking("One number: a trace name and an index without the batch dimension, or loss[2].")
+    ] = None
+    html: Annotated[Path | None, asking("Write an HTML page: one file, no network.")] = None
+    lens: Annotated[bool, Flag, asking("The next token as read after each block.")] = False
+    contributions: Annotated[bool, Flag, asking("What each head and feed-forward layer added to a token's logit.")] = (
+        False
+    )
+    heads: Annotated[bool, Flag, asking("Which tokens each head attends to.")] = False
+    ablate: Annotated[
+        str | None, asking("The prediction without a part: a name or glob; [0] or [*] after it selects heads.")
+    ] = None
+    token: Annotated[
+        str | None, detail("The token to ask about (default: the most likely).", allow_leading_hyphen=True)
+    ] = None
+    at: Annotated[
+        int | None, Whole, detail("After this token, 0 being the first (default: the last).", allow_leading_hyphen=True)
+    ] = None
+    layer: Annotated[int | None, Whole, detail("With --heads: the pattern of each head of this layer.")] = None
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given, by their names on the command line."""
+        values = {field.name.rstrip("_"): getattr(self, field.name) for field in fields(self)}
+        return {name: value for name, value in values.items() if value is not None and value is not False}
+
+    def chosen(self) -> tuple[Question, dict[str, Any]]:
+        """The question that is asked, or the walk, and its options as keywords of its function.
+
+        Raises `UsageError` for two questions and for an option that the question does not take, and refuses to write
+        the HTML page over another file, all before a model is loaded.
+        """
+        given = self.given()
+        asked = [name for name in QUESTIONS if name in given and not (name == "html" and "prediction" in given)]
+        if len(asked) > 1:
+            raise UsageError(f"{' and '.join(f'--{name}' for name in asked)} exclude each other; give one of them")
+        question = QUESTIONS[asked[0]] if asked else WALK
+        details = {name: value for name, value in given.items() if value is not True}
+        for name in details:
+            if name not in question.takes:
+                goes_with = ", ".join(f"--{other}" for other in QUESTIONS if name in QUESTIONS[other].takes)
+                raise UsageError(f"--{name} goes with {goes_with} and has no effect here; leave it out")
+        if self.html is not None:
+            from foretell.files import HTML_MARK, check_target
+
+            check_target(self.html, HTML_MARK)
+        return question, {question.takes[name]: value for name, value in details.items()}
+
+
+@dataclass(frozen=True)
+class TextQuestions(Questions):
+    """Further questions that language models answer."""
+
+    prediction: Annotated[bool, Flag, asking("Of a tuned model: which tokens and parts moved its label.")] = False
+    check: Annotated[bool, Flag, asking("Compare the textbook's results with the model's.")] = False
+    against: Annotated[
+        str | None,
+        detail("With --contributions or --prediction: compare with this token or label.", allow_leading_hyphen=True),
+    ] = None
+    with_: Annotated[
+        Literal["zero", "mean"] | None,
+        Parameter(name="--with"),
+        detail("With --ablate: replace the part by zero (default) or by its mean over positions."),
+    ] = None
+    label: Annotated[str | None, detail("With --prediction: the label to ask about (default: the predicted).")] = None
+
+
+@dataclass(frozen=True)
+class Question:
+    """One kind of answer that `explain` gives.
+
+    answer: the function of a model and a text that makes it. takes: its options, and the function's keyword for each.
+    fault: the error message for an answer that must fail the command, or None.
+    """
+
+    answer: Callable[..., Any]
+    takes: Mapping[str, str] = field(default_factory=dict)
+    fault: Callable[[Any], str | None] = lambda answer: None
+
+    def show(self, loaded: LanguageModel, text: str, details: Mapping[str, Any], json: bool) -> None:
+        """Print the answer; raise a `ForetellError` for one that must fail the command."""
+        answer = self.answer(loaded, text, **details)
+        print_json(answer.to_json()) if json else results().print(str(answer))
+        if fault := self.fault(answer):
+            raise ForetellError(fault)
+
+
+def value_fault(answer: Any) -> str | None:
+    """The message for a number that does not follow from its operands."""
+    if answer.agrees:
+        return None
+    return f"{answer.address} does not follow from its operands: they give {answer.recomputed:.9g}"
+
+
+def attribute_prediction(loaded: LanguageModel, text: str, html: Path | None = None, **details: str) -> Any:
+    """What moved the label of a tuned model; with `html`, also as a page."""
+    from foretell.files import write_text
+    from foretell.finetuning.label_attribution import attribute_label
+    from foretell.finetuning.task_input import TaskInputModel
+    from foretell.typesetting.html import page
+
+    assert isinstance(loaded, TaskInputModel)
+    answer = attribute_label(loaded, [text, *loaded.others], **details)
+    if html is not None:
+        write_text(html, page(f"{loaded.name}: a prediction", answer.document()))
+        note(f"{html}: open it in a browser")
+    return answer
+
+
+def write_html(loaded: LanguageModel, text: str, path: Path) -> Any:
+    """The pass as an HTML page; stderr lists what did not fit."""
+    from foretell.insight.page.write_page import write_page
+
+    report = write_page(loaded, text, path)
+    for sentence in report.cut:
+        note(sentence)
+    return report
+
+
+def imported(path: str) -> Callable[..., Any]:
+    """A function that is imported when it is called: importing torch takes seconds."""
+
+    def call(*arguments: Any, **keywords: Any) -> Any:
+        module, _, name = path.partition(":")
+        return getattr(import_module(f"foretell.insight.{module}"), name)(*arguments, **keywords)
+
+    return call
+
+
+QUESTIONS: dict[str, Question] = {
+    "value": Question(imported("explain.explanation:explain_value"), {"value": "address"}, value_fault),
+    "check": Question(
+        imported("explain.textbook_check:check"), fault=lambda answer: None if answer.holds else answer.verdict
+    ),
+    "prediction": Question(attribute_prediction, {"label": "label", "against": "against", "html": "html"}),
+    "html": Question(write_html, {"html": "path"}),
+    "lens": Question(imported("attribution.logit_lens:logit_lens"), {"at": "at"}),
+    "contributions": Question(
+        imported("attribution.direct_logit_attribution:direct_logit_attribution"),
+        {"token": "token", "against": "against", "at": "at"},
+    ),
+    "heads": Question(imported("attribution.head_patterns:attention_patterns"), {"layer": "layer"}),
+    "ablate": Question(
+        imported("attribution.ablation:ablate"), {"ablate": "address", "with": "fill", "token": "token", "at": "at"}
+    ),
+}
+WALK = Question(imported("explain.walk:walk"))
 
 
 def explain(
@@ -32,44 +211,12 @@ def explain(
     /,
     *,
     file: FileOption = None,
-    questions: Asked = NO_QUESTION,
-    prediction: Annotated[
-        bool, Flag, Parameter(help="Of a tuned model: which tokens and parts moved its label.", group=ASK)
-    ] = False,
-    check: Annotated[bool, Flag, Parameter(help="Compare the textbook's results with the model's.", group=ASK)] = False,
-    against: Annotated[
-        str | None,
-        Parameter(
-            help="With --contributions or --prediction: compare with this token or label.",
-            allow_leading_hyphen=True,
-            group=MORE,
-            show_default=False,
-        ),
-    ] = None,
-    with_: Annotated[
-        Literal["zero", "mean"] | None,
-        Parameter(
-            name="--with",
-            help="With --ablate: replace the part by zero (default) or by its mean over positions.",
-            group=MORE,
-            show_default=False,
-            show_choices=False,
-        ),
-    ] = None,
-    label: Annotated[
-        str | None,
-        Parameter(
-            help="With --prediction: the label to ask about (default: the predicted).", group=MORE, show_default=False
-        ),
-    ] = None,
+    questions: Annotated[TextQuestions, Parameter(name="*")] = TextQuestions(),
     as_task: AsTask = False,
     pair: Pair = None,
     ids: Ids = False,
     json: Json = False,
-    device: Device = "auto",
-    dtype: Dtype = "auto",
-    quantize: Quantize = None,
-    verify: Verify = False,
+    options: Loading = LOADING_DEFAULTS,
 ) -> None:
     """A pass over a text, layer by layer; any number of it; and what produced the prediction.
 
@@ -77,13 +224,49 @@ def explain(
     logits[t,v], probabilities[t,v] and loss[t], where v may be a token's text:
     --value "probabilities[-1,' the']".
     """
-    asked = [name for name, is_asked in {"check": check, "prediction": prediction}.items() if is_asked]
-    details = {"against": against, "with": with_, "label": label}
-    given = questions.given() | {name: value for name, value in details.items() if value is not None}
-    mode = choose_mode([*asked, *questions.asked()], given)
+    question, details = questions.chosen()
     text = read_text(text, file)
-    questions.check_page()
-    loaded = open_model(model, device, dtype, ids, verify=verify, quantize=quantize)
-    if as_task or prediction or pair:
+    loaded = open_model(model, ids=ids, **options.keywords())
+    if as_task or questions.prediction or pair:
         loaded = task_input(loaded, pair)
-    mode.show(loaded, text, given, json)
+    question.show(loaded, text, details, json)
+
+
+SourceText = Annotated[str | None, Parameter(help="The sentence to translate.", show_default=False)]
+Target = Annotated[
+    str | None, Parameter(help="The translation to look at; default: the model's own.", show_default=False)
+]
+
+
+def explain_translation(
+    model: ModelArgument,
+    text: SourceText = None,
+    /,
+    *,
+    target: Target = None,
+    questions: Annotated[Questions, Parameter(name="*")] = Questions(),
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    verify: Verify = False,
+) -> None:
+    """A pass over a sentence and its translation, layer by layer; and any number of it.
+
+    Numbers are named as in `foretell trace MODEL --list`: those of the encoder begin with encoder, those of
+    encoder-decoder attention contain cross_attention.
+    """
+    question, details = questions.chosen()
+    translator = open_translator(model, device=device, dtype=dtype, verify=verify)
+    question.show(*given_source(translator, text, target), details, json)
+
+
+def given_source(translator: Translator, text: str | None, target: str | None) -> tuple[LanguageModel, str]:
+    """The model of the target language given the source, and the translation to look at."""
+    from foretell.translation.translate import translate
+
+    if text is None or not text.strip():
+        raise UsageError("give the sentence to translate")
+    if target is None:
+        target = translate(translator, [text])[0].translation
+        note(f"translation {target}")
+    return translator.given(text), target

@@ -10,6 +10,8 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     AsTask,
+    Device,
+    Dtype,
     FileOption,
     Flag,
     Ids,
@@ -17,11 +19,14 @@ from foretell.cli.arguments import (
     ModelArgument,
     Pair,
     TextArgument,
+    Verify,
     read_text,
     task_input,
 )
+from foretell.cli.explain import SourceText, Target, given_source
 from foretell.cli.options import MODEL_DEFAULTS, Options
 from foretell.cli.terminal import note, print_json, results
+from foretell.cli.translate import open_translator
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
@@ -57,17 +62,48 @@ def trace(
 
     Values marked `derived` are recomputed from recorded ones: attention's scores and weights, a norm's statistics.
     """
-    if not list_ and ((text is None and file is None) or out is None):
-        raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
-    text = "" if list_ else read_text(text, file)
+    if list_:
+        text = ""
+    else:
+        check_given(out, text if file is None else file)
+        text = read_text(text, file)
     loaded = options.open(model, ids)
     if as_task or pair:
         loaded = task_input(loaded, pair)
-    if list_:
+    if out is None or list_:
         show_names(loaded, select or ["**"], json)
     else:
-        assert out is not None
         write(loaded, text, select or ["**"], out, json)
+
+
+def trace_translation(
+    model: ModelArgument,
+    text: SourceText = None,
+    /,
+    *,
+    target: Target = None,
+    select: Select = None,
+    out: Out = None,
+    list_: ListNames = False,
+    json: Json = False,
+    device: Device = "auto",
+    dtype: Dtype = "auto",
+    verify: Verify = False,
+) -> None:
+    """Any value of a pass over a sentence and its translation, by name."""
+    if not list_:
+        check_given(out, text)
+    translator = open_translator(model, device=device, dtype=dtype, verify=verify)
+    if out is None or list_:
+        show_names(translator.given("."), select or ["**"], json)
+    else:
+        write(*given_source(translator, text, target), select or ["**"], out, json)
+
+
+def check_given(out: Path | None, text: str | Path | None) -> None:
+    """Raise `UsageError` where a file is to be written and a text or the name of the file is missing."""
+    if out is None or text is None:
+        raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
 
 
 def show_names(loaded: LanguageModel, select: list[str], json: bool) -> None:

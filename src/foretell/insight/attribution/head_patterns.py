@@ -256,8 +256,7 @@ def weights_by_kind(model: LanguageModel) -> list[tuple[str, int, Value]]:
 @torch.inference_mode()
 def memory_patterns(model: LanguageModel, text: str) -> MemoryPatterns:
     """The weights of every attention over a text and the model's memory, in one pass."""
-    if model.memory is None:
-        raise UsageError("this model reads no memory; head_patterns has its attention")
+    assert model.memory is not None, "head_patterns is for models without a memory"
     prediction = make_prediction(model, text)
     kinds = weights_by_kind(model)
     with Trace(model, [value.name for _, _, value in kinds]) as trace:
@@ -270,3 +269,9 @@ def memory_patterns(model: LanguageModel, text: str) -> MemoryPatterns:
             for kind, layer, value in kinds
         ]
     )
+
+
+def attention_patterns(model: LanguageModel, text: str, layer: int | None = None) -> Shown:
+    """The patterns of all layers or of one; of a model with a memory, all three kinds."""
+    patterns = head_patterns(model, text) if model.memory is None else memory_patterns(model, text)
+    return patterns if layer is None else patterns.layer(layer)
