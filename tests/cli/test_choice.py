@@ -7,7 +7,8 @@ import json
 import pytest
 
 from foretell.cli import choice
-from foretell.cli.choice import choose_function, without_task
+from foretell.cli.arguments import rewrite
+from foretell.cli.choice import choose_function
 from foretell.cli.main import run
 
 
@@ -18,16 +19,16 @@ def test_train_without_a_task_is_the_text_task():
 
 @pytest.mark.parametrize("task", [["--task", "text"], ["--task=text"]])
 def test_the_chosen_function_does_not_see_the_task(task):
-    assert without_task(["train", "a.txt", *task, "--steps", "2"]) == ["train", "a.txt", "--steps", "2"]
+    assert rewrite(["train", "a.txt", *task, "--steps", "2"]) == ["train", "a.txt", "--steps", "2"]
 
 
 def test_a_task_that_has_no_function_of_its_own_stays():
     arguments = ["evaluate", "primer", "a.jsonl", "--task", "choice"]
-    assert without_task(arguments) == arguments
+    assert rewrite(arguments) == arguments
 
 
 def test_words_after_two_hyphens_choose_nothing():
-    assert without_task(["train", "--", "--task", "text"]) == ["train", "--", "--task", "text"]
+    assert rewrite(["train", "--", "--task", "text"]) == ["train", "--", "--task", "text"]
 
 
 def test_an_unknown_task_is_one_line_with_what_is_known(capsys):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter, Token
 
-from foretell.cli.hints import taken
+from foretell.cli.choice import BY_TASK
+from foretell.cli.hints import WITHOUT_VALUE, taken
 from foretell.cli.terminal import note
 from foretell.errors import DataError, UsageError
 
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
 WITH_SECTIONS = ("train", "finetune", "plan")  # verbs that take --section.key value
-SECTION_OPTION = re.compile(r"--([a-z]+\.[\w.-]+)(?:=(.*))?", re.DOTALL)
+SECTION_OPTION = re.compile(r"--[a-z]+\.[\w.-]+")
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
 TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard input.", show_default=False)]
@@ -93,24 +95,34 @@ Flag = Parameter(negative="", show_default=False)
 Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # of every option that is an integer
 
 
-def rewrite(arguments: list[str]) -> list[str]:
-    """Arguments with `-` replaced by STANDARD_INPUT, `--model.width 256` by `--set model.width=256`.
+def rewrite(arguments: Sequence[str]) -> list[str]:
+    """The command line as cyclopts parses it.
 
-    Options of other programs that mean the same as one of ours are replaced by it.
+    `-` becomes STANDARD_INPUT, `--model.width 256` becomes `--set model.width=256`, `--resume` alone means
+    `--resume auto`. Options of other programs become ours where they mean the same. A --task that chose the function
+    (choice.py) is dropped. A number after an option that takes none is refused: it would be read as an argument.
     """
+    words = deque(arguments)
     verb = arguments[0] if arguments else ""
     rewritten: list[str] = []
-    rest = iter(arguments)
-    for given in rest:
+    while words:
+        given = words.popleft()
         if given == "--":
-            return [*rewritten, given, *rest]
+            return [*rewritten, given, *words]
         argument = taken(verb, given)
-        section = SECTION_OPTION.fullmatch(argument) if verb in WITH_SECTIONS else None
-        if section:
-            value = section[2] if section[2] is not None else next(rest, None)
-            if value is None:
+        option, equals, value = argument.partition("=")
+        following = value if equals else words[0] if words else ""
+        if option in WITHOUT_VALUE.get(verb, {}) and following.isdigit():
+            raise UsageError(f"{option} takes no value; {WITHOUT_VALUE[verb][option].format(following)}")
+        if verb in WITH_SECTIONS and SECTION_OPTION.fullmatch(option):
+            if not equals and not words:
                 raise UsageError(f"{given} needs a value")
-            rewritten += ["--set", f"{section[1]}={value}"]
+            rewritten += ["--set", f"{option[2:]}={value if equals else words.popleft()}"]
+        elif option == "--task" and following in BY_TASK.get(verb, {}):
+            if not equals:
+                words.popleft()
+        elif argument == "--resume" and (not following or following.startswith("-")):
+            rewritten += ["--resume", "auto"]
         else:
             rewritten.append(STANDARD_INPUT if argument == "-" else argument)
     return rewritten

@@ -48,16 +48,6 @@ def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
     return default
 
 
-def without_task(arguments: list[str]) -> list[str]:
-    """The arguments without the --task that chose the function."""
-    verb = arguments[0] if arguments else ""
-    task = given_task(arguments)
-    if task is None or task not in BY_TASK.get(verb, {}):
-        return arguments
-    at = next(index for index, argument in enumerate(arguments) if argument.partition("=")[0] == "--task")
-    return arguments[:at] + arguments[at + (1 if "=" in arguments[at] else 2) :]
-
-
 def given_task(arguments: Sequence[str]) -> str | None:
     """The value of --task; None if it is not given."""
     for index, argument in enumerate(arguments):

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Iterable
 
-from foretell.errors import UsageError, did_you_mean
+from foretell.errors import did_you_mean
 
 # verb: an option of other programs and ours, which means exactly the same
 SYNONYMS = {
@@ -71,18 +70,6 @@ def taken(verb: str, argument: str) -> str:
     """An option, or OPTION=VALUE, of another program as ours where it means the same; else the argument."""
     option, equals, value = argument.partition("=")
     return f"{SYNONYMS.get(verb, {}).get(option, option)}{equals}{value}"
-
-
-def check_values(arguments: Sequence[str]) -> None:
-    """Refuse a number after an option that takes none, which would be read as one more argument."""
-    verb = arguments[0] if arguments else ""
-    for argument, following in pairwise([*arguments, ""]):
-        if argument == "--":
-            return
-        option, equals, value = argument.partition("=")
-        number = value if equals else following
-        if option in WITHOUT_VALUE.get(verb, {}) and number.isdigit():
-            raise UsageError(f"{option} takes no value; {WITHOUT_VALUE[verb][option].format(number)}")
 
 
 def hint(verb: str, option: str, known: Iterable[str]) -> str:

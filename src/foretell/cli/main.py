@@ -15,8 +15,8 @@ from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
 from foretell.cli.arguments import rewrite
-from foretell.cli.choice import choose_function, without_task
-from foretell.cli.hints import check_values, hint
+from foretell.cli.choice import choose_function
+from foretell.cli.hints import hint
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError
@@ -114,15 +114,10 @@ def open_missing_streams() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command; returns 0 done, 1 failure, 2 usage or configuration, 130 Ctrl-C, 143 SIGTERM."""
     try:
-        check_values(arguments)
+        words = rewrite(arguments)
         app = make_app(arguments)
         with library_notes_on_stderr():
-            app(
-                rewrite(without_task(with_resume_value(arguments))),
-                exit_on_error=False,
-                print_error=False,
-                result_action="return_value",
-            )
+            app(words, exit_on_error=False, print_error=False, result_action="return_value")
         sys.stdout.flush()
     except ForetellError as error:
         return fail(str(error), error.exit_code) if is_told_here(error) else error.exit_code
@@ -145,16 +140,6 @@ def is_told_here(error: ForetellError) -> bool:
     if isinstance(error, PeerError) and error.is_said:
         return False
     return not is_follower() or not isinstance(error, PeerError | Interrupted | UsageError)
-
-
-def with_resume_value(arguments: list[str]) -> list[str]:
-    """`--resume` alone means `--resume auto`."""
-    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for index in reversed(range(len(options))):
-        following = options[index + 1 : index + 2]
-        if options[index] == "--resume" and (not following or following[0].startswith("-")):
-            arguments = [*arguments[: index + 1], "auto", *arguments[index + 1 :]]
-    return arguments
 
 
 def _usage(error: CycloptsError) -> str:
