@@ -10,10 +10,8 @@ import torch
 from torch import Tensor
 
 from foretell.convert.config_json import write_settings
-from foretell.convert.families import choose_family
-from foretell.convert.family import Transpose
-from foretell.convert.gpt import GPT2
-from foretell.convert.weights import iter_theirs
+from foretell.convert.families import GPT2, choose_family
+from foretell.convert.family import Transpose, iter_theirs
 from foretell.model.decoder import Decoder
 
 

@@ -20,8 +20,9 @@ from typing import Any
 
 from foretell.errors import CheckpointError, ForetellError, OutputError
 
-# A saved model: its files, and what its config.json says it is
+# The files of a model, and the model_type in the config.json of a saved model
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
+WEIGHTS_INDEX = "model.safetensors.index.json"  # of weights in several files, in Hugging Face's layout
 ADAPTER_CONFIG = "adapter_config.json"  # of a LoRA adapter in peft's layout
 MODEL_TYPE = "foretell"
 TEMPORARY = ".tmp-"

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from foretell.convert.hub import PREFIX, fetch_model, fetch_tokenizer
+from foretell.convert.hub import NAME, PREFIX, fetch_model, fetch_tokenizer
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
 from foretell.manifest import check_model_files
@@ -19,7 +18,6 @@ from foretell.text import Tokenizer, load_tokenizer
 
 SHIPPED = ("primer",)
 PICKLED = (".pth", ".pt", ".bin", ".ckpt", ".pkl")
-HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
 def find_model(argument: str) -> Path:
@@ -96,7 +94,7 @@ def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> P
 
 
 def _suggest(name: str, shipped: tuple[str, ...] = SHIPPED) -> str:
-    if HUB_NAME.fullmatch(name) and not name.startswith("runs/") and shipped:
+    if NAME.fullmatch(name) and not name.startswith("runs/") and shipped:
         return f"; if it is on the Hub, write {PREFIX}{name}"
     runs = [path.name for path in RUNS.iterdir() if is_run(path)] if _exists(RUNS) else []
     near = did_you_mean(name.removeprefix("runs/"), [*runs, *shipped])

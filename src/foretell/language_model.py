@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.adapters import merge_adapters
 from foretell.config import ModelConfig
 from foretell.device import DeviceName, choose_device
 from foretell.errors import CheckpointError, OutputError, UsageError, did_you_mean
@@ -30,12 +29,17 @@ from foretell.model.quantized_linear import (
     quantize_decoder,
 )
 from foretell.model.surgery import copy_with
-from foretell.saved_model.decoder_part import DECODER, DecoderPart
-from foretell.saved_model.load_parts import load_parts
+from foretell.saved_model.model_parts import (
+    DECODER,
+    QUANTIZATION,
+    TOKENIZER,
+    DecoderPart,
+    QuantizationPart,
+    TokenizerPart,
+    merge_adapters,
+)
 from foretell.saved_model.part import KINDS, Part
-from foretell.saved_model.quantization_part import QUANTIZATION, QuantizationPart
-from foretell.saved_model.save_parts import save_parts
-from foretell.saved_model.tokenizer_part import TOKENIZER, TokenizerPart
+from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.text import Tokenizer, id_tokenizer
 from foretell.text.tokenizer import CHAT_TEMPLATE
 

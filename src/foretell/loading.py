@@ -1,13 +1,16 @@
-"""`load`: the model that an argument names."""
+"""`load`: any MODEL argument to a LanguageModel; `Start`: a model that a training starts from."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from foretell.adapters import merge_adapters
+from foretell.config import ModelConfig
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
 from foretell.device import DeviceName, DtypeName, choose_inference_dtype
@@ -15,7 +18,11 @@ from foretell.errors import CheckpointError, UsageError
 from foretell.files import ADAPTER_CONFIG, CONFIG, MODEL_TYPE, printable_name, read_json
 from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, find_device, load_model
+from foretell.model.decoder import Decoder
+from foretell.model.init import empty_decoder
 from foretell.model.quantized_linear import Scheme, make_quantization
+from foretell.saved_model.model_parts import merge_adapters
+from foretell.text import Tokenizer
 
 
 def load(
@@ -30,17 +37,18 @@ def load(
 ) -> LanguageModel:
     """Load a model for inference.
 
-    `argument` is, in this order: the directory of a run, of a saved model, of one in Hugging Face's layout or of a LoRA
-    adapter in peft's; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best checkpoint;
+    argument: in this order, the directory of a run, a saved model, a model in Hugging Face's layout or a LoRA adapter
+    in peft's; a run's name in ./runs; `primer`; `hub:owner/name[@revision]`. A run means its best checkpoint;
     `runs/x@last` and `runs/x@step-000123` name others. adapter: the directory of an adapter in peft's layout to apply.
-    LoRA updates are merged into the weights, or stay modules of their own with `keep_adapters`. Raises CheckpointError
-    where there is no such model or it is damaged, UsageError for a device that is missing. What was left out while
-    reading is in the model's `notes`.
+    LoRA updates are merged into the weights, or stay separate modules with `keep_adapters`. Raises CheckpointError if
+    there is no such model or it is damaged, UsageError for a device that is missing. The model's `notes` list ignored
+    content.
 
     The files are compared with the model's manifest or export report: weights by their size, with `verify` by their
     SHA-256. A model that has neither is not checked; `verify=True` refuses it, `verify=None` does not.
 
-    quantize: round the weights to int8 or int4 (`LanguageModel.quantize`), read in float32; `dtype` is of all else.
+    quantize: read the weights in float32 and round them to int8 or int4 (`LanguageModel.quantize`); `dtype` applies to
+    everything else.
     """
     if quantize is not None:
         plain = load(argument, device, "float32", adapter=adapter, verify=verify)
@@ -77,3 +85,70 @@ def with_adapter(model: LanguageModel, directory: Path, keep_adapters: bool) -> 
 def is_own(directory: Path) -> bool:
     """True for a directory in foretell's own layout, not in Hugging Face's."""
     return read_json(directory / CONFIG).get("model_type") in (MODEL_TYPE, None)
+
+
+# --- a model to train from --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Start:
+    """A trained model that a training starts from, and the argument that named it."""
+
+    argument: str
+    model: LanguageModel
+
+    @property
+    def name(self) -> str:
+        return Path(self.argument).name
+
+    @property
+    def config(self) -> ModelConfig:
+        """The model's configuration, without dropout."""
+        return self.model.decoder.config
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self.model.tokenizer
+
+    @cached_property
+    def digest(self) -> str:
+        """The SHA-256 of its weights in float32, in hex."""
+        digest = hashlib.sha256()
+        for path, weight in self.model.decoder.named_parameters():
+            digest.update(path.encode())
+            digest.update(weight.detach().numpy().data)
+        return digest.hexdigest()
+
+    def decoder(self, config: ModelConfig) -> Decoder:
+        """A decoder for training with the model's weights; `config` may differ from the model's in dropout alone."""
+        decoder = empty_decoder(config)
+        weights = {path: weight.detach().clone() for path, weight in self.model.decoder.named_parameters()}
+        decoder.load_state_dict(weights, assign=True)
+        return decoder.train()
+
+    def notes(self) -> list[str]:
+        """A line about the model, and the notes from loading it."""
+        return [f"from        {self.name}: its weights, shape and tokenizer", *self.model.notes]
+
+    def record(self) -> dict[str, Any]:
+        """Its entry in run.json."""
+        return {"model": self.argument, "weights_sha256": self.digest}
+
+
+def load_start(argument: str | Path) -> Start:
+    """Any MODEL, in float32, its weights verified if it has a manifest. Raises as `load` does."""
+    model = load(argument, "cpu", "float32", verify=None)
+    model.check_not_quantized("train")
+    return Start(str(argument), model)
+
+
+def find_start(record: dict[str, Any] | None, run: Path) -> Start | None:
+    """The model in a run.json's record, None without one. Weights that have changed are a `CheckpointError`."""
+    if record is None:
+        return None
+    start = load_start(record["model"])
+    if start.digest != record["weights_sha256"]:
+        raise CheckpointError(
+            f"{run} was started from {start.argument}, which has other weights now; start again with another --out"
+        )
+    return start

@@ -6,8 +6,8 @@ import pytest
 
 import foretell as foretell_package
 from foretell.language_model import load_model
-from foretell.saved_model.decoder_part import DECODER, DecoderPart
-from foretell.saved_model.save_parts import save_parts
+from foretell.saved_model.model_parts import DECODER, DecoderPart
+from foretell.saved_model.parts_on_disk import save_parts
 
 CAT = " ".join(str(byte) for byte in b"The cat")
 VERBS = [["next"], ["score"], ["embed"], ["generate", "--max-tokens", "3"], ["explain"], ["trace", "--out", "t"]]

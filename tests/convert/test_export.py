@@ -21,9 +21,9 @@ from foretell.config import ModelConfig, make_section
 from foretell.convert import export
 from foretell.convert.export import export_huggingface, write_huggingface
 from foretell.convert.families import choose_family, find_family
+from foretell.convert.family import check_weights
 from foretell.convert.gguf.export_gguf import export_gguf
 from foretell.convert.huggingface import load_huggingface, stored_dtype
-from foretell.convert.weights import check_weights
 from foretell.errors import ConfigError, OutputError
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT

@@ -24,11 +24,9 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.convert.export import export_huggingface
-from foretell.convert.family import Family, Permute, Row, Transpose
-from foretell.convert.gpt import GPT2
+from foretell.convert.families import GPT2, LLAMA
+from foretell.convert.family import Family, Permute, Row, Transpose, iter_ours, pairings
 from foretell.convert.huggingface import load_huggingface
-from foretell.convert.llama import LLAMA, ROWS
-from foretell.convert.weights import iter_ours, pairings
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
@@ -128,7 +126,7 @@ def teller() -> LanguageModel:
     sizes |= {"num_kv_heads": kv_heads, "vocab_size": vocabulary, "context_length": context}
     modern = {"position": "rotary", "norm": "rmsnorm", "feedforward": "gated", "activation": "silu", "bias": False}
     config = make_section(ModelConfig, {**sizes, **modern, "tie_embeddings": True})
-    family = replace(LLAMA, rows=tuple(interleaved(row, config.head_width) for row in ROWS))
+    family = replace(LLAMA, rows=tuple(interleaved(row, config.head_width) for row in LLAMA.rows))
     tensors = in_order(family, config, torch.frombuffer(bytearray(content[28:]), dtype=torch.float32))
     return LanguageModel(decoder_of(config, iter_ours(family, config, tensors.__getitem__)), pieces(folder))
 

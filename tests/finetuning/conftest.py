@@ -13,9 +13,9 @@ from foretell.config import ModelConfig
 from foretell.finetuning.finetune import finetune
 from foretell.finetuning.request import FinetuneRequest
 from foretell.language_model import LanguageModel
+from foretell.loading import Start, load_start
 from foretell.model.init import make_decoder
 from foretell.session.reporter import Reporter
-from foretell.start import Start, load_start
 from foretell.text import train_tokenizer
 
 GOOD, BAD = ("great", "lovely", "fine"), ("awful", "dull", "poor")

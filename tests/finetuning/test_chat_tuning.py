@@ -21,11 +21,10 @@ from foretell.finetuning.chat_task import ChatTask
 from foretell.finetuning.chat_tuning import ChatRequest, tune_chat
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
-from foretell.loading import load
+from foretell.loading import Start, load, load_start
 from foretell.model.init import make_decoder
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
-from foretell.start import Start, load_start
 from foretell.text import train_tokenizer
 from foretell.text.chat_format import ChatTokens
 from foretell.training.loop import Progress

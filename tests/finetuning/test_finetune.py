@@ -10,7 +10,6 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from foretell.adapters import LORA
 from foretell.convert.peft import export_peft
 from foretell.errors import CheckpointError
 from foretell.files import read_json
@@ -20,11 +19,11 @@ from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT
 from foretell.finetuning.request import FinetuneRequest
 from foretell.inference.completion import generate
-from foretell.loading import load
+from foretell.loading import Start, load
+from foretell.saved_model.model_parts import LORA
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
-from foretell.start import Start
 
 
 class Stopping(Reporter):

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.convert.family import Family, Transpose
-from foretell.convert.gpt import GPT2
-from foretell.convert.weights import iter_ours
+from foretell.convert.families import GPT2
+from foretell.convert.family import Family, Transpose, iter_ours
 from foretell.insight.trace import Trace
 from foretell.model.decoder import Decoder
 

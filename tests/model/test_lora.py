@@ -7,7 +7,6 @@ import json
 import pytest
 import torch
 
-from foretell.adapters import LORA, LoRAPart, add_adapters
 from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import make_batch, pad
 from foretell.errors import CheckpointError, ConfigError, UsageError
@@ -15,9 +14,8 @@ from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.lora import LoRAConfig, add_lora, lora_weights, merge_lora
-from foretell.saved_model.decoder_part import DecoderPart
-from foretell.saved_model.save_parts import save_parts
-from foretell.saved_model.tokenizer_part import TokenizerPart
+from foretell.saved_model.model_parts import LORA, DecoderPart, LoRAPart, TokenizerPart, add_adapters
+from foretell.saved_model.parts_on_disk import save_parts
 from foretell.text import train_tokenizer
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer

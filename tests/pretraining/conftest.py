@@ -20,12 +20,12 @@ from typing import Any, ClassVar, NoReturn, Self
 import pytest
 import torch
 
+from foretell import safetensors_files
 from foretell.data.documents import TextDocument
 from foretell.errors import ForetellError
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import TextRequest
 from foretell.runs.run import MEASURED
-from foretell.saved_model import weights_file
 from foretell.session import session
 from foretell.session.reporter import Reporter
 
@@ -164,7 +164,7 @@ class Faults:
 WRITES = ("save_file", "write_text")
 OPERATIONS: list[tuple[Any, str]] = [
     *((os, name) for name in ("mkdir", "fsync", "rename", "replace", "unlink", "rmdir")),
-    *((io, "open"), (weights_file, "save_file"), (Path, "write_text")),
+    *((io, "open"), (safetensors_files, "save_file"), (Path, "write_text")),
 ]
 
 

@@ -309,7 +309,7 @@ def test_a_full_disk_names_the_good_checkpoint_and_how_to_resume(
         raise OSError(28, os.strerror(28))
 
     with monkeypatch.context() as patch:
-        patch.setattr("foretell.saved_model.weights_file.save_file", refuse)
+        patch.setattr("foretell.safetensors_files.save_file", refuse)
         error = failure(lambda: tiny.train(run))
     assert "No space left on device" in str(error)
     assert "the checkpoint of step 2 is good; resume with: " in str(error)

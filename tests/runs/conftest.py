@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import torch
 
+from foretell import safetensors_files
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import make_batch
 from foretell.language_model import save_model
@@ -21,7 +22,6 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.runs.checkpoint import Checkpoint
 from foretell.runs.training_state import CheckpointParts, save_checkpoint
-from foretell.saved_model import weights_file
 from foretell.text import Tokenizer, train_tokenizer
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
@@ -114,7 +114,7 @@ class Faults:
 
 WRITES = [(os, name) for name in ("mkdir", "fsync", "rename", "replace")] + [
     (io, "open"),
-    (weights_file, "save_file"),
+    (safetensors_files, "save_file"),
 ]
 REMOVALS = [(os, name) for name in ("unlink", "rmdir")]
 

@@ -11,13 +11,13 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from foretell import safetensors_files
 from foretell.errors import ForetellError, OutputError
 from foretell.language_model import load_model, save_model
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.saved_model import weights_file
 from foretell.text import Tokenizer
 
 IDS = torch.tensor([[1, 2, 3, 4]])
@@ -74,7 +74,7 @@ def test_a_full_disk_is_one_line(
     def fail(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(weights_file, "save_file", fail)
+    monkeypatch.setattr(safetensors_files, "save_file", fail)
     with pytest.raises(OutputError, match=r"could not write .*model.safetensors: .*No space left on device"):
         save_model(tmp_path, decoder, tokenizer)
 

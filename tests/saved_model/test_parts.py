@@ -21,23 +21,19 @@ from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.surgery import replace
 from foretell.model.transformer import Transformer
 from foretell.saved_model import part
-from foretell.saved_model.decoder_part import DecoderPart
-from foretell.saved_model.load_parts import load_parts
-from foretell.saved_model.part import PartSource, register_part
-from foretell.saved_model.save_parts import save_parts
-from foretell.saved_model.tokenizer_part import TokenizerPart
+from foretell.saved_model.model_parts import DecoderPart, TokenizerPart
+from foretell.saved_model.part import Part, PartSource, register_part
+from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.text import train_tokenizer
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 8, "context_length": 12}
 
 
 @dataclass(frozen=True)
-class LabelHead:
+class LabelHead(Part):
     """A linear layer on the decoder's last hidden state."""
 
     kind: ClassVar[str] = "test label head"
-    is_inside_decoder: ClassVar[bool] = False
-    file_names: ClassVar[tuple[str, ...]] = ()
     labels: tuple[str, ...]
     linear: nn.Linear
 
@@ -46,9 +42,6 @@ class LabelHead:
 
     def weights(self) -> Mapping[str, Tensor]:
         return dict(self.linear.named_parameters())
-
-    def save_files(self, directory: Path) -> None:
-        pass
 
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> LabelHead:
@@ -61,19 +54,15 @@ class LabelHead:
 
 
 @dataclass(frozen=True)
-class BinCodec:
+class BinCodec(Part):
     """A codec of numbers as bins: settings and a file, but no weights."""
 
     kind: ClassVar[str] = "test bins"
-    is_inside_decoder: ClassVar[bool] = False
     file_names: ClassVar[tuple[str, ...]] = ("bins.json",)
     edges: tuple[float, ...]
 
     def config(self) -> dict[str, Any]:
         return {"count": len(self.edges)}
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return {}
 
     def save_files(self, directory: Path) -> None:
         (directory / "bins.json").write_text(json.dumps(self.edges), encoding="utf-8")
@@ -87,12 +76,10 @@ class BinCodec:
 
 
 @dataclass(frozen=True)
-class TwoTrunks:
+class TwoTrunks(Part):
     """One part with an encoder trunk and a decoder trunk."""
 
     kind: ClassVar[str] = "test two trunks"
-    is_inside_decoder: ClassVar[bool] = False
-    file_names: ClassVar[tuple[str, ...]] = ()
     settings: ModelConfig
     trunks: nn.ModuleDict
 
@@ -101,9 +88,6 @@ class TwoTrunks:
 
     def weights(self) -> Mapping[str, Tensor]:
         return dict(self.trunks.named_parameters())
-
-    def save_files(self, directory: Path) -> None:
-        pass
 
     @classmethod
     def make(cls, settings: ModelConfig) -> TwoTrunks:
@@ -129,12 +113,11 @@ class ScaledLinear(nn.Linear):
 
 
 @dataclass(frozen=True)
-class ScaleAdapters:
+class ScaleAdapters(Part):
     """The scales that `ScaledLinear` layers add inside a decoder."""
 
     kind: ClassVar[str] = "test scales"
     is_inside_decoder: ClassVar[bool] = True
-    file_names: ClassVar[tuple[str, ...]] = ()
     glob: str
     decoder: Decoder
 
@@ -143,9 +126,6 @@ class ScaleAdapters:
 
     def weights(self) -> Mapping[str, Tensor]:
         return {path: weight for path, weight in self.decoder.named_parameters() if path.endswith(".scale")}
-
-    def save_files(self, directory: Path) -> None:
-        pass
 
     @classmethod
     def insert(cls, glob: str, decoder: Decoder) -> ScaleAdapters:

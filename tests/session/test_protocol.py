@@ -25,6 +25,7 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.request import FinetuneRequest
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.language_model import LanguageModel
+from foretell.loading import load_start
 from foretell.model.init import make_decoder
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
@@ -35,7 +36,6 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.resources import Footprint
 from foretell.session.task import Task
-from foretell.start import load_start
 from foretell.text import train_tokenizer
 from foretell.training.objective import Loss
 from foretell.translation.pairs import Pair

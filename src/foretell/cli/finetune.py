@@ -88,7 +88,7 @@ def finetune(
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
     from foretell.finetuning.request import make_request
-    from foretell.start import load_start
+    from foretell.loading import load_start
 
     sections = options.sections({})
     for name in sections:

@@ -52,7 +52,7 @@ def finetune_chat(
         raise UsageError("give a MODEL and one or more files of conversations, or --out RUN --resume auto")
     out = options.directory(data)
     from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
-    from foretell.start import load_start
+    from foretell.loading import load_start
 
     overrides = options.sections({})
     if lora:

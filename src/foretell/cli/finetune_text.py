@@ -39,10 +39,10 @@ def finetune_text(
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")
     out = options.directory(data)
     from foretell.config import DataConfig, make_section
+    from foretell.loading import load_start
     from foretell.pretraining.domain import DomainTraining
     from foretell.pretraining.old_domain import find_old_domain
     from foretell.pretraining.request import TextRequest
-    from foretell.start import load_start
 
     overrides = options.sections({"data.text_field": text_field})
     request = TextRequest(

@@ -93,9 +93,9 @@ def train(
     out = options.directory(data)
     from foretell.config import DataConfig, make_section
     from foretell.finding import find_tokenizer
+    from foretell.loading import load_start
     from foretell.pretraining.pretrain import TextTraining
     from foretell.pretraining.request import TextRequest
-    from foretell.start import load_start
 
     overrides = options.sections(
         {

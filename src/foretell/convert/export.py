@@ -15,20 +15,18 @@ from torch import Tensor
 from foretell.config import ModelConfig
 from foretell.convert.config_json import write_settings
 from foretell.convert.families import FAMILIES, Families, choose_family
-from foretell.convert.family import Family
+from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
 from foretell.convert.gguf.architectures import ARCHITECTURES
-from foretell.convert.gguf.export_gguf import export_gguf
-from foretell.convert.gguf.writer import PRECISIONS
-from foretell.convert.huggingface import CONFIG, INDEX, WEIGHTS, read_config
-from foretell.convert.parity import FORMAT, ReadBack, check_parity, rounding
-from foretell.convert.weights import check_weights, iter_ours, iter_theirs
+from foretell.convert.gguf.export_gguf import PRECISIONS, export_gguf
+from foretell.convert.huggingface import read_config
+from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.errors import OutputError, UsageError
-from foretell.files import check_new, new_directory, write_json
+from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_new, new_directory, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
-from foretell.saved_model.weights_file import save_tensors
+from foretell.safetensors_files import save_tensors
 from foretell.text import Tokenizer
 from foretell.textbook.family_weights import load_weights
 from foretell.textbook.vectors import Matrix
@@ -54,11 +52,7 @@ def export_huggingface(
     with new_directory(target) as directory:
         write_huggingface(directory, written, family, dtype)
         report = {
-            "format": FORMAT,
-            "foretell": version("foretell"),
-            "family": family.name,
-            "architecture": family.architecture,
-            "dtype": str(dtype).removeprefix("torch."),
+            **report_head(family, str(dtype).removeprefix("torch.")),
             **check_parity(read_back(directory), written),
             "rounding": rounding(model, written) if dtype != torch.float32 else None,
             "notes": notes(family.tokenizer_class),
@@ -137,7 +131,7 @@ def write_weights(directory: Path, tensors: Iterator[tuple[str, Tensor]], shard_
         save_tensors(directory / name, shard, metadata)
         weight_map |= dict.fromkeys(shard, name)
     total = sum(tensor.nbytes for shard in shards for tensor in shard.values())
-    write_json(directory / INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
+    write_json(directory / WEIGHTS_INDEX, {"metadata": {"total_size": total}, "weight_map": weight_map})
 
 
 def split_into_shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[dict[str, Tensor]]:

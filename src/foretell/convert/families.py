@@ -1,19 +1,195 @@
-"""The families that can be read and written, by the `model_type` of their config.json, and which one fits a model."""
+"""The model families that can be read and written, and the choice of one that can express a model.
+
+A new family is one declaration here, and its entry in `FAMILIES`. GPT-1 and GPT-2 have Conv1D matrices (inputs,
+outputs), a fused query, key and value, and a tied head. GPT-1 differs in the norm after each sublayer, the missing
+final norm and the meaning of "gelu". Llama 1 to 3 and SmolLM share one table; Mistral adds a window, Qwen2 (and 2.5)
+biases on query, key and value, Qwen3 norms on queries and keys.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
+from foretell.activations import TRANSFORMERS_NAMES
 from foretell.config import ModelConfig
 from foretell.convert.config_json import differences
-from foretell.convert.family import Family
-from foretell.convert.gpt import GPT1, GPT2
-from foretell.convert.llama import LLAMA, MISTRAL, QWEN2, QWEN3
+from foretell.convert.family import Family, Field, Row, Split, Transpose, names
 from foretell.errors import ConfigError, did_you_mean
 
-# in order of preference: if several can express a model, the first is chosen
+BLOCK = "trunk.blocks.*"
+
+# --- GPT-1 and GPT-2 -------------------------------------------------------------------------------------------------
+
+GPT_BLOCK = (
+    Row("transformer.h.*.ln_1", (f"{BLOCK}.attention_norm",)),
+    Row(
+        "transformer.h.*.attn.c_attn",
+        (f"{BLOCK}.attention.query", f"{BLOCK}.attention.key", f"{BLOCK}.attention.value"),
+        (Transpose(), Split()),
+    ),
+    Row("transformer.h.*.attn.c_proj", (f"{BLOCK}.attention.output",), (Transpose(),)),
+    Row("transformer.h.*.ln_2", (f"{BLOCK}.feedforward_norm",)),
+    Row("transformer.h.*.mlp.c_fc", (f"{BLOCK}.feedforward.up",), (Transpose(),)),
+    Row("transformer.h.*.mlp.c_proj", (f"{BLOCK}.feedforward.down",), (Transpose(),)),
+)
+GPT_FIELDS = {
+    "vocab_size": Field(("vocab_size",)),
+    "n_positions": Field(("context_length",)),
+    "n_embd": Field(("width",)),
+    "n_layer": Field(("num_layers",)),
+    "n_head": Field(("num_heads",)),
+    "layer_norm_epsilon": Field(("norm_epsilon",), 1e-5),
+    "tie_word_embeddings": Field(("tie_embeddings",), True),
+    "embd_pdrop": Field(("dropout.embedding",), 0.1),
+    "attn_pdrop": Field(("dropout.attention",), 0.1),
+    "resid_pdrop": Field(("dropout.residual",), 0.1),
+}
+SUMMARY = names("n_ctx summary_type summary_use_proj summary_activation summary_proj_to_labels summary_first_dropout")
+GPT2 = Family(
+    name="gpt2",
+    architecture="GPT2LMHeadModel",
+    prefix="transformer.",
+    rows=(
+        Row("transformer.wte", ("embed.token",)),
+        Row("transformer.wpe", ("embed.position",)),
+        *GPT_BLOCK,
+        Row("transformer.ln_f", ("trunk.norm",)),
+        Row("lm_head", ("head",)),
+    ),
+    fields={
+        **GPT_FIELDS,
+        "n_inner": Field(("feedforward_width",), None),
+        "activation_function": Field(("activation",), "gelu_new", TRANSFORMERS_NAMES),
+    },
+    shared={
+        "position": "learned",
+        "norm": "layernorm",
+        "norm_placement": "pre",
+        "feedforward": "mlp",
+        "bias": True,
+    },
+    # scaling scores by 1 / (layer + 1) could be folded into the query's weights, but not unfolded bit-identically
+    fixed={"scale_attn_weights": (True,), "scale_attn_by_inverse_layer_idx": (False, None)},
+    noted={"reorder_and_upcast_attn": "the fused kernel computes scores in float32 in any precision"},
+    harmless=SUMMARY,
+    buffers=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),  # the causal mask
+)
+GPT1 = Family(
+    name="openai-gpt",
+    architecture="OpenAIGPTLMHeadModel",
+    prefix="transformer.",
+    rows=(
+        Row("transformer.tokens_embed", ("embed.token",)),
+        Row("transformer.positions_embed", ("embed.position",)),
+        *GPT_BLOCK,
+        Row("lm_head", ("head",)),
+    ),
+    # "gelu" means the tanh form here, unlike in GPT-2; the feed-forward width is always four times the width
+    fields={
+        **GPT_FIELDS,
+        "afn": Field(("activation",), "gelu", {"gelu": "gelu_tanh", "relu": "relu", "silu": "silu", "swish": "silu"}),
+    },
+    shared={**GPT2.shared, "norm_placement": "post"},
+    harmless=SUMMARY,
+    buffers=("transformer.h.*.attn.bias", "transformer.position_ids"),
+)
+
+# --- Llama, Mistral, Qwen --------------------------------------------------------------------------------------------
+
+LLAMA_ROWS = (
+    Row("model.embed_tokens", ("embed.token",)),
+    Row("model.layers.*.input_layernorm", (f"{BLOCK}.attention_norm",)),
+    Row("model.layers.*.self_attn.q_proj", (f"{BLOCK}.attention.query",)),
+    Row("model.layers.*.self_attn.k_proj", (f"{BLOCK}.attention.key",)),
+    Row("model.layers.*.self_attn.v_proj", (f"{BLOCK}.attention.value",)),
+    Row("model.layers.*.self_attn.o_proj", (f"{BLOCK}.attention.output",)),
+    Row("model.layers.*.post_attention_layernorm", (f"{BLOCK}.feedforward_norm",)),
+    Row("model.layers.*.mlp.gate_proj", (f"{BLOCK}.feedforward.gate",)),
+    Row("model.layers.*.mlp.up_proj", (f"{BLOCK}.feedforward.up",)),
+    Row("model.layers.*.mlp.down_proj", (f"{BLOCK}.feedforward.down",)),
+    Row("model.norm", ("trunk.norm",)),
+    Row("lm_head", ("head",)),
+)
+LLAMA_FIELDS = {
+    "vocab_size": Field(("vocab_size",)),
+    "max_position_embeddings": Field(("context_length",)),
+    "hidden_size": Field(("width",)),
+    "intermediate_size": Field(("feedforward_width",)),
+    "num_hidden_layers": Field(("num_layers",)),
+    "num_attention_heads": Field(("num_heads",)),
+    "num_key_value_heads": Field(("num_kv_heads",), None),
+    "head_dim": Field(("head_width",), None),
+    "rms_norm_eps": Field(("norm_epsilon",), 1e-6),
+    "hidden_act": Field(("activation",), "silu", {"silu": "silu", **TRANSFORMERS_NAMES}),
+    "tie_word_embeddings": Field(("tie_embeddings",), False),
+    "attention_dropout": Field(("dropout.attention",), 0.0),
+}
+ATTENTION_BIAS = Field(("bias.attention", "bias.attention_output"), False)
+LLAMA_SHARED = {"position": "rotary", "norm": "rmsnorm", "norm_placement": "pre", "feedforward": "gated", "bias": False}
+LLAMA_LIKE: dict[str, Any] = {
+    "prefix": "model.",
+    "buffers": ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
+    "is_rotary": True,
+}
+LLAMA = Family(
+    name="llama",
+    architecture="LlamaForCausalLM",
+    **LLAMA_LIKE,
+    rows=LLAMA_ROWS,
+    fields={**LLAMA_FIELDS, "attention_bias": ATTENTION_BIAS, "mlp_bias": Field(("bias.feedforward",), False)},
+    shared=LLAMA_SHARED,
+    fixed={"sliding_window": (None,), "layer_types": (None,)},
+    harmless=names("pretraining_tp"),
+    splits_width=True,
+)
+MISTRAL = Family(
+    name="mistral",
+    architecture="MistralForCausalLM",
+    **LLAMA_LIKE,
+    rows=LLAMA_ROWS,
+    fields={
+        **LLAMA_FIELDS,
+        "num_key_value_heads": Field(("num_kv_heads",), 8),
+        "sliding_window": Field(("window",), 4096),
+    },
+    shared=LLAMA_SHARED,
+    fixed={"layer_types": (None,)},
+)
+QWEN_LIKE: dict[str, Any] = {
+    **LLAMA_LIKE,
+    "fixed": {"use_sliding_window": (False, None), "layer_types": (None, ["full_attention"])},
+    "harmless": names("sliding_window max_window_layers"),  # transformers ignores them unless use_sliding_window is set
+}
+QWEN_FIELDS = {**LLAMA_FIELDS, "num_key_value_heads": Field(("num_kv_heads",), 32)}
+QWEN2_BIAS = {"attention": True, "attention_output": False, "feedforward": False, "norm": False}
+QWEN2 = Family(
+    name="qwen2",
+    architecture="Qwen2ForCausalLM",
+    **QWEN_LIKE,
+    rows=LLAMA_ROWS,
+    fields=QWEN_FIELDS,
+    shared={**LLAMA_SHARED, "bias": QWEN2_BIAS},
+    tokenizer_class="Qwen2Tokenizer",
+)
+QWEN3 = Family(
+    name="qwen3",
+    architecture="Qwen3ForCausalLM",
+    **QWEN_LIKE,
+    rows=(
+        *LLAMA_ROWS,
+        Row("model.layers.*.self_attn.q_norm", (f"{BLOCK}.attention.query_norm",)),
+        Row("model.layers.*.self_attn.k_norm", (f"{BLOCK}.attention.key_norm",)),
+    ),
+    fields={**QWEN_FIELDS, "head_dim": Field(("head_width",), 128), "attention_bias": ATTENTION_BIAS},
+    shared={**LLAMA_SHARED, "qk_norm": True},
+)
+
+# In order of preference: if several can express a model, the first is chosen
 Families = Mapping[str, Family]
 FAMILIES: Families = {family.name: family for family in (GPT2, GPT1, LLAMA, MISTRAL, QWEN2, QWEN3)}
+
+# --- choosing --------------------------------------------------------------------------------------------------------
 
 
 def find_family(name: str, families: Families = FAMILIES) -> Family:
@@ -34,7 +210,7 @@ def choose_family(config: ModelConfig, name: str | None = None, families: Famili
     fitting = next((name for name, fields in missing.items() if not fields), None)
     if fitting is None:
         nearest = min(missing, key=lambda name: len(missing[name]))
-        raise ConfigError(f"no family can express this model; {describe(families[nearest], missing[nearest])}")
+        raise ConfigError(f"no family can express this model; {_describe(families[nearest], missing[nearest])}")
     return families[fitting]
 
 
@@ -44,10 +220,10 @@ def check_expressible(config: ModelConfig, family: Family, families: Families = 
     if missing:
         others = [other.name for other in families.values() if not differences(config, other)]
         hint = f"; {' and '.join(others)} can" if others else ""
-        raise ConfigError(f"{describe(family, missing)}{hint}")
+        raise ConfigError(f"{_describe(family, missing)}{hint}")
 
 
-def describe(family: Family, missing: dict[str, tuple[object, object]]) -> str:
+def _describe(family: Family, missing: dict[str, tuple[object, object]]) -> str:
     """`gpt2 cannot express position = 'rotary' (it has 'learned'), norm = ...`, at most three fields."""
     parts = [f"{field} = {ours!r} (it has {theirs!r})" for field, (ours, theirs) in list(missing.items())[:3]]
     more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""

@@ -1,4 +1,4 @@
-"""The table of a model family: the names of its config.json fields and its weights, and how each maps to ours.
+"""The declaration of a model family: its config.json fields and weights, and how each maps to ours.
 
 A weight can differ in three declared ways, each a `Transform` that works in both directions: `Split`, `Transpose` and
 `Permute`. A transform maps tensors in our format (one, or several that are fused in theirs) to tensors in theirs. The
@@ -7,12 +7,16 @@ last dimension of our matrices is the input dimension; biases are vectors and pa
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from foretell.config import ModelConfig
+from foretell.errors import ConfigError
+from foretell.model.init import weight_shapes
 
 REQUIRED = ...  # the default of a field that must be present
 Shape = tuple[int, ...]
@@ -21,25 +25,16 @@ Shape = tuple[int, ...]
 class Transform(Protocol):
     """A declared difference between two weight formats."""
 
-    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        """Shapes in their format, for tensors of these shapes in ours."""
-        ...
-
-    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
-        """Convert from our format to theirs."""
-        ...
+    def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]: ...
 
     def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
-        """Convert from their format to ours; `shapes` are those of the result."""
+        """Convert from their format to ours; `shapes` are the shapes of the result."""
         ...
 
 
 @dataclass(frozen=True)
 class Split:
     """Several of our matrices are one of theirs, concatenated along the outputs: GPT-2's fused query, key and value."""
-
-    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
 
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [torch.cat(tensors)]
@@ -51,9 +46,6 @@ class Split:
 @dataclass(frozen=True)
 class Transpose:
     """Their matrices are (inputs, outputs), ours (outputs, inputs): GPT-2's Conv1D."""
-
-    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        return [shape[::-1] for shape in shapes]
 
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [tensor.T if tensor.dim() == 2 else tensor for tensor in tensors]
@@ -68,9 +60,6 @@ class Permute:
 
     head_width: int
 
-    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
-        return list(shapes)
-
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [self._regrouped(tensor, (-1, 2, self.head_width // 2)) for tensor in tensors]
 
@@ -84,7 +73,7 @@ class Permute:
 
 @dataclass(frozen=True)
 class Field:
-    """A value of a config.json and the fields of `ModelConfig` that it sets (dotted where nested).
+    """A value of a config.json and the fields of `ModelConfig` that it sets (dotted if nested).
 
     default: the value that transformers uses if the field is absent. words: their word -> our word; if several of
     theirs map to one of ours, the first is written.
@@ -106,7 +95,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Family:
-    """Everything specific to one `model_type` of Hugging Face."""
+    """The declaration of one `model_type` of Hugging Face, or of one architecture of GGUF."""
 
     name: str  # the model_type
     architecture: str
@@ -126,3 +115,72 @@ class Family:
 def names(text: str) -> frozenset[str]:
     """The words of a text."""
     return frozenset(text.split())
+
+
+# --- weights ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """One of their tensors and our tensors that it holds."""
+
+    theirs: str
+    shape: Shape  # in their format
+    ours: tuple[str, ...]
+    shapes: tuple[Shape, ...]  # in ours
+    row: Row
+
+
+def pairings(family: Family, config: ModelConfig) -> Iterator[Pairing]:
+    """Every tensor of a file of this family for this configuration."""
+    shapes = weight_shapes(config.replaced(num_layers=1, window=None))  # all layers have the same
+    for row in family.rows:
+        for kind in ("weight", "bias"):
+            first = [f"{path}.{kind}".replace("*", "0") for path in row.ours]
+            if first[0] not in shapes:
+                continue
+            ours = tuple(shapes[path] for path in first)
+            theirs = _to_theirs(row, [torch.empty(shape, device="meta") for shape in ours])
+            for layer in range(config.num_layers if "*" in row.theirs else 1):
+                paths = tuple(f"{path}.{kind}".replace("*", str(layer)) for path in row.ours)
+                name = f"{row.theirs}.{kind}".replace("*", str(layer))
+                yield Pairing(name, tuple(theirs.shape), paths, ours, row)
+
+
+def _to_theirs(row: Row, tensors: list[Tensor]) -> Tensor:
+    for transform in reversed(row.transforms):
+        tensors = transform.to_theirs(tensors)
+    return tensors[0]
+
+
+def check_weights(family: Family, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
+    """Raise `ConfigError` unless the family covers exactly these weights: a replaced module may hold others."""
+    shapes = {
+        path: shape for pair in pairings(family, config) for path, shape in zip(pair.ours, pair.shapes, strict=True)
+    }
+    for path, weight in weights.items():
+        if path not in shapes:
+            raise ConfigError(f"the model has a weight '{path}' that {family.name} cannot express")
+        if tuple(weight.shape) != shapes[path]:
+            raise ConfigError(
+                f"the model's '{path}' has shape {tuple(weight.shape)}, and {family.name} expresses {shapes[path]}"
+            )
+    for path in shapes:
+        if path not in weights:
+            raise ConfigError(f"the model lacks the weight '{path}' that {family.name} needs")
+
+
+def iter_theirs(family: Family, config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """(name, tensor) in their format, for weights under our module paths. See `check_weights`."""
+    for pairing in pairings(family, config):
+        yield pairing.theirs, _to_theirs(pairing.row, [weights[path] for path in pairing.ours]).contiguous()
+
+
+def iter_ours(family: Family, config: ModelConfig, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """(module path, tensor) in our format; `read` returns a tensor by their name and is called once for each."""
+    for pairing in pairings(family, config):
+        tensors = [read(pairing.theirs)]
+        for transform in pairing.row.transforms:
+            tensors = transform.to_ours(tensors, pairing.shapes)
+        for path, tensor in zip(pairing.ours, tensors, strict=True):
+            yield path, tensor.contiguous()

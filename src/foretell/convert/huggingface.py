@@ -12,19 +12,16 @@ from torch import Tensor
 from foretell.config import ModelConfig
 from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
-from foretell.convert.family import Family
-from foretell.convert.weights import iter_ours, pairings
+from foretell.convert.family import Family, iter_ours, pairings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
-from foretell.files import check_regular, read_json
+from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_regular, read_json
 from foretell.language_model import NO_TOKENIZER, LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
-from foretell.safetensors_reader import FLOATS, StoredTensor, read_header, read_tensor
-from foretell.saved_model.decoder_part import check_vocabulary
-from foretell.saved_model.weights_file import check_finite
+from foretell.safetensors_files import FLOATS, StoredTensor, check_finite, read_header, read_tensor
+from foretell.saved_model.model_parts import check_vocabulary
 from foretell.text import has_tokenizer, id_tokenizer, load_tokenizer
 
-CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 READ = (".json", ".txt", ".safetensors", ".model", ".jinja")
 PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
 HEAD = "lm_head"
@@ -79,7 +76,7 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
     """Every tensor of the directory's safetensors: one file, or several that an index lists."""
     if (directory / WEIGHTS).exists():
         return read_header(directory / WEIGHTS)
-    if (directory / INDEX).exists():
+    if (directory / WEIGHTS_INDEX).exists():
         return read_shards(directory)
     pickles = [path.name for pattern in PICKLES for path in sorted(directory.glob(pattern))]
     if pickles:
@@ -87,12 +84,12 @@ def find_tensors(directory: Path) -> dict[str, StoredTensor]:
             f"{directory} has only {pickles[0]}; such a file can run any code when it is opened, so foretell opens "
             f"none: get {WEIGHTS} of the same model"
         )
-    raise CheckpointError(f"{directory} has no weights: neither {WEIGHTS} nor {INDEX}")
+    raise CheckpointError(f"{directory} has no weights: neither {WEIGHTS} nor {WEIGHTS_INDEX}")
 
 
 def read_shards(directory: Path) -> dict[str, StoredTensor]:
     """The tensors that the index lists; index and files must agree exactly."""
-    path = directory / INDEX
+    path = directory / WEIGHTS_INDEX
     weight_map = read_json(path).get("weight_map")
     if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
         raise CheckpointError(f"{path} has no weight_map from names to files")

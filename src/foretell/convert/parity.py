@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ import tokenizers
 import torch
 
 from foretell.config import ModelConfig, SamplingConfig
+from foretell.convert.family import Family
 from foretell.errors import OutputError, TokenizerError
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import generate
@@ -82,6 +84,17 @@ class Comparison:
         if self.greedy_same < self.greedy_tokens:
             return f"the greedy text differs after {self.greedy_same} of {self.greedy_tokens} tokens {name}"
         return None
+
+
+def report_head(family: Family, dtype: str) -> dict[str, Any]:
+    """The first entries of every export's report."""
+    return {
+        "format": FORMAT,
+        "foretell": version("foretell"),
+        "family": family.name,
+        "architecture": family.architecture,
+        "dtype": dtype,
+    }
 
 
 def check_parity(export: ReadBack, model: LanguageModel, prepare: Callable[[str], str] = str) -> dict[str, Any]:

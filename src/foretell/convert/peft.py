@@ -16,19 +16,17 @@ import torch
 from safetensors.numpy import load_file
 from torch import Tensor
 
-from foretell.adapters import LORA, LoRAPart, add_adapters
 from foretell.config import ModelConfig
 from foretell.convert.config_json import differences
 from foretell.convert.families import FAMILIES, choose_family
-from foretell.convert.family import Family
-from foretell.convert.weights import Pairing, pairings
+from foretell.convert.family import Family, Pairing, pairings
 from foretell.errors import CheckpointError, OutputError, UsageError
 from foretell.files import ADAPTER_CONFIG, check_new, new_directory, read_json, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import write_manifest
 from foretell.model.lora import LoRAConfig, lora_layers, set_updates
-from foretell.safetensors_reader import read_header, read_tensor
-from foretell.saved_model.weights_file import check_finite, save_tensors
+from foretell.safetensors_files import check_finite, read_header, read_tensor, save_tensors
+from foretell.saved_model.model_parts import LORA, LoRAPart, add_adapters
 
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."

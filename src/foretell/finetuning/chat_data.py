@@ -14,7 +14,7 @@ from foretell.errors import CheckpointError, DataError, TokenizerError
 from foretell.files import sha256
 from foretell.finetuning.conversations import Conversation
 from foretell.randomness import permutation, stream_key
-from foretell.saved_model.weights_file import open_tensors, save_tensors
+from foretell.safetensors_files import open_tensors, save_tensors
 from foretell.text.chat_format import ChatFormat, ChatTokens
 
 CHATS = "chats.safetensors"  # in the run's folder for tokens

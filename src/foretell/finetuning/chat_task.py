@@ -18,7 +18,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.cost import count_parameters
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.lora import LoRAConfig
-from foretell.saved_model.save_parts import save_parts
+from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Sample, Task
 from foretell.text.chat_format import ChatTokens
 from foretell.training.mask_check import check_mask

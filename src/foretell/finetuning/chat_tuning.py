@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import torch
 
-from foretell.adapters import LORA, add_adapters
 from foretell.config import DataConfig, ModelConfig, Section, TrainingConfig, make_section
 from foretell.errors import UsageError
 from foretell.files import TOKENIZER_FILE, sha256, sync
@@ -20,18 +19,19 @@ from foretell.finetuning.chat_packing import PackedChats
 from foretell.finetuning.chat_task import ChatConfig, ChatTask
 from foretell.finetuning.conversations import ConversationReader
 from foretell.language_model import LanguageModel, load_model
+from foretell.loading import Start
 from foretell.model.cost import count_parameters
 from foretell.model.init import weight_shapes
 from foretell.model.lora import LoRAConfig
 from foretell.model.vocabulary import with_vocabulary
 from foretell.runs.run import Run
+from foretell.saved_model.model_parts import LORA, add_adapters
 from foretell.session.duration import choose_steps
 from foretell.session.protocol import Choice, Machine, Training, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.resources import Footprint
 from foretell.session.session import Session
-from foretell.start import Start
 from foretell.text import Tokenizer, load_tokenizer
 from foretell.text.chat_format import ChatFormat, prepare_tokenizer
 from foretell.text.chat_template import ChatTemplate, find_template, missing_names, own_template

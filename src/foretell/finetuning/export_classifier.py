@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +19,10 @@ from torch import Tensor
 from foretell.config import ModelConfig
 from foretell.convert.export import SHARD_BYTES, config_json, rounded, write_tokenizer, write_weights
 from foretell.convert.families import choose_family
-from foretell.convert.family import Family
-from foretell.convert.huggingface import CONFIG
-from foretell.convert.parity import ABSOLUTE, FORMAT, RELATIVE, probe_texts
-from foretell.convert.weights import iter_ours, iter_theirs
+from foretell.convert.family import Family, iter_ours, iter_theirs
+from foretell.convert.parity import ABSOLUTE, RELATIVE, probe_texts, report_head
 from foretell.errors import OutputError, UsageError
-from foretell.files import TOKENIZER_FILE, check_new, new_directory, read_json, write_json
+from foretell.files import CONFIG, TOKENIZER_FILE, check_new, new_directory, read_json, write_json
 from foretell.finetuning.batches import EncodedExample
 from foretell.finetuning.head import TaskHead, head_of, input_format
 from foretell.finetuning.input_format import EncodedTexts
@@ -61,11 +58,7 @@ def export_classifier(
         write_tokenizer(directory, model.tokenizer, model.config)
         write_template(directory / TOKENIZER_FILE, model)
         report = {
-            "format": FORMAT,
-            "foretell": version("foretell"),
-            "family": family.name,
-            "architecture": family.architecture,
-            "dtype": str(dtype).removeprefix("torch."),
+            **report_head(family, str(dtype).removeprefix("torch.")),
             "labels": list(head.settings.labels),
             **compare(directory, written, family),
             "files": describe_files(directory.iterdir()),

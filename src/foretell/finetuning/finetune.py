@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from foretell.adapters import LORA, add_adapters
 from foretell.errors import CheckpointError, UsageError
 from foretell.finetuning.head import head_of, with_head
 from foretell.finetuning.input_format import choose_tokens
@@ -19,14 +18,15 @@ from foretell.finetuning.request import DROPOUT, FinetuneRequest, LabelledFiles,
 from foretell.finetuning.settings import FinetuneConfig, HeadSettings
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel, load_model
+from foretell.loading import Start
 from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
+from foretell.saved_model.model_parts import LORA, add_adapters
 from foretell.session.duration import choose_steps
 from foretell.session.protocol import Choice, Machine, Training, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.resources import Footprint
 from foretell.session.session import Session
-from foretell.start import Start
 
 NO_START = "give a MODEL to start from: foretell finetune MODEL DATA"
 

@@ -18,9 +18,8 @@ from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.init import WEIGHT_STD
 from foretell.model.vocabulary import with_vocabulary
-from foretell.saved_model.decoder_part import DECODER, DecoderPart
-from foretell.saved_model.part import PartSource, register_part
-from foretell.saved_model.tokenizer_part import TOKENIZER, TokenizerPart
+from foretell.saved_model.model_parts import DECODER, TOKENIZER, DecoderPart, TokenizerPart
+from foretell.saved_model.part import Part, PartSource, register_part
 
 TASK_HEAD = "task_head"  # the name and the kind of the part
 
@@ -70,12 +69,10 @@ OUTPUTS: dict[str, Callable[[nn.Module, Tensor, Tensor], Tensor]] = {
 
 @register_part
 @dataclass(frozen=True)
-class TaskHead:
+class TaskHead(Part):
     """A linear layer (D to the number of outputs) with the settings that say what it reads and what it predicts."""
 
     kind: ClassVar[str] = TASK_HEAD
-    is_inside_decoder: ClassVar[bool] = False
-    file_names: ClassVar[tuple[str, ...]] = ()
     settings: HeadSettings
     linear: nn.Linear
 
@@ -84,9 +81,6 @@ class TaskHead:
 
     def weights(self) -> Mapping[str, Tensor]:
         return dict(self.linear.named_parameters())
-
-    def save_files(self, directory: Any) -> None:
-        """A head has no other files."""
 
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> TaskHead:

@@ -23,9 +23,9 @@ from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, 
 from foretell.finetuning.targets import target_of, with_targets
 from foretell.finetuning.task import TaskData
 from foretell.language_model import LanguageModel
+from foretell.loading import Start
 from foretell.model.lora import LoRAConfig
 from foretell.session.request import TrainingRequest
-from foretell.start import Start
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 3.0, 32, 6.25e-5  # Radford et al. 2018, section 4.1
 DROPOUT = 0.1

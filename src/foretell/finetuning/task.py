@@ -29,7 +29,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.randomness import stream_key
-from foretell.saved_model.save_parts import save_parts
+from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Task
 
 

@@ -9,11 +9,10 @@ from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.request import make_request
 from foretell.finetuning.settings import TaskName
 from foretell.language_model import LanguageModel
-from foretell.loading import load
+from foretell.loading import load, load_start
 from foretell.session.progress import choose_display, notes_of_the_log
 from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter, Reporters
-from foretell.start import load_start
 
 
 def finetune(

@@ -15,10 +15,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from foretell.config import Section, make_section
-from foretell.saved_model.part import PartSource, register_part
+from foretell.saved_model.part import Part, PartSource, register_part
 
 CONSTANT = 1e-9  # a standard deviation below this share of the largest value is rounding noise of a constant series
 GUESSED_SPREAD = 0.25  # of a constant context, as a share of its value
@@ -106,23 +105,15 @@ class SeriesCodec:
 
 @register_part
 @dataclass(frozen=True)
-class SeriesCodecPart:
+class SeriesCodecPart(Part):
     """The codec in a saved model."""
 
     kind: ClassVar[str] = "series_codec"
-    is_inside_decoder: ClassVar[bool] = False
-    file_names: ClassVar[tuple[str, ...]] = ()
     codec: SeriesCodec
     horizon: int  # how far ahead the model was trained to look, the default of `forecast`
 
     def config(self) -> dict[str, Any]:
         return {**self.codec.config.model_dump(mode="json"), "horizon": self.horizon}
-
-    def weights(self) -> Mapping[str, Tensor]:
-        return {}
-
-    def save_files(self, directory: Any) -> None:
-        """A codec has no files."""
 
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> SeriesCodecPart:

@@ -28,8 +28,8 @@ from foretell.forecasting.windows import (
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
-from foretell.saved_model.decoder_part import DECODER, DecoderPart
-from foretell.saved_model.save_parts import save_parts
+from foretell.saved_model.model_parts import DECODER, DecoderPart
+from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Sample, Task
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective, TokenLosses

@@ -28,6 +28,7 @@ from foretell.forecasting.series import Series
 from foretell.forecasting.table import read_series
 from foretell.forecasting.task import ForecastTask, check_series_fit
 from foretell.language_model import load_model
+from foretell.loading import Start
 from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder, weight_shapes
@@ -38,7 +39,6 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.resources import Footprint, check_model_fits
 from foretell.session.session import Session
-from foretell.start import Start
 
 DEFAULT_MINUTES = 5.0
 MOST_PASSES = 100  # over the values, unless the time is given

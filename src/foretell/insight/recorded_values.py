@@ -18,7 +18,7 @@ from foretell.files import TEMPORARY, check_target, format_bytes
 from foretell.insight.address import ONE_ROW
 from foretell.model.structure import Structure, Value
 from foretell.paths import starred
-from foretell.saved_model.weights_file import save_tensors
+from foretell.safetensors_files import save_tensors
 
 DEFAULT_BYTES = 2 << 30
 HEAD = "head"  # the path of a decoder's last module

@@ -16,6 +16,7 @@ from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
 from foretell.language_model import load_model
+from foretell.loading import Start
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder, weight_shapes
 from foretell.planning.probe import measure_speed
@@ -30,7 +31,6 @@ from foretell.session.protocol import Choice, Machine, Training, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.resources import Footprint
 from foretell.session.session import Session
-from foretell.start import Start
 
 
 class TextTraining(Training[TextRequest, TextTask]):

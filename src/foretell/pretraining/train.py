@@ -11,13 +11,12 @@ from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
 from foretell.language_model import LanguageModel
-from foretell.loading import load
+from foretell.loading import load, load_start
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.tokens import make_source
 from foretell.session.progress import choose_display, notes_of_the_log
 from foretell.session.reporter import Reporter, Reporters
-from foretell.start import load_start
 from foretell.text import Tokenizer
 
 

@@ -17,7 +17,7 @@ from foretell.model.quantized_linear import QuantizationConfig, check_groups, qu
 from foretell.model.surgery import copy_with
 from foretell.quantization.calibration import quantize_for_inputs
 from foretell.quantization.layer_errors import LayerError, by_kind, layer_errors
-from foretell.saved_model.quantization_part import QUANTIZATION, QuantizationPart
+from foretell.saved_model.model_parts import QUANTIZATION, QuantizationPart
 from foretell.training.objective import Objective
 
 CALIBRATION_TOKENS = 2**15

@@ -31,7 +31,7 @@ from torch.futures import Future
 
 from foretell.errors import CheckpointError
 from foretell.runs.checkpoint import optimizer_files
-from foretell.saved_model.weights_file import open_tensors, save_tensors
+from foretell.safetensors_files import open_tensors, save_tensors
 
 CHUNKS = "chunks"  # the entry of a header: key -> {"offsets", "size"}, the place of a part and the shape of the whole
 

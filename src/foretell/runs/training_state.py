@@ -17,7 +17,7 @@ from foretell.files import new_directory, write_json
 from foretell.manifest import write_manifest
 from foretell.runs.checkpoint import OPTIMIZER, TRAINING, Checkpoint, optimizer_files
 from foretell.runs.optimizer_files import load_into, read_places, save_shards
-from foretell.saved_model.weights_file import save_tensors
+from foretell.safetensors_files import save_tensors
 
 
 @dataclass(frozen=True)

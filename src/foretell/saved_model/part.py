@@ -1,25 +1,25 @@
-"""What a part of a saved model is, the kinds that are known, and where a part reads its weights from."""
+"""The parts of a saved model: their base class, the known kinds, and the source from which a part is loaded."""
 
 from __future__ import annotations
 
 import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
 
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import CONFIG
-from foretell.safetensors_reader import StoredTensor, read_tensor
-from foretell.saved_model.weights_file import ROWS_CHECKED, check_finite
+from foretell.safetensors_files import ROWS_CHECKED, StoredTensor, check_finite, read_tensor
 
 Shape = tuple[int, ...]
 
 
-class Part(Protocol):
+class Part(ABC):
     """A piece of a saved model. `register_part` makes its kind known to `load_parts`.
 
     is_inside_decoder: its weights are in the decoder's module tree, put there by `surgery.replace`; `weights` then
@@ -28,31 +28,30 @@ class Part(Protocol):
     """
 
     kind: ClassVar[str]
-    is_inside_decoder: ClassVar[bool]
-    file_names: ClassVar[tuple[str, ...]]
+    is_inside_decoder: ClassVar[bool] = False
+    file_names: ClassVar[tuple[str, ...]] = ()
 
     def config(self) -> dict[str, Any]:
-        """What config.json says about it, as JSON values."""
-        ...
+        """Its entry in config.json, as JSON values."""
+        return {}
 
     def weights(self) -> Mapping[str, Tensor]:
         """Its weights by their path within the part."""
-        ...
+        return {}
 
     def save_files(self, directory: Path) -> None:
-        """Write the files it has besides weights and configuration."""
-        ...
+        """Write its files besides weights and configuration."""
+        assert not self.file_names
 
     @classmethod
+    @abstractmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
-        """The part from what `config` returned; wrong values are a `ConfigError` or `CheckpointError`."""
-        ...
+        """The part from the values of `config`; wrong ones are a `ConfigError` or `CheckpointError`."""
 
 
 KINDS: dict[str, type[Part]] = {}
-# kinds of parts whose module is imported when a model has one: kind -> module
+# kind -> the module that registers it, imported when a model has such a part
 KIND_MODULES: dict[str, str] = {
-    "lora": "foretell.adapters",
     "encoder_decoder": "foretell.translation.translator",
     "series_codec": "foretell.forecasting.codec",
     "source_tokenizer": "foretell.translation.translator",
@@ -66,6 +65,19 @@ def register_part(part: type[Part]) -> type[Part]:
     return part
 
 
+def part_class(kind: Any, directory: Path) -> type[Part]:
+    """The class of a kind of part; an unknown kind is a `CheckpointError`."""
+    if isinstance(kind, str) and kind not in KINDS and kind in KIND_MODULES:
+        try:
+            importlib.import_module(KIND_MODULES[kind])
+        except ModuleNotFoundError as error:  # its package was removed
+            raise CheckpointError(f"{directory} has a part of the kind '{kind}', which needs {error.name}") from None
+    if not isinstance(kind, str) or kind not in KINDS:
+        hint = did_you_mean(str(kind), KINDS) or f"; known kinds: {', '.join(sorted(KINDS))}"
+        raise CheckpointError(f"{directory / CONFIG} has a part of the unknown kind {kind!r}{hint}")
+    return KINDS[kind]
+
+
 @dataclass
 class StoredWeights:
     """The tensors of a safetensors file, each of which has to belong to a part."""
@@ -75,7 +87,7 @@ class StoredWeights:
     taken: set[str] = field(default_factory=set)
 
     def check_all_taken(self) -> None:
-        """Raise a `CheckpointError` for a tensor that no part has asked for."""
+        """Raise a `CheckpointError` for a tensor that no part has read."""
         for name in self.tensors:
             if name not in self.taken:
                 hint = did_you_mean(name, self.taken)
@@ -84,7 +96,7 @@ class StoredWeights:
 
 @dataclass(frozen=True)
 class PartSource:
-    """Where a part is loaded from: its place in a saved model, and the parts loaded before it."""
+    """The source of a part: its name and directory, the file of weights, and the parts loaded before it."""
 
     directory: Path
     name: str
@@ -98,42 +110,27 @@ class PartSource:
     def read(
         self, expected: Mapping[str, Shape], integers: Mapping[str, torch.dtype] | None = None
     ) -> dict[str, Tensor]:
-        """The part's weights by path. integers: the dtypes of those that are not floats.
+        """The part's weights by path. integers: the dtypes of weights that are not floats.
 
-        A missing one, one of another shape or kind, or with a value that is not finite is a `CheckpointError`.
+        A weight that is missing, has another shape or dtype, or is not finite is a `CheckpointError`.
         """
-        dtypes = integers or {}
+        dtypes, tensors = integers or {}, self.stored.tensors
         keys = {path: weight_key(self.part, self.name, path) for path in expected}
         for path, shape in expected.items():
             key = keys[path]
-            if key not in self.stored.tensors:
+            if key not in tensors:
                 raise CheckpointError(f"{self.stored.path} has no weight '{key}'")
-            actual = self.stored.tensors[key].shape
-            if actual != shape:
+            if tensors[key].shape != shape:
                 raise CheckpointError(
-                    f"{self.stored.path}: '{key}' has shape {actual}, the configuration asks for {shape}"
+                    f"{self.stored.path}: '{key}' has shape {tensors[key].shape}, the configuration asks for {shape}"
                 )
         self.stored.taken.update(keys.values())
-        tensors = self.stored.tensors
         weights = {
             path: read_tensor(tensors[key], dtypes.get(path, self.dtype)).to(self.device) for path, key in keys.items()
         }
         rows = None if self.for_training else ROWS_CHECKED
         check_finite({keys[path]: weight for path, weight in weights.items()}, self.stored.path, rows=rows)
         return weights
-
-
-def part_class(kind: Any, directory: Path) -> type[Part]:
-    """The class of a kind of part; an unknown kind is a `CheckpointError`."""
-    if isinstance(kind, str) and kind not in KINDS and kind in KIND_MODULES:
-        try:
-            importlib.import_module(KIND_MODULES[kind])
-        except ModuleNotFoundError as error:  # its package was removed
-            raise CheckpointError(f"{directory} has a part of the kind '{kind}', which needs {error.name}") from None
-    if not isinstance(kind, str) or kind not in KINDS:
-        hint = did_you_mean(str(kind), KINDS) or f"; known kinds: {', '.join(sorted(KINDS))}"
-        raise CheckpointError(f"{directory / CONFIG} has a part of the unknown kind {kind!r}{hint}")
-    return KINDS[kind]
 
 
 def weight_key(part: type[Part], name: str, path: str) -> str:

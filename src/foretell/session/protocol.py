@@ -20,6 +20,7 @@ from foretell.config import make_section
 from foretell.device import choose_device, choose_training_dtype
 from foretell.distributed.world import World, current_world, is_lost_peer
 from foretell.errors import CheckpointError, ConfigError, ForetellError, Interrupted, PeerError, UsageError
+from foretell.loading import Start, find_start
 from foretell.planning.memory import DeviceMemory, device_memory
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
 from foretell.runs.lock import held
@@ -32,7 +33,6 @@ from foretell.session.request import TrainingRequest
 from foretell.session.resources import Footprint, check_fits
 from foretell.session.session import Session
 from foretell.session.task import Task
-from foretell.start import Start, find_start
 
 AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
 AnyTask = TypeVar("AnyTask", bound=Task)

@@ -12,8 +12,8 @@ from pydantic_core import to_jsonable_python
 from foretell.config import ALIASES, Section, check_known, make_section, translate_training_input
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
+from foretell.loading import Start
 from foretell.runs.run import RESUMABLE
-from foretell.start import Start
 
 MOST_MINUTES = 10 * 525_600
 MOST_EPOCHS = 10_000

@@ -19,8 +19,7 @@ from foretell.config import make_section
 from foretell.convert.huggingface import check_files, find_tensors
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, WEIGHTS, read_json
-from foretell.safetensors_reader import StoredTensor, read_tensor
-from foretell.saved_model.weights_file import check_finite
+from foretell.safetensors_files import StoredTensor, check_finite, read_tensor
 from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import encoder_decoder_with_weights, weight_shapes

@@ -12,6 +12,7 @@ import torch
 from foretell.config import Section, TokenizerConfig, TrainingConfig, make_section
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import sync, write_text
+from foretell.loading import Start
 from foretell.runs.run import Run
 from foretell.session.duration import choose_steps
 from foretell.session.protocol import Choice, Machine, Training, run_training
@@ -19,7 +20,6 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.resources import Footprint, check_model_fits
 from foretell.session.session import Session
-from foretell.start import Start
 from foretell.text import load_tokenizer
 from foretell.translation.batches import PairLoader
 from foretell.translation.config import (

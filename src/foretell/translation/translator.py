@@ -14,11 +14,9 @@ from foretell.config import make_section
 from foretell.errors import CheckpointError, UsageError
 from foretell.language_model import LanguageModel, MemoryText
 from foretell.model.quantized_linear import HEAD, TOKEN, Scheme, make_quantization, quantize_decoder, quantized_layers
-from foretell.saved_model.decoder_part import check_depth
-from foretell.saved_model.load_parts import load_parts
+from foretell.saved_model.model_parts import TokenizerPart, check_depth
 from foretell.saved_model.part import Part, PartSource, register_part
-from foretell.saved_model.save_parts import save_parts
-from foretell.saved_model.tokenizer_part import TokenizerPart
+from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.translation.batches import make_source
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
@@ -69,12 +67,11 @@ class Translator:
 
 @register_part
 @dataclass(frozen=True)
-class EncoderDecoderPart:
+class EncoderDecoderPart(Part):
     """An encoder-decoder. The keys of its weights are their module paths."""
 
     kind: ClassVar[str] = MODEL
     is_inside_decoder: ClassVar[bool] = True
-    file_names: ClassVar[tuple[str, ...]] = ()
     model: EncoderDecoder
 
     def config(self) -> dict[str, Any]:
@@ -84,9 +81,6 @@ class EncoderDecoderPart:
         if quantized_layers(self.model):
             raise UsageError("a quantised translation model cannot be saved; save the plain one, quantise when loading")
         return dict(self.model.named_parameters())
-
-    def save_files(self, directory: Path) -> None:
-        """It has no other files."""
 
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:

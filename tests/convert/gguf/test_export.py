@@ -14,9 +14,8 @@ import torch
 from foretell.cli.main import run as run_command
 from foretell.convert.gguf import export_gguf as export_module
 from foretell.convert.gguf.architectures import choose_architecture
-from foretell.convert.gguf.export_gguf import export_gguf, read_gguf
+from foretell.convert.gguf.export_gguf import PRECISIONS, Packed, export_gguf, read_gguf, write_gguf
 from foretell.convert.gguf.vocabulary import write_vocabulary
-from foretell.convert.gguf.writer import PRECISIONS, Packed, write_gguf
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
 from foretell.language_model import LanguageModel, save_model
 from foretell.manifest import EXPORT_REPORT

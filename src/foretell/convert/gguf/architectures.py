@@ -1,8 +1,7 @@
 """The architectures shared with llama.cpp: its names of modules and fields, and a `ModelConfig` as key-value pairs.
 
-Fields are listed without the prefix of the architecture's name. Those in `IMPLIED` are not written: llama.cpp infers
-them from the tensors in the file. Llama 3.1's rope scaling has no keys in GGUF: llama.cpp reads a tensor with a factor
-for each frequency. The keys in `SCALING_KEYS` are ours, so that the parity check can recompute the tensor.
+Fields are listed without the prefix of the architecture's name. A new architecture is one declaration here, and its
+entry in `ARCHITECTURES`.
 """
 
 from __future__ import annotations
@@ -15,18 +14,14 @@ import numpy as np
 
 from foretell.config import ModelConfig
 from foretell.convert.config_json import read_settings, write_settings
-from foretell.convert.families import choose_family
+from foretell.convert.families import GPT2, LLAMA, QWEN2, QWEN3, choose_family
 from foretell.convert.family import Family, Field, Permute, Row, Split
-from foretell.convert.gpt import GPT2
-from foretell.convert.llama import LLAMA, QWEN2, QWEN3
 from foretell.errors import CheckpointError, ConfigError
 from foretell.textbook.family import frequency
 from foretell.textbook.vectors import Vector
 
 BLOCK = "trunk.blocks.*"
-EPSILON = "attention.layer_norm_epsilon"
-RMS_EPSILON = "attention.layer_norm_rms_epsilon"
-# field: (the tensor that implies it, the value if the tensor is present)
+# Fields that are not written, since llama.cpp infers them: (the tensor that implies it, the value if it is present)
 IMPLIED: Mapping[str, tuple[str, bool]] = {
     "tie_embeddings": ("output.weight", False),
     "attention_bias": ("blk.0.attn_q.bias", True),
@@ -47,23 +42,30 @@ ROTARY_SIZES = {
     "attention.key_length": Field(("head_width",)),
     "attention.value_length": Field(("head_width",)),
     "rope.dimension_count": Field(("head_width",)),
-    RMS_EPSILON: Field(("norm_epsilon",)),
+    "attention.layer_norm_rms_epsilon": Field(("norm_epsilon",)),
 }
-QUERY = Row("blk.*.attn_q", (f"{BLOCK}.attention.query",))
-KEY = Row("blk.*.attn_k", (f"{BLOCK}.attention.key",))
-ENDS = (Row("token_embd", ("embed.token",)), Row("output_norm", ("trunk.norm",)), Row("output", ("head",)))
-SHARED_ROWS = (
-    *ENDS,
+ROWS = (
+    Row("token_embd", ("embed.token",)),
+    Row("output_norm", ("trunk.norm",)),
+    Row("output", ("head",)),
     Row("blk.*.attn_norm", (f"{BLOCK}.attention_norm",)),
     Row("blk.*.attn_output", (f"{BLOCK}.attention.output",)),
     Row("blk.*.ffn_norm", (f"{BLOCK}.feedforward_norm",)),
     Row("blk.*.ffn_up", (f"{BLOCK}.feedforward.up",)),
     Row("blk.*.ffn_down", (f"{BLOCK}.feedforward.down",)),
 )
+QUERY, KEY = "blk.*.attn_q", "blk.*.attn_k"
 ROTARY_ROWS = (
-    *SHARED_ROWS,
+    *ROWS,
     Row("blk.*.attn_v", (f"{BLOCK}.attention.value",)),
     Row("blk.*.ffn_gate", (f"{BLOCK}.feedforward.gate",)),
+    Row(QUERY, (f"{BLOCK}.attention.query",)),
+    Row(KEY, (f"{BLOCK}.attention.key",)),
+)
+NORMED_ROWS = (
+    *ROTARY_ROWS,
+    Row("blk.*.attn_q_norm", (f"{BLOCK}.attention.query_norm",)),
+    Row("blk.*.attn_k_norm", (f"{BLOCK}.attention.key_norm",)),
 )
 FUSED = tuple(f"{BLOCK}.attention.{name}" for name in ("query", "key", "value"))
 
@@ -71,58 +73,38 @@ GPT2_FILE = Family(
     name="gpt2",
     architecture="GGUF",
     prefix="",
-    rows=(
-        *SHARED_ROWS,
-        Row("position_embd", ("embed.position",)),
-        Row("blk.*.attn_qkv", FUSED, (Split(),)),
-    ),
-    fields={**SIZES, EPSILON: Field(("norm_epsilon",))},
+    rows=(*ROWS, Row("position_embd", ("embed.position",)), Row("blk.*.attn_qkv", FUSED, (Split(),))),
+    fields={**SIZES, "attention.layer_norm_epsilon": Field(("norm_epsilon",))},
     shared={**GPT2.shared, "activation": "gelu_tanh"},
 )
-LLAMA_FILE = Family(
-    name="llama",
+QWEN2_FILE = Family(
+    name="qwen2",
     architecture="GGUF",
     prefix="",
-    rows=(*ROTARY_ROWS, QUERY, KEY),  # permuted by `for_heads`
+    rows=ROTARY_ROWS,
+    fields=ROTARY_SIZES,
+    shared={**QWEN2.shared, "activation": "silu"},
+    is_rotary=True,
+)
+QWEN3_FILE = replace(QWEN2_FILE, name="qwen3", rows=NORMED_ROWS, shared={**QWEN3.shared, "activation": "silu"})
+LLAMA_FILE = replace(
+    QWEN2_FILE,
+    name="llama",
     fields={
         **ROTARY_SIZES,
         "attention_bias": Field(("bias.attention", "bias.attention_output"), False),
         "feed_forward_bias": Field(("bias.feedforward",), False),
     },
     shared={**LLAMA.shared, "activation": "silu"},
-    is_rotary=True,
-)
-QWEN2_FILE = Family(
-    name="qwen2",
-    architecture="GGUF",
-    prefix="",
-    rows=(*ROTARY_ROWS, QUERY, KEY),
-    fields=ROTARY_SIZES,
-    shared={**QWEN2.shared, "activation": "silu"},
-    is_rotary=True,
-)
-QWEN3_FILE = Family(
-    name="qwen3",
-    architecture="GGUF",
-    prefix="",
-    rows=(
-        *ROTARY_ROWS,
-        QUERY,
-        KEY,
-        Row("blk.*.attn_q_norm", (f"{BLOCK}.attention.query_norm",)),
-        Row("blk.*.attn_k_norm", (f"{BLOCK}.attention.key_norm",)),
-    ),
-    fields=ROTARY_SIZES,
-    shared={**QWEN3.shared, "activation": "silu"},
-    is_rotary=True,
 )
 ARCHITECTURES = {family.name: family for family in (GPT2_FILE, LLAMA_FILE, QWEN2_FILE, QWEN3_FILE)}
 INTERLEAVED = ("llama",)  # llama.cpp rotates pairs (2i, 2i+1) of queries and keys
 STRETCHED = ("llama",)  # llama.cpp reads a factor for each rotary frequency
 SQUARE = ("qwen2",)  # llama.cpp reads query and output matrices of (width, width)
-FREQUENCIES = "rope_freqs.weight"
 BASE, TYPE, FACTOR = "rope.freq_base", "rope.scaling.type", "rope.scaling.factor"
-# name in a config.json -> our key
+# Llama 3.1's rope scaling has no keys in GGUF: llama.cpp reads a tensor with a factor for each frequency.
+FREQUENCIES = "rope_freqs.weight"
+# Name in a config.json -> our key, from which the parity check recomputes the tensor
 SCALING_KEYS = {
     "factor": "foretell.rope.factor",
     "low_freq_factor": "foretell.rope.low_frequency_factor",
@@ -151,13 +133,12 @@ def choose_architecture(config: ModelConfig, name: str | None = None) -> Family:
 
 
 def for_heads(family: Family, config: ModelConfig) -> Family:
-    """The table with queries and keys permuted, if the architecture is in INTERLEAVED."""
+    """The declaration with queries and keys permuted, if the architecture is in INTERLEAVED."""
     if family.name not in INTERLEAVED:
         return family
-    permuted = tuple(
-        replace(row, transforms=(Permute(config.head_width),)) if row in (QUERY, KEY) else row for row in family.rows
-    )
-    return replace(family, rows=permuted)
+    permute = Permute(config.head_width)
+    rows = (replace(row, transforms=(permute,)) if row.theirs in (QUERY, KEY) else row for row in family.rows)
+    return replace(family, rows=tuple(rows))
 
 
 # --- key-value pairs -------------------------------------------------------------------------------------------------

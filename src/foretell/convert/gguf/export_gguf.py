@@ -1,9 +1,14 @@
-"""Write a model as a GGUF file, read it back with the `gguf` package, and check parity."""
+"""Write a model as a GGUF file, read it back with the `gguf` package, and check parity.
+
+The `gguf` package packs the tensors. q8_0 stores blocks of 32 values of a row as 8-bit integers with one scale in
+float16.
+"""
 
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -14,32 +19,37 @@ import tokenizers
 import torch
 
 from foretell.config import ModelConfig
-from foretell.convert.gguf.architectures import FREQUENCIES, choose_architecture, frequency_divisors, read_metadata
-from foretell.convert.gguf.vocabulary import is_composed, read_vocabulary
-from foretell.convert.gguf.writer import (
-    PRECISIONS,
-    Packed,
-    describe_file,
-    import_gguf,
-    pack_weights,
-    unpacked_model,
-    write_gguf,
+from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
+from foretell.convert.gguf.architectures import (
+    FREQUENCIES,
+    choose_architecture,
+    frequency_divisors,
+    read_metadata,
+    write_metadata,
 )
-from foretell.convert.parity import FORMAT, ReadBack, check_parity, rounding
-from foretell.convert.weights import check_weights, iter_ours
+from foretell.convert.gguf.vocabulary import is_composed, read_vocabulary, write_vocabulary
+from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.errors import OutputError, UsageError, did_you_mean
 from foretell.files import check_new, new_files, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
+from foretell.model.decoder import Decoder
+from foretell.model.init import decoder_with_weights
 from foretell.textbook.vectors import Matrix
+
+# name on the command line -> llama.cpp's file type
+PRECISIONS = {"f32": 0, "f16": 1, "q8_0": 7}
+BLOCK = 32
+ALWAYS_FULL = ("position_embd.weight",)  # llama.cpp adds its rows without conversion
+QUANTIZATION_VERSION = 2  # of ggml's blocks
 
 
 def export_gguf(
     model: LanguageModel, target: Path, precision: str = "f32", family_name: str | None = None
 ) -> dict[str, Any]:
-    """Write a float32 model on the CPU as a new GGUF file; returns the content of the report written next to it.
+    """Write a float32 model on the CPU as a new GGUF file; returns the content of the report, written next to it.
 
-    `precision` is 'f32', 'f16' or 'q8_0'. Without a name, the first architecture that can express the model is chosen.
+    precision: 'f32', 'f16' or 'q8_0'. Without a name, the first architecture that can express the model is chosen.
     A configuration or weight that it cannot express is a `ConfigError`, a tokenizer that llama.cpp does not have a
     `TokenizerError`, a missed bound an `OutputError`; all leave nothing behind.
     """
@@ -49,21 +59,20 @@ def export_gguf(
     model.check_not_quantized("convert")
     check_new(target)
     gguf = import_gguf()
-    family = choose_architecture(model.decoder.config, family_name)
-    check_weights(family, model.decoder.config, model.decoder.state_dict())
+    config = model.decoder.config
+    family = choose_architecture(config, family_name)
+    check_weights(family, config, model.decoder.state_dict())
     pairs = describe_file(model, family, precision)
     tensors = pack_weights(gguf, model.decoder, family, precision)
     written = model if precision == "f32" else unpacked_model(gguf, model, family, tensors)
-    report_path = report_path_for(target)
+    report_path = target.with_name(EXPORT_REPORT)
+    if report_path.exists():
+        report_path = target.with_name(f"{target.stem}.{EXPORT_REPORT}")
     prepare = compose if is_composed(model.tokenizer.to_json()) else str
     with new_files(target, report_path) as (file, report_file):
         write_gguf(gguf, file, family.name, pairs, tensors)
         report = {
-            "format": FORMAT,
-            "foretell": version("foretell"),
-            "family": family.name,
-            "architecture": family.architecture,
-            "dtype": precision,
+            **report_head(family, precision),
             "pre_tokenizer": pairs["tokenizer.ggml.pre"],
             **check_parity(read_gguf(gguf, file), written, prepare),
             "rounding": rounding(model, written) if precision != "f32" else None,
@@ -74,10 +83,13 @@ def export_gguf(
     return report
 
 
-def report_path_for(target: Path) -> Path:
-    """export-report.json next to the target, or a name made from the target's if that exists."""
-    plain = target.with_name(EXPORT_REPORT)
-    return target.with_name(f"{target.stem}.{EXPORT_REPORT}") if plain.exists() else plain
+def import_gguf() -> ModuleType:
+    """The optional package `gguf`, or a `UsageError` with the command that installs it."""
+    try:
+        import gguf
+    except ImportError:
+        raise UsageError("--to gguf needs the extra 'gguf': pip install 'foretell[gguf]'") from None
+    return gguf
 
 
 def compose(text: str) -> str:
@@ -86,7 +98,7 @@ def compose(text: str) -> str:
 
 
 def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -> list[str]:
-    """What a user of the file should know."""
+    """Notes for users of the file."""
     lines = []
     if precision == "q8_0" and (wider := [name for name, tensor in tensors.items() if tensor.precision == "f16"]):
         lines.append(
@@ -99,6 +111,102 @@ def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -
     if len(model.tokenizer.end_ids) > 2:
         lines.append(f"{len(model.tokenizer.end_ids)} tokens end a text; GGUF stores the first two")
     return lines
+
+
+# --- packing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A tensor as stored in the file."""
+
+    precision: str
+    content: np.ndarray[Any, Any]
+
+
+def pack_weights(gguf: ModuleType, decoder: Decoder, family: Family, precision: str) -> dict[str, Packed]:
+    """Every tensor of the file, by name."""
+    weights = {path: weight.detach().to("cpu", torch.float32) for path, weight in decoder.named_parameters()}
+    packed = {}
+    for name, tensor in iter_theirs(family, decoder.config, weights):
+        kind = precision_of(name, tuple(tensor.shape), precision)
+        packed[name] = Packed(kind, pack(gguf, name, tensor.numpy(), kind))
+    divisors = frequency_divisors(decoder.config)
+    if divisors is not None:
+        packed[FREQUENCIES] = Packed("f32", divisors)
+    return packed
+
+
+def precision_of(name: str, shape: tuple[int, ...], wanted: str) -> str:
+    """The precision of a tensor: f32 for vectors, f16 instead of q8_0 if the row length is not a multiple of 32."""
+    if len(shape) < 2 or name in ALWAYS_FULL:
+        return "f32"
+    return "f16" if wanted == "q8_0" and shape[-1] % BLOCK else wanted
+
+
+def pack(gguf: ModuleType, name: str, array: Matrix, precision: str) -> np.ndarray[Any, Any]:
+    """The packed values of a tensor; overflow is an `OutputError`."""
+    kind = gguf.GGMLQuantizationType[precision.upper()]
+    with np.errstate(over="ignore", invalid="ignore"):
+        packed = gguf.quantize(array, kind)
+        if not np.isfinite(gguf.dequantize(packed, kind)).all():
+            raise OutputError(f"'{name}' holds values that are not finite in {precision}; give another --dtype")
+    return packed
+
+
+def unpacked_model(
+    gguf: ModuleType, model: LanguageModel, family: Family, packed: Mapping[str, Packed]
+) -> LanguageModel:
+    """The model with the values of the packed tensors, in float32."""
+
+    def read(name: str) -> torch.Tensor:
+        tensor = packed[name]
+        return torch.from_numpy(
+            np.array(gguf.dequantize(tensor.content, gguf.GGMLQuantizationType[tensor.precision.upper()]))
+        )
+
+    decoder = decoder_with_weights(model.decoder.config, dict(iter_ours(family, model.decoder.config, read)))
+    return LanguageModel(decoder.eval(), model.tokenizer, model.name)
+
+
+# --- the file --------------------------------------------------------------------------------------------------------
+
+
+def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[str, Any]:
+    """The key-value pairs of the file."""
+    config: ModelConfig = model.decoder.config
+    return {
+        "general.type": "model",
+        "general.name": Path(model.name).name,
+        "general.file_type": PRECISIONS[precision],
+        **({"general.quantization_version": QUANTIZATION_VERSION} if precision == "q8_0" else {}),
+        **write_metadata(family, config),
+        **write_vocabulary(model.tokenizer, config.vocab_size),
+    }
+
+
+def write_gguf(
+    gguf: ModuleType, path: Path, architecture: str, pairs: Mapping[str, Any], tensors: Mapping[str, Packed]
+) -> None:
+    """Write the file. Raises `OSError`."""
+    writer = gguf.GGUFWriter(path, architecture)
+    add: dict[type, Callable[[str, Any], None]] = {
+        bool: writer.add_bool,
+        int: writer.add_uint32,
+        float: writer.add_float32,
+        str: writer.add_string,
+        list: writer.add_array,
+    }
+    try:
+        for key, value in pairs.items():
+            add[type(value)](key, value)
+        for name, tensor in tensors.items():
+            writer.add_tensor(name, tensor.content, raw_dtype=gguf.GGMLQuantizationType[tensor.precision.upper()])
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+    finally:
+        writer.close()
 
 
 def read_gguf(gguf: ModuleType, path: Path) -> ReadBack:

@@ -1,11 +1,11 @@
-"""Read safetensors files from untrusted sources into memory of their own.
+"""Tensors as safetensors files: read from untrusted sources, checked for values that are not finite, and written.
 
 The `safetensors` library checks the header: its JSON, types and shapes, and that the byte ranges cover the file without
 gaps or overlaps. This module adds limits on the header, refuses duplicate names, and turns every error into one line.
 
-Weights are read, not memory-mapped: overwriting the file later cannot change a loaded model, and a file that is cut
-short meanwhile is an error, where a mapping would end the process (SIGBUS). A cast reads a small part at a time, so
-that memory peaks slightly above the size of the result.
+`read_tensor` copies weights and does not map the file: overwriting the file later cannot change a loaded model, and a
+file that is cut short meanwhile is an error, where a mapping would end the process (SIGBUS). A cast reads a small part
+at a time, so that memory peaks slightly above the size of the result.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import math
 import mmap
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BufferedReader
@@ -23,13 +23,16 @@ from typing import Any, NoReturn
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
-from foretell.errors import CheckpointError
+from foretell.errors import CheckpointError, OutputError
 from foretell.files import open_regular
 
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 2**20  # about 100 per tensor: ten times the header of the largest Llama
+MOST_OWN_HEADER_BYTES = 2**23  # of our own files; the optimizer's of a model with 1,000 layers has about 5 million
+ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 MOST_DIMENSIONS = 8
 READ_AT_A_TIME = 2**24  # bytes
 OWN_PAGES = 2**20  # bytes from which a tensor has pages of its own
@@ -149,7 +152,7 @@ def read_tensor(stored: StoredTensor, dtype: torch.dtype) -> Tensor:
 
 
 def read_values(file: BufferedReader, dtype: torch.dtype, target: Tensor) -> bool:
-    """Fill `target` (N,) with values stored in `dtype`; False where the file ends before."""
+    """Fill `target` (N,) with values stored in `dtype`; False if the file ends before."""
     step = max(1, READ_AT_A_TIME // dtype.itemsize)
     for part in target.split(step) if len(target) else ():
         values = part if part.dtype == dtype else new_tensor(tuple(part.shape), dtype)
@@ -171,3 +174,39 @@ def new_tensor(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype)
     memory = mmap.mmap(-1, count * dtype.itemsize, access=mmap.ACCESS_COPY)
     return torch.frombuffer(memory, dtype=dtype).view(shape)
+
+
+def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
+    """Write tensors as safetensors; a full disk or a missing permission is an `OutputError`."""
+    try:
+        path.touch()
+        mode = path.stat().st_mode
+        save_file(tensors, path, metadata=metadata)
+        path.chmod(mode)  # the library lets only the owner read it
+    except (OSError, SafetensorError) as error:
+        raise OutputError(f"could not write {path}: {error}") from error
+
+
+def open_tensors(path: Path):
+    """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
+    check_header(path, MOST_OWN_HEADER_BYTES)
+    try:
+        return open_by_library(path)
+    except FileNotFoundError:
+        raise CheckpointError(f"{path} is missing") from None
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path} is damaged, cut short or not a safetensors file: {error}") from None
+
+
+def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:
+    """Refuse weights with NaN or infinity: vectors as a whole, of matrices `rows` rows spread evenly (None: all).
+
+    A few rows show a model that diverged and leave the others unread on the disk. Other values that are not finite
+    reach the logits, which are checked before each use.
+    """
+    for name, weight in weights.items():
+        part = weight if rows is None or weight.dim() < 2 else weight[:: max(1, len(weight) // rows)]
+        if not bool(part.sum().isfinite()) and not bool(part.isfinite().all()):  # finite values may overflow a sum
+            raise CheckpointError(
+                f"{path}: '{name}' has values that are not finite (NaN or infinity); the model is damaged"
+            )

@@ -1,0 +1,138 @@
+"""Save the parts of a model in a directory, and load them.
+
+Each weight belongs to one part, and config.json describes every module. Parts are loaded in an order in which each can
+be checked against the parts before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from foretell.errors import CheckpointError, ConfigError, UsageError
+from foretell.files import CONFIG, MODEL_TYPE, WEIGHTS, read_json, write_json
+from foretell.model.decoder import Decoder
+from foretell.model.init import empty_decoder
+from foretell.model.kernels.dispatch import plain_form
+from foretell.model.quantized_linear import quantize_decoder
+from foretell.safetensors_files import MOST_OWN_HEADER_BYTES, read_header, save_tensors
+from foretell.saved_model.model_parts import DECODER, QUANTIZATION, TOKENIZER, DecoderPart, QuantizationPart
+from foretell.saved_model.part import Part, PartSource, StoredWeights, part_class, weight_key
+
+FORMAT, FORMAT_WITH_PARTS = 1, 2
+READ_FIRST = (TOKENIZER, QUANTIZATION)  # a decoder is checked against the one and made by the other
+
+
+def save_parts(directory: Path, parts: Mapping[str, Part], dtype: torch.dtype | None = None) -> None:
+    """Write a saved model into an existing directory; `dtype` converts weights, but not integers and scales."""
+    weights = {
+        key: weight.detach().to("cpu", dtype if isinstance(weight, nn.Parameter) else None).contiguous()
+        for key, weight in keyed_weights(parts).items()
+    }
+    save_tensors(directory / WEIGHTS, weights)
+    write_json(directory / CONFIG, {"model_type": MODEL_TYPE, **describe_parts(parts)})
+    for part in parts.values():
+        part.save_files(directory)
+
+
+def keyed_weights(parts: Mapping[str, Part]) -> dict[str, Tensor]:
+    """The weights of all parts by their keys on disk; each weight belongs to one part.
+
+    A weight in the decoder's module tree belongs to the decoder unless another part inside the decoder has it.
+    """
+    for part in parts.values():
+        if isinstance(part, DecoderPart):
+            check_described(part.decoder, parts)
+    keyed: dict[str, Tensor] = {}
+    inside = {
+        key for part in parts.values() if part.is_inside_decoder and part.kind != DECODER for key in part.weights()
+    }
+    for name, part in parts.items():
+        for path, weight in part.weights().items():
+            if part.kind == DECODER and path in inside:
+                continue
+            key = weight_key(type(part), name, path)
+            assert key not in keyed, f"two parts have a weight '{key}'; give the part '{name}' another name"
+            keyed[key] = weight
+    return keyed
+
+
+def check_described(decoder: Decoder, parts: Mapping[str, Part]) -> None:
+    """Refuse a decoder with a module that config.json does not describe: loading would make another model.
+
+    Kernels are forms of the described modules. A part inside the decoder describes the modules that it has replaced.
+    """
+    owned = {
+        path.rpartition(".")[0]
+        for part in parts.values()
+        if not isinstance(part, DecoderPart)
+        for path in part.weights()
+    }
+    empty = empty_decoder(decoder.config)
+    for part in parts.values():
+        if isinstance(part, QuantizationPart):
+            quantize_decoder(empty, part.settings)
+    described = dict(empty.named_modules())
+    for path, module in decoder.named_modules():
+        kind = type(described[path]) if path in described else None
+        is_same = kind is not None and plain_form(type(module)) is plain_form(kind)
+        if not is_same and not any(f"{path}.".startswith(f"{owner}.") for owner in owned):
+            raise UsageError(
+                f"'{path}' is a {type(module).__name__}, which a saved model cannot describe; save the weights of your "
+                "own modules yourself, or make them a part (docs/saved_model.md)"
+            )
+
+
+def describe_parts(parts: Mapping[str, Part]) -> dict[str, Any]:
+    """The content of config.json: format 1 for a decoder and a tokenizer, else format 2."""
+    if {name: part.kind for name, part in parts.items()} == {DECODER: DECODER, TOKENIZER: TOKENIZER}:
+        return {"format": FORMAT, **parts[DECODER].config()}
+    return {
+        "format": FORMAT_WITH_PARTS,
+        "parts": {name: {"kind": part.kind, **part.config()} for name, part in parts.items()},
+    }
+
+
+def load_parts(
+    directory: Path,
+    device: torch.device | str = "cpu",
+    dtype: torch.dtype = torch.float32,
+    *,
+    for_training: bool = False,
+) -> dict[str, Part]:
+    """Read a saved model, its parts by name in the order in which they were saved."""
+    entries = read_entries(directory)
+    kinds = {name: part_class(values.pop("kind", None), directory) for name, values in entries.items()}
+    parts: dict[str, Part] = {}
+    stored = StoredWeights(directory / WEIGHTS, read_header(directory / WEIGHTS, MOST_OWN_HEADER_BYTES))
+    # A decoder is checked against the vocabulary before its weights are read
+    for name in sorted(entries, key=lambda name: kinds[name].kind not in READ_FIRST):
+        source = PartSource(directory, name, kinds[name], stored, parts, device, dtype, for_training)
+        try:
+            parts[name] = kinds[name].load(entries[name], source)
+        except ConfigError as error:
+            raise CheckpointError(f"{directory / CONFIG}: {error}") from None
+    stored.check_all_taken()
+    return {name: parts[name] for name in entries}
+
+
+def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
+    """The parts that config.json names, each with its kind and settings; another program's file is refused."""
+    path = directory / CONFIG
+    values = read_json(path)
+    model_type, version = values.pop("model_type", None), values.pop("format", None)
+    if model_type == MODEL_TYPE and version == FORMAT:
+        return {TOKENIZER: {"kind": TOKENIZER}, DECODER: {"kind": DECODER, **values}}
+    if model_type == MODEL_TYPE and version == FORMAT_WITH_PARTS:
+        entries = values.get("parts")
+        if isinstance(entries, dict) and entries and all(isinstance(entry, dict) for entry in entries.values()):
+            return entries
+        raise CheckpointError(f"{path} names no parts; it is damaged")
+    raise CheckpointError(
+        f"{path} says model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
+        f"{FORMAT} and {FORMAT_WITH_PARTS}"
+    )
