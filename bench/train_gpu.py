@@ -36,8 +36,7 @@ from foretell.planning.probe import peak_flops
 from foretell.training.compiling import compile_units
 from foretell.training.objective import LOGITS_AT_ONCE, Objective, make_objective
 from foretell.training.optimizer import make_optimizer
-from foretell.training.skipping import SkippingOptimizer
-from foretell.training.step import training_step
+from foretell.training.step import SkippingOptimizer, training_step
 
 SEED = 1
 PEAK = 989e12

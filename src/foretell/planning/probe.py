@@ -18,8 +18,7 @@ from foretell.model.init import make_decoder, weight_shapes
 from foretell.planning.cost import Range
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
-from foretell.training.skipping import SkippingOptimizer
-from foretell.training.step import TrainingBatch, training_step
+from foretell.training.step import SkippingOptimizer, TrainingBatch, training_step
 
 PROBE_SECONDS = 2.0
 STEP_SECONDS = 0.5  # about, of one step of a shape that is cut down

@@ -1,1 +1,1 @@
-"""Training any objective: `loop` takes the steps, `step` is one of them, `objective` is that of language models."""
+"""Training of any objective: `loop` takes the steps, `step` is one step, `objective` the loss of language models."""

@@ -1,7 +1,7 @@
-"""The compiler of torch, for the blocks and the loss while they train.
+"""Compiles the blocks and the loss with torch.compile during training.
 
-It makes one kernel of the many small operations between two matmuls, which on a GPU wait for memory and not for
-arithmetic. `module.compile()` wraps nothing, so paths stay. All blocks share one compiled form.
+The compiler fuses the small operations between two matmuls, which on a GPU wait for memory and not for arithmetic.
+`module.compile()` wraps nothing, so paths stay. All blocks share one compiled form.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from foretell.model.transformer import Block
 from foretell.training.objective import Objective, TokenLosses
 from foretell.training.step import TrainingBatch
 
-UNITS = (Block, TokenLosses)  # with their subclasses; what is between them is small
+UNITS = (Block, TokenLosses)  # with their subclasses; the operations between them are small
 REASON = 200  # characters of the compiler's message
 
 logger = logging.getLogger(__name__)
 
 
 def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype) -> bool:
-    """Compile the blocks and the loss for batches like this one. If that is not possible, log why, and leave them."""
+    """Compile the blocks and the loss for batches like this one; False, with the reason on the log, if it fails."""
     if not (isinstance(objective, Objective) and objective.has_one_shape):
         logger.info("not compiled: the batches of this task have many shapes")
         return False
@@ -40,7 +40,9 @@ def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype
         dropout.keys = dropout.make_keys(len(batch), device)
     try:
         try_out(objective, batch.to(device), device, dtype)
-    except Exception as error:  # of the compiler; any other comes again in the first step, which then runs uncompiled
+    except (
+        Exception
+    ) as error:  # of the compiler; any other error comes again in the first step, which then runs uncompiled
         for unit in units:
             unit._compiled_call_impl = None  # torch has no public way back
         for dropout in dropouts:
@@ -52,7 +54,7 @@ def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype
 
 
 def try_out(objective: nn.Module, batch: TrainingBatch, device: torch.device, dtype: torch.dtype) -> None:
-    """Forward and backward of a batch, which compiles both; the gradient is thrown away."""
+    """Run forward and backward on a batch, which compiles both, and discard the gradient."""
     try:
         with autocast(device, dtype):
             loss = objective(batch)
@@ -62,6 +64,6 @@ def try_out(objective: nn.Module, batch: TrainingBatch, device: torch.device, dt
 
 
 def eagerly() -> AbstractContextManager[object]:
-    """Run compiled modules uncompiled inside the block, where other shapes would have to be compiled first."""
+    """Run compiled modules uncompiled inside the block, because every new shape would have to be compiled."""
     is_loaded = "torch._dynamo" in sys.modules  # else nothing is compiled; loading it takes seconds
     return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()

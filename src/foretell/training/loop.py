@@ -13,11 +13,10 @@ from torch import nn
 from foretell.config import TrainingConfig
 from foretell.distributed.world import ALONE, World
 from foretell.training.compiling import eagerly
-from foretell.training.optimizer import set_learning_rate
-from foretell.training.schedule import learning_rate_at
+from foretell.training.optimizer import learning_rate_at, set_learning_rate
 from foretell.training.step import StepResult, TrainingBatch, own_rows, training_step
 
-MOST_UNREAD = 100  # steps whose loss the host has not read yet
+MOST_UNREAD = 100  # steps that the device may be behind the host
 
 
 @dataclass
@@ -67,9 +66,9 @@ def train(
 ) -> None:
     """Take optimizer steps from `progress.step` to the last, or until `should_stop`; `progress` is kept up to date.
 
-    `objective` maps a batch to its `Loss`. Step n uses batch n, learning rate n and dropout masks n, so that beginning
-    at any step continues the same training. The loss and the gradient's norm are read when an action is due. Of many
-    processes each trains on its rows of the batch, and all stop after the same step, where one of them should.
+    `objective` maps a batch to its `Loss`. Step n uses batch n, learning rate n and dropout masks n, so training can
+    continue from any step. The loss and the gradient's norm are read when an action is due. Each of several processes
+    trains on its rows of the batch, and all stop after the same step, as soon as one of them should stop.
     """
     objective.train()
     unread: list[StepResult] = []
@@ -95,7 +94,7 @@ def train(
 
 
 def read(unread: list[StepResult], progress: Progress) -> None:
-    """Wait for the device, and bring the loss up to date; a `DivergedError` if that of any step is not finite."""
+    """Wait for the device and update the loss; a `DivergedError` if the loss of any step is not finite."""
     for result in unread:
         progress.loss, progress.gradient_norm = result.loss, result.gradient_norm
     unread.clear()

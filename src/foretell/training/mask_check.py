@@ -1,11 +1,11 @@
-"""The mask check: before training, a model is tried on a real batch and refused if it sees what it must not.
+"""The mask check: before training, a model is run on a real batch and refused if it sees tokens that it must not see.
 
-Some tokens are exchanged for others, and every value that must not depend on them has to stay bit-identical. It does,
+Some tokens are replaced by others, and every value that must not depend on them has to stay bit-identical. It does,
 because both passes have the same shapes: the kernels add the same products in the same order, a hidden key adds
-exp(-infinity) = 0 times a finite value, and adding zero changes no sum. Tried on a CPU in float32 and under bfloat16
+exp(-infinity) = 0 times a finite value, and adding zero changes no sum. Tested on a CPU in float32 and under bfloat16
 autocast, with and without a mask tensor, at 16 lengths around the block sizes of the fused kernel.
 
-A digest is taken of each module's output, so that no output has to be kept.
+Only a digest of each module's output is kept.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Digests = list[tuple[str, bytes]]  # a module's path and a digest of its output,
 
 @dataclass(frozen=True)
 class Probe:
-    """A batch in which something was exchanged, and the positions where that must not show."""
+    """A batch in which tokens were replaced, and the positions that must not depend on them."""
 
-    finding: str  # what the error says about a module in which it shows
+    finding: str  # the error's words for a module that depends on them
     batch: Any  # of the kind that the objective takes
     protected: Callable[[str], Tensor]  # a module's path -> (B, T) bool
 
@@ -45,10 +45,10 @@ class Probe:
 def check_mask(decoder: Decoder, batch: Batch, dtype: torch.dtype = torch.float32) -> None:
     """Refuse to train a model that leaks: a `TrainingError` names the first module that does, in the order of the pass.
 
-    Other tokens and positions after a border must not change anything before it; before a window, nothing after it;
-    where the batch has documents (padding is one too), those around a document nothing in it. Products run in `dtype`,
-    as in training, and in the current mode of the model: its dropout masks depend on counters alone. What a narrow
-    window hides after a layer without one cannot be seen from outside, and is not tried.
+    Other tokens and positions after a border must not change values before it; tokens before a window must not change
+    values behind it; with documents (padding is one too), other documents must not change the values of one. Products
+    run in `dtype`, as in training, and in the current mode of the model: dropout masks depend on counters alone. A
+    narrow window after a layer without one cannot be checked from outside, and is not.
     """
     batch = probed_rows(batch)
     check_probes(Objective(decoder), batch, list(iter_probes(batch, decoder.config)), dtype)
@@ -56,7 +56,7 @@ def check_mask(decoder: Decoder, batch: Batch, dtype: torch.dtype = torch.float3
 
 @torch.no_grad()
 def check_probes(objective: Objective, batch: Any, probes: list[Probe], dtype: torch.dtype) -> None:
-    """Raise a `TrainingError` that names the first module in which an exchange shows where it must not."""
+    """Raise a `TrainingError` that names the first module with a value that changed and must not."""
     before = digest_outputs(objective, batch, probes, dtype)
     for probe, expected in zip(probes, before, strict=True):
         actual = digest_outputs(objective, probe.batch, [probe], dtype)[0]
@@ -70,7 +70,7 @@ def check_probes(objective: Objective, batch: Any, probes: list[Probe], dtype: t
 
 
 def probed_rows(batch: Batch) -> Batch:
-    """A few rows, with explicit positions so that they too can be changed."""
+    """A few rows, with explicit positions so that positions can be changed too."""
     chosen = batch.rows(0, max(1, min(ROWS, TOKENS // batch.ids.shape[1])))
     if chosen.positions is not None:
         return chosen
@@ -82,7 +82,7 @@ def probed_rows(batch: Batch) -> Batch:
 
 
 def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
-    """Nothing exchanged; then the future, the tokens before every window, and other documents."""
+    """Nothing replaced; then the future, the tokens before every window, and other documents."""
     everything = torch.ones_like(batch.ids, dtype=torch.bool)
     yield Probe("returns another output for the same batch", batch, lambda path: everything)
     future = after_borders(batch.ids)
@@ -95,7 +95,7 @@ def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
 
 
 def window_probe(batch: Batch, config: ModelConfig) -> Probe:
-    """The first quarter exchanged, which later positions beyond the window must not see."""
+    """The first quarter replaced; later positions beyond the window must not see it."""
     T = batch.ids.shape[1]
     distance = torch.arange(T, device=batch.ids.device).expand_as(batch.ids) - max(1, T // 4)  # from the first one kept
     return Probe(
@@ -140,7 +140,7 @@ def exchange(batch: Batch, changed: Tensor, *, new_documents: bool = False) -> B
 
 
 def other_tokens(ids: Tensor, changed: Tensor) -> Tensor:
-    """Other tokens of the batch, which surely exist, where `changed` is true; how far apart varies by position."""
+    """Other tokens of the batch where `changed` is true; the distance between old and new varies by position."""
     known = ids.unique()
     steps = 1 + torch.arange(ids.shape[1], device=ids.device) % max(1, len(known) - 1)
     ranks = torch.searchsorted(known, ids.contiguous())
@@ -151,7 +151,7 @@ def other_tokens(ids: Tensor, changed: Tensor) -> Tensor:
 
 
 def digest_outputs(objective: Objective, batch: Any, probes: list[Probe], dtype: torch.dtype) -> list[Digests]:
-    """For each probe, the digests of what it protects in one pass over a batch, from the embedding to the losses."""
+    """For each probe, the digests of the values it protects in one pass, from the embedding to the losses."""
     collected: list[Digests] = [[] for _ in probes]
 
     def collect(path: str, value: Tensor, position_axis: int) -> None:

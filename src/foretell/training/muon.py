@@ -1,11 +1,11 @@
 """Muon (Jordan et al. 2024): SGD with momentum whose updates are orthogonalized.
 
-The gradient of a matrix has a few large singular values and many small ones, so that a plain step moves mainly in a few
-directions. Muon sets all singular values to about 1, by a polynomial of the matrix that needs matrix products only.
+The gradient of a matrix has a few large singular values and many small ones, so a plain step moves mainly in a few
+directions. Muon sets all singular values to about 1 with a polynomial of the matrix, which needs matrix products only.
 
 An orthogonal R x C matrix has entries of root mean square 1 / sqrt(max(R, C)). The update is scaled by 0.2 sqrt(max(R,
-C)), which gives each entry the size that it has under AdamW (Liu et al. 2025, section 2.2), so that one learning rate
-and one weight decay suit the weights of both. Jordan's own factor, sqrt(max(1, R/C)), needs a separate learning rate.
+C)), which gives the entries the size they have under AdamW (Liu et al. 2025, section 2.2). So one learning rate and one
+weight decay suit both optimizers. Jordan's factor, sqrt(max(1, R/C)), needs a separate learning rate.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torch import Tensor
 
 from foretell.distributed.matrices import apply_to_whole
 from foretell.distributed.placement import own_part
-from foretell.training.skipping import SkippingOptimizer, unchanged_where
+from foretell.training.step import SkippingOptimizer, unchanged_where
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steep at 0, where most singular values are
 ITERATIONS = 5
 SMALLEST_NORM = 1e-7
 UPDATE_SIZE = 0.2  # root mean square of AdamW's updates, as observed by Liu et al. 2025
-# Elements of matrices that are stacked for one product. On a CPU larger matrices gain nothing from batching; a GPU is
-# filled by it: of GPT-2's shape all matrices of a kind are one stack, of at most 256 MiB in float32
+# Elements of matrices that are stacked for one product. On a CPU larger matrices gain nothing from batching. On a GPU
+# all of GPT-2's matrices of one shape are one stack, of at most 256 MiB in float32
 ELEMENTS_AT_ONCE = {"cpu": 2**20}
 ELEMENTS_AT_ONCE_ON_GPU = 2**26
 
@@ -33,8 +33,8 @@ ELEMENTS_AT_ONCE_ON_GPU = 2**26
 class Muon(SkippingOptimizer):
     """Muon for matrices (R, C), with Nesterov momentum and decoupled weight decay.
 
-    `dtype` is the precision of the products and should be that of the training: without instructions for bfloat16 its
-    products are emulated. Measured on one core with AVX2 alone, 16 matrices of 128 x 128: float32 16 ms,
+    `dtype` is the precision of the products; use the training's: a processor without bfloat16 instructions emulates
+    them. Measured on one core with AVX2 alone, 16 matrices of 128 x 128: float32 16 ms,
     bfloat16 310 ms; with AVX512-BF16 13 and 6.5 ms, and 11 ms where they are not stacked.
     """
 
@@ -69,7 +69,7 @@ class Muon(SkippingOptimizer):
 
 
 def iter_stacks(matrices: list[Tensor]) -> Iterator[list[Tensor]]:
-    """The matrices by shape, as many together as the device gains from."""
+    """The matrices in stacks of one shape, as large as the device gains from."""
     by_shape: dict[torch.Size, list[Tensor]] = {}
     for matrix in matrices:
         by_shape.setdefault(matrix.shape, []).append(matrix)
@@ -81,7 +81,7 @@ def iter_stacks(matrices: list[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def advance(means: list[Tensor], gradients: list[Tensor], momentum: float) -> tuple[Tensor, ...]:
-    """Update the momenta; returns the Nesterov directions, the momenta after one more gradient like these."""
+    """Update the momenta and return the Nesterov directions: the momenta after one more step with these gradients."""
     torch._foreach_lerp_(means, gradients, 1 - momentum)
     return torch._foreach_lerp(gradients, means, momentum)
 

@@ -1,4 +1,4 @@
-"""The objective of language modelling: the cross entropy of the next token, from the model's own forward."""
+"""The objective of language modelling: the cross entropy of the next token."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 
 LOGITS_AT_ONCE = 2**24  # elements on a CPU: 64 MiB in float32
-# On a GPU: as many as a 64th of its bytes, and no more than 32 bits can count. Uncompiled, a logit takes up to 14 bytes
-# (in bfloat16, in float32, and the gradients of both), so that they are about a fifth of the memory
+# On a GPU: one logit per 64 bytes of memory, and fewer than 2^31. Uncompiled, a logit takes up to 14 bytes (bfloat16,
+# float32, and the gradients of both), so the logits of a chunk take about a fifth of the memory
 GPU_BYTES_PER_LOGIT = 64
 MOST_LOGITS = 2**31 - 1
 
@@ -39,18 +39,18 @@ class Loss:
 def make_objective(
     decoder: Decoder, device: torch.device, dtype: torch.dtype, label_smoothing: float = 0.0
 ) -> Objective:
-    """The objective of a training on a device with matrix products in `dtype`, and the kernels that suit them."""
+    """The objective for training on a device with matrix products in `dtype`; chooses the kernels that suit them."""
     choose_kernels(decoder.to(device), Use(device, dtype, decoder.config.context_length, is_training=True))
     return Objective(decoder, label_smoothing=label_smoothing).train()
 
 
 def logits_at_once_on(device: torch.device) -> int:
-    """How many logits a chunk may have by default."""
+    """The default number of logits per chunk."""
     return LOGITS_AT_ONCE if device.type != "cuda" else min(memory_of(device) // GPU_BYTES_PER_LOGIT, MOST_LOGITS)
 
 
 class TokenLosses(nn.Module):
-    """-log P(target) of some positions: the head and the cross entropy, which a compiler can make one."""
+    """-log P(target) of some positions: head and cross entropy, as one module that can be compiled."""
 
     def __init__(self, decoder: Decoder, label_smoothing: float = 0.0):
         super().__init__()
@@ -76,11 +76,11 @@ class Objective(nn.Module):
     """Cross entropy of the next token. The head runs in chunks, so that B * T * V logits are never in memory at once.
 
     With `label_smoothing` s, training aims at 1 - s for the target and s / V more for every token (Szegedy et al. 2016,
-    section 7). In evaluation mode the loss is not smoothed, so that runs can be compared. logits_at_once: None for
-    what suits the device.
+    section 7). In evaluation mode the loss is not smoothed, so that runs can be compared. logits_at_once: None for the
+    default of the device.
     """
 
-    has_one_shape = True  # of its batches; torch's compiler would compile every other
+    has_one_shape = True  # all batches have one shape; torch's compiler would compile every other shape
 
     def __init__(self, decoder: Decoder, logits_at_once: int | None = None, label_smoothing: float = 0.0):
         super().__init__()
@@ -98,7 +98,7 @@ class Objective(nn.Module):
         return self.losses_from(self.decoder.hidden(batch.ids, self.make_view(batch)), batch.targets)
 
     def make_view(self, batch: Batch) -> KVView:
-        """What the tokens of a batch may see."""
+        """The KV view of a batch: its positions and documents."""
         return FreshKVView(batch.ids, batch.positions, batch.document_ids)
 
     def losses_from(self, hidden: Tensor, targets: Tensor) -> Tensor:

@@ -1,7 +1,8 @@
-"""The optimizer of a configuration: which weights it updates how, which decay and which are frozen, by their paths."""
+"""The optimizer of a configuration, its weights and their decay by path, and the learning rate of a step."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -12,7 +13,7 @@ from foretell.config import TrainingConfig
 from foretell.errors import ConfigError
 from foretell.paths import matches, suggest
 from foretell.training.muon import Muon, orthogonalize_flops
-from foretell.training.skipping import SkippingOptimizer, unchanged_where
+from foretell.training.step import SkippingOptimizer, unchanged_where
 
 MUON = "**.trunk.**"  # matrices of trunks are Muon's; embeddings and head look up or compare rows and stay with AdamW
 
@@ -31,8 +32,8 @@ class AdamW(SkippingOptimizer, torch.optim.AdamW):
 class SGD(SkippingOptimizer):
     """SGD with momentum (Polyak 1964) and decoupled weight decay (Loshchilov and Hutter 2019, algorithm 1).
 
-    torch's SGD adds the decay to the gradient, and so to the momentum. The momentum is kept also where it is 0, so that
-    every parameter has a moment in a checkpoint.
+    torch's SGD adds the decay to the gradient, and so to the momentum. The momentum is stored even when it is off, so
+    that every parameter has a moment in a checkpoint.
     """
 
     def __init__(self, groups: list[dict[str, Any]], learning_rate: float, momentum: float):
@@ -77,8 +78,8 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, dtype: torch.dtype 
     """The optimizer of the weights of `model` that require a gradient; its own matrix products run in `dtype`.
 
     Matrices and embeddings decay towards zero; biases and norm scales, which have one dimension, do not, unless
-    `weight_decay_by_path` says otherwise. A glob there that matches no weight is a `ConfigError`. On a GPU, steps that
-    are not finite are skipped there.
+    `weight_decay_by_path` matches them. A glob that matches no weight is a `ConfigError`. On a GPU, non-finite steps
+    are skipped.
     """
     weights = dict(model.named_parameters())
     check_globs("weight_decay_by_path", config.weight_decay_by_path, weights)
@@ -91,14 +92,12 @@ def make_optimizer(model: nn.Module, config: TrainingConfig, dtype: torch.dtype 
 
 
 def make_adamw(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
-    """AdamW (Loshchilov and Hutter 2019)."""
     betas = (config.beta1, config.beta2)
     groups = decay_groups(weights, config)
     return AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
 
 
 def make_sgd(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
-    """SGD with momentum."""
     return SGD(decay_groups(weights, config), config.learning_rate, config.momentum)
 
 
@@ -140,10 +139,7 @@ def weight_decay_of(path: str, weight: Tensor, config: TrainingConfig) -> float:
     return matching[-1] if matching else config.weight_decay if weight.dim() >= 2 else 0.0
 
 
-def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """The learning rate of all groups, for the next step."""
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
+# --- frozen weights ---------------------------------------------------------------------------------------------------
 
 
 def freeze(model: nn.Module, config: TrainingConfig) -> None:
@@ -166,7 +162,7 @@ def is_frozen(path: str, config: TrainingConfig) -> bool:
 
 
 def check_globs(field: str, globs: Iterable[str], paths: Iterable[str], kind: str = "weight") -> None:
-    """Refuse a glob that matches no path of a weight (or of another kind), since it would change nothing."""
+    """Refuse a glob that matches no path, since it would change nothing."""
     known = list(paths)
     for glob in globs:
         if not any(matches(glob, path) for path in known):
@@ -174,7 +170,7 @@ def check_globs(field: str, globs: Iterable[str], paths: Iterable[str], kind: st
 
 
 def moments_per_element(path: str, shape: tuple[int, ...], config: TrainingConfig) -> int:
-    """How many float32 values the optimizer holds per element of a weight: none for one that is frozen."""
+    """The number of float32 values that the optimizer holds per element of a weight: 0 for a frozen one."""
     if is_frozen(path, config):
         return 0
     if config.optimizer == "sgd" or (config.optimizer == "muon" and is_muons(path, shape)):
@@ -191,3 +187,30 @@ def optimizer_flops_per_step(shapes: Shapes, config: TrainingConfig) -> int:
         for path, shape in shapes.items()
         if is_muons(path, shape) and not is_frozen(path, config)
     )
+
+
+# --- learning rates ---------------------------------------------------------------------------------------------------
+
+
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    """Set the learning rate of all groups."""
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
+def learning_rate_at(step: int, config: TrainingConfig) -> float:
+    """Linear warm-up to the learning rate, then the configured schedule; `step` counts from 0."""
+    if step < config.warmup_steps:
+        return config.learning_rate * (step + 1) / config.warmup_steps
+    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)  # 0 to 1
+    floor = config.final_learning_rate_share
+    return config.learning_rate * (floor + (1 - floor) * SCHEDULES[config.schedule](min(progress, 1.0), config))
+
+
+# How far the rate is above its final value, as a share, by progress after the warm-up (0 to 1)
+SCHEDULES: dict[str, Callable[[float, TrainingConfig], float]] = {
+    "cosine": lambda progress, config: 0.5 * (1 + math.cos(math.pi * progress)),  # Loshchilov and Hutter 2017
+    "linear": lambda progress, config: 1 - progress,
+    "stable_decay": lambda progress, config: min(1.0, (1 - progress) / config.decay_fraction),  # Hu et al. 2024
+    "constant": lambda progress, config: 1.0,
+}

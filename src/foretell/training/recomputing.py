@@ -1,7 +1,7 @@
-"""Activation checkpointing: modules keep only their inputs, and compute their values again for the gradient.
+"""Activation checkpointing: modules keep only their inputs, and compute their values again in the backward pass.
 
-A module's `forward` is put behind `torch.utils.checkpoint` on the instance itself. Nothing is wrapped: path, class,
-weights and hooks stay as they are, and hooks see one pass.
+The instance's `forward` goes through `torch.utils.checkpoint`. Nothing is wrapped: path, class, weights and hooks stay,
+and hooks see one pass.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from foretell.training.optimizer import check_globs
 
 
 class Recomputing:
-    """Makes the modules whose paths match a glob compute their values again in the backward pass.
+    """Checkpoints the activations of the modules whose paths match a glob.
 
-    rng: the counters of the model's dropout, with which the second computation has the same masks. A glob without a
-    match is a `ConfigError`.
+    rng: the counters of the model's dropout, which give both computations the same masks. A glob without a match is a
+    `ConfigError`.
     """
 
     def __init__(self, model: nn.Module, globs: tuple[str, ...], rng: DropoutRNG):
@@ -36,13 +36,13 @@ class Recomputing:
         self.install()
 
     def install(self) -> None:
-        """Replace the modules' own `forward` by one that is computed again."""
+        """Give the modules a `forward` that is computed again in the backward pass."""
         for path, module in self.modules.items():
             module.forward = self._forwards[path]
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Give the modules the forward of their class in the block: copies of them must not run the originals."""
+        """Restore the forward of their class inside the block: copies of the modules must not run the originals."""
         for module in self.modules.values():
             del module.forward
         try:
@@ -52,7 +52,7 @@ class Recomputing:
 
 
 def checkpointed(module: nn.Module, rng: DropoutRNG, *args: Any, **keywords: Any) -> Any:
-    """The forward pass of a module's class, kept for the gradient only as its inputs."""
+    """The forward pass of a module's class; only its inputs are kept for the gradient."""
     forward = type(module).forward
     if not torch.is_grad_enabled():
         return forward(module, *args, **keywords)
@@ -68,7 +68,7 @@ def checkpointed(module: nn.Module, rng: DropoutRNG, *args: Any, **keywords: Any
 
 @contextmanager
 def with_counters(rng: DropoutRNG, counters: DropoutRNG) -> Iterator[None]:
-    """Set the counters of dropout in the block: a task may have changed them since the first computation."""
+    """Set the dropout counters inside the block: a task may have changed them since the first computation."""
     current = replace(rng)
     vars(rng).update(vars(counters))
     try:

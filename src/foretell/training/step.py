@@ -1,13 +1,13 @@
 """One optimizer step: forward and backward over the micro-batches, clip, update.
 
-On a GPU a step only queues its work. The host reads no number of it and prepares the next batch in the meantime, until
-someone asks for the loss.
+On a GPU a step only queues its work. The host prepares the next batch in the meantime; it waits when it reads the loss.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol, Self, TypeVar
@@ -22,15 +22,14 @@ from foretell.distributed.placement import gradients_summed, whole
 from foretell.distributed.world import ALONE, World
 from foretell.errors import DivergedError, TrainingError
 from foretell.model.dropout import Dropout, DropoutHost
-from foretell.training.skipping import SkippingOptimizer
 
 
 class TrainingBatch(Protocol):
-    """What a training step needs from a batch; the objective of a task knows the rest of it."""
+    """The methods of a batch that a training step calls; the objective of a task reads the rest."""
 
     @property
     def count(self) -> float:
-        """How many targets count in the loss."""
+        """The number of targets that count in the loss."""
         ...
 
     def __len__(self) -> int:
@@ -90,8 +89,8 @@ def training_step(
     `batch` has this process's rows of the global batch: `world.rank`, and every `world.size`-th after it.
 
     Matrix products run in `dtype`; weights, gradients and the optimizer stay in float32. Non-finite losses and
-    gradients never update a weight. That is a `DivergedError`, raised here. On a GPU it is raised when the result is
-    read, and an optimizer of `make_optimizer` skips that step and all later ones.
+    gradients never update the weights: they raise a `DivergedError`. On a GPU, the optimizer of `make_optimizer` skips
+    that step and all later ones there, and the error is raised when the result is read.
     """
     count = world.total(batch.count)  # of the global batch, so that micro-batches with fewer targets weigh less
     if count == 0:
@@ -126,12 +125,40 @@ def own_rows(batch: AnyBatch, world: World) -> AnyBatch:
     return batch if world.size == 1 else batch.rows(world.rank, len(batch), world.size)
 
 
+# --- steps that are skipped ------------------------------------------------------------------------------------------
+
+
+class SkippingOptimizer(torch.optim.Optimizer):
+    """An optimizer whose step changes nothing where `skip`, a float32 scalar on the device of its weights, is 1.
+
+    A training step sets `skip` when a loss or gradient is not finite, and it stays set; the host does not wait to know.
+    None: every step is taken.
+    """
+
+    skip: Tensor | None = None
+
+
+@contextmanager
+def unchanged_where(skip: Tensor | None, tensors: list[Tensor]) -> Iterator[None]:
+    """Undo the changes of the block to these tensors where `skip` is 1."""
+    if skip is None:
+        yield
+        return
+    before = [tensor.clone() for tensor in tensors]
+    yield
+    for tensor, old in zip(tensors, before, strict=True):
+        tensor.copy_(torch.where(skip > 0, old, tensor))
+
+
 def skips_if_not_finite(optimizer: torch.optim.Optimizer, result: StepResult) -> bool:
     """Let the optimizer skip this and all later steps if a figure is not finite; False if it cannot."""
     if not isinstance(optimizer, SkippingOptimizer) or optimizer.skip is None:
         return False
     optimizer.skip.clamp_(min=(~result.figures.isfinite().all()).float())
     return True
+
+
+# --- parts of a step -------------------------------------------------------------------------------------------------
 
 
 def iter_micro_batches(batch: AnyBatch, parts: int) -> Iterator[tuple[int, AnyBatch]]:
