@@ -16,25 +16,36 @@ DtypeName = Literal["auto", "float32", "bfloat16"]
 # The memory limit of a Linux container, in control groups version 2 and version 1
 CONTAINER_LIMITS = tuple(Path("/sys/fs/cgroup") / name for name in ("memory.max", "memory/memory.limit_in_bytes"))
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+WEIGHT_DTYPES = {**DTYPES, "float16": torch.float16, "float64": torch.float64}
 
 
-def choose_device(name: DeviceName = "auto") -> torch.device:
-    """The named device, or the best available one; raises `UsageError` for a device that is missing."""
+def choose_device(device: str | torch.device = "auto") -> torch.device:
+    """A device by its name, such as cpu or cuda:1, or the best available one.
+
+    Raises `UsageError` for an unknown name and for a device that is missing.
+    """
     available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
-    check_name("device", name, ("auto", *sorted(available)))
-    if name == "auto":
-        return torch.device(next(kind for kind, is_available in available.items() if is_available))
-    if not available[name]:
+    kind, _, index = str(device).partition(":")
+    check_name("device", kind, ("auto", *sorted(available)))
+    if kind == "auto":
+        kind = next(kind for kind, is_available in available.items() if is_available)
+    if not available[kind]:
         names = " and ".join(kind for kind, is_available in available.items() if is_available)
-        raise UsageError(f"no {name} device is available; available: {names} (--device auto takes the best)")
-    return torch.device(name)
+        raise UsageError(f"no {kind} device is available; available: {names} (--device auto takes the best)")
+    if index and not (index.isdigit() and (kind != "cuda" or int(index) < torch.cuda.device_count())):
+        raise UsageError(f"no device '{device}' here")
+    return torch.device(kind, int(index)) if index else torch.device(kind)
+
+
+def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
+    """A dtype of weights by its name; raises `UsageError` for any other."""
+    name = str(dtype).removeprefix("torch.")
+    check_name("dtype", name, tuple(WEIGHT_DTYPES))
+    return WEIGHT_DTYPES[name]
 
 
 def choose_inference_dtype(dtype: DtypeName | torch.dtype, device: torch.device) -> torch.dtype:
-    """The named dtype, or torch's object of it.
-
-    `auto` is float32 on a CPU, where bfloat16 is not faster for one row, and bfloat16 on a GPU.
-    """
+    """The named dtype; `auto` is bfloat16 on a GPU, and float32 on a CPU, where bfloat16 is not faster for one row."""
     name = str(dtype).removeprefix("torch.")
     check_name("dtype", name, ("auto", *DTYPES))
     if name == "auto":
@@ -43,7 +54,7 @@ def choose_inference_dtype(dtype: DtypeName | torch.dtype, device: torch.device)
 
 
 def choose_training_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
-    """The dtype of matrix products in training; `auto` is bfloat16 where the processor has instructions for it."""
+    """The dtype of matmuls in training; `auto` is bfloat16 if the processor has instructions for it."""
     check_name("dtype", name, ("auto", *DTYPES))
     if name == "auto":
         return torch.bfloat16 if multiplies_bfloat16(device) else torch.float32
@@ -51,13 +62,13 @@ def choose_training_dtype(name: DtypeName, device: torch.device) -> torch.dtype:
 
 
 def check_name(what: str, name: str, known: tuple[str, ...]) -> None:
-    """Refuse a name that is not one of these; what the command line refuses itself can come from Python."""
+    """Refuse an unknown name: the command line checks its options, but names from Python arrive unchecked."""
     if name not in known:
         raise UsageError(f"unknown {what} {name!r}{did_you_mean(str(name), known)}; known: {', '.join(known)}")
 
 
 def multiplies_bfloat16(device: torch.device) -> bool:
-    """True if the processor has instructions for bfloat16 products."""
+    """True if the processor has instructions for bfloat16 matmuls."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type == "cpu":
@@ -90,5 +101,5 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
 
 
 def autocast(device: torch.device, dtype: torch.dtype) -> torch.autocast:
-    """A context in which matrix products run in `dtype`: bfloat16 by autocast, float32 as they are."""
+    """A context in which matmuls run in `dtype`: bfloat16 by autocast, float32 without."""
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=dtype == torch.bfloat16)

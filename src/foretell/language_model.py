@@ -1,4 +1,4 @@
-"""`LanguageModel`: a decoder with its tokenizer. Its form on disk is in `saved_model/`."""
+"""`LanguageModel`: a decoder with its tokenizer. `saved_model/` has its format on disk."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.device import DeviceName, choose_device
-from foretell.errors import CheckpointError, OutputError, UsageError, did_you_mean
-from foretell.files import CONFIG, MODEL_TYPE, WEIGHTS, new_directory, read_json
-from foretell.manifest import MANIFEST, write_manifest
+from foretell.device import choose_device, find_dtype
+from foretell.errors import CheckpointError, UsageError
+from foretell.files import new_directory
+from foretell.manifest import write_manifest
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.strict import strict_copy
 from foretell.model.logits import check_logits
@@ -38,29 +38,25 @@ from foretell.saved_model.model_parts import (
     TokenizerPart,
     merge_adapters,
 )
-from foretell.saved_model.part import KINDS, Part
-from foretell.saved_model.parts_on_disk import load_parts, save_parts
+from foretell.saved_model.part import Part
+from foretell.saved_model.parts_on_disk import check_replaceable, load_parts, save_parts
 from foretell.text import Tokenizer, id_tokenizer
-from foretell.text.tokenizer import CHAT_TEMPLATE
 
 TokenIds = Sequence[int] | Sequence[Sequence[int]] | np.ndarray | Tensor
 NO_TOKENIZER = "no tokenizer; a text is token ids, such as '464 3290'"
 ID_FORMS = "ids must be a list of token ids, lists of equal length, or an integer tensor (T,) or (B, T)"
 ID_DTYPES = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.uint16, torch.uint32)
-DEVICES: dict[str, DeviceName] = {"auto": "auto", "cpu": "cpu", "cuda": "cuda", "mps": "mps"}
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16, "float64": torch.float64}
 
 
 @dataclass(frozen=True)
 class MemoryText:
-    """The text that an encoder has read for a decoder, as ids and their tokenizer."""
+    """The source text of an encoder, as ids and their tokenizer."""
 
     ids: tuple[int, ...]
     tokenizer: Tokenizer
 
     @property
     def pieces(self) -> list[str]:
-        """The texts of its tokens."""
         return [self.tokenizer.text_of(token_id) for token_id in self.ids]
 
 
@@ -71,7 +67,7 @@ class LanguageModel:
     decoder: Decoder
     tokenizer: Tokenizer
     name: str = "model"
-    notes: tuple[str, ...] = ()  # what was left out or added when it was read
+    notes: tuple[str, ...] = ()  # content of its files that was ignored or added
     parts: Mapping[str, Part] = field(default_factory=dict)  # further parts of the saved model, such as a head
     memory: MemoryText | None = None  # of a decoder that reads an encoder's output
 
@@ -94,7 +90,6 @@ class LanguageModel:
 
     @property
     def config(self) -> ModelConfig:
-        """The decoder's shape."""
         return self.decoder.config
 
     @property
@@ -113,7 +108,7 @@ class LanguageModel:
         return precision if settings is None else f"{precision}, weights in {settings.to} in groups of {settings.group}"
 
     def encode(self, text: str, allow_special: bool = False) -> list[int]:
-        """The ids that the model reads for a text: the tokenizer's start token, if it has one, then the text's.
+        """The model's input for a text: the tokenizer's start token, if it has one, then the ids of the text.
 
         The name of a special token in the text becomes that token only with `allow_special`. Raises TokenizerError for
         a text that the vocabulary cannot write, UsageError for anything but a string.
@@ -123,7 +118,7 @@ class LanguageModel:
         return self.tokenizer.encode_input(text, allow_special)
 
     def encode_fitting(self, text: str) -> list[int]:
-        """Like `encode`; raises UsageError where there is nothing to read, ContextLengthError where it is too long."""
+        """Like `encode`; raises UsageError for no ids, ContextLengthError for a text longer than the context."""
         ids = self.encode(text)
         if not ids:
             raise UsageError("the text is empty; give at least one character")
@@ -135,19 +130,18 @@ class LanguageModel:
         return self.tokenizer.decode(ids.tolist() if isinstance(ids, Tensor) else ids, skip_special)
 
     def all_parts(self) -> dict[str, Part]:
-        """The parts that a saved model has: tokenizer, decoder, and `parts`."""
         return {TOKENIZER: TokenizerPart(self.tokenizer), DECODER: DecoderPart(self.decoder), **self.parts}
 
     def on_ids(self) -> Self:
-        """The same model, whose texts are token ids: `encode("464 3290")` is [464, 3290], without a start token."""
+        """The same model with token ids as texts: `encode("464 3290")` is [464, 3290], without a start token."""
         return replace(self, tokenizer=id_tokenizer(self.config.vocab_size))
 
     def reading_special(self) -> Self:
-        """The same model, which reads the names of special tokens in a text as those tokens."""
+        """The same model, which reads names of special tokens in a text as the tokens."""
         return replace(self, tokenizer=self.tokenizer.reading(self.tokenizer.special_tokens))
 
     def with_start(self, name: str) -> Self:
-        """The same model, which reads every text after this special token of its tokenizer, such as the end token.
+        """The same model with this special token of its tokenizer, such as the end token, before every text.
 
         Raises TokenizerError for a name that is not a special token.
         """
@@ -176,7 +170,7 @@ class LanguageModel:
         Raises UsageError for an unknown name and for a device that is missing.
         """
         # Both are checked before anything moves
-        target_device = None if device is None else find_device(device)
+        target_device = None if device is None else choose_device(device)
         target_dtype = None if dtype is None else find_dtype(dtype)
         self.decoder.to(device=target_device, dtype=target_dtype)
         for part in self.parts.values():
@@ -186,7 +180,7 @@ class LanguageModel:
 
     @property
     def quantization(self) -> QuantizationConfig | None:
-        """How the weights are stored as integers; None for a model with floating-point weights."""
+        """The settings of quantised weights; None for a model with floating-point weights."""
         part = self.parts.get(QUANTIZATION)
         return part.settings if isinstance(part, QuantizationPart) else None
 
@@ -211,25 +205,25 @@ class LanguageModel:
         return replace(self, parts={**self.parts, QUANTIZATION: QuantizationPart(settings)})
 
     def strict(self) -> Self:
-        """The same model with strict forms of its layers: a token's logits have the same bits however it is read.
+        """The same model with strict forms of its layers, whose logits do not depend on the batch: the same bits for a
+        token alone or in any batch, with a cache or without, in parts or whole, on one type of machine. It is slower.
 
-        Alone or in any batch, with a cache or without, in parts or whole; on one type of machine. It is slower. Raises
-        UsageError for a layer that has no strict form.
+        Raises UsageError for a layer that has no strict form.
         """
         return replace(self, decoder=strict_copy(self.decoder))
 
     def check_not_quantized(self, action: str) -> None:
-        """Raise UsageError for a quantised model, which `action` does not take."""
+        """Raise UsageError for a quantised model; `action` is what was attempted."""
         if self.quantization is not None:
             raise UsageError(
                 f"{self.name} is quantised to {self.quantization.to}; {action} the model that it was made from"
             )
 
     def save(self, directory: str | Path, dtype: str | torch.dtype | None = None) -> None:
-        """Write the model as a directory that `foretell.load` reads, weights in `dtype` where one is given.
+        """Write the model as a directory that `foretell.load` reads, weights in `dtype` if one is given.
 
-        The directory appears whole or not at all. One that exists is replaced if it is a saved model and holds nothing
-        else; anything else there is an OutputError.
+        The directory appears whole or not at all. An existing directory is replaced if it is a saved model without
+        other files; anything else at its place is an OutputError.
         """
         target = Path(directory).resolve()
         check_replaceable(target)
@@ -255,7 +249,7 @@ def check_model(model: LanguageModel) -> None:
 
 
 def decoder_of(model: LanguageModel | Decoder) -> Decoder:
-    """The decoder of a model, or one that is given as it is; a UsageError for anything else."""
+    """The decoder of a model, or a decoder itself; a UsageError for anything else."""
     if isinstance(model, Decoder):
         return model
     check_model(model)
@@ -270,7 +264,7 @@ def resolve_position(position: int, length: int) -> int:
 
 
 def make_id_tensor(ids: TokenIds, vocab_size: int) -> Tensor:
-    """Token ids as a tensor (B, T) of int64; a UsageError where they are not ids of the vocabulary."""
+    """Token ids as a tensor (B, T) of int64; a UsageError for anything but ids of the vocabulary."""
     try:
         tensor = torch.as_tensor(ids)
     except (TypeError, ValueError, RuntimeError):
@@ -285,47 +279,6 @@ def make_id_tensor(ids: TokenIds, vocab_size: int) -> Tensor:
         if not 0 <= token < vocab_size:
             raise UsageError(f"token id {int(token)} is outside the model's vocabulary (0 to {vocab_size - 1})")
     return tensor.reshape(-1, tensor.shape[-1])  # (B, T)
-
-
-def find_device(device: str | torch.device) -> torch.device:
-    """The device of a name such as cuda:1; a UsageError where the name is unknown or the device is missing."""
-    kind, _, index = str(device).partition(":")
-    if kind not in DEVICES:
-        raise UsageError(f"unknown device '{device}'{did_you_mean(kind, DEVICES)}; known: {', '.join(DEVICES)}")
-    chosen = choose_device(DEVICES[kind])
-    if index and not (index.isdigit() and (chosen.type != "cuda" or int(index) < torch.cuda.device_count())):
-        raise UsageError(f"no device '{device}' here")
-    return torch.device(chosen.type, int(index)) if index else chosen
-
-
-def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
-    """The precision of a name; a UsageError where weights cannot have it."""
-    name = str(dtype).removeprefix("torch.")
-    if name not in DTYPES:
-        raise UsageError(f"unknown dtype '{name}'{did_you_mean(name, DTYPES)}; known: {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
-def check_replaceable(directory: Path) -> None:
-    """Refuse to write a saved model over anything but a saved model or an empty directory."""
-    if not directory.exists():
-        return
-    if not directory.is_dir():
-        raise OutputError(f"{directory} is a file; give the name of a directory")
-    names = {path.name for path in directory.iterdir()}
-    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, MANIFEST, *(name for part in KINDS.values() for name in part.file_names)}
-    if other := sorted(names - known):
-        raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")
-    if names and not is_saved_model(directory):
-        raise OutputError(f"{directory} exists and is not a saved model; give another name")
-
-
-def is_saved_model(directory: Path) -> bool:
-    """True where config.json is that of a saved model."""
-    try:
-        return read_json(directory / CONFIG).get("model_type") == MODEL_TYPE
-    except CheckpointError:
-        return False
 
 
 def save_model(directory: Path, decoder: Decoder, tokenizer: Tokenizer, dtype: torch.dtype | None = None) -> None:

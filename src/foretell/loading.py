@@ -13,11 +13,11 @@ import torch
 from foretell.config import ModelConfig
 from foretell.convert.huggingface import load_huggingface
 from foretell.convert.peft import add_peft_adapter, base_of, is_adapter
-from foretell.device import DeviceName, DtypeName, choose_inference_dtype
+from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import ADAPTER_CONFIG, CONFIG, MODEL_TYPE, printable_name, read_json
 from foretell.finding import check_files, find_model
-from foretell.language_model import LanguageModel, find_device, load_model
+from foretell.language_model import LanguageModel, load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.model.quantized_linear import Scheme, make_quantization
@@ -61,7 +61,7 @@ def load(
             raise UsageError(f"{argument} is an adapter itself; name its base model")
         base = base_of(directory)
         return load(base, device, dtype, adapter=directory, keep_adapters=keep_adapters, verify=verify)
-    chosen_device = find_device(device)
+    chosen_device = choose_device(device)
     for part in [directory] if adapter is None else [directory, Path(adapter)]:
         check_files(part, in_full=verify)
     name, chosen_dtype = printable_name(argument), choose_inference_dtype(dtype, chosen_device)

@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.errors import CheckpointError, ConfigError, UsageError
+from foretell.errors import CheckpointError, ConfigError, OutputError, UsageError
 from foretell.files import CONFIG, MODEL_TYPE, WEIGHTS, read_json, write_json
+from foretell.manifest import MANIFEST
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.quantized_linear import quantize_decoder
 from foretell.safetensors_files import MOST_OWN_HEADER_BYTES, read_header, save_tensors
 from foretell.saved_model.model_parts import DECODER, QUANTIZATION, TOKENIZER, DecoderPart, QuantizationPart
-from foretell.saved_model.part import Part, PartSource, StoredWeights, part_class, weight_key
+from foretell.saved_model.part import KINDS, Part, PartSource, StoredWeights, part_class, weight_key
+from foretell.text.tokenizer import CHAT_TEMPLATE
 
 FORMAT, FORMAT_WITH_PARTS = 1, 2
 READ_FIRST = (TOKENIZER, QUANTIZATION)  # a decoder is checked against the one and made by the other
@@ -136,3 +138,25 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
         f"{path} says model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
         f"{FORMAT} and {FORMAT_WITH_PARTS}"
     )
+
+
+def check_replaceable(directory: Path) -> None:
+    """Refuse to write a saved model over anything but a saved model or an empty directory."""
+    if not directory.exists():
+        return
+    if not directory.is_dir():
+        raise OutputError(f"{directory} is a file; give the name of a directory")
+    names = {path.name for path in directory.iterdir()}
+    known = {WEIGHTS, CONFIG, CHAT_TEMPLATE, MANIFEST, *(name for part in KINDS.values() for name in part.file_names)}
+    if other := sorted(names - known):
+        raise OutputError(f"{directory} exists and holds more than a saved model ('{other[0]}'); give another name")
+    if names and not is_saved_model(directory):
+        raise OutputError(f"{directory} exists and is not a saved model; give another name")
+
+
+def is_saved_model(directory: Path) -> bool:
+    """True where config.json is that of a saved model."""
+    try:
+        return read_json(directory / CONFIG).get("model_type") == MODEL_TYPE
+    except CheckpointError:
+        return False
