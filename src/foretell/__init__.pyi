@@ -6,6 +6,7 @@ from foretell.config import ModelConfig as ModelConfig
 from foretell.config import SamplingConfig as SamplingConfig
 from foretell.config import TokenizerConfig as TokenizerConfig
 from foretell.config import TrainingConfig as TrainingConfig
+from foretell.convert.export import export as export
 from foretell.data.batch import Batch as Batch
 from foretell.data.batch import make_batch as make_batch
 from foretell.errors import CheckpointError as CheckpointError
@@ -24,10 +25,18 @@ from foretell.errors import UsageError as UsageError
 from foretell.finetuning.label_attribution import attribute_label as attribute_label
 from foretell.finetuning.predict import predict as predict
 from foretell.finetuning.tune import finetune as finetune
+from foretell.forecasting.forecaster import forecast as forecast
+from foretell.forecasting.forecaster import load_forecaster as load_forecaster
+from foretell.forecasting.table import read_series as read_series
+from foretell.generation.sampling import Sampler as Sampler
+from foretell.generation.scheduler import Scheduler as Scheduler
+from foretell.generation.sequence import Rules as Rules
+from foretell.generation.sequence import Sequence as Sequence
 from foretell.inference.chat import Chat as Chat
 from foretell.inference.completion import Completion as Completion
 from foretell.inference.completion import generate as generate
 from foretell.inference.completion import stream as stream
+from foretell.inference.evaluate import evaluate as evaluate
 from foretell.inference.query import embed as embed
 from foretell.inference.query import next_tokens as next_tokens
 from foretell.inference.query import score as score
@@ -49,15 +58,25 @@ from foretell.model.lora import add_lora as add_lora
 from foretell.model.presets import PRESETS as PRESETS
 from foretell.model.presets import preset_config as preset
 from foretell.pretraining.train import train as train
+from foretell.quantization.quantize import quantize as quantize
+from foretell.runs.find import find_run as find_run
+from foretell.runs.run import Run as Run
 from foretell.session.display import LiveReporter as LiveReporter
 from foretell.session.display import PlainReporter as PlainReporter
 from foretell.session.notebook import NotebookReporter as NotebookReporter
 from foretell.session.reporter import Reporter as Reporter
 from foretell.session.reporter import TensorBoardReporter as TensorBoardReporter
+from foretell.session.session import Session as Session
+from foretell.session.task import Task as Task
 from foretell.text import Tokenizer as Tokenizer
+from foretell.training.objective import Loss as Loss
 from foretell.training.objective import Objective as Objective
 from foretell.training.optimizer import make_optimizer as make_optimizer
+from foretell.training.schedule import learning_rate_at as learning_rate_at
 from foretell.training.step import training_step as training_step
+from foretell.translation.loading import load_translator as load_translator
+from foretell.translation.translate import Decoding as Decoding
+from foretell.translation.translate import translate as translate
 
 __all__: list[str]
 __version__: str

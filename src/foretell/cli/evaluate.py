@@ -11,7 +11,6 @@ from cyclopts import Parameter
 from foretell.cli.arguments import STANDARD_INPUT, Json, ModelArgument, Whole
 from foretell.cli.options import MODEL_DEFAULTS, Options
 from foretell.cli.terminal import ProgressLine, note, print_json, results
-from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult
@@ -42,20 +41,9 @@ def evaluate(
     Questions are JSON lines with query, choices and gold (choice), or context and continuation (ending); HellaSwag,
     WinoGrande and MMLU (CSV) as they are published.
     """
-    from foretell.data.questions import FORMATS, first_fields, task_of
-    from foretell.errors import DataError
+    from foretell.data.questions import choose_task
 
-    if limit is not None and limit < 1:
-        raise UsageError(f"--limit must be at least 1, not {limit}")
-    fields = first_fields(Path(file)) if task is None and text_field is None else set()
-
-    chosen = task or task_of(Path(file))
-    if chosen == "text" and fields and "text" not in fields:
-        raise DataError(f"{file} has the fields {', '.join(sorted(fields))[:200]}; {FORMATS}")
-    if chosen != "text" and not (stride is None and text_field is None):
-        raise UsageError(f"--stride and --text-field are for texts, and {file} is read as questions (--task {chosen})")
-    if chosen != "text" and file == STANDARD_INPUT:
-        raise UsageError("questions are read from a file; give its name")
+    chosen = choose_task("-" if file == STANDARD_INPUT else file, task, stride, text_field, limit)
     loaded = options.open(model)
     if chosen == "text":
         report_text(loaded, file, stride, text_field, limit, json)

@@ -13,8 +13,6 @@ from foretell.cli.terminal import ProgressLine, open_model, print_json, results
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from foretell.quantization.quantize import QuantizationReport
 
 EMBEDDED = "the language reference inside Python"
@@ -62,7 +60,7 @@ def quantize(
     loaded = open_model(model, device, "float32", verify=verify)
     from foretell.convert.huggingface import stored_dtype
     from foretell.model.quantized_linear import make_quantization
-    from foretell.quantization.quantize import choose_texts, quantize_with_report
+    from foretell.quantization.quantize import choose_texts, quantize_with_report, read_texts
 
     loaded.check_not_quantized("quantize")
     settings = make_quantization(loaded.decoder, to, group, keep or ())
@@ -74,15 +72,6 @@ def quantize(
     sizes = {"before": weights_size(source), "after": weights_size(out)}
     facts = {"path": str(out), "measured_on": text or calibrate or EMBEDDED, "bytes": sizes, **report.to_json()}
     print_json(facts) if json else show(model, facts, report)
-
-
-def read_texts(path: str | None) -> Iterator[str]:
-    """The documents of a file or folder, or of the embedded corpus."""
-    from foretell.data.corpora import embedded_corpus
-    from foretell.data.sources import read_documents
-
-    documents = embedded_corpus() if path is None else read_documents([path])
-    return (document.text for document in documents)
 
 
 def weights_size(directory: Path) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import tokenizers
 import torch
@@ -192,6 +192,29 @@ class Exporter:
         """Raise `UsageError` for a precision that the format does not have."""
         if name not in self.precisions:
             raise UsageError(f"--to {format_name} writes {', '.join(self.precisions)}, not {name}")
+
+
+def export(
+    model: LanguageModel,
+    target: str | Path,
+    to: Literal["huggingface", "gguf"] = "huggingface",
+    *,
+    dtype: str | None = None,
+    family: str | None = None,
+) -> dict[str, Any]:
+    """Write a model for other programs, read it back, compare the two, and return the report (export-report.json).
+
+    target: the new directory, or the new file for gguf. dtype: float32, float16 or bfloat16; for gguf f32, f16 or q8_0;
+    by default the model's. family: by default one that fits. Raises UsageError, and OutputError if the target exists.
+    """
+    if to not in EXPORTERS:
+        raise UsageError(f"unknown format '{to}'; known: {', '.join(EXPORTERS)}")
+    exporter = EXPORTERS[to]
+    if dtype is not None:
+        exporter.check_precision(to, dtype)
+    chosen = dtype or exporter.defaults[model.dtype]
+    check_new(Path(target))
+    return exporter.export(model, Path(target), exporter.precisions[chosen], family)
 
 
 EXPORTERS: dict[str, Exporter] = {

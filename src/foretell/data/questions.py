@@ -12,11 +12,12 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from foretell.errors import DataError
+from foretell.errors import DataError, UsageError
 
 T = TypeVar("T")
+EvaluationTask = Literal["text", "choice", "ending"]
 
 CHOICE_FIELDS, ENDING_FIELDS = ("query", "choices", "gold"), ("context", "continuation")
 HELLASWAG_FIELDS, WINOGRANDE_FIELDS = ("ctx", "endings", "label"), ("sentence", "option1", "option2", "answer")
@@ -51,7 +52,7 @@ class Ending:
     where: str
 
 
-def task_of(path: Path) -> str:
+def task_of(path: Path) -> EvaluationTask:
     """'choice', 'ending' or 'text', by the fields of a .jsonl file's first line, or by a .csv file's first row."""
     if not path.is_file():
         return "text"
@@ -215,3 +216,20 @@ def _string(value: dict[str, Any], name: str, where: str) -> str:
             f"{where}: it needs the field {name!r} with a text; it has {', '.join(map(repr, value)) or 'none'}"
         )
     return value[name]
+
+
+def choose_task(
+    data: str | Path, task: EvaluationTask | None, stride: int | None, text_field: str | None, limit: int | None
+) -> EvaluationTask:
+    """The task of a file; options that contradict it are a UsageError. No model is needed."""
+    if limit is not None and limit < 1:
+        raise UsageError(f"--limit must be at least 1, not {limit}")
+    fields = first_fields(Path(data)) if task is None and text_field is None else set()
+    chosen = task or task_of(Path(data))
+    if chosen == "text" and fields and "text" not in fields:
+        raise DataError(f"{data} has the fields {', '.join(sorted(fields))[:200]}; {FORMATS}")
+    if chosen != "text" and not (stride is None and text_field is None):
+        raise UsageError(f"--stride and --text-field are for texts, and {data} is read as questions (--task {chosen})")
+    if chosen != "text" and str(data) == "-":
+        raise UsageError("questions are read from a file; give its name")
+    return chosen

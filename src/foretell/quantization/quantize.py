@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from foretell.errors import DataError
-from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, json_number
+from foretell.data.corpora import embedded_corpus
+from foretell.data.sources import read_documents
+from foretell.errors import DataError, UsageError
+from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, json_number, silent
 from foretell.language_model import LanguageModel
-from foretell.model.quantized_linear import QuantizationConfig, check_groups, quantize_decoder
+from foretell.model.quantized_linear import (
+    QuantizationConfig,
+    Scheme,
+    check_groups,
+    make_quantization,
+    quantize_decoder,
+)
 from foretell.model.surgery import copy_with
 from foretell.quantization.calibration import quantize_for_inputs
 from foretell.quantization.layer_errors import LayerError, by_kind, layer_errors
@@ -101,6 +110,36 @@ def token_rows(model: LanguageModel, ids: Sequence[int]) -> Tensor:
     """Ids as rows (N, T) of the context or of LONGEST_ROW; what is left over is left out."""
     length = min(model.config.context_length, LONGEST_ROW, len(ids))
     return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
+
+
+def quantize(
+    model: LanguageModel,
+    to: Scheme,
+    *,
+    group: int | None = None,
+    keep: Sequence[str] = (),
+    calibrate: str | Path | None = None,
+    text: str | Path | None = None,
+) -> tuple[LanguageModel, QuantizationReport]:
+    """A new model with weights in int8 or int4, and a report: the error of each layer and the change in perplexity.
+
+    group, keep: as for `LanguageModel.quantize`. calibrate: texts for which int4 weights are rounded, a file or folder.
+    text: texts to measure on; default: half of the calibration's, or Python's language reference. The model should be
+    in float32. Raises UsageError, ConfigError or DataError.
+    """
+    if calibrate is not None and to != "int4":
+        raise UsageError(f"only int4 is calibrated; {to} loses too little, leave calibrate out")
+    model.check_not_quantized("quantize")
+    settings = make_quantization(model.decoder, to, group, keep)
+    measured = read_texts(text) if text or not calibrate else None
+    texts = choose_texts(model, measured, None if calibrate is None else read_texts(calibrate))
+    return quantize_with_report(model, settings, texts, lambda name: nullcontext(silent))
+
+
+def read_texts(path: str | Path | None) -> Iterator[str]:
+    """The documents of a file or folder, or of the embedded corpus."""
+    documents = embedded_corpus() if path is None else read_documents([path])
+    return (document.text for document in documents)
 
 
 def quantize_with_report(
