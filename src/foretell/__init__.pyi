@@ -71,8 +71,8 @@ from foretell.session.task import Task as Task
 from foretell.text import Tokenizer as Tokenizer
 from foretell.training.objective import Loss as Loss
 from foretell.training.objective import Objective as Objective
+from foretell.training.optimizer import learning_rate_at as learning_rate_at
 from foretell.training.optimizer import make_optimizer as make_optimizer
-from foretell.training.schedule import learning_rate_at as learning_rate_at
 from foretell.training.step import training_step as training_step
 from foretell.translation.loading import load_translator as load_translator
 from foretell.translation.translate import Decoding as Decoding
