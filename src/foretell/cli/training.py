@@ -6,19 +6,20 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from cyclopts import Parameter
 
 from foretell.cli.arguments import STANDARD_INPUT, Device, Dtype, Whole, describe_data, parse_settings
-from foretell.cli.processes import decided
 from foretell.cli.terminal import messages, note, results
-from foretell.distributed.launch import is_follower
+from foretell.distributed.launch import is_follower, read_launch
 from foretell.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from foretell.session.protocol import Training
     from foretell.session.session import Session
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -144,3 +145,12 @@ def show_end(session: Session[Any], best: str, verb: str, argument: str, file: s
     missing = "" if has_matplotlib() else " (for loss.png: pip install 'foretell[plot]')"
     console.print(f"run         {run.directory}: {files}{missing}")
     console.print(f"try         {command_name()} {verb} {shlex.quote(str(run.directory))} {argument}".rstrip())
+
+
+def decided(make: Callable[[], Value]) -> Value:
+    """The JSON value that `make` returns in the first process; in another it might see a disk that has changed."""
+    if read_launch().world_size == 1:
+        return make()
+    from foretell.distributed.world import current_world
+
+    return current_world().decide(make)

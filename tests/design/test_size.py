@@ -1,0 +1,215 @@
+"""The size of the code: files and lines per package may go down; raising a limit needs a reason here.
+
+`python tests/design/test_size.py` prints the table of the present numbers, to paste below.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src" / "foretell"
+TOP = "(top)"  # files that are in no package
+
+# package: files, lines. Lower a number when the package shrinks; never raise one here, add a line to RAISED.
+LIMITS = {
+    "(top)": (17, 1986),
+    "cli": (34, 5130),
+    "config": (6, 554),
+    "convert": (17, 2501),
+    "data": (16, 2457),
+    "distributed": (5, 425),
+    "evaluation": (3, 471),
+    "finetuning": (29, 3322),
+    "forecasting": (16, 1878),
+    "generation": (10, 1732),
+    "inference": (5, 832),
+    "insight": (26, 4641),
+    "lessons": (20, 4096),
+    "model": (52, 6984),
+    "planning": (6, 1002),
+    "pretraining": (13, 1675),
+    "primer": (2, 41),
+    "quantization": (5, 353),
+    "runs": (8, 1085),
+    "saved_model": (8, 545),
+    "session": (14, 1963),
+    "text": (12, 2576),
+    "textbook": (13, 1502),
+    "training": (11, 1123),
+    "translation": (14, 1774),
+    "typesetting": (8, 1058),
+}
+# (package, files, lines, the reason): what a package may have above its limit
+RAISED: list[tuple[str, int, int, str]] = []
+
+SMALL = 60  # lines; a smaller module with a single importer belongs in it
+# Modules that are kept: take one out when it is merged, and give a reason for one that is new
+KEPT = {
+    "data/shuffled.py": "the order of an epoch, a function of (seed, epoch), is read by itself",
+    "finetuning/dev_split.py": "the rule of the held-out examples, which documents state",
+    "model/kernels/aligned_head.py": "a kernel, with its measurement; dispatch only names it",
+    "training/schedule.py": "the schedules of the literature, each a formula",
+}
+# A function name in three packages of one layer is a protocol, or a copy
+PROTOCOL_NAMES: set[str] = set()
+
+
+def package_of(path: Path, source: Path = SOURCE) -> str:
+    """`model` for src/foretell/model/kernels/tasks.py."""
+    parts = path.relative_to(source).parts
+    return parts[0] if len(parts) > 1 else TOP
+
+
+def measure(source: Path = SOURCE) -> dict[str, tuple[int, int]]:
+    """The files and lines of each package."""
+    lengths: dict[str, list[int]] = defaultdict(list)
+    for path in source.rglob("*.py"):
+        lengths[package_of(path, source)].append(len(path.read_text("utf-8").splitlines()))
+    return {package: (len(lines), sum(lines)) for package, lines in sorted(lengths.items())}
+
+
+def limits() -> dict[str, tuple[int, int]]:
+    """LIMITS with RAISED."""
+    total = dict(LIMITS)
+    for package, files, lines, _ in RAISED:
+        before = total.get(package, (0, 0))
+        total[package] = (before[0] + files, before[1] + lines)
+    return total
+
+
+def excesses(sizes: dict[str, tuple[int, int]], allowed: dict[str, tuple[int, int]]) -> list[str]:
+    """The packages that are too large, one line each."""
+    return [
+        f"{package}: {files} files, {lines} lines; the limit is {limit[0]}, {limit[1]}"
+        for package, (files, lines) in sizes.items()
+        if files > (limit := allowed.get(package, (0, 0)))[0] or lines > limit[1]
+    ]
+
+
+def table(sizes: dict[str, tuple[int, int]]) -> str:
+    return "\n".join(f'    "{package}": ({files}, {lines}),' for package, (files, lines) in sizes.items())
+
+
+def test_no_package_is_larger_than_its_limit():
+    sizes = measure()
+    assert excesses(sizes, limits()) == [], f"if packages were merged or renamed, the table is\n{table(sizes)}"
+
+
+def test_limits_of_packages_that_are_gone_are_removed():
+    assert set(LIMITS) <= set(measure())
+
+
+def test_every_raised_limit_has_a_reason():
+    assert [entry for entry in RAISED if len(entry[3].split()) < 4] == []
+
+
+def test_a_package_above_its_limit_is_detected():
+    assert excesses({"a": (2, 10), "b": (3, 9)}, {"a": (2, 10), "b": (2, 9)}) == [
+        "b: 3 files, 9 lines; the limit is 2, 9"
+    ]
+    assert len(excesses({"new": (1, 1)}, {})) == 1
+
+
+# --- small modules ----------------------------------------------------------------------------------------------------
+
+
+def importers(source: Path) -> dict[str, set[str]]:
+    """module -> the modules that import it; `__init__` files, which only repeat names, count for all who use them."""
+    paths = {module_name(path, source): path for path in source.rglob("*.py")}
+    importing: dict[str, set[str]] = defaultdict(set)
+    for name, path in paths.items():
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                imported = {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+            elif isinstance(node, ast.Import):
+                imported = {alias.name for alias in node.names}
+            else:
+                continue
+            for module in imported & paths.keys():
+                importing[module].add(name)
+    return importing
+
+
+def module_name(path: Path, source: Path) -> str:
+    """`foretell.model.mask` for src/foretell/model/mask.py."""
+    return ".".join(path.relative_to(source.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def small_modules_with_one_importer(source: Path) -> list[str]:
+    """Modules that belong in their only importer."""
+    importing = importers(source)
+    found = []
+    for path in sorted(source.rglob("*.py")):
+        lines, users = len(path.read_text("utf-8").splitlines()), importing[module_name(path, source)]
+        if lines < SMALL and path.stem not in ("__init__", "__main__") and len(users) == 1:
+            (user,) = users
+            is_layer = (source.parent / user.replace(".", "/")).is_dir()  # an __init__ that others import from
+            if not is_layer and user.split(".")[1] == path.relative_to(source).parts[0]:
+                found.append(f"{path.relative_to(source)} ({lines} lines) is imported by {user} alone")
+    return found
+
+
+def test_no_small_module_has_a_single_importer_in_its_package():
+    lines = small_modules_with_one_importer(SOURCE)
+    assert [line for line in lines if line.split()[0] not in KEPT] == []
+    assert {line.split()[0] for line in lines} == set(KEPT), "take out of KEPT what was merged"
+
+
+def test_a_small_module_with_a_single_importer_is_detected(tmp_path):
+    package = tmp_path / "foretell" / "text"
+    package.mkdir(parents=True)
+    (package / "small.py").write_text("def f():\n    return 1\n")
+    (package / "user.py").write_text("from foretell.text.small import f\n")
+    assert small_modules_with_one_importer(tmp_path / "foretell") == [
+        "text/small.py (2 lines) is imported by foretell.text.user alone"
+    ]
+    (package / "other.py").write_text("from foretell.text import small\n")
+    assert small_modules_with_one_importer(tmp_path / "foretell") == []
+
+
+# --- one function, several copies -------------------------------------------------------------------------------------
+
+
+def layers() -> list[set[str]]:
+    """The packages that do not import each other, from the import order in the architecture page."""
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    return [set(re.findall(r"\w+", layer)) for layer in page.split("## Import order")[1].split("```")[1].split("<")]
+
+
+def repeated_functions(source: Path, siblings: Iterable[set[str]]) -> dict[str, list[str]]:
+    """Function name -> the packages of one layer, three or more, that define it at the top level of a module."""
+    packages: dict[str, set[str]] = defaultdict(set)
+    for path in source.rglob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                packages[node.name].add(package_of(path, source))
+    return {
+        name: sorted(defining & layer)
+        for name, defining in sorted(packages.items())
+        for layer in siblings
+        if len(defining & layer) >= 3
+    }
+
+
+def test_no_function_is_defined_in_three_sibling_packages():
+    repeated = repeated_functions(SOURCE, layers())
+    assert {name: where for name, where in repeated.items() if name not in PROTOCOL_NAMES} == {}
+
+
+@pytest.mark.parametrize(("name", "count"), [("start", 1), ("only_two", 0)])
+def test_a_function_in_three_siblings_is_detected(tmp_path, name, count):
+    for package in ("a", "b", "c"):
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "x.py").write_text("" if package == "c" and count == 0 else f"def {name}(): ...\n")
+    assert len(repeated_functions(tmp_path, [{"a", "b", "c"}])) == count
+
+
+if __name__ == "__main__":
+    print(table(measure()))
