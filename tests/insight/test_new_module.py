@@ -20,11 +20,11 @@ from foretell.insight.attribution.direct_logit_attribution import direct_logit_a
 from foretell.insight.attribution.head_patterns import head_patterns
 from foretell.insight.explain.explain_layers import read_vector
 from foretell.insight.explain.explanation import EXPLAINERS, explain_value
-from foretell.insight.explain.recording import Recording, TracedScalar
 from foretell.insight.explain.steps import Remark, Working
 from foretell.insight.explain.walk import walk
 from foretell.insight.page.write_page import page_html
 from foretell.insight.recorded_values import least_elements
+from foretell.insight.recording import Recording, TracedScalar
 from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
 from foretell.model.attention import SDPAttention

@@ -20,11 +20,17 @@ from foretell.typesetting.notebook import Shown
 ADDRESS = re.compile(r"(?P<name>[^\[\]\s]+)\s*(?:\[(?P<index>.*)\])?", re.DOTALL)
 
 Index = tuple[int | str, ...]
+Dimensions = tuple[str, ...]
+
+POSITIONS_OF_TEXT = ("position", "query", "key")  # dimensions that index the tokens of the text
+OF_MEMORY = "memory "  # before the meaning of a dimension that indexes the tokens of the memory
+MEANINGS = {"T": "position", "S": "key", "H": "head", "G": "key head", "V": "token"}  # by size letter; others: elements
+ONE_ROW = (POSITIONS,)  # `reads` of a value that is the same for all rows if they have the same positions
 
 
 @dataclass(frozen=True)
 class Address:
-    """A trace name and an index into its value; a string in the index stands for the token with that text."""
+    """A trace name and an index into its value; a string in the index is the text of a token."""
 
     name: str
     index: Index = ()
@@ -38,26 +44,15 @@ def parse_address(text: str) -> Address:
     match = ADDRESS.fullmatch(text.strip())
     if match is None:
         raise UsageError(f"'{text}' is not an address; write a name and an index, such as head[0,3]")
-    inside = match["index"]
-    return Address(match["name"], () if inside is None else _parse_index(inside, text))
-
-
-def _parse_index(inside: str, text: str) -> Index:
+    if match["index"] is None:
+        return Address(match["name"])
     try:
-        entries: list = list(ast.literal_eval(f"({inside},)"))
+        entries: list = list(ast.literal_eval(f"({match['index']},)"))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         entries = [None]
     if not all(type(entry) in (int, str) for entry in entries):  # True and False are of type bool
         raise UsageError(f"the index of '{text}' may hold whole numbers and tokens in quotes only, as in [4,'!']")
-    return tuple(entries)
-
-
-Dimensions = tuple[str, ...]
-
-POSITIONS_OF_TEXT = ("position", "query", "key")  # dimensions that index the tokens of the text
-OF_MEMORY = "memory "  # before the meaning of a dimension that indexes the tokens of the memory
-MEANINGS = {"T": "position", "S": "key", "H": "head", "G": "key head", "V": "token"}  # by size letter; others: elements
-ONE_ROW = (POSITIONS,)  # `reads` of a value that is the same for all rows if they have the same positions
+    return Address(match["name"], tuple(entries))
 
 
 def dimensions_of(value: Value, structure: Structure) -> Dimensions:
@@ -83,18 +78,17 @@ def one_row(value: Value, tensor: Tensor, row: int = 0) -> Tensor:
 
 def resolve_index(address: Address, dimensions: Dimensions, shape: Sequence[int]) -> tuple[int, ...]:
     """The full index of one number, counted from 0. Raises `UsageError` if it does not fit the shape."""
-    if len(address.index) != len(dimensions):
-        given, wanted = len(address.index), len(dimensions)
+    given, wanted = len(address.index), len(dimensions)
+    if given != wanted:
         problem = f"{given} of {wanted} numbers are given" if given else "an index is missing"
         example = ",".join("0" for _ in dimensions)
-        raise UsageError(
-            f"{describe_shape(address.name, dimensions, shape)}; {problem}, as in {address.name}[{example}]"
-        )
+        described = describe_shape(address.name, dimensions, shape)
+        raise UsageError(f"{described}; {problem}, as in {address.name}[{example}]")
     return resolve_leading(address, dimensions, shape)
 
 
 def resolve_leading(address: Address, dimensions: Dimensions, shape: Sequence[int]) -> tuple[int, ...]:
-    """The index into the leading dimensions, as many as the address gives, counted from 0."""
+    """The address's index into the leading dimensions, counted from 0; errors as of `resolve_index`."""
     described = describe_shape(address.name, dimensions, shape)
     if len(address.index) > len(dimensions):
         raise UsageError(f"{described}; the index {list(address.index)} has too many numbers")
@@ -127,7 +121,7 @@ class View(Shown):
 
     title: str
     values: np.ndarray
-    dimensions: tuple[str, ...]
+    dimensions: Dimensions
     tokens: tuple[str, ...]  # empty if unknown
     memory_tokens: tuple[str, ...]
     are_weights: bool
@@ -143,9 +137,8 @@ class View(Shown):
     def _parts(self) -> list[Part]:
         if self.values.ndim <= 2:
             return self._matrix(self.values)
-        meaning = self.dimensions[0]
         parts: list[Part] = [
-            DocumentSection(f"{meaning} {index}", self._matrix(matrix))
+            DocumentSection(f"{self.dimensions[0]} {index}", self._matrix(matrix))
             for index, matrix in enumerate(self.values[:MATRICES])
         ]
         if len(self.values) > MATRICES:
@@ -157,23 +150,24 @@ class View(Shown):
         table = np.atleast_2d(values)
         labels = self._labels(self.dimensions[-2]) if values.ndim == 2 else []
         parts: list[Part] = []
-        if self.are_weights and values.ndim == 2 and labels:
-            parts.append(self._shades(values, labels, self._labels(self.dimensions[-1])))
+        if self.are_weights and labels:
+            parts.append(shades(values, labels, self._labels(self.dimensions[-1])))
         parts.append(Formula(Matrix(table, row_labels=labels)))
         if any(size > most for size, most in zip(table.shape, LARGE, strict=True)):
             parts.append(Paragraph(f"The middle of these {table.shape[0]} x {table.shape[1]} numbers may be left out."))
         return parts
 
-    def _shades(self, values: np.ndarray, queries: list[str], keys: list[str]) -> HeatMap:
-        """A heat map of the last queries and keys that fit."""
-        cut = [max(0, len(labels) - SHADED) for labels in (queries, keys)]
-        counts = " and ".join(str(len(labels)) for labels in ([queries] if queries == keys else [queries, keys]))
-        caption = f"the last {SHADED} of {counts} queries and keys" if any(cut) else "row: query, column: key"
-        return HeatMap(values[cut[0] :, cut[1] :], queries[cut[0] :], keys[cut[1] :], caption)
-
     def _labels(self, meaning: str) -> list[str]:
         tokens = self.memory_tokens if meaning.startswith(OF_MEMORY) else self.tokens
         return [repr(token) for token in tokens] if meaning.removeprefix(OF_MEMORY) in POSITIONS_OF_TEXT else []
+
+
+def shades(weights: np.ndarray, queries: list[str], keys: list[str]) -> HeatMap:
+    """A heat map of the last queries and keys that fit."""
+    cut = [max(0, len(labels) - SHADED) for labels in (queries, keys)]
+    counts = " and ".join(str(len(labels)) for labels in ([queries] if queries == keys else [queries, keys]))
+    caption = f"the last {SHADED} of {counts} queries and keys" if any(cut) else "row: query, column: key"
+    return HeatMap(weights[cut[0] :, cut[1] :], queries[cut[0] :], keys[cut[1] :], caption)
 
 
 def make_view(
@@ -181,7 +175,7 @@ def make_view(
     address: Address,
     structure: Structure,
     row: int,
-    tokens: list[str],
+    tokens: Sequence[str],
     memory_tokens: Sequence[str] = (),
 ) -> View:
     """The view of an address in one row of a recorded tensor; the address may leave out trailing indices."""
@@ -190,9 +184,10 @@ def make_view(
         raise UsageError(f"{address.name} has no row {row}; its rows are 0 to {len(tensor) - 1}")
     whole, dimensions = one_row(value, tensor, row), dimensions_of(value, structure)
     index = resolve_leading(address, dimensions, whole.shape)
+    values = whole[index].detach().cpu().double().numpy()
     return View(
         title=f"{address.name}[{','.join(map(str, index))}]" if index else address.name,
-        values=(values := whole[index].detach().cpu().double().numpy()),
+        values=values,
         dimensions=dimensions[len(index) :],
         tokens=tuple(tokens) if len(tokens) in values.shape else (),
         memory_tokens=tuple(memory_tokens) if len(memory_tokens) in values.shape else (),

@@ -26,11 +26,7 @@ from foretell.typesetting.notebook import Shown
 
 DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16)}
 DTYPES["float16"] = torch.float16
-WORDS = {
-    2: (torch.int16, "<i2"),
-    4: (torch.int32, "<i4"),
-    8: (torch.int64, "<i8"),
-}  # by bytes per number: NumPy has no bfloat16
+WORDS = {2: (torch.int16, "<i2"), 4: (torch.int32, "<i4"), 8: (torch.int64, "<i8")}  # by size: NumPy has no bfloat16
 
 
 class PackedVector(Section):
@@ -107,6 +103,10 @@ class ReceiptStage:
         """The number of tokens that this filter excluded regardless of their probability."""
         return 0 if self.before is None else int(((self.before > -torch.inf) & (self.logits == -torch.inf)).sum())
 
+    def top_removed(self, count: int) -> list[tuple[int, float]]:
+        """The most probable tokens among these, as (id, probability before)."""
+        return top_of(self.removed, min(count, self.num_removed))
+
 
 def top_of(probabilities: Tensor, count: int) -> list[tuple[int, float]]:
     """The `count` largest of probabilities (V,), as (id, probability); of equal ones the lower id comes first."""
@@ -118,11 +118,11 @@ def top_of(probabilities: Tensor, count: int) -> list[tuple[int, float]]:
 class Receipt(Shown):
     """How one token was sampled: the logits (V,), all ids before the token, the settings, and the random number `draw`.
 
-    Nothing else is stored. The effect of each filter is recomputed on access by the filters themselves. On the same
-    kind of machine the result is identical; elsewhere the last bits of a probability may differ, and with them a token
-    whose draw is within about 1e-15 of the edge of its interval.
+    Nothing else is stored; the filters run again on access. On the same kind of machine the result is identical;
+    elsewhere the last bits of a probability may differ, and with them a token whose draw is within about 1e-15 of the
+    edge of its interval.
     vocab_size: only ids below it could be sampled. sample: the index of the random stream that the draw comes from.
-    prompt_length: how many of the ids are the prompt's. end_ids: the tokens that would have ended the sequence.
+    prompt_length: the number of ids from the prompt. end_ids: the tokens that would have ended the sequence.
     """
 
     logits: Tensor = field(repr=False)
@@ -157,15 +157,10 @@ class Receipt(Shown):
         return pick(odds(last.logits)[None], [self.draw])[0]
 
     @property
-    def drawn_from(self) -> Tensor:
-        """The probability of every token (V,) after the last filter."""
-        *_, last = self.stages()
-        return last.probabilities
-
-    @property
     def interval(self) -> tuple[float, float]:
         """Start and end of the token in the cumulative probabilities after the last filter, in the order of ids."""
-        cumulated = self.drawn_from.cumsum(-1)
+        *_, last = self.stages()
+        cumulated = last.probabilities.cumsum(-1)
         before = float(cumulated[self.token - 1]) if self.token else 0.0
         return before / float(cumulated[-1]), float(cumulated[self.token] / cumulated[-1])
 
@@ -232,9 +227,8 @@ class Receipt(Shown):
         setting = self.sampling.model_dump(mode="json").get(stage.name)
         summary = {"filter": stage.name, "setting": setting, "left": stage.left}
         if stage.num_removed:
-            removed = self._named_tokens(top_of(stage.removed, min(TOP, stage.num_removed)))
-            share = float(stage.removed.sum())
-            summary["removed"] = {"count": stage.num_removed, "probability": share, "tokens": removed}
+            tokens, share = self._named_tokens(stage.top_removed(TOP)), float(stage.removed.sum())
+            summary["removed"] = {"count": stage.num_removed, "probability": share, "tokens": tokens}
         return {**summary, "tokens": self._named_tokens(stage.top_tokens(TOP))}
 
     def _named_tokens(self, tokens: list[tuple[int, float]]) -> list[dict[str, Any]]:
@@ -245,8 +239,8 @@ class Receipt(Shown):
         shown = f" {stage.setting:g}" if isinstance(stage.setting, int | float) else ""
         yield stage.name.replace("_", "-") + shown, str(stage.left), self._line(stage.top_tokens(TOP))
         if stage.num_removed:
-            removed = top_of(stage.removed, min(TOP, stage.num_removed))
-            yield f"  removed {percent(float(stage.removed.sum()))}", str(stage.num_removed), self._line(removed)
+            removed = self._line(stage.top_removed(TOP))
+            yield f"  removed {percent(float(stage.removed.sum()))}", str(stage.num_removed), removed
 
     def _line(self, tokens: list[tuple[int, float]]) -> str:
         return fitting((f"{quoted(self.text_of(token))} {percent(share)}" for token, share in tokens), TOP_TOKENS_WIDTH)

@@ -8,7 +8,7 @@ import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +34,6 @@ class Budget:
 
     @property
     def total(self) -> int:
-        """Total bytes counted so far."""
         return sum(self.held.values())
 
     def add(self, name: str, value: Tensor) -> None:
@@ -62,15 +61,14 @@ class Budget:
 
 
 def least_elements(value: Value, structure: Structure, ids: Tensor) -> int:
-    """The elements of a value in a pass over ids (B, T), at least.
+    """A lower bound of the elements of a value in a pass over ids (B, T).
 
-    Those of cached keys are not counted, nor are logits: a caller may ask for those of a few positions only. Of what
-    depends on both a text and a memory, only one token of the memory is counted.
+    Cached keys are not counted, nor are logits: a caller may ask for the logits of a few positions only. For a value
+    with axes for both the text and the memory, one token of the memory is counted.
     """
     if value.module.partition(".")[0] == HEAD:
         return 0
-    of_memory = structure.memory_axes(value.name)
-    if of_memory == "S":
+    if structure.memory_axes(value.name) == "S":
         value = dataclasses.replace(value, dims=tuple(dim for dim in value.dims if dim != "S"))
     rows, length = ids.shape
     is_per_row = any("B" in dim for dim in value.dims) and value.reads != ONE_ROW
@@ -104,11 +102,9 @@ class RecordedValues:
         self._calls[name][call] = value
 
     def calls(self, name: str) -> list[Any]:
-        """The values of all calls, in order."""
         return [value for _, value in sorted(self._calls.get(name, {}).items())]
 
     def names(self) -> list[str]:
-        """All names that have a value."""
         return list(self._calls)
 
 
@@ -124,27 +120,23 @@ def owned(value: Tensor) -> Tensor:
 FORMAT = "foretell.trace/1"
 
 
-class Recorded(Protocol):
-    """Source of values to save."""
+def save_values(
+    values: Iterable[tuple[str, list[Tensor], bool]], path: Path, budget: Budget, metadata: Mapping[str, str]
+) -> list[str]:
+    """Write values to a safetensors file atomically, and return their keys.
 
-    def names(self) -> list[str]: ...
-
-    def calls(self, name: str) -> list[Tensor]: ...
-
-    def is_derived(self, name: str) -> bool: ...
-
-
-def save_values(recorded: Recorded, path: Path, budget: Budget, metadata: Mapping[str, str]) -> list[str]:
-    """Write every value to a safetensors file atomically, list derived keys in its metadata, and return all keys."""
+    values: name, value of each call, and whether they are derived; the metadata lists the keys of derived ones.
+    """
     path = check_target(path, FORMAT.encode())
     tensors: dict[str, Tensor] = {}
     derived: list[str] = []
-    for name in recorded.names():
-        for key, value in keyed(name, recorded.calls(name)).items():
+    for name, calls, is_derived in values:
+        for call, value in enumerate(calls):
+            key = name if len(calls) == 1 else f"{name}#{call}"
             budget.add(name, value)
             # Identity modules give one tensor two names, which safetensors refuses: so each is copied
             tensors[key] = value.detach().to("cpu", copy=True).contiguous()
-            derived += [key] if recorded.is_derived(name) else []
+            derived += [key] if is_derived else []
     temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
     try:
         save_tensors(temporary, tensors, {"format": FORMAT, "derived": json.dumps(derived), **metadata})
@@ -152,10 +144,3 @@ def save_values(recorded: Recorded, path: Path, budget: Budget, metadata: Mappin
     finally:
         temporary.unlink(missing_ok=True)
     return list(tensors)
-
-
-def keyed(name: str, values: list[Tensor]) -> dict[str, Tensor]:
-    """The values of a name by file key: the name itself, or `name#0`, `name#1` if there are several calls."""
-    if len(values) == 1:
-        return {name: values[0]}
-    return {f"{name}#{call}": value for call, value in enumerate(values)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
@@ -78,12 +78,16 @@ class Trace:
             for glob, replacement in (replace or {}).items()
             for name in select_names(glob, self.structure.names)
         }
+        self._begin()
+
+    def _begin(self) -> None:
         self.notes: list[str] = []
-        self._values, self._ids = RecordedValues(Budget(budget_bytes)), list[Tensor]()
+        self._values, self._ids = RecordedValues(Budget(self.budget_bytes)), list[Tensor]()
+        self._thread = OwnThread()
 
     def __enter__(self) -> Self:
-        self.notes, self._values, self._ids = [], RecordedValues(Budget(self.budget_bytes)), []
-        self.structure, self._thread = model_structure(self.decoder), OwnThread()
+        self._begin()
+        self.structure = model_structure(self.decoder)
         with ExitStack() as stack:
             stack.enter_context(run_eagerly(self.decoder, self.notes))
             if cores := self._cores_to_open():
@@ -91,7 +95,10 @@ class Trace:
                 self.structure = model_structure(self.decoder)  # the stages of an explicit core are modules now
             for name, replacement in self.replacements.items():
                 stack.enter_context(self._replace(name, replacement))
-            for path, values in self._values_by_module().items():
+            by_module: defaultdict[str, list[Value]] = defaultdict(list)
+            for value in self._recorded(self.selected):
+                by_module[value.module].append(value)
+            for path, values in by_module.items():
                 module = self.decoder.get_submodule(path)
                 stack.enter_context(module.register_forward_hook(partial(self._record, values)))
             stack.enter_context(self.decoder.embed.register_forward_pre_hook(partial(self._foresee, False)))
@@ -125,14 +132,12 @@ class Trace:
     def names(self) -> list[str]:
         """The names that have a value, gradients last."""
         recorded = set(self._values.names())
-        needs = {name: [value.name for value in self._recorded([name])] for name in self.selected}
-        gradients = [f"{GRADIENT}{name}" for name in self.selected]
-        return [name for name in self.selected if recorded.issuperset(needs[name])] + [
-            name for name in gradients if name in recorded
-        ]
+        values = [name for name in self.selected if recorded.issuperset(each.name for each in self._recorded([name]))]
+        gradients = (f"{GRADIENT}{name}" for name in self.selected)
+        return [*values, *(name for name in gradients if name in recorded)]
 
     def is_derived(self, name: str) -> bool:
-        """True if the value is recomputed from recorded ones, not returned by a module."""
+        """True if the value is recomputed from recorded values; False if a module returns it."""
         return name in self.structure.values and self.structure[name].is_derived
 
     def view(self, address: str, row: int = 0) -> View:
@@ -155,11 +160,8 @@ class Trace:
 
         A name with several calls has one key per call: `name#0`, `name#1`. Raises `UsageError` over the budget.
         """
-        return save_values(self, Path(path), Budget(self.budget_bytes), metadata or {})
-
-    def _note(self, line: str) -> None:
-        self.notes.append(line)
-        logger.info(line)
+        values = ((name, self.calls(name), self.is_derived(name)) for name in self.names())
+        return save_values(values, Path(path), Budget(self.budget_bytes), metadata or {})
 
     def _cores_to_open(self) -> list[str]:
         """The cores whose derived values are replaced or get gradients."""
@@ -171,7 +173,8 @@ class Trace:
             if self.structure[name].is_derived and self.structure[core].formula == "attention" and stage in STAGES:
                 reasons.setdefault(core, f"{stage} are {reason}")
         for core, reason in reasons.items():
-            self._note(f"{core} is explicit in this trace, in place of the model's own, since its {reason}")
+            self.notes.append(f"{core} is explicit in this trace, in place of the model's own, since its {reason}")
+            logger.info(self.notes[-1])
         return list(reasons)
 
     def _replace(self, name: str, replacement: Replacement):
@@ -181,18 +184,12 @@ class Trace:
         return replace_value(self.decoder.get_submodule(value.module), value, replacement, self._thread)
 
     def _recorded(self, names: Sequence[str]) -> list[Value]:
-        """The values to record for these names, each once: of a derived one, its operands."""
+        """The values to record for these names, each once; for a derived value, its operands."""
         values: dict[str, Value] = {}
         for name in names:
             value = self.structure[name]
             values |= {operand.name: operand for operand in (value.operands if value.is_derived else (value,))}
         return list(values.values())
-
-    def _values_by_module(self) -> dict[str, list[Value]]:
-        by_module: defaultdict[str, list[Value]] = defaultdict(list)
-        for value in self._recorded(self.selected):
-            by_module[value.module].append(value)
-        return by_module
 
     def _record(self, values: list[Value], _: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         # Inside a backward, activation checkpointing repeats calls that were recorded already
@@ -219,8 +216,8 @@ class Trace:
         if not of_memory:
             self._ids.append(ids)
         size = element_bytes(self.decoder.dtype, self.decoder.device) * (2 if self.gradients else 1)
-        memory = self.structure.memory
-        values = [value for value in self._recorded(self.selected) if is_below(value.name, memory) == of_memory]
+        inside = f"{self.structure.memory}."  # "." in a model without a memory
+        values = [value for value in self._recorded(self.selected) if f"{value.name}.".startswith(inside) == of_memory]
         self._values.budget.foresee(values, self.structure, ids, size)
 
     def _check_selected(self, name: str) -> None:
@@ -228,11 +225,6 @@ class Trace:
             raise UsageError(f"nothing here is named '{name}'{suggest(name, self.structure.names)}")
         if name not in self.selected:
             raise UsageError(f"{name} was not recorded; add it to what the trace selects")
-
-
-def is_below(name: str, path: str) -> bool:
-    """True for a module or value and everything inside it."""
-    return f"{name}.".startswith(f"{path}.")
 
 
 Call = tuple[tuple[Any, ...], Tensor]  # inputs and output of one call
@@ -249,23 +241,20 @@ def run_eagerly(model: nn.Module, notes: list[str]) -> Generator[None]:
         return
     # torch has no public test for this; `Module.compile` sets the attribute, and every module has it
     compiled = {path: module for path, module in model.named_modules() if module._compiled_call_impl is not None}
-    first_calls: dict[str, Call] = {}
+    first_calls: dict[nn.Module, Call] = {}
+
+    def keep_first(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
+        first_calls.setdefault(module, (inputs, output.detach()))
+
     with ExitStack() as stack:
-        for path, module in compiled.items():
-            stack.enter_context(module.register_forward_hook(_keep_first(path, first_calls)))
+        for module in compiled.values():
+            stack.enter_context(module.register_forward_hook(keep_first))
         stack.enter_context(torch.compiler.set_stance("force_eager"))
         yield
     for path, module in compiled.items():
-        difference = _difference(module, first_calls.get(path))
+        difference = _difference(module, first_calls.get(module))
         notes.append(f"{path or 'the decoder'} is compiled and ran eagerly here; {difference}")
         logger.info(notes[-1])
-
-
-def _keep_first(path: str, calls: dict[str, Call]) -> Callable[[nn.Module, tuple[Any, ...], Tensor], None]:
-    def keep(_: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> None:
-        calls.setdefault(path, (inputs, output.detach()))
-
-    return keep
 
 
 @torch.no_grad()

@@ -16,7 +16,7 @@ from foretell.insight.attribution.direct_logit_attribution import (
     DirectLogitAttribution,
     direct_logit_attribution,
 )
-from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.recording import make_prediction
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel

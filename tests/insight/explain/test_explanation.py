@@ -12,7 +12,7 @@ import torch
 from foretell.errors import ContextLengthError, UsageError
 from foretell.insight.address import Address, parse_address
 from foretell.insight.explain.explanation import explain_at, explain_value
-from foretell.insight.explain.recording import IMPLIED, record
+from foretell.insight.recording import IMPLIED, record
 from foretell.insight.replacement import without_heads
 from foretell.insight.trace import Trace, trace_names
 

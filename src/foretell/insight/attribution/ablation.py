@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError, did_you_mean
-from foretell.insight.attribution.prediction import Prediction, choose_token, make_prediction
+from foretell.insight.recording import Prediction, choose_token, make_prediction
 from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
 from foretell.insight.wording import percent, quoted

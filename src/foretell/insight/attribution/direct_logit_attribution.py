@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.prediction import choose_token, make_prediction
+from foretell.insight.recording import choose_token, make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import quoted, signed
 from foretell.language_model import LanguageModel

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.attribution.prediction import make_prediction
 from foretell.insight.layers import encoder_weights, memory_weights_of, weights_of
+from foretell.insight.recording import make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import fitting, quoted
 from foretell.language_model import LanguageModel

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretell.insight.attribution.prediction import make_prediction
+from foretell.insight.recording import make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability

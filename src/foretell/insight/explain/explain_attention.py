@@ -6,7 +6,6 @@ import math
 
 import numpy as np
 
-from foretell.insight.explain.recording import Array, Recording, TracedScalar, address_of
 from foretell.insight.explain.steps import (
     Equation,
     Explainer,
@@ -19,6 +18,7 @@ from foretell.insight.explain.steps import (
     softmax_equation,
     unchanged,
 )
+from foretell.insight.recording import Array, Recording, TracedScalar, address_of
 from foretell.textbook.family import frequency
 from foretell.typesetting.expression import Call, Fraction, Number, Root, Symbol, row, script
 

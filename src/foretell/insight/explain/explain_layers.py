@@ -11,7 +11,6 @@ import numpy as np
 import torch
 
 from foretell.activations import ACTIVATIONS, activation_name
-from foretell.insight.explain.recording import Array, Recording, TracedScalar, address_of
 from foretell.insight.explain.steps import (
     Column,
     Equation,
@@ -25,6 +24,7 @@ from foretell.insight.explain.steps import (
     scale_of,
     unchanged,
 )
+from foretell.insight.recording import Array, Recording, TracedScalar, address_of
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
 
 

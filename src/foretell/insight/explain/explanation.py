@@ -11,18 +11,8 @@ import torch
 
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
-from foretell.insight.attribution.prediction import token_id
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS
-from foretell.insight.explain.recording import (
-    IMPLIED,
-    Recording,
-    TracedScalar,
-    address_of,
-    meanings,
-    record,
-    to_array,
-)
 from foretell.insight.explain.steps import (
     Equation,
     Explainer,
@@ -35,6 +25,15 @@ from foretell.insight.explain.steps import (
     softmax_equation,
 )
 from foretell.insight.explain.walk import Walk, walk
+from foretell.insight.recording import (
+    IMPLIED,
+    Recording,
+    TracedScalar,
+    address_of,
+    record,
+    to_array,
+    token_id,
+)
 from foretell.insight.replacement import STAGES
 from foretell.language_model import LanguageModel, check_model
 from foretell.model.decoder import Decoder
@@ -174,7 +173,7 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
     return Explanation(
         name=name,
         index=index,
-        meaning=tuple(meanings(recording, name, index)),
+        meaning=tuple(recording.meanings(name, index)),
         steps=tuple(working.steps),
         stored=stored,
         dtype=str(dtype).removeprefix("torch."),

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.insight.explain.recording import Array, Recording, TracedScalar
+from foretell.insight.recording import Array, Recording, TracedScalar
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Symbol, row, script
 from foretell.typesetting.latex import latex

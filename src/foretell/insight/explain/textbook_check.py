@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from foretell.insight.explain.recording import Array, check_steady, to_array
 from foretell.insight.explain.steps import plain
+from foretell.insight.recording import Array, steady_ids, to_array
 from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
@@ -108,8 +108,7 @@ def check(model: LanguageModel, text: str) -> TextbookCheck:
     The model runs as it is and once more with its weights in float64. Logits are made and compared a few positions at a
     time. Raises `UsageError` for an empty text.
     """
-    ids = model.encode_fitting(text)
-    check_steady(model)
+    ids = steady_ids(model, text)
     weights = {path: to_array(weight) for path, weight in plain_weights(model.decoder).items()}
     stream = decoder_stream(model.config, weights, ids)  # T vectors (D,)
     count = max(1, LOGITS_AT_ONCE // model.config.vocab_size)  # positions at a time

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from foretell.insight.address import OF_MEMORY
 from foretell.insight.attribution.logit_lens import lens_logits
-from foretell.insight.explain.recording import Array, Recording, record, to_array
 from foretell.insight.explain.steps import plain
 from foretell.insight.layers import UPDATES, memory_weights_of, stream_path, updates_of, weights_of
+from foretell.insight.recording import Array, Recording, record, to_array
 from foretell.insight.wording import fitting, quoted
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.logits import logit_chunks

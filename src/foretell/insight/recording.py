@@ -1,4 +1,4 @@
-"""Recorded tensors as NumPy arrays that hold them exactly."""
+"""A pass over a text: its recorded values, as NumPy arrays that hold them exactly, and its prediction at a position."""
 
 from __future__ import annotations
 
@@ -15,13 +15,74 @@ from foretell.config import ModelConfig
 from foretell.errors import UsageError
 from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Dimensions, dimensions_of, one_row
 from foretell.insight.trace import Trace
-from foretell.insight.wording import quoted
-from foretell.language_model import LanguageModel
+from foretell.insight.wording import ending, quoted
+from foretell.language_model import LanguageModel, check_model, resolve_position
 from foretell.model.dropout import Dropout
+from foretell.model.logits import check_logits
 from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
 from foretell.model.structure import IDS, Source, Structure, Value
 
 Array = NDArray[np.floating[Any]]
+
+
+def steady_ids(model: LanguageModel, text: str) -> list[int]:
+    """The ids of a text for a pass whose values can be computed again.
+
+    Raises `UsageError` for an empty text or active dropout, `ContextLengthError` for a text longer than the context.
+    """
+    check_model(model)
+    for path, module in model.decoder.named_modules():
+        if isinstance(module, Dropout) and module.training:
+            raise UsageError(
+                f"the model is in training mode, where {path} drops values at random; call eval() on the decoder"
+            )
+    return model.encode_fitting(text)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A model's next-token prediction at position `at` of the ids; later ids do not influence it."""
+
+    model: LanguageModel
+    ids: list[int]
+    at: int
+
+    def logits(self) -> Tensor:
+        """Run the model: logits (V,) at the position, over the tokenizer's tokens only."""
+        hidden = self.model.decoder.hidden(torch.tensor([self.ids], device=self.model.device))  # (1, T, D)
+        logits = self.model.decoder.head(hidden[:, self.at : self.at + 1])[0, 0, : self.model.tokenizer.vocab_size]
+        return check_logits(logits)
+
+    def __str__(self) -> str:
+        return f"after {ending(self.model.tokenizer.decode(self.ids[: self.at + 1]))} (position {self.at})"
+
+
+def make_prediction(model: LanguageModel, text: str, at: int = -1) -> Prediction:
+    """The prediction after token `at` of a text, counted from 0, or from the end if negative."""
+    ids = steady_ids(model, text)
+    return Prediction(model, ids, resolve_position(at, len(ids)))
+
+
+def choose_token(model: LanguageModel, token: str | int | None, logits: Tensor) -> int:
+    """The id of a token given as text or id; None for the most probable. Raises `UsageError` for several tokens."""
+    if token is None:
+        return int(logits.argmax())
+    if isinstance(token, int):
+        model.tokenizer.piece(token)  # raises for an id that is not a token
+        return token
+    return token_id(model, token)
+
+
+def token_id(model: LanguageModel, text: str) -> int:
+    """The id of a text that is one token, special or not. Raises `UsageError` for any other text."""
+    ids = model.tokenizer.encode(text, allow_special=True)
+    if len(ids) != 1:
+        pieces = ", ".join(quoted(model.tokenizer.text_of(piece_id)) for piece_id in ids[:8])
+        raise UsageError(
+            f"{quoted(text)} is {len(ids)} tokens of this model{f': {pieces}' if ids else ''}; give one token"
+        )
+    return ids[0]
+
 
 # Names besides those of a trace, computed from the head's output
 IMPLIED = {
@@ -151,39 +212,34 @@ class Recording:
         memory = self.model.memory
         return memory.ids if memory is not None and meaning.startswith(OF_MEMORY) else self.ids
 
-    def named(self, token_id: int) -> str:
+    def named(self, token: int) -> str:
         """The text of a token id, in quotes; `no token (id)` for an id that the tokenizer lacks."""
-        return (
-            quoted(self.model.tokenizer.text_of(token_id)) if token_id < self.vocabulary else f"no token ({token_id})"
-        )
+        return quoted(self.model.tokenizer.text_of(token)) if token < self.vocabulary else f"no token ({token})"
+
+    def meanings(self, name: str, index: tuple[int, ...]) -> list[str]:
+        """The meaning of each entry of an index: `head 1`, `query 3 ' of'`."""
+        words = []
+        for meaning, entry in zip(self.dimensions(name), index, strict=True):
+            words.append(f"{meaning} {entry}")
+            if meaning.removeprefix(OF_MEMORY) in POSITIONS_OF_TEXT:
+                words[-1] += f" {self.token_on(meaning, entry)}"
+            elif meaning == "token":
+                words[-1] += f" {self.named(entry)}"
+        return words
 
 
 def record(model: LanguageModel, text: str, select: str | list[str]) -> Recording:
     """Run the model over a text and record the selected names.
 
-    Raises `UsageError` for an empty text or active dropout, `ContextLengthError` for a text longer than the context.
+    The errors are those of `steady_ids`.
     """
-    ids = model.encode_fitting(text)
-    check_steady(model)
+    ids = steady_ids(model, text)
     with torch.no_grad(), Trace(model, select) as trace:
         hidden = model.decoder.hidden(torch.tensor([ids], device=model.device))  # (1, T, D)
-        if reads_head(trace):  # else the logits of all positions are not needed at once
+        # Without a name of the head, the logits of all positions are not needed at once
+        if any(name.partition(".")[0] == "head" for name in trace.selected):
             model.decoder.head(hidden)
     return Recording(model, text, ids, trace, hidden[0])
-
-
-def reads_head(trace: Trace) -> bool:
-    """True if a selected value is computed by the head."""
-    return any(name == "head" or name.startswith("head.") for name in trace.selected)
-
-
-def check_steady(model: LanguageModel) -> None:
-    """Raise `UsageError` for a model with active dropout: its values cannot be recomputed from their operands."""
-    for path, module in model.decoder.named_modules():
-        if isinstance(module, Dropout) and module.training:
-            raise UsageError(
-                f"the model is in training mode, where {path} drops values at random; call eval() on the decoder"
-            )
 
 
 @dataclass(frozen=True)
@@ -201,20 +257,6 @@ class TracedScalar:
     def source(self) -> str:
         """The name of the first value that it is computed from."""
         return self.value.reads[0]
-
-
-def meanings(recording: Recording, name: str, index: tuple[int, ...]) -> list[str]:
-    """The meaning of each entry of an index: `head 1`, `query 3 ' of'`."""
-    return [
-        f"{meaning} {entry}{_named(recording, meaning, entry)}"
-        for meaning, entry in zip(recording.dimensions(name), index, strict=True)
-    ]
-
-
-def _named(recording: Recording, meaning: str, entry: int) -> str:
-    if meaning.removeprefix(OF_MEMORY) in POSITIONS_OF_TEXT:
-        return f" {recording.token_on(meaning, entry)}"
-    return f" {recording.named(entry)}" if meaning == "token" else ""
 
 
 def address_of(name: str, *index: int) -> str:
