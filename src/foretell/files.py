@@ -18,7 +18,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import CheckpointError, ForetellError, OutputError
+from foretell.errors import CheckpointError, ForetellError, OutputError, did_you_mean
 
 # The files of a model, and the model_type in the config.json of a saved model
 WEIGHTS, CONFIG, TOKENIZER_FILE = "model.safetensors", "config.json", "tokenizer.json"
@@ -77,18 +77,27 @@ def read_bytes(path: Path, limit: int = JSON_LIMIT, error: type[ForetellError] =
     return content
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """The object in a JSON file; raises `CheckpointError` for anything else."""
+def read_text(path: Path, limit: int = JSON_LIMIT, error: type[ForetellError] = CheckpointError) -> str:
+    """The text of a file of at most `limit` bytes, strictly UTF-8, with line feeds alone; raises `error`."""
     try:
-        value = json.loads(read_bytes(path).decode("utf-8"))
+        return read_bytes(path, limit, error).decode("utf-8").replace("\r\n", "\n")
     except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror or error}") from None
-    except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} is not readable JSON: {error}") from None
+        siblings = [entry.name for entry in path.parent.glob("*")] if path.parent.is_dir() else []
+        raise error(f"{path} is missing{did_you_mean(path.name, siblings)}") from None
+    except OSError as reason:
+        raise error(f"{path} cannot be read: {reason.strerror or reason}") from None
+    except ValueError as reason:  # not UTF-8, or a NUL in the path itself
+        raise error(f"{path} is not a text file in UTF-8: {reason}") from None
+
+
+def read_json(path: Path, limit: int = JSON_LIMIT, error: type[ForetellError] = CheckpointError) -> dict[str, Any]:
+    """The object in a JSON file; raises `error` for anything else."""
+    try:
+        value = json.loads(read_text(path, limit, error))
+    except (ValueError, RecursionError) as reason:
+        raise error(f"{path} is not readable JSON: {reason}") from None
     if not isinstance(value, dict):
-        raise CheckpointError(f"{path} does not hold a JSON object")
+        raise error(f"{path} does not hold a JSON object")
     return value
 
 

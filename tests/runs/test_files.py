@@ -38,7 +38,7 @@ def test_json_survives_a_round_trip(tmp_path: Path) -> None:
     [
         (b"", "is not readable JSON"),
         (b'{"a": 1', "is not readable JSON"),
-        (b"\xff\xfe", "is not readable JSON"),
+        (b"\xff\xfe", "is not a text file in UTF-8"),
         (b"[" * 100_000, "is not readable JSON"),
         (b"[1]", "does not hold a JSON object"),
     ],

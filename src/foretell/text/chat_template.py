@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import Literal
 
 from foretell.errors import TokenizerError, UsageError, did_you_mean
-from foretell.files import TEMPLATE_LIMIT
+from foretell.files import TEMPLATE_LIMIT, read_text
 from foretell.text.template_sandbox import SandboxedTemplate
 from foretell.text.tokenizer import Tokenizer
-from foretell.text.tokenizer_loading import read_text
 
 Role = Literal["system", "user", "assistant"]
 
@@ -106,7 +105,7 @@ def find_template(argument: str) -> ChatTemplate:
         raise UsageError(
             f"no chat template '{argument}'{did_you_mean(argument, BUILT_IN)}; known: {known}, or a Jinja file's name"
         )
-    return ChatTemplate(path.name, read_text(path, TEMPLATE_LIMIT))
+    return ChatTemplate(path.name, read_text(path, TEMPLATE_LIMIT, TokenizerError))
 
 
 def own_template(tokenizer: Tokenizer, name: str) -> ChatTemplate | None:

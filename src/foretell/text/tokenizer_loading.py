@@ -6,14 +6,13 @@ tokenizer.json, it is used, and the tokenizer's `notes` say so. A bad file is a 
 
 from __future__ import annotations
 
-import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import TokenizerError, did_you_mean
-from foretell.files import JSON_LIMIT, TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_bytes
+from foretell.errors import TokenizerError
+from foretell.files import TEMPLATE_LIMIT, VOCABULARY_LIMIT, read_json, read_text
 from foretell.text import tokenizer_json
 from foretell.text.tokenizer import CHAT_TEMPLATE, Tokenizer
 from foretell.text.tokenizer_json import (
@@ -42,7 +41,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     if path.is_file() and path.suffix != ".json":
         raise TokenizerError(f"{path} is not a tokenizer; name a model, or a tokenizer.json")
     if not path.is_dir():
-        tokenizer = Tokenizer(_read_object(path, VOCABULARY_LIMIT), origin=str(path))
+        tokenizer = Tokenizer(read_json(path, VOCABULARY_LIMIT, TokenizerError), origin=str(path))
         return tokenizer.with_chat_template(_read_template_file(path.parent))
     if (path / "tokenizer.json").exists():
         return _load_tokenizer_json(path)
@@ -72,7 +71,7 @@ def gpt2_tokenizer(vocab_file: str | Path, merges_file: str | Path) -> Tokenizer
 
 def _load_tokenizer_json(path: Path) -> Tokenizer:
     origin = str(path / "tokenizer.json")
-    plain = Tokenizer(_read_object(path / "tokenizer.json", VOCABULARY_LIMIT), origin)
+    plain = Tokenizer(read_json(path / "tokenizer.json", VOCABULARY_LIMIT, TokenizerError), origin)
     original, settings = plain.to_json(), _read_settings(path)
     content, notes = _with_special_tokens(original, settings, path)
     content, end_notes = _with_end_tokens(content, settings)
@@ -218,9 +217,9 @@ class TokenizerSettings:
 
 
 def _read_settings(directory: Path) -> TokenizerSettings:
-    settings = _read_object_if_present(directory / "tokenizer_config.json")
-    special_map = _read_object_if_present(directory / "special_tokens_map.json")
-    config = _read_object_if_present(directory / "config.json")
+    settings = _read_if_present(directory / "tokenizer_config.json")
+    special_map = _read_if_present(directory / "special_tokens_map.json")
+    config = _read_if_present(directory / "config.json")
     files = (settings, special_map)
     chat_template, notes = _read_template(directory, settings)
     return TokenizerSettings(
@@ -269,7 +268,7 @@ def _read_added(directory: Path, settings: dict[str, Any]) -> tuple[TokenizerJso
             )
         flags = {key: value for key, value in token.items() if type(value) is bool} if isinstance(token, dict) else {}
         entries[name] = special_token(name, int(token_id)) | {"special": False} | flags
-    for name, token_id in _read_object_if_present(directory / "added_tokens.json").items():
+    for name, token_id in _read_if_present(directory / "added_tokens.json").items():
         if type(token_id) is not int:
             raise TokenizerError(f"{directory / 'added_tokens.json'}: the id of {name[:60]!r} is not a number")
         entries.setdefault(name, special_token(name, token_id) | {"special": False, "normalized": True})
@@ -278,7 +277,7 @@ def _read_added(directory: Path, settings: dict[str, Any]) -> tuple[TokenizerJso
 
 def _read_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     """The end ids of generation_config.json, as transformers uses when it generates; else those of config.json."""
-    generation = _read_object_if_present(directory / "generation_config.json")
+    generation = _read_if_present(directory / "generation_config.json")
     for name, content in (("generation_config.json", generation), ("config.json", config)):
         value = content.get("eos_token_id")
         ids = value if isinstance(value, list) else [] if value is None else [value]
@@ -304,47 +303,18 @@ def _read_template(directory: Path, settings: dict[str, Any]) -> tuple[str | Non
 # --- single files ----------------------------------------------------------------------------------------------------
 
 
-def read_text(path: Path, limit: int) -> str:
-    """The text of a file of at most `limit` bytes, strictly UTF-8."""
-    try:
-        return read_bytes(path, limit, TokenizerError).decode("utf-8").replace("\r\n", "\n")
-    except FileNotFoundError as error:
-        siblings = [entry.name for entry in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise TokenizerError(f"{path} does not exist{did_you_mean(path.name, siblings)}") from error
-    except OSError as error:
-        raise TokenizerError(f"{path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # not UTF-8, or a NUL in the path itself
-        raise TokenizerError(f"{path} is not a text file in UTF-8: {error}") from error
-
-
 def _read_template_file(directory: Path) -> str | None:
     path = directory / CHAT_TEMPLATE
-    return read_text(path, TEMPLATE_LIMIT) if os.path.lexists(path) else None
+    return read_text(path, TEMPLATE_LIMIT, TokenizerError) if os.path.lexists(path) else None
 
 
-def _read_json(path: Path, limit: int) -> Any:
-    text = read_text(path, limit)
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        reason = "nested too deeply" if isinstance(error, RecursionError) else str(error)
-        raise TokenizerError(f"{path} is not valid JSON ({reason}); it may be cut short, get it again") from error
-
-
-def _read_object(path: Path, limit: int = JSON_LIMIT) -> dict[str, Any]:
-    content = _read_json(path, limit)
-    if not isinstance(content, dict):
-        raise TokenizerError(f"{path} is not a JSON object; get it again, or name the right file")
-    return content
-
-
-def _read_object_if_present(path: Path) -> dict[str, Any]:
-    return _read_object(path) if os.path.lexists(path) else {}
+def _read_if_present(path: Path) -> dict[str, Any]:
+    return read_json(path, error=TokenizerError) if os.path.lexists(path) else {}
 
 
 def _read_vocabulary(path: Path) -> dict[str, int]:
-    content = _read_json(path, VOCABULARY_LIMIT)
-    if not isinstance(content, dict) or not content or any(type(token_id) is not int for token_id in content.values()):
+    content = read_json(path, VOCABULARY_LIMIT, TokenizerError)
+    if not content or any(type(token_id) is not int for token_id in content.values()):
         raise TokenizerError(f"{path} is not a vocabulary; it must be a JSON object of token to id")
     return content
 
@@ -352,7 +322,7 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 def _read_merges(path: Path) -> list[list[str]]:
     """The pairs of a merges.txt, in order."""
     merges = []
-    for line_number, line in enumerate(read_text(path, VOCABULARY_LIMIT).split("\n"), start=1):
+    for line_number, line in enumerate(read_text(path, VOCABULARY_LIMIT, TokenizerError).split("\n"), start=1):
         if not line or (line_number == 1 and line.startswith("#version")):
             continue
         pair = line.rstrip("\r").split(" ")
