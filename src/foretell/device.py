@@ -1,4 +1,4 @@
-"""Device and precision: what `auto` means, and an error for a device that is missing."""
+"""Device and precision: the choices of `auto`, and an error for a missing device."""
 
 from __future__ import annotations
 

@@ -198,7 +198,7 @@ def remove_leftovers(folder: Path) -> None:
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
-            with contextlib.suppress(OSError):  # EBUSY: it is in nobody's way
+            with contextlib.suppress(OSError):  # EBUSY: it does no harm
                 leftover.unlink(missing_ok=True)
 
 

@@ -1,4 +1,4 @@
-"""Find what a MODEL argument names: a path, a run, the model in the package, or one of the Hub. Imports no torch."""
+"""Find the model of a MODEL argument: a path, a run, `primer` or a name on the Hub. Imports no torch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def find_model(argument: str) -> Path:
 
 
 def check_files(directory: Path, *, in_full: bool | None = False) -> None:
-    """Compare a model's files with what was written; a checkpoint without a manifest is a `CheckpointError`."""
+    """Compare a model's files with its manifest; a checkpoint without a manifest is a `CheckpointError`."""
     skipped = [TRAINING]
     if is_checkpoint(directory):
         skipped += optimizer_files(Checkpoint(directory).manifest().files)
@@ -52,7 +52,7 @@ def check_files(directory: Path, *, in_full: bool | None = False) -> None:
 
 
 def check_not_a_file(path: Path) -> None:
-    """Say what a single file is and what to name instead of it; a model is a folder."""
+    """Refuse a single file, since a model is a folder; the error describes the file and gives advice."""
     if path.is_dir():
         return
     folder = path.parent if path.parent != Path() else "."
@@ -71,10 +71,10 @@ def check_not_a_file(path: Path) -> None:
 
 
 def find_tokenizer(argument: str) -> Tokenizer:
-    """The tokenizer of a model, or one that is alone: a tokenizer.json, or a folder with vocab.json and merges.txt."""
+    """The tokenizer of a model, of a tokenizer.json, or of a folder with vocab.json and merges.txt."""
     path = Path(argument)
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
-        return load_tokenizer(os.path.realpath(path))  # a link that the user names leads where they want
+        return load_tokenizer(os.path.realpath(path))  # the user may name any link
     if argument.startswith(PREFIX):
         return load_tokenizer(fetch_tokenizer(argument))
     directory = find_model(argument)

@@ -257,7 +257,7 @@ def decoder_of(model: LanguageModel | Decoder) -> Decoder:
 
 
 def resolve_position(position: int, length: int) -> int:
-    """A position from 0, given one that may count from the end; a UsageError outside the text."""
+    """A position counted from 0; a negative one counts from the end. A UsageError outside the text."""
     if not -length <= position < length:
         raise UsageError(f"position {position} is outside the text, which has {length} tokens (0 to {length - 1})")
     return position % length

@@ -22,14 +22,14 @@ LARGE = ".safetensors"  # files of tensors; their content is compared only when 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a directory's files have to be: `{"bytes", "sha256"}` by name."""
+    """The expected files of a directory: `{"bytes", "sha256"}` by name."""
 
     path: Path
     files: dict[str, Any]
 
     @classmethod
     def read(cls, directory: Path) -> Self:
-        """The manifest of a directory; one that is missing or not as it was written is a `CheckpointError`."""
+        """The manifest of a directory; a `CheckpointError` if it is missing or was changed."""
         path = directory / MANIFEST
         values = read_json(path)
         if values.get("format") != FORMAT or not isinstance(values.get("files"), dict):
@@ -43,7 +43,7 @@ class Manifest:
 
     @classmethod
     def find(cls, directory: Path) -> Self | None:
-        """The manifest, or the list of files in an export's report; None where there is neither."""
+        """The manifest, or the list of files in an export's report; None if there is neither."""
         if (directory / MANIFEST).exists():
             return cls.read(directory)
         path = directory / EXPORT_REPORT
@@ -52,14 +52,14 @@ class Manifest:
         files = read_json(path).get("files")
         if not isinstance(files, dict):
             raise CheckpointError(f"{path} is damaged: it does not list the files")
-        if CONFIG not in files:  # of a GGUF file that was written next to a model
+        if CONFIG not in files:  # the report of a GGUF file that was written into a model's directory
             return None
         manifest = cls(path, files)
         manifest.check_names()
         return manifest
 
     def check_names(self) -> None:
-        """Refuse names that are not those of files in the directory."""
+        """Refuse names that lead out of the directory."""
         for name in self.files:
             if (self.path.parent / name).parent != self.path.parent:
                 raise CheckpointError(f"{self.path} names '{name}', which is not a file of this directory")
@@ -79,7 +79,6 @@ class Manifest:
             self.check_file(self.path.parent / name, self.files[name], in_full or not name.endswith(LARGE))
 
     def check_file(self, path: Path, expected: Any, with_content: bool) -> None:
-        """Compare a file with its entry."""
         if not path.is_file():
             raise CheckpointError(f"{path} is missing: {self.path} names it")
         try:

@@ -13,7 +13,7 @@ from types import ModuleType
 logger = logging.getLogger(__name__)
 
 POLICY = "OMP_WAIT_POLICY"
-SETTINGS = (POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each decides how threads wait; what a user chose is kept
+SETTINGS = (POLICY, "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each sets how threads wait; a user's choice is kept
 TOO_LATE = (
     "torch was imported before foretell, so OpenMP's threads spin while they wait, which can make training on a shared "
     "CPU several times slower; import foretell first, or set OMP_WAIT_POLICY=passive"
@@ -56,12 +56,12 @@ def import_with_policy(loader: Loader) -> None:
 
 
 def is_chosen() -> bool:
-    """True where the environment already says how threads wait."""
+    """True if the environment already sets how threads wait."""
     return any(setting in os.environ for setting in SETTINGS)
 
 
 def install() -> bool:
-    """Prepare the import of torch; False where it is too late for that."""
+    """Prepare the import of torch; False if torch is imported already."""
     if "torch" in sys.modules:
         return is_chosen()
     sys.meta_path.insert(0, PassiveWaiting())

@@ -35,7 +35,7 @@ MOST_OWN_HEADER_BYTES = 2**23  # of our own files; the optimizer's of a model wi
 ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 MOST_DIMENSIONS = 8
 READ_AT_A_TIME = 2**24  # bytes
-OWN_PAGES = 2**20  # bytes from which a tensor has pages of its own
+OWN_PAGES = 2**20  # smallest size in bytes of a tensor with separate pages
 INTEGERS = {torch.int8: "I8", torch.uint8: "U8"}
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
@@ -73,7 +73,7 @@ def read_header(path: Path, limit: int = MOST_HEADER_BYTES) -> dict[str, StoredT
 def check_header(path: Path, limit: int = MOST_HEADER_BYTES) -> tuple[dict[str, Any], int, Stamp]:
     """The header, the offset of the data and the file's stamp.
 
-    Refuses a header of more than `limit` bytes, or that has a name twice, of which the library would take the last.
+    Refuses a header of more than `limit` bytes, and duplicate names, of which the library would take the last.
     """
     try:
         with open_regular(path) as file:
@@ -122,7 +122,7 @@ def refuse(path: Path, reason: str) -> NoReturn:
 
 
 def stamp_of(file: BufferedReader) -> Stamp:
-    """What changes when a file is replaced, cut short or written to."""
+    """A value that changes when a file is replaced, cut short or written to."""
     status = os.fstat(file.fileno())
     return status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -196,6 +196,17 @@ def open_tensors(path: Path):
         raise CheckpointError(f"{path} is missing") from None
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path} is damaged, cut short or not a safetensors file: {error}") from None
+
+
+def check_shapes(stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], where: Path) -> None:
+    """Refuse weights of which one is missing or has another shape than expected."""
+    for name, shape in expected.items():
+        if name not in stored:
+            raise CheckpointError(f"{where} has no weight '{name}'")
+        if stored[name].shape != shape:
+            raise CheckpointError(
+                f"{where}: '{name}' has shape {stored[name].shape}, the configuration asks for {shape}"
+            )
 
 
 def check_finite(weights: Mapping[str, Tensor], path: Path, *, rows: int | None = ROWS_CHECKED) -> None:

@@ -106,35 +106,26 @@ def unused(family: Family, values: Mapping[str, Any]) -> list[str]:
 def read_rope(values: Mapping[str, Any]) -> dict[str, Any]:
     """Our rotary fields from theirs; an unsupported scaling is a `ConfigError` that names it."""
     sections = {name: values[name] for name in ("rope_parameters", "rope_scaling") if values.get(name)}
-    for name, section in sections.items():
-        if not isinstance(section, dict):
-            raise ConfigError(f"{name} = {section!r} is not a section")
-    if len(sections) == 2 and normalized(sections["rope_parameters"]) != normalized(sections["rope_scaling"]):
+    scalings = [read_scaling(name, section, values) for name, section in sections.items()]
+    if len(scalings) == 2 and scalings[0] != scalings[1]:
         raise ConfigError("rope_parameters and rope_scaling contradict each other")
-    name, section = next(iter(sections.items()), ("rope_scaling", {}))
-    thetas = [holder["rope_theta"] for holder in (values, section) if holder.get("rope_theta") is not None]
-    if len(thetas) == 2 and thetas[0] != thetas[1]:
-        raise ConfigError(f"rope_theta = {thetas[0]!r} and {name}.rope_theta = {thetas[1]!r} contradict each other")
-    return {"rope_theta": thetas[0] if thetas else DEFAULT_THETA, "rope_scaling": read_scaling(name, section, values)}
+    holders = {"rope_theta": values, **{f"{name}.rope_theta": section for name, section in sections.items()}}
+    thetas = {name: holder["rope_theta"] for name, holder in holders.items() if holder.get("rope_theta") is not None}
+    first = next(iter(thetas.items()), ("rope_theta", DEFAULT_THETA))
+    for name, theta in thetas.items():
+        if theta != first[1]:
+            raise ConfigError(f"{first[0]} = {first[1]!r} and {name} = {theta!r} contradict each other")
+    return {"rope_theta": first[1], "rope_scaling": scalings[0] if scalings else None}
 
 
-def normalized(section: Mapping[str, Any]) -> dict[str, Any]:
-    """The section with its type under one key, and without rope_theta, which older files keep outside it."""
-    rest = {key: value for key, value in section.items() if key not in (*TYPE_KEYS, "rope_theta")}
-    return {**rest, "type": scaling_type("", section)}
-
-
-def scaling_type(name: str, section: Mapping[str, Any]) -> str:
-    """The type of the scaling, under either of its keys."""
+def read_scaling(name: str, section: Any, values: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Our rope_scaling from the section of this name."""
+    if not isinstance(section, dict):
+        raise ConfigError(f"{name} = {section!r} is not a section")
     kinds = [section[key] for key in TYPE_KEYS if section.get(key) is not None]
     if len(kinds) == 2 and kinds[0] != kinds[1]:
         raise ConfigError(f"{name}.rope_type = {kinds[0]!r} and {name}.type = {kinds[1]!r} contradict each other")
-    return kinds[0] if kinds else "default"
-
-
-def read_scaling(name: str, section: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Our rope_scaling from the section of this name."""
-    kind = scaling_type(name, section)
+    kind = kinds[0] if kinds else "default"
     if not isinstance(kind, str) or kind not in SCALINGS:
         raise ConfigError(f"{name} of type {kind!r} is not supported; known: {', '.join(SCALINGS)}")
     for key, value in section.items():

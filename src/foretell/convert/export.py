@@ -76,7 +76,7 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
 
 
 def notes(tokenizer_class: str | None) -> list[str]:
-    """What a user of the directory should know."""
+    """Notes for users of the directory."""
     if tokenizer_class is None:
         return []
     return [
@@ -135,7 +135,7 @@ def write_weights(directory: Path, tensors: Iterator[tuple[str, Tensor]], shard_
 
 
 def split_into_shards(tensors: dict[str, Tensor], shard_bytes: int) -> list[dict[str, Tensor]]:
-    """The tensors in order, in groups of at most `shard_bytes`; a larger tensor has a group of its own."""
+    """The tensors in order, in groups of at most `shard_bytes`; a larger tensor is alone in its group."""
     shards: list[dict[str, Tensor]] = [{}]
     size = 0
     for name, tensor in tensors.items():

@@ -25,6 +25,8 @@ Shape = tuple[int, ...]
 class Transform(Protocol):
     """A declared difference between two weight formats."""
 
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]: ...
+
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]: ...
 
     def to_ours(self, tensors: list[Tensor], shapes: Sequence[Shape]) -> list[Tensor]:
@@ -36,6 +38,9 @@ class Transform(Protocol):
 class Split:
     """Several of our matrices are one of theirs, concatenated along the outputs: GPT-2's fused query, key and value."""
 
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return [(sum(shape[0] for shape in shapes), *shapes[0][1:])]
+
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [torch.cat(tensors)]
 
@@ -46,6 +51,9 @@ class Split:
 @dataclass(frozen=True)
 class Transpose:
     """Their matrices are (inputs, outputs), ours (outputs, inputs): GPT-2's Conv1D."""
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return [shape[::-1] for shape in shapes]
 
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [tensor.T if tensor.dim() == 2 else tensor for tensor in tensors]
@@ -59,6 +67,9 @@ class Permute:
     """They rotate pairs (2i, 2i+1) of each head, we rotate (i, i + E/2): the format of Llama's original release."""
 
     head_width: int
+
+    def their_shapes(self, shapes: Sequence[Shape]) -> list[Shape]:
+        return list(shapes)
 
     def to_theirs(self, tensors: list[Tensor]) -> list[Tensor]:
         return [self._regrouped(tensor, (-1, 2, self.head_width // 2)) for tensor in tensors]
@@ -140,17 +151,13 @@ def pairings(family: Family, config: ModelConfig) -> Iterator[Pairing]:
             if first[0] not in shapes:
                 continue
             ours = tuple(shapes[path] for path in first)
-            theirs = _to_theirs(row, [torch.empty(shape, device="meta") for shape in ours])
+            theirs: Sequence[Shape] = ours
+            for transform in reversed(row.transforms):
+                theirs = transform.their_shapes(theirs)
             for layer in range(config.num_layers if "*" in row.theirs else 1):
                 paths = tuple(f"{path}.{kind}".replace("*", str(layer)) for path in row.ours)
                 name = f"{row.theirs}.{kind}".replace("*", str(layer))
-                yield Pairing(name, tuple(theirs.shape), paths, ours, row)
-
-
-def _to_theirs(row: Row, tensors: list[Tensor]) -> Tensor:
-    for transform in reversed(row.transforms):
-        tensors = transform.to_theirs(tensors)
-    return tensors[0]
+                yield Pairing(name, theirs[0], paths, ours, row)
 
 
 def check_weights(family: Family, config: ModelConfig, weights: Mapping[str, Tensor]) -> None:
@@ -173,7 +180,10 @@ def check_weights(family: Family, config: ModelConfig, weights: Mapping[str, Ten
 def iter_theirs(family: Family, config: ModelConfig, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """(name, tensor) in their format, for weights under our module paths. See `check_weights`."""
     for pairing in pairings(family, config):
-        yield pairing.theirs, _to_theirs(pairing.row, [weights[path] for path in pairing.ours]).contiguous()
+        tensors = [weights[path] for path in pairing.ours]
+        for transform in reversed(pairing.row.transforms):
+            tensors = transform.to_theirs(tensors)
+        yield pairing.theirs, tensors[0].contiguous()
 
 
 def iter_ours(family: Family, config: ModelConfig, read: Callable[[str], Tensor]) -> Iterator[tuple[str, Tensor]]:

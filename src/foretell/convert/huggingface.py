@@ -18,8 +18,8 @@ from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_regular, read_j
 from foretell.language_model import NO_TOKENIZER, LanguageModel
 from foretell.model.init import decoder_with_weights
 from foretell.paths import matches, starred
-from foretell.safetensors_files import FLOATS, StoredTensor, check_finite, read_header, read_tensor
-from foretell.saved_model.model_parts import check_vocabulary
+from foretell.safetensors_files import FLOATS, StoredTensor, check_finite, check_shapes, read_header, read_tensor
+from foretell.saved_model.model_parts import check_depth, check_vocabulary
 from foretell.text import has_tokenizer, id_tokenizer, load_tokenizer
 
 READ = (".json", ".txt", ".safetensors", ".model", ".jinja")
@@ -129,21 +129,12 @@ def find_weights(directory: Path, family: Family, config: ModelConfig) -> dict[s
     """The tensors that the configuration asks for, with names and shapes checked; no data is read yet."""
     stored = {full_name(family, name): tensor for name, tensor in _without_buffers(directory, family).items()}
     check_task(directory, stored)
-    if config.num_layers > len(stored):  # before listing the names of an absurd number of layers
-        raise CheckpointError(
-            f"{directory} has {len(stored)} weights, too few for the configuration's {config.num_layers} layers"
-        )
+    check_depth(config, len(stored), directory)  # before listing the names of an absurd number of layers
     try:
         expected = {pairing.theirs: pairing.shape for pairing in pairings(family, config)}
     except ConfigError as error:
         raise CheckpointError(f"{directory / CONFIG}: {error}") from None
-    for name, shape in expected.items():
-        if name not in stored:
-            raise CheckpointError(f"{directory} has no weight '{name}'")
-        if stored[name].shape != shape:
-            raise CheckpointError(
-                f"{directory}: '{name}' has shape {stored[name].shape}, the configuration asks for {shape}"
-            )
+    check_shapes(stored, expected, directory)
     if config.tie_embeddings:
         _remove_tied_head(family, stored)
     for name in stored:
@@ -183,7 +174,7 @@ def full_name(family: Family, name: str) -> str:
 
 
 def _remove_tied_head(family: Family, stored: dict[str, StoredTensor]) -> None:
-    """Drop the head that some files hold next to the tied embedding; refuse it if it differs."""
+    """Drop the copy of a tied embedding that some files hold as the head; refuse a different one."""
     head = stored.pop(f"{HEAD}.weight", None)
     if head is None:
         return

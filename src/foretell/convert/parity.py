@@ -70,9 +70,9 @@ class Comparison:
     tokens: int
     logit_difference: float  # the largest
     logit_bound: float
-    divergence: float  # of the next token's distributions, in nats, the largest
+    divergence: float  # the largest between next-token distributions, in nats
     greedy_tokens: int
-    greedy_same: int  # those that are the reader's most likely tokens too, counting ties within the bound
+    greedy_same: int  # also the reader's most likely token, or tied with it within the bound
 
     def problem(self) -> str | None:
         """The first bound that is missed, or None."""
@@ -128,7 +128,7 @@ def make_probes(model: LanguageModel) -> list[Probe]:
 
 
 def probe_texts(tokenizer: Tokenizer) -> list[str]:
-    """Those of TEXTS that the vocabulary can encode, and one made of its own tokens."""
+    """The texts of TEXTS that the vocabulary can encode, and one made of its own tokens."""
     ids = sorted({index * (tokenizer.vocab_size - 1) // (SPREAD - 1) for index in range(SPREAD)})
     plain = [token for token in ids if token not in tokenizer.special_tokens.values()]
     return [text for text in (*TEXTS, tokenizer.decode(plain)) if encoded(tokenizer, text)]

@@ -1,8 +1,8 @@
 """LoRA updates in peft's layout: adapter_config.json and adapter_model.safetensors.
 
-peft names layers as the family does. Where a family fuses several of our layers (GPT-2's query, key and value), one
-update of theirs is several of ours: reading gives each its rows of B and a copy of A; writing stacks the A's and puts
-the B's on a diagonal, so that the rank grows and the product stays the same.
+peft names layers as the family does. If a family fuses several of our layers (GPT-2's query, key and value), one of
+their updates is several of ours: reading gives each its rows of B and a copy of A; writing stacks the A's and puts the
+B's on a diagonal, so that the rank grows and the product stays the same.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def is_adapter(directory: Path) -> bool:
 
 
 def base_of(directory: Path) -> str:
-    """The name of the model that an adapter changes, as its configuration says; a CheckpointError if it does not."""
+    """The base model in an adapter's configuration; a CheckpointError if it is missing."""
     name = read_json(directory / ADAPTER_CONFIG).get("base_model_name_or_path")
     if not isinstance(name, str) or not name:
         raise CheckpointError(
@@ -174,10 +174,10 @@ def split_update(layer: Pairing, update: PeftUpdate, directory: Path) -> Updates
 def export_peft(
     model: LanguageModel, target: Path, dtype: torch.dtype = torch.float32, family_name: str | None = None
 ) -> dict[str, Any]:
-    """Write the LoRA updates of a model as a new directory in peft's layout, and compare what is read back.
+    """Write the LoRA updates of a model as a new directory in peft's layout, read them back and compare.
 
     The model is loaded with its updates kept apart. Returns the family, the layers and the largest difference of an
-    update. Raises UsageError for a model without updates, ConfigError where no family can express the model.
+    update. Raises UsageError for a model without updates, ConfigError if no family can express the model.
     """
     check_new(target)
     part = model.parts.get(LORA)

@@ -16,7 +16,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights, empty_decoder, fill_decoder, weight_shapes
 from foretell.model.lora import LoRAConfig, add_lora, lora_layers, lora_weights, merge_lora
 from foretell.model.quantized_linear import QuantizationConfig, quantize_decoder, stored_buffers
-from foretell.saved_model.part import Part, PartSource, StoredWeights, register_part
+from foretell.saved_model.part import Part, PartSource, register_part
 from foretell.text import Tokenizer, load_tokenizer
 
 DECODER, TOKENIZER, QUANTIZATION, LORA = "decoder", "tokenizer", "quantization", "lora"
@@ -63,7 +63,7 @@ class DecoderPart(Part):
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
         config = make_section(ModelConfig, values)
-        check_depth(config, source.stored)
+        check_depth(config, len(source.stored.tensors), source.stored.path)
         tokenizer = source.parts.get(TOKENIZER)
         if isinstance(tokenizer, TokenizerPart):
             check_vocabulary(tokenizer.tokenizer, config, source.directory)
@@ -85,12 +85,11 @@ def check_vocabulary(tokenizer: Tokenizer, config: ModelConfig, directory: Path)
         )
 
 
-def check_depth(config: ModelConfig, stored: StoredWeights) -> None:
-    """Refuse a configuration with more layers than the file has weights, before time is spent on making them."""
-    count = len(stored.tensors)
+def check_depth(config: ModelConfig, count: int, where: Path) -> None:
+    """Refuse a configuration with more layers than `count` weights, before time is spent on making them."""
     if config.num_layers > count:
         raise CheckpointError(
-            f"{stored.path} has {count} weights, too few for the configuration's {config.num_layers} layers"
+            f"{where} has {count} weights, too few for the configuration's {config.num_layers} layers"
         )
 
 

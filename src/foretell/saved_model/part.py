@@ -14,7 +14,7 @@ from torch import Tensor
 
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import CONFIG
-from foretell.safetensors_files import ROWS_CHECKED, StoredTensor, check_finite, read_tensor
+from foretell.safetensors_files import ROWS_CHECKED, StoredTensor, check_finite, check_shapes, read_tensor
 
 Shape = tuple[int, ...]
 
@@ -116,14 +116,7 @@ class PartSource:
         """
         dtypes, tensors = integers or {}, self.stored.tensors
         keys = {path: weight_key(self.part, self.name, path) for path in expected}
-        for path, shape in expected.items():
-            key = keys[path]
-            if key not in tensors:
-                raise CheckpointError(f"{self.stored.path} has no weight '{key}'")
-            if tensors[key].shape != shape:
-                raise CheckpointError(
-                    f"{self.stored.path}: '{key}' has shape {tensors[key].shape}, the configuration asks for {shape}"
-                )
+        check_shapes(tensors, {keys[path]: shape for path, shape in expected.items()}, self.stored.path)
         self.stored.taken.update(keys.values())
         weights = {
             path: read_tensor(tensors[key], dtypes.get(path, self.dtype)).to(self.device) for path, key in keys.items()

@@ -22,7 +22,7 @@ SHORTEST_STOP = 3  # characters of a next speaker's name that may stop an answer
 
 @dataclass(frozen=True)
 class ChatPiece:
-    """A piece of a rendered conversation; an answer's piece includes what ends the answer."""
+    """A piece of a rendered conversation; an answer's piece includes its end marker."""
 
     text: str
     is_answer: bool

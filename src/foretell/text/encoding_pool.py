@@ -62,8 +62,8 @@ def submit(pool: ProcessPoolExecutor, texts: list[str]) -> Future[list[np.ndarra
 def open_encoding(tokenizer: Tokenizer, special: Iterable[str] = (), workers: int = 1) -> Iterator[Encoding]:
     """Encoding in `workers` processes, 1 for this one; `special` names are read as special tokens.
 
-    The ids do not depend on the number of processes. Raises what `Tokenizer.encode` raises, and TokenizerError if a
-    process ends.
+    The ids do not depend on the number of processes. Raises as `Tokenizer.encode` does, and TokenizerError if a process
+    ends.
     """
     names = tuple(special)
     if workers == 1:

@@ -62,7 +62,7 @@ def _changes_earlier_text(step: dict[str, Any]) -> bool:
 
 
 class ByteStream(StreamDecoder):
-    """Byte-level vocabularies: pieces are bytes, and UTF-8 tells where a character ends."""
+    """Byte-level vocabularies: pieces are bytes, and UTF-8 marks the end of a character."""
 
     def __init__(self, piece: Callable[[int], str], skipped: frozenset[int]):
         self._piece = piece

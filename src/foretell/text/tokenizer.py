@@ -208,7 +208,7 @@ class Tokenizer:
 
     @contextmanager
     def _named_failures(self, texts: list[str], backend: tokenizers.Tokenizer) -> Generator[None]:
-        """Raise the library's error, or one that names the word or character outside the vocabulary."""
+        """Raise the library's error, or an error that names the word or character outside the vocabulary."""
         try:
             with rust_failures("the text cannot be encoded"):
                 yield
@@ -308,7 +308,7 @@ class Tokenizer:
         return json.loads(self._plain.to_str())
 
     def save(self, path: str | Path) -> None:
-        """Write a tokenizer.json that `tokenizers` and transformers read too, and the chat template next to it.
+        """Write a tokenizer.json that `tokenizers` and transformers read too, and the chat template in the same folder.
 
         Raises OutputError if it cannot be written.
         """

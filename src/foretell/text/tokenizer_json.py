@@ -63,7 +63,7 @@ def piece_bytes(piece: str) -> bytes:
 
 def readable(data: bytes) -> str:
     """UTF-8 text; bytes that are not a complete character are shown as '<0xE2>'."""
-    # Valid UTF-8 holds no surrogates, so every one that surrogateescape inserts marks a stray byte.
+    # Valid UTF-8 holds no surrogates, so each surrogate inserted by surrogateescape marks a stray byte.
     text = data.decode("utf-8", errors="surrogateescape")
     return "".join(f"<0x{ord(c) - 0xDC00:02X}>" if "\udc80" <= c <= "\udcff" else c for c in text)
 
@@ -122,7 +122,7 @@ def character_json(tokens: Sequence[str], special: Sequence[str]) -> TokenizerJs
 def byte_level_json(
     vocabulary: dict[str, int], merges: Sequence[Any], split: TokenizerJson, special: Sequence[str] = (END,)
 ) -> TokenizerJson:
-    """Byte-level BPE; those of `special` that the vocabulary has are special tokens."""
+    """Byte-level BPE; names in `special` that the vocabulary has are special tokens."""
     model = {"type": "BPE", "vocab": vocabulary, "merges": list(merges)}
     known = [name for name in special if name in vocabulary]
     return _tokenizer_json(model, known, split, byte_level_split(use_regex=True))
@@ -228,9 +228,9 @@ def _ids_of(steps: list[dict[str, Any]], template: dict[str, Any]) -> tuple[int,
 
 
 def end_ids(content: TokenizerJson) -> tuple[int, ...]:
-    """The ids that end a text: those that the template declares (see `with_ends`), else the first of END_NAMES.
+    """The ids that end a text; the first one ends a document.
 
-    The first one ends a document.
+    The template may declare them (see `with_ends`); otherwise it is the first of END_NAMES in the vocabulary.
     """
     starts, _ = template_ids(content)
     for template in templates(content):

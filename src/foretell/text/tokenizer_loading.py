@@ -276,7 +276,7 @@ def _read_added(directory: Path, settings: dict[str, Any]) -> tuple[TokenizerJso
 
 
 def _read_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int], ...]:
-    """The end ids of generation_config.json, as transformers uses when it generates; else those of config.json."""
+    """The end ids of generation_config.json, which transformers uses in generation; else of config.json."""
     generation = _read_if_present(directory / "generation_config.json")
     for name, content in (("generation_config.json", generation), ("config.json", config)):
         value = content.get("eos_token_id")
@@ -287,7 +287,7 @@ def _read_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int]
 
 
 def _read_template(directory: Path, settings: dict[str, Any]) -> tuple[str | None, list[str]]:
-    """The chat template, from its own file or tokenizer_config.json, and notes on those that are left out."""
+    """The chat template, from its own file or tokenizer_config.json, and notes on templates that are left out."""
     if (template := _read_template_file(directory)) is not None:
         return template, []
     content = settings.get("chat_template")

@@ -85,7 +85,7 @@ class EncoderDecoderPart(Part):
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
         config = make_section(EncoderDecoderConfig, values)
-        check_depth(config, source.stored)
+        check_depth(config, len(source.stored.tensors), source.stored.path)
         config = config if source.for_training else config.replaced(dropout=0.0)
         model = encoder_decoder_with_weights(config, source.read(weight_shapes(config)))
         return cls(model.train(source.for_training))
