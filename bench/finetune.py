@@ -35,7 +35,7 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import note
 from rich.console import Console
 
-from foretell.data.rows import RowFile
+from foretell.data.table import open_table
 from foretell.finetuning.evaluate import evaluate_file
 from foretell.finetuning.settings import Columns
 
@@ -249,7 +249,7 @@ def tune(
     options = {**RECIPE, **recipe, **changes}
     model = foretell.finetune(start, data.file("train"), out, resume=True, progress=False, training=training, **options)
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
-    test = evaluate_file(model, RowFile(data.file("test")), Columns(texts=()))
+    test = evaluate_file(model, open_table(data.file("test")), Columns(texts=()))
     return {"test": test["figures"]["accuracy"], "dev": report["dev"]["accuracy"], "step": report["best_step"]}
 
 

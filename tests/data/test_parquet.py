@@ -13,8 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from foretell.data.records import RecordFields
-from foretell.data.sources import DocumentReader, read_documents
+from foretell.data.sources import DocumentReader, RecordFields, read_documents
 from foretell.errors import DataError
 
 
@@ -72,13 +71,13 @@ def test_every_type_of_string_is_read(tmp_path: Path, kind: pa.DataType) -> None
 @pytest.mark.parametrize("cells", [[1, 2], [b"one", b"two"], [["one"], ["two"]]])
 def test_a_column_of_another_type_is_refused(tmp_path: Path, cells: list[Any]) -> None:
     path = write_table(tmp_path / "a.parquet", {"text": cells})
-    assert refusal(path).startswith(f"{path}: column 'text' is of type ")
+    assert refusal(path).startswith(f"{path}, row 1: field 'text' is ")
     assert refusal(path).endswith("it must be a string")
 
 
 def test_a_null_is_refused_with_its_row(tmp_path: Path) -> None:
     path = write_table(tmp_path / "a.parquet", {"text": ["one", None]})
-    assert refusal(path) == f"{path}, row 2: column 'text' is null; it must be a string"
+    assert refusal(path) == f"{path}, row 2: field 'text' is null; it must be a string"
 
 
 def test_a_cell_that_is_not_utf8_is_refused_with_its_row(tmp_path: Path) -> None:
@@ -124,7 +123,7 @@ def test_parquet_is_found_in_folders_and_left_out_if_it_cannot_be_read(tmp_path:
     write_table(tmp_path / "a.parquet", {"text": ["one"]})
     write_table(tmp_path / "b.parquet", {"text": [1]})
     assert texts(tmp_path) == ["one"]
-    with pytest.raises(DataError, match="b.parquet: column 'text' is of type int64"):
+    with pytest.raises(DataError, match="b.parquet, row 1: field 'text' is a number"):
         list(read_documents([tmp_path], strict=True))
 
 

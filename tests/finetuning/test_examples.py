@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from foretell.data.rows import Row
+from foretell.data.table import Row
 from foretell.errors import DataError
 from foretell.finetuning.dev_split import split_off_dev
 from foretell.finetuning.examples import Example, read_example

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretell.data.rows import RowFile
+from foretell.data.table import open_table
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.finetuning.batches import EncodedExample, make_task_batch
 from foretell.finetuning.evaluate import evaluate_file
@@ -44,7 +44,7 @@ def test_a_file_of_predictions_keeps_the_columns(
     model: LanguageModel, review_file: Path, tmp_path: Path, suffix
 ) -> None:
     out = tmp_path / f"out{suffix}"
-    rows = predict_file(model, RowFile(review_file), NONE)
+    rows = predict_file(model, open_table(review_file), NONE)
     assert write_predictions(out, rows, head_of(model).settings, lambda count: None) == 60
     content = out.read_text(encoding="utf-8").splitlines()
     if suffix == ".jsonl":
@@ -60,14 +60,14 @@ def test_a_file_of_predictions_keeps_the_columns(
 
 
 def test_rows_are_read_as_they_are_needed(model: LanguageModel, review_file: Path) -> None:
-    rows = predict_file(model, RowFile(review_file), NONE)
+    rows = predict_file(model, open_table(review_file), NONE)
     assert next(iter(rows))[0].where.endswith("line 2")
 
 
 def test_an_empty_text_has_no_prediction_and_is_counted(model: LanguageModel, tmp_path: Path, caplog) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("text,n\nthe film,1\n ,2\nthe play,3\n", encoding="utf-8")
-    predictions = [prediction for _, prediction in predict_file(model, RowFile(path), NONE)]
+    predictions = [prediction for _, prediction in predict_file(model, open_table(path), NONE)]
     assert [prediction is None for prediction in predictions] == [False, True, False]
     assert "1 rows have an empty text" in caplog.text
     assert "line 3" in caplog.text
@@ -83,7 +83,7 @@ def test_what_cannot_be_predicted_is_refused(model: LanguageModel, start) -> Non
 
 
 def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
-    report = evaluate_file(model, RowFile(review_file), NONE)
+    report = evaluate_file(model, open_table(review_file), NONE)
     assert (report["examples"], report["figures"]["accuracy"], report["baseline"]["accuracy"]) == (60, 1.0, 0.5)
 
 

@@ -12,9 +12,8 @@ from foretell.forecasting.forecaster import Forecast, forecast
 from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, write_table
 from foretell.forecasting.page import write_forecast_page
 from foretell.forecasting.plots import draw_forecasts
-from foretell.forecasting.series import Series
-from foretell.forecasting.table import read_series
-from foretell.forecasting.timeline import numbered
+from foretell.forecasting.series import Series, numbered
+from foretell.forecasting.series_file import read_series
 
 FORECAST = Forecast(Series("a,b", np.array([1.0, np.nan, 3.0]), numbered()), np.array([[1.5, -2e6], [2.5, 4e6]]))
 

@@ -7,8 +7,7 @@ import pytest
 
 from foretell.errors import UsageError
 from foretell.forecasting.season import choose_season, find_season
-from foretell.forecasting.series import Series
-from foretell.forecasting.timeline import find_timeline, numbered
+from foretell.forecasting.series import Series, find_timeline, numbered
 
 NOISE = np.random.default_rng(0)
 PERIOD = 6

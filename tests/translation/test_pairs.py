@@ -47,7 +47,7 @@ WRONG = {
     "one.tsv": (b"Go.\n", "one.tsv, line 1: one column; write source, a tab and the target, or give two files"),
     "latin.tsv": (b"Go.\tAllez l\xe0\n", "latin.tsv, line 1: not UTF-8"),
     "empty.tsv": (b"\n", "holds no pair of sentences"),
-    "bad.zip": (b"PK nothing", "is damaged or not a zip that can be read"),
+    "bad.zip": (b"PK nothing", "damaged, cut short or not compressed this way"),
 }
 
 

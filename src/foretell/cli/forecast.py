@@ -49,7 +49,7 @@ def forecast(
     The table has the columns unique_id, ds, mean, median, lo-80, hi-80, ...; with --json one object per series.
     """
     from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, write_table
-    from foretell.forecasting.table import read_series
+    from foretell.forecasting.series_file import read_series
 
     percents = parse_levels(levels)
     check_outputs(out, paths, plot, html)
@@ -173,7 +173,7 @@ def evaluate_forecast(
     """
     from foretell.forecasting.rolling import Plan, evaluate_contexts, evaluate_origins, given_origins, rolling_origins
     from foretell.forecasting.season import choose_season
-    from foretell.forecasting.table import read_series
+    from foretell.forecasting.series_file import read_series
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")

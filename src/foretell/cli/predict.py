@@ -24,12 +24,10 @@ from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from foretell.data.rows import Row
+    from foretell.data.table import Row
     from foretell.finetuning.predict import TaskPrediction
     from foretell.finetuning.prediction_file import Predicted
     from foretell.language_model import LanguageModel
-
-ROW_SUFFIXES = (".csv", ".tsv", ".jsonl", ".json", ".txt")
 
 
 def predict(
@@ -51,16 +49,16 @@ def predict(
 ) -> None:
     """The label or number that a tuned model predicts.
 
-    A file (csv, tsv, jsonl, json, or txt with a text per line) is read row by row; the columns of its rows are kept.
+    A file (csv, tsv, jsonl, json, parquet, or txt with a text per line) is read row by row; its columns are kept.
     """
     if not text:
-        raise UsageError("give a TEXT, or a FILE with rows (csv, tsv, jsonl, json or txt)")
+        raise UsageError("give a TEXT, or a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     path = Path(text[0])
-    has_rows = len(text) == 1 and path.suffix.lower() in ROW_SUFFIXES and is_file(path)
+    has_rows = len(text) == 1 and is_file(path) and is_table(path)
     if out is not None and not has_rows:
-        raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json or txt)")
+        raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     loaded = open_model(model, **options.keywords())
-    from foretell.data.rows import RowFile
+    from foretell.data.table import open_table
     from foretell.finetuning.head import with_truncation
     from foretell.finetuning.predict import predict_rows
     from foretell.finetuning.prediction_file import predict_file
@@ -76,7 +74,7 @@ def predict(
         print_json(prediction.to_json()) if json else write(prediction.lines())
         return
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
-    predicted = predict_file(loaded, RowFile(path, encoding, column_names(columns)), given)
+    predicted = predict_file(loaded, open_table(path, encoding, column_names(columns)), given)
     if out is not None:
         write_file(out, predicted, loaded)
         return
@@ -85,6 +83,14 @@ def predict(
             print_json({**(result.to_json() if result else {"label": None}), "row": row.cells})
         else:
             write(row_line(row, result))
+
+
+def is_table(path: Path) -> bool:
+    """True for a file with rows by its suffix, and for a zip."""
+    from foretell.data.lines import ZIP, content_suffix
+    from foretell.data.table import FORMATS
+
+    return content_suffix(path) in (*FORMATS, ".txt", ZIP)
 
 
 def read_lines() -> list[str]:
@@ -136,7 +142,7 @@ def evaluate_task(
 
     --task text evaluates it as a language model.
     """
-    from foretell.data.rows import RowFile
+    from foretell.data.table import open_table
     from foretell.finetuning.evaluate import evaluate_file
     from foretell.finetuning.head import with_truncation
     from foretell.finetuning.report import figure_lines
@@ -144,5 +150,5 @@ def evaluate_task(
 
     given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
     loaded = with_truncation(open_model(model, **options.keywords()), truncate)
-    report = evaluate_file(loaded, RowFile(file, encoding, column_names(columns)), given)
+    report = evaluate_file(loaded, open_table(file, encoding, column_names(columns)), given)
     print_json(report) if json else results().print("\n".join(figure_lines(report)))

@@ -2,15 +2,13 @@
 
     documents      Document: a text with its source, in memory or in a file too large to hold
     sources        read files, folders and standard input as documents
-    records        the texts in one file: lines, JSON Lines, JSON lists, tables
-    parquet        the texts in a Parquet file
-    compressed     files compressed with gzip, bzip2, xz or zstd
+    lines          the lines of a file, compressed or not, strictly decoded
+    table          rows with named columns from CSV, TSV, JSON, JSON Lines, Parquet and lines
     corpora        the embedded corpus: the reference topics inside Python
     questions      multiple-choice questions and text endings for evaluation
     split          the split into training and validation text
     shards         read token stores: ids on disk, checked before they are used
     shard_writer   write token stores
-    shuffled       the documents of a token store in another order, without moving them
     loader         the batch of a step, as a function of (seed, step)
     row_stream     rows of their own: padded, never joined; their order in training
     batch          Batch: ids, targets, loss weights, positions, document ids

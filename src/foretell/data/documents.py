@@ -11,8 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from foretell.data.lines import Note, TextFile
 from foretell.errors import DataError
 
+NO_TEXT = "holds no text (empty, or nothing but whitespace); give a file with text"
+CRLF = "CRLF line ends read as LF"
 BLOCK = 2**20  # bytes read at a time
 CUT_SLACK = 0.02  # of a document's length: how far a cut may move to fall on a line break
 LONGEST_SEARCH = 2**20  # bytes on either side of a cut of a file that are searched for a line break
@@ -172,6 +175,25 @@ def cut_position_in_bytes(window: bytes, target: int) -> int:
     while target < len(window) and window[target] & 0b1100_0000 == 0b1000_0000:  # inside a character
         target += 1
     return target
+
+
+def open_large(path: Path, note: Note) -> FileDocument:
+    """A file as one document, checked once in pieces, so that errors and notes come before any of its text is used."""
+    file = TextFile(path)
+    with file.opened() as content:
+        status = path.stat()
+        start = len(codecs.BOM_UTF8) if content.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
+    document = FileDocument(str(file), path, start, status.st_size, status.st_mtime_ns)
+    if start:
+        note("byte order mark dropped", str(file))
+    if not is_clean(path):
+        for _ in file.lines(lambda what, where: None):  # raises the error that names the line
+            pass
+    if not any(piece.strip() for piece in document.pieces()):
+        raise DataError(f"{file}: {NO_TEXT}")
+    if has_crlf(path):
+        note(CRLF, str(file))
+    return document
 
 
 def is_clean(path: Path) -> bool:

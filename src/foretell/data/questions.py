@@ -1,19 +1,18 @@
-"""Questions: `{"query", "choices", "gold"}` (choice) or `{"context", "continuation"}` (ending) in JSON Lines.
+"""Questions: records with `query`, `choices`, `gold` (choice) or `context`, `continuation` (ending).
 
-Three benchmarks are read as they are published: HellaSwag (JSON Lines with ctx, endings, label), WinoGrande (JSON Lines
-with sentence, option1, option2, answer) and MMLU (CSV without a header: question, four choices, the letter).
+Three benchmarks are read as they are published: HellaSwag (ctx, endings, label), WinoGrande (sentence, option1,
+option2, answer) and MMLU (CSV without a header: question, four choices, the letter).
 """
 
 from __future__ import annotations
 
-import csv
-import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from foretell.data.table import Delimited, JsonLines, list_names, open_table
 from foretell.errors import DataError, UsageError
 
 T = TypeVar("T")
@@ -53,11 +52,9 @@ class Ending:
 
 
 def task_of(path: Path) -> EvaluationTask:
-    """'choice', 'ending' or 'text', by the fields of a .jsonl file's first line, or by a .csv file's first row."""
-    if not path.is_file():
-        return "text"
-    if path.suffix.lower() == ".csv":
-        return "choice" if _is_mmlu(path) else "text"
+    """'choice', 'ending' or 'text', by the fields of the first record, or by the first row of a table without names."""
+    if _is_mmlu(path):
+        return "choice"
     fields = first_fields(path)
     if "text" in fields:
         return "text"
@@ -67,30 +64,32 @@ def task_of(path: Path) -> EvaluationTask:
 
 
 def first_fields(path: Path) -> set[str]:
-    """The fields of a .jsonl file's first object; empty for anything else."""
-    if path.suffix.lower() != ".jsonl" or not path.is_file():
-        return set()
+    """The fields of the first record; empty without fields, for a table of one column, or unreadable."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            first = json.loads(next((line for line in file if line.strip()), "null"))
-    except (OSError, ValueError, RecursionError):  # read_documents reports what is wrong, and where
+        table = open_table(path)
+        row = next(iter(table), None)
+    except DataError:  # read_documents reports what is wrong, and where
         return set()
-    return set(first) if isinstance(first, dict) else set()
+    if row is None or not row.has_columns or (table.format.has_header and len(row.cells) == 1):
+        return set()
+    return set(row.cells)
 
 
 def _is_mmlu(path: Path) -> bool:
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            row = next(csv.reader(file), [])
-    except (OSError, ValueError, csv.Error):
+        table = open_table(path)
+        if not isinstance(table.format, Delimited):
+            return False
+        _, row = next(table.cells(), ("", []))
+    except DataError:
         return False
-    return len(row) == 6 and row[5].strip() in LETTERS and bool(row[5].strip())
+    return len(row) == len(LETTERS) + 2 and row[-1].strip() in tuple(LETTERS)
 
 
 def read_questions(path: Path) -> list[Question]:
     """The questions of a file. Raises DataError for missing or malformed fields, with the line."""
-    if path.suffix.lower() == ".csv":
-        return _not_empty([_mmlu(row, where) for row, where in _iter_rows(path)], path)
+    if _is_mmlu(path):
+        return [_mmlu(row, where) for where, row in open_table(path).cells()]
     return _read(path, _any_question)
 
 
@@ -100,45 +99,11 @@ def read_endings(path: Path) -> list[Ending]:
 
 
 def _read(path: Path, make: Callable[[dict[str, Any], str], T]) -> list[T]:
-    return _not_empty([make(value, where) for value, where in _iter_objects(path)], path)
-
-
-def _not_empty(questions: list[T], path: Path) -> list[T]:
+    table = open_table(path, otherwise=JsonLines())
+    questions = [make(row.cells, row.where) for row in table]
     if not questions:
         raise DataError(f"{path}: holds no question; give one JSON object per line")
     return questions
-
-
-def _iter_objects(path: Path) -> Iterator[tuple[dict[str, Any], str]]:
-    try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 (byte 0x{error.object[error.start]:02x} at {error.start})") from None
-    for line_number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        where = f"{path}, line {line_number}"
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{where}: not JSON ({error}); repair or remove it") from None
-        if not isinstance(value, dict):
-            raise DataError(f"{where}: not an object; write one with the fields {', '.join(CHOICE_FIELDS)}")
-        yield value, where
-
-
-def _iter_rows(path: Path) -> Iterator[tuple[list[str], str]]:
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            rows = csv.reader(file, strict=True)
-            for row in rows:
-                yield row, f"{path}, line {rows.line_num}"
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    except (ValueError, csv.Error) as error:
-        raise DataError(f"{path}: not a CSV file in UTF-8 ({error}); repair it") from None
 
 
 def _mmlu(row: list[str], where: str) -> Question:
@@ -212,9 +177,7 @@ def _ending(value: dict[str, Any], where: str) -> Ending:
 
 def _string(value: dict[str, Any], name: str, where: str) -> str:
     if not isinstance(value.get(name), str):
-        raise DataError(
-            f"{where}: it needs the field {name!r} with a text; it has {', '.join(map(repr, value)) or 'none'}"
-        )
+        raise DataError(f"{where}: it needs the field {name!r} with a text; it has {list_names(list(value))}")
     return value[name]
 
 

@@ -1,4 +1,4 @@
-"""Documents from text files, JSON Lines, JSON, CSV, TSV (all also compressed), Parquet, folders and standard input.
+"""Documents from files, folders and standard input: texts as a whole, and the texts of records (`table`).
 
 Text is UTF-8, read strictly: bytes that do not decode are an error, never a replacement character. Every change on
 the way (byte order marks, CRLF, empty documents, files left out) is logged as a warning, one line for each kind.
@@ -6,21 +6,16 @@ the way (byte order marks, CRLF, empty documents, files left out) is logged as a
 
 from __future__ import annotations
 
-import codecs
-import contextlib
 import logging
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import BinaryIO
+from typing import NamedTuple
 
-from foretell.data.compressed import COMPRESSIONS, DecompressedLines, open_compressed
-from foretell.data.documents import AnsweredDocument, Document, FileDocument, TextDocument, has_crlf, is_clean
-from foretell.data.parquet import SUFFIX as PARQUET
-from foretell.data.parquet import iter_parquet
-from foretell.data.records import RECORD_LINES, RECORD_SUFFIXES, RecordFields, Texts, iter_lines, iter_records
+from foretell.data.documents import CRLF, NO_TEXT, AnsweredDocument, Document, TextDocument, open_large
+from foretell.data.lines import Note, TextFile, content_suffix, find_files, nearest_name, reading
+from foretell.data.table import FORMATS, TEXT, Row, Table, check_unique, kind_of, list_names
 from foretell.errors import DataError, UsageError, did_you_mean
 
 logger = logging.getLogger(__name__)
@@ -31,15 +26,45 @@ CODE_SUFFIXES = (
     *(".c", ".cc", ".cpp", ".cs", ".go", ".h", ".hpp", ".java", ".jl", ".js", ".kt", ".lua", ".php", ".pl"),
     *(".py", ".pyi", ".r", ".rb", ".rs", ".scala", ".sh", ".sql", ".swift", ".ts"),
 )
-FOLDER_SUFFIXES = frozenset((*PROSE_SUFFIXES, *RECORD_SUFFIXES, PARQUET, *CODE_SUFFIXES))
+FOLDER_SUFFIXES = frozenset((*PROSE_SUFFIXES, *FORMATS, *CODE_SUFFIXES))
 
 MOST_NAMED = 8  # files that are left out, each with its error
-EVERY_TEXT = RecordFields()  # the field `text` of records, and files without fields as a whole
 LARGE = 2**24  # bytes; larger text files are read in pieces
-STANDARD_INPUT = "standard input"
 REACHED_BEFORE = "reached before, skipped"
 Identity = tuple[int, int]  # device and inode
-NO_TEXT = "holds no text (empty, or nothing but whitespace); give a file with text"
+Texts = tuple[str, ...]  # of one record, a text for each field asked for
+
+
+class RecordField(NamedTuple):
+    """A field, and the option that names it. None: `text`, or the only column."""
+
+    name: str | None
+    option: str
+
+    def __str__(self) -> str:
+        return self.name or TEXT
+
+
+@dataclass(frozen=True)
+class RecordFields:
+    """What is read of each record: the field `text`, or the only column, or the fields named.
+
+    text: another name for that field. answer: a second field, and `text` is then that of the prompt. by_line: each
+    line of a file without fields is a record.
+    """
+
+    text: str | None = None
+    answer: str | None = None
+    by_line: bool = False
+
+    def each(self) -> tuple[RecordField, ...]:
+        """The fields, one for each text of a record."""
+        if self.answer is None:
+            return (RecordField(self.text, "--text-field"),)
+        return RecordField(self.text, "--prompt-field"), RecordField(self.answer, "--answer-field")
+
+
+EVERY_TEXT = RecordFields()  # the field `text` of records, and files without fields as a whole
 
 
 def read_documents(
@@ -109,15 +134,16 @@ class DocumentReader:
             raise DataError(f"{inputs[0]}: holds no text, and neither does any other file; give files with text")
 
     def _iter_documents_of(self, source: _InputFile, notes: _ReadingNotes) -> Iterator[Document]:
-        if not self.fields.by_line and source.path is not None and _is_large(source, source.path):
-            yield _large_document(source, source.path, notes)
+        if source.is_one_text and not self.fields.by_line and source.is_large:
+            assert source.file.path is not None
+            yield open_large(source.file.path, notes.add)
             return
         any_text = False
         for where, texts in self._iter_texts(source, notes):
             if any(text.strip() for text in texts):
                 any_text = True
-                yield _make_document(where, texts, self.separator, notes)
-            elif source.has_records or self.fields.by_line:
+                yield _make_document(where, texts, self.separator, notes.add)
+            elif not source.is_one_text or self.fields.by_line:
                 notes.add("empty document skipped", where)
         if not any_text and source.in_folder:
             notes.add("file without text skipped", str(source))
@@ -125,14 +151,18 @@ class DocumentReader:
             raise DataError(f"{source}: {NO_TEXT}")
 
     def _iter_texts(self, source: _InputFile, notes: _ReadingNotes) -> Iterator[tuple[str, Texts]]:
-        if source.path is not None and source.suffix == PARQUET:
-            if source.is_compressed:
-                raise DataError(f"{source}: parquet is compressed by itself and not read from within; decompress it")
-            with _readable(str(source)):
-                yield from iter_parquet(source.path, self.fields, notes.add)
+        """(where, texts) of every record, empty ones included; a file without fields is one record, or one per line."""
+        if source.is_one_text and self.fields.answer is not None:
+            raise DataError(
+                f"{source}: has no fields {self.fields.text!r} and {self.fields.answer!r}; give a file that ends in "
+                f"{', '.join(FORMATS)}"
+            )
+        if source.is_one_text and not self.fields.by_line:
+            yield str(source), (source.file.text(notes.add),)
             return
-        with _opened(source) as file:
-            yield from iter_records(file, str(source), source.suffix, self.fields, notes.add)
+        columns = _TextColumns(self.fields.each(), notes.add)
+        for row in Table(source.file, choose=columns.choose, note=notes.add).records():
+            yield row.where, columns.texts(row)
 
     def _can_be_read(self, source: _InputFile, notes: _ReadingNotes) -> bool:
         """Read a file once, so that one that cannot be read is left out as a whole; the error is noted."""
@@ -179,32 +209,69 @@ class _ReadingNotes:
 
 @dataclass(frozen=True)
 class _InputFile:
-    """One file to read (path None: standard input); it may be empty only if it was found in a folder."""
+    """One file to read; it may be empty only if it was found in a folder."""
 
-    path: Path | None
+    file: TextFile
     in_folder: bool = False
 
     @property
-    def suffix(self) -> str:
-        """The suffix of the content: .jsonl for x.jsonl.gz."""
-        return "" if self.path is None else _content_suffix(self.path)
+    def is_one_text(self) -> bool:
+        """Whether it is one text, and does not hold records with fields."""
+        return self.file.suffix not in FORMATS
 
     @property
-    def has_records(self) -> bool:
-        """Whether it holds records with fields, and not one text."""
-        return self.suffix in (*RECORD_SUFFIXES, PARQUET)
-
-    @property
-    def is_compressed(self) -> bool:
-        return self.path is not None and self.path.suffix.lower() in COMPRESSIONS
+    def is_large(self) -> bool:
+        """Whether it should not be held in memory as a whole."""
+        if self.file.path is None or self.file.is_compressed:
+            return False
+        with reading(self.file.path):
+            return self.file.path.stat().st_size >= LARGE
 
     def __str__(self) -> str:
-        return STANDARD_INPUT if self.path is None else str(self.path)
+        return str(self.file)
 
 
-def _content_suffix(path: Path) -> str:
-    suffix = path.suffix.lower()
-    return Path(path.stem).suffix.lower() if suffix in COMPRESSIONS else suffix
+class _TextColumns:
+    """The texts of the fields asked for."""
+
+    def __init__(self, fields: Sequence[RecordField], note: Note):
+        self.fields, self.note = fields, note
+        self.names = [str(field) for field in fields]
+
+    def choose(self, columns: list[str], where: str) -> list[str]:
+        """The columns of the fields, in a file that names all columns at its beginning."""
+        check_unique(columns, self.names, where)
+        if len(columns) == 1 and [field.name for field in self.fields] == [None] and columns[0] != TEXT:
+            self.note(f"no column {TEXT!r}, so the only one is read, {columns[0][:40]!r}", where)
+            self.names = columns
+        for wanted, name in zip(self.fields, self.names, strict=True):
+            check_present("column", columns, wanted, name, where)
+        return list(dict.fromkeys(self.names))
+
+    def texts(self, row: Row) -> Texts:
+        if row.is_blank:
+            return ("",) * len(self.fields)
+        if not row.has_columns and len(self.fields) == 1:
+            return (row.cells[TEXT],)
+        if not row.has_columns:
+            names = " and ".join(map(repr, self.names))
+            raise DataError(f"{row.where}: a string; write an object with the fields {names}")
+        return tuple(self._text(row, *wanted) for wanted in zip(self.fields, self.names, strict=True))
+
+    def _text(self, row: Row, wanted: RecordField, name: str) -> str:
+        check_present("field", list(row.cells), wanted, name, row.where)
+        if not isinstance(row.cells[name], str):
+            raise DataError(f"{row.where}: field {name!r} is {kind_of(row.cells[name])}; it must be a string")
+        return row.cells[name]
+
+
+def check_present(kind: str, columns: Sequence[str], wanted: RecordField, name: str, where: str) -> None:
+    """Refuse a column or field that is missing: name the others, and the option that chooses one."""
+    if name not in columns:
+        raise DataError(
+            f"{where}: no {kind} {name!r} among the {kind}s {list_names(columns)}{did_you_mean(name, columns)}; name "
+            f"the right one with {wanted.option}"
+        )
 
 
 # --- finding files ---------------------------------------------------------------------------------------------------
@@ -216,9 +283,9 @@ def _find_inputs(paths: Sequence[str | Path], notes: _ReadingNotes) -> list[_Inp
     seen: set[Identity] = set()
     for path in paths:
         if str(path) == "-":
-            new = [] if _InputFile(None) in inputs else [_InputFile(None)]
+            new = [standard] if (standard := _InputFile(TextFile(None))) not in inputs else []
         else:
-            with _readable(str(path)):
+            with reading(path):
                 new = _find_at(Path(path), seen, notes)
         inputs += new
         if not new:
@@ -232,12 +299,15 @@ def _find_at(path: Path, seen: set[Identity], notes: _ReadingNotes) -> list[_Inp
     if path.is_symlink() and not path.exists():
         raise DataError(f"{path}: a link that leads nowhere or to itself; give the file it should lead to")
     if not path.exists():
-        raise DataError(f"{path}: no such file or folder{_nearest_name(path) or '; check the path'}")
+        raise DataError(f"{path}: no such file or folder{nearest_name(path) or '; check the path'}")
     if path.is_char_device() or path.is_block_device():
         raise DataError(f"{path}: a device, not a text; give a file, or '-' for standard input")
     if path.is_dir():
         return _find_in_folder(path, seen, notes)
-    return [_InputFile(path)] if _is_new(path, seen) else []
+    if not _is_new(path, seen):
+        return []
+    # a named pipe is read like a file
+    return [_InputFile(file) for file in (find_files(path) if path.is_file() else [TextFile(path)])]
 
 
 def _is_new(path: Path, seen: set[Identity]) -> bool:
@@ -263,9 +333,9 @@ def _find_in_folder(folder: Path, seen: set[Identity], notes: _ReadingNotes) -> 
         elif path.is_dir():
             pending += sorted(path.iterdir(), reverse=True)
         else:
-            inputs.append(_InputFile(path, in_folder=True))
+            inputs.append(_InputFile(TextFile(path), in_folder=True))
     if not inputs and REACHED_BEFORE not in skipped:
-        examples = ", ".join((*PROSE_SUFFIXES[:3], *RECORD_SUFFIXES, PARQUET))
+        examples = ", ".join((*PROSE_SUFFIXES[:3], *FORMATS))
         raise DataError(
             f"{folder}: no file to read in this folder ({skipped.total():,} skipped); "
             f"it should hold files such as {examples}, or name the files one by one"
@@ -279,46 +349,13 @@ def _why_skipped(path: Path, seen: set[Identity]) -> str | None:
         return "hidden, skipped"
     if not (path.is_file() or path.is_dir()):
         return "neither file nor folder, skipped"
-    if path.is_file() and _content_suffix(path) not in FOLDER_SUFFIXES:
+    if path.is_file() and content_suffix(path) not in FOLDER_SUFFIXES:
         return f"suffix {path.suffix.lower()} skipped" if path.suffix else "no suffix, skipped"
     return None if _is_new(path, seen) else REACHED_BEFORE
 
 
-def _nearest_name(path: Path) -> str:
-    """A suggestion for the first missing part of a path."""
-    while not path.parent.exists():
-        path = path.parent
-    return did_you_mean(path.name, (entry.name for entry in path.parent.iterdir())) if path.parent.is_dir() else ""
-
-
-# --- reading files ---------------------------------------------------------------------------------------------------
-
-
-@contextlib.contextmanager
-def _readable(name: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise DataError(
-            f"{error.filename or name}: cannot be read ({error.strerror}); check the path and its permissions"
-        ) from error
-
-
-@contextlib.contextmanager
-def _opened(source: _InputFile) -> Iterator[BinaryIO | DecompressedLines]:
-    with _readable(str(source)):
-        if source.path is None:
-            yield sys.stdin.buffer
-        elif source.is_compressed:
-            with open_compressed(source.path, source.suffix not in RECORD_LINES) as file:
-                yield file
-        else:
-            with source.path.open("rb") as file:
-                yield file
-
-
-def _make_document(where: str, texts: Texts, separator: str, notes: _ReadingNotes) -> Document:
-    clean = [_with_newlines(_encodable(text, where), where, notes) for text in texts]
+def _make_document(where: str, texts: Texts, separator: str, note: Note) -> Document:
+    clean = [_with_newlines(_encodable(text, where), where, note) for text in texts]
     if len(clean) == 1:
         return TextDocument(where, clean[0])
     for what, text in zip(("prompt", "answer"), clean, strict=True):
@@ -337,38 +374,8 @@ def _encodable(text: str, where: str) -> str:
     return text
 
 
-def _with_newlines(text: str, where: str, notes: _ReadingNotes) -> str:
+def _with_newlines(text: str, where: str, note: Note) -> str:
     if "\r\n" not in text:
         return text
-    notes.add("CRLF line ends read as LF", where)
+    note(CRLF, where)
     return text.replace("\r\n", "\n")
-
-
-# --- files too large to hold -----------------------------------------------------------------------------------------
-
-
-def _is_large(source: _InputFile, path: Path) -> bool:
-    """Whether a file is one text that should not be held in memory."""
-    with _readable(str(source)):
-        is_one_text = not source.has_records and not source.is_compressed
-        return is_one_text and path.stat().st_size >= LARGE
-
-
-def _large_document(source: _InputFile, path: Path, notes: _ReadingNotes) -> FileDocument:
-    """Check a file once, in pieces, so that errors and notes come before any of its text is used."""
-    with _readable(str(source)):
-        status = path.stat()
-        with path.open("rb") as file:
-            start = len(codecs.BOM_UTF8) if file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8 else 0
-    if start:
-        notes.add("byte order mark dropped", str(source))
-    document = FileDocument(str(source), path, start, status.st_size, status.st_mtime_ns)
-    if not is_clean(path):
-        with _opened(source) as file:  # raises the error that names the line
-            for _ in iter_lines(file, str(source), _ReadingNotes().add):
-                pass
-    if not any(piece.strip() for piece in document.pieces()):
-        raise DataError(f"{source}: {NO_TEXT}")
-    if has_crlf(path):
-        notes.add("CRLF line ends read as LF", str(source))
-    return document

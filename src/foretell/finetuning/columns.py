@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from foretell.data.table import list_names
 from foretell.errors import DataError, did_you_mean
 from foretell.finetuning.settings import PAIRED, Columns, TaskName
 
@@ -30,7 +31,9 @@ def find_columns(available: Sequence[str], task: TaskName, given: Columns, where
     check_there(available, (*given.texts, *given.choices, *([given.label] if given.label else [])), where)
     label = given.label or only(available, LABEL_NAMES, "label", "--label-column", where)
     if label in given.texts:
-        raise DataError(f"{where}: {label!r} is named as text and as label; its columns are {shown(available)}")
+        raise DataError(
+            f"{where}: {label!r} is named as text and as label; its columns are {list_names(available, 12)}"
+        )
     others = [name for name in available if name != label and name not in given.choices]
     texts = only_texts(others, task, given.texts, where)
     choices = find_choices(others, given.choices, where) if task == "choice" else ()
@@ -42,7 +45,7 @@ def check_there(available: Sequence[str], names: Sequence[str], where: str) -> N
     for name in names:
         if name not in available:
             near = did_you_mean(name, available)
-            raise DataError(f"{where}: no column {name!r}{near}; its columns are {shown(available)}")
+            raise DataError(f"{where}: no column {name!r}{near}; its columns are {list_names(available, 12)}")
 
 
 def only_texts(available: Sequence[str], task: TaskName, given: tuple[str, ...], where: str) -> tuple[str, ...]:
@@ -76,7 +79,7 @@ def find_pair(available: Sequence[str], where: str) -> tuple[str, str]:
         return available[0], available[1]
     raise DataError(
         f"{where}: which two columns hold the texts? Name them with --text-column A --text-column B; next to the label "
-        f"there are {shown(available)}"
+        f"there are {list_names(available, 12)}"
     )
 
 
@@ -93,7 +96,7 @@ def find_choices(available: Sequence[str], given: tuple[str, ...], where: str) -
     if CHOICES not in available and len(choices) < 2:
         raise DataError(
             f"{where}: which columns hold the answers? Name each with --choice-column; its columns are "
-            f"{shown(available)}"
+            f"{list_names(available, 12)}"
         )
     return choices
 
@@ -104,11 +107,5 @@ def only(available: Sequence[str], names: Sequence[str], what: str, option: str,
     if len(matching) == 1:
         return matching[0]
     raise DataError(
-        f"{where}: which column holds the {what}? Name it with {option}; its columns are {shown(available)}"
+        f"{where}: which column holds the {what}? Name it with {option}; its columns are {list_names(available, 12)}"
     )
-
-
-def shown(columns: Sequence[str], most: int = 12) -> str:
-    """Names of columns for a message."""
-    names = ", ".join(repr(name if len(name) <= 40 else name[:39] + "…") for name in columns[:most])
-    return f"{names} and {len(columns) - most} more" if len(columns) > most else names or "none"

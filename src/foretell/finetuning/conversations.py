@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from foretell.data.rows import Row, RowFile
+from foretell.data.table import Row, kind_of, list_names, open_table
 from foretell.errors import DataError, did_you_mean
 from foretell.text.chat_template import Message, Role
 
@@ -48,7 +48,7 @@ class ConversationReader:
 
         Raises DataError, with the row, for unknown roles, empty turns and missing fields, and for files without one.
         """
-        conversations = [self._conversation(row) for path in paths for row in RowFile(Path(path))]
+        conversations = [self._conversation(row) for path in paths for row in open_table(path)]
         if not conversations:
             raise DataError(f"{', '.join(map(str, paths))}: holds no conversation; rows have {SHAPES}")
         return conversations
@@ -81,7 +81,7 @@ class ConversationReader:
         answered = "chosen" if "chosen" in row else next((name for name in ANSWER_FIELDS if name in row), None)
         if asked is None or answered is None:
             missing = "a question" if asked is None else "an answer"
-            raise DataError(f"{where}: no field with {missing} among {named(row)}; a row has {SHAPES}")
+            raise DataError(f"{where}: no field with {missing} among {list_names(list(row))}; a row has {SHAPES}")
         if answered == "chosen":
             self.counts[CHOSEN] += 1
         question = text_field(row, asked, where)
@@ -107,14 +107,14 @@ class ConversationReader:
 def turns_of(turns: Any, where: str) -> list[Message]:
     """The messages of a list of turns."""
     if not isinstance(turns, list) or not turns:
-        raise DataError(f"{where}: the turns are {kind(turns)}; give a list of objects with role and content")
+        raise DataError(f"{where}: the turns are {kind_of(turns)}; give a list of objects with role and content")
     return [turn_of(turn, f"{where}, turn {number}") for number, turn in enumerate(turns, start=1)]
 
 
 def turn_of(turn: Any, where: str) -> Message:
     """One message, with role and content, or with from and value."""
     if not isinstance(turn, dict):
-        raise DataError(f"{where}: {kind(turn)}; give an object with role and content, or from and value")
+        raise DataError(f"{where}: {kind_of(turn)}; give an object with role and content, or from and value")
     role = next((turn[name] for name in ("role", "from") if name in turn), None)
     name = next((name for name in ("content", "value") if name in turn), "content")
     if role not in ROLES:
@@ -126,7 +126,7 @@ def turn_of(turn: Any, where: str) -> Message:
 def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
     """A field's text; DataError: it is missing or empty."""
     if name not in row:
-        raise DataError(f"{where}: no field {name!r} among {named(row)}")
+        raise DataError(f"{where}: no field {name!r} among {list_names(list(row))}")
     text = text_of(row[name], f"{where}, {name}")
     if not text.strip():
         raise DataError(f"{where}: {name!r} is empty; give a text, or remove the row")
@@ -140,17 +140,5 @@ def text_of(value: Any, where: str) -> str:
             raise DataError(f"{where}: a part of the type {other!r}; only texts can be read")
         return "".join(str(part.get("text", "")) for part in value)
     if not isinstance(value, str):
-        raise DataError(f"{where}: {kind(value)}; it must be a text")
+        raise DataError(f"{where}: {kind_of(value)}; it must be a text")
     return value
-
-
-def named(row: Mapping[str, Any]) -> str:
-    """The names of a row's fields, the first of many."""
-    names = [repr(name if len(name) <= 40 else f"{name[:39]}…") for name in list(row)[:8]]
-    return ", ".join(names) + (f" and {len(row) - 8} more" if len(row) > 8 else "") or "none"
-
-
-def kind(value: Any) -> str:
-    """A JSON value's kind in words."""
-    names = {type(None): "null", bool: "true or false", list: "a list", dict: "an object", str: "a text"}
-    return names.get(type(value), "a number")

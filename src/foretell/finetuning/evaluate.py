@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.data.rows import RowFile
+from foretell.data.table import Table
 from foretell.finetuning.columns import find_columns
 from foretell.finetuning.examples import read_examples
 from foretell.finetuning.figures import baseline_figures, evaluation_report
@@ -17,20 +17,20 @@ from foretell.finetuning.task import head_outputs
 from foretell.language_model import LanguageModel
 
 
-def evaluate_file(model: LanguageModel, file: RowFile, given: Columns) -> dict[str, Any]:
+def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> dict[str, Any]:
     """All figures, next to what the file's own most frequent label, or its mean, would get.
 
     Columns that are not given are those of the training, where the file has them.
     """
     settings = head_of(model).settings
-    available = file.first_columns()
+    available = table.first_columns()
     trained = settings.columns
     if not given.texts and all(name in available for name in trained.texts):
         given = given.model_copy(update={"texts": trained.texts})
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
-    columns = find_columns(available, settings.task, given, str(file.path))
-    examples = encode_examples(read_examples(file, columns, settings.task), input_format(model), settings)
+    columns = find_columns(available, settings.task, given, str(table))
+    examples = encode_examples(read_examples(table, columns, settings.task), input_format(model), settings)
     outputs = head_outputs(model.decoder, head_of(model), examples, model.dtype)
     targets = np.array([example.target for example in examples])
     return {

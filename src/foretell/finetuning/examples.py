@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from foretell.data.rows import Row, RowFile
+from foretell.data.table import Row, Table, list_names
 from foretell.errors import DataError
 from foretell.finetuning.columns import CHOICES
 from foretell.finetuning.settings import Columns, TaskName
@@ -23,11 +23,11 @@ class Example:
     where: str
 
 
-def read_examples(file: RowFile, columns: Columns, task: TaskName) -> list[Example]:
+def read_examples(table: Table, columns: Columns, task: TaskName) -> list[Example]:
     """All rows of a file as examples. Raises DataError for an empty text or label, and for a file without rows."""
-    examples = [read_example(row, columns, task) for row in file]
+    examples = [read_example(row, columns, task) for row in table]
     if not examples:
-        raise DataError(f"{file.path}: it has no rows; give a file with a row per example")
+        raise DataError(f"{table}: it has no rows; give a file with a row per example")
     return examples
 
 
@@ -56,9 +56,9 @@ def read_texts(row: Row, columns: Columns, task: TaskName) -> tuple[str, ...]:
     return (*texts, *choices)
 
 
-def iter_texts(file: RowFile, columns: Columns, task: TaskName) -> Iterator[tuple[Row, tuple[str, ...]]]:
+def iter_texts(table: Table, columns: Columns, task: TaskName) -> Iterator[tuple[Row, tuple[str, ...]]]:
     """The rows with their texts, one at a time; labels are not read."""
-    for row in file:
+    for row in table:
         yield row, read_texts(row, columns, task)
 
 
@@ -68,7 +68,7 @@ def cell_text(row: Row, column: str) -> str:
     if isinstance(value, str):
         return value
     what = "missing" if column not in row.cells else f"{str(value)[:40]!r}, not a text"
-    raise DataError(f"{row.where}: column {column!r} is {what}; its columns are {', '.join(map(repr, row.cells))}")
+    raise DataError(f"{row.where}: column {column!r} is {what}; its columns are {list_names(list(row.cells))}")
 
 
 def label_text(row: Row, column: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.data.rows import Row
+from foretell.data.table import Row
 from foretell.errors import UsageError
 from foretell.finetuning.batches import EncodedExample
 from foretell.finetuning.figures import log_softmax

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from foretell.data.rows import DELIMITERS, TEXT, Row, RowFile
+from foretell.data.table import FORMATS, TEXT, Delimited, Row, Table
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
 from foretell.finetuning.columns import find_choices, only_texts
@@ -28,15 +28,15 @@ Predicted = tuple[Row, TaskPrediction | None]
 Done = Callable[[int], None]  # takes the number of rows so far
 
 
-def predict_file(model: LanguageModel, file: RowFile, given: Columns) -> Iterator[Predicted]:
+def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator[Predicted]:
     """The rows of a file with their predictions, in order; None for a row with an empty text.
 
     Columns that are not given are those that the model was trained on. The number of rows without a text is logged.
     """
     settings = head_of(model).settings
-    columns = prediction_columns(file, settings, given)
+    columns = prediction_columns(table, settings, given)
     empty, first = 0, ""
-    for row, prediction in iter_predictions(model, iter_texts(file, columns, settings.task)):
+    for row, prediction in iter_predictions(model, iter_texts(table, columns, settings.task)):
         if prediction is None:
             empty, first = empty + 1, first or row.where
         yield row, prediction
@@ -44,17 +44,17 @@ def predict_file(model: LanguageModel, file: RowFile, given: Columns) -> Iterato
         logger.warning(f"{empty:,} rows have an empty text and so no prediction; the first is {first}")
 
 
-def prediction_columns(file: RowFile, settings: HeadSettings, given: Columns) -> Columns:
+def prediction_columns(table: Table, settings: HeadSettings, given: Columns) -> Columns:
     """The columns with the texts of a file: given, as in training, or the one whose name leaves no doubt."""
-    available = file.first_columns()
+    available = table.first_columns()
     trained = settings.columns
     if not given.texts and not given.choices and all(name in available for name in trained.texts):
         return trained.model_copy(update={"label": None})
     if not given.texts and available == [TEXT] and len(trained.texts) == 1:
         return Columns(texts=(TEXT,))
-    texts = only_texts(available, settings.task, given.texts, str(file.path))
+    texts = only_texts(available, settings.task, given.texts, str(table))
     others = [name for name in available if name not in texts]
-    choices = find_choices(others, given.choices, str(file.path)) if settings.task == "choice" else ()
+    choices = find_choices(others, given.choices, str(table)) if settings.task == "choice" else ()
     return Columns(texts=texts, choices=choices)
 
 
@@ -83,7 +83,9 @@ def write_table(
         own = {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in row.cells.items()}
         cells = {**own, **flat_cells(row, prediction, settings)}
         if table is None:
-            table = csv.DictWriter(file, list(cells), delimiter=DELIMITERS[path.suffix.lower()], lineterminator="\n")
+            written_as = FORMATS[path.suffix.lower()]
+            assert isinstance(written_as, Delimited)
+            table = csv.DictWriter(file, list(cells), delimiter=written_as.delimiter, lineterminator="\n")
             table.writeheader()
         try:
             table.writerow(cells)
@@ -99,7 +101,7 @@ def write_lines(
     for row, prediction in predicted:
         own = {PROBABILITIES: prediction.probabilities} if prediction and prediction.probabilities else {}
         cells = {**row.cells, **first_cells(row, prediction, settings), **own}
-        file.write(json.dumps(cells, ensure_ascii=False) + "\n")
+        file.write(json.dumps(cells, ensure_ascii=False, default=str) + "\n")
         yield cells
 
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Any, ClassVar
 
 from foretell.config import Section, TrainingConfig, make_section
-from foretell.data.rows import RowFile
+from foretell.data.table import open_table
 from foretell.device import DeviceName, DtypeName
 from foretell.finding import default_run_directory
 from foretell.finetuning.batches import EncodedExample
@@ -117,13 +117,13 @@ def read_files(
     data: Path, dev: Path | None, tuning: TuningSettings, head: Mapping[str, Any], columns: Columns, seed: int
 ) -> LabelledFiles:
     """The examples of a file, and held-out ones from another file or from a part of it. `head` has settings of it."""
-    file = RowFile(data, tuning.encoding, tuning.names)
+    file = open_table(data, tuning.encoding, tuning.names)
     columns = find_columns(file.first_columns(), tuning.task, columns, str(data))
     train = read_examples(file, columns, tuning.task)
     settings = make_section(HeadSettings, {**head, "task": tuning.task, "columns": columns.model_dump()}, "head")
     settings = with_targets(settings, train)
     if dev is not None:
-        held_out = read_examples(RowFile(dev, tuning.encoding, tuning.names), columns, tuning.task)
+        held_out = read_examples(open_table(dev, tuning.encoding, tuning.names), columns, tuning.task)
         return LabelledFiles(settings, train, held_out, f"dev is {dev}")
     fraction, by_label = tuning.dev_fraction, not settings.is_number
     train, held_out = split_off_dev(train, fraction, seed, by_label)

@@ -25,7 +25,7 @@ from foretell.forecasting.config import (
 from foretell.forecasting.metrics import mase_scale, mean_of
 from foretell.forecasting.season import choose_season
 from foretell.forecasting.series import Series
-from foretell.forecasting.table import read_series
+from foretell.forecasting.series_file import read_series
 from foretell.forecasting.task import ForecastTask, check_series_fit
 from foretell.language_model import load_model
 from foretell.loading import Start

@@ -14,11 +14,10 @@ from typing import Any
 from foretell.config import DataConfig, TokenizerConfig
 from foretell.data.corpora import embedded_corpus
 from foretell.data.documents import Document
-from foretell.data.records import RecordFields
 from foretell.data.row_stream import loss_split
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import SplitRecord, TokenStore
-from foretell.data.sources import DocumentReader
+from foretell.data.sources import DocumentReader, RecordFields
 from foretell.data.split import Part, split_documents, split_rows
 from foretell.errors import DataError
 from foretell.files import sync

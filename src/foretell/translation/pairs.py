@@ -1,32 +1,28 @@
-"""Pairs of sentences from files: two columns in one file, two aligned files, or a zip that holds either.
+"""Pairs of sentences from files: two columns of a table, or two aligned files, or a zip that holds either.
 
-Text is UTF-8, read strictly. What is left out or changed is logged, one line for each kind.
+A TSV file or one without a known suffix has no header, and its quotes are text, as in Tatoeba's files. What is left out
+or changed is logged, one line for each kind.
 """
 
 from __future__ import annotations
 
 import hashlib
 import logging
-import os
+import re
 import unicodedata
-import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from foretell.data.compressed import COMPRESSIONS, open_compressed
-from foretell.data.records import LineFile, iter_lines
+from foretell.data.lines import Note, TextFile, find_files
+from foretell.data.table import FORMATS, Table, list_names
 from foretell.errors import DataError, UsageError
-from foretell.files import open_regular
 
-ARCHIVE_LIMIT = 2**32  # bytes of one member of a zip; a few kilobytes can unpack to any size
-NOTES = ("readme", "license", "about")  # of these names, also after an underscore, are the notes in an archive
+SIDES = ("source", "target")  # the columns of a table with named columns
 
 Part = Literal["train", "validation"]
-Text = tuple[str, list[str]]  # the name of a file, and its lines
 
 logger = logging.getLogger(__name__)
 
@@ -40,21 +36,27 @@ class Pair:
 
 
 def read_pairs(paths: Sequence[str | Path]) -> list[Pair]:
-    """The pairs of one file with two columns separated by a tab, of two aligned files, or of a zip with one of these.
+    """The pairs of one file with two columns, of two aligned files, or of a zip with one of these.
 
-    Further columns and pairs with an empty side are left out, which is logged. Raises UsageError for another number
-    of files, DataError for files that are missing, not UTF-8, of unequal length or without two columns.
+    A table with named columns has the columns `source` and `target`, or only two. Further columns and pairs with an
+    empty side are left out, which is logged. Raises UsageError for another number of files, DataError for files that
+    are missing, not UTF-8, of unequal length or without two columns.
     """
     if len(paths) not in (1, 2):
         raise UsageError("give one file with two columns (source, tab, target), two aligned files, or a zip of either")
-    counts: Counter[str] = Counter()
-    texts = [text for path in paths for text in read_texts(Path(path), counts)]
-    if len(texts) not in (1, 2):
-        names = ", ".join(Path(name).name for name, _ in texts[:4])
+    files = [file for path in paths for file in find_files(Path(path))]
+    if len(files) not in (1, 2):
+        names = ", ".join(Path(str(file)).name for file in files[:4])
         raise DataError(
-            f"{paths[0]} holds {len(texts)} texts{f' ({names})' if texts else ''}; it should hold one or two"
+            f"{paths[0]} holds {len(files)} texts{f' ({names})' if files else ''}; it should hold one or two"
         )
-    pairs = split_columns(*texts[0], counts) if len(texts) == 1 else align(*texts)
+    counts: Counter[str] = Counter()
+    if len(files) == 2:
+        pairs = align(files[0], files[1], counts)
+    elif files[0].suffix in FORMATS and files[0].suffix != ".tsv":
+        pairs = read_table(Table(files[0], note=counting(counts)))
+    else:
+        pairs = split_columns(files[0], counts)
     kept = [pair for pair in pairs if pair.source and pair.target]
     counts["pairs with an empty side left out"] += len(pairs) - len(kept)
     for what, count in counts.items():
@@ -65,77 +67,51 @@ def read_pairs(paths: Sequence[str | Path]) -> list[Pair]:
     return kept
 
 
-def read_texts(path: Path, counts: Counter[str]) -> list[Text]:
-    """The lines of the text files that a path names, with their names: of one, or of those inside a zip."""
-    if path.is_dir():
-        raise DataError(f"{path} is a folder; give the file with the pairs")
-    if not path.exists():
-        raise DataError(f"{path}: no such file; check the path")
-    try:
-        if path.suffix.lower() == ".zip":
-            return read_archive(path, counts)
-        if path.suffix.lower() in COMPRESSIONS:
-            with open_compressed(path, is_one_text=False) as lines:
-                return [(str(path), read_lines(str(path), lines, counts))]
-        with open_regular(Path(os.path.realpath(path)), DataError) as file:  # a link that the user names is followed
-            return [(str(path), read_lines(str(path), file, counts))]
-    except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror or error}") from None
+def counting(counts: Counter[str]) -> Note:
+    """A note that is counted, wherever it was."""
+    return lambda what, where: counts.update([what])
 
 
-def read_archive(path: Path, counts: Counter[str]) -> list[Text]:
-    """The texts in a zip but its notes, such as _about.txt, in the order of their names."""
-    texts = []
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir() and not is_note(member.filename)]
-            for member in sorted(members, key=lambda member: member.filename):
-                if member.file_size > ARCHIVE_LIMIT:
-                    raise DataError(f"{path}: {member.filename} has {member.file_size:,} bytes; unpack the zip first")
-                name = f"{path}: {member.filename}"
-                with archive.open(member) as file:
-                    texts.append((name, read_lines(name, file, counts)))
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError) as error:
-        raise DataError(f"{path} is damaged or not a zip that can be read: {error}") from None
-    return texts
-
-
-def is_note(name: str) -> bool:
-    """True for a file with notes about the others."""
-    return Path(name).stem.lower().lstrip("_").startswith(NOTES) or Path(name).name.startswith(".")
-
-
-def read_lines(name: str, file: LineFile, counts: Counter[str]) -> list[str]:
+def read_lines(file: TextFile, counts: Counter[str]) -> list[str]:
     """The lines of a file, without their ends."""
-
-    def count(what: str, where: str) -> None:
-        counts[what] += 1
-
-    return [line.rstrip("\r\n") for line in iter_lines(file, name, count)]
+    return [line.rstrip("\r\n") for line in file.lines(counting(counts))]
 
 
-def split_columns(name: str, lines: list[str], counts: Counter[str]) -> list[Pair]:
+def split_columns(file: TextFile, counts: Counter[str]) -> list[Pair]:
     """The first two columns of each line; empty lines are left out."""
     pairs = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(file, counts), start=1):
         if not line.strip():
             continue
         source, tab, rest = line.partition("\t")
         if not tab:
-            raise DataError(f"{name}, line {number}: one column; write source, a tab and the target, or give two files")
+            raise DataError(f"{file}, line {number}: one column; write source, a tab and the target, or give two files")
         target, more, _ = rest.partition("\t")
         counts["lines with more than two columns, of which the first two are read"] += bool(more)
         pairs.append(Pair(source.strip(), target.strip()))
     return pairs
 
 
-def align(first: Text, second: Text) -> list[Pair]:
+def read_table(table: Table) -> list[Pair]:
+    """The columns `source` and `target`, or the only two."""
+    pairs = []
+    for row in table:
+        names = SIDES if all(name in row.cells for name in SIDES) else tuple(row.cells)
+        sides = [row.cells[name] for name in names]
+        if len(sides) != 2 or not all(isinstance(side, str) for side in sides):
+            raise DataError(
+                f"{row.where}: a pair has the columns 'source' and 'target', or two columns, with a text each; its "
+                f"columns are {list_names(list(row.cells))}"
+            )
+        pairs.append(Pair(*(re.sub(r"[\t\r\n]+", " ", side).strip() for side in sides)))
+    return pairs
+
+
+def align(first: TextFile, second: TextFile, counts: Counter[str]) -> list[Pair]:
     """The lines of two files of the same length, one with the other."""
-    names, sides = zip(first, second, strict=True)
+    sides = [read_lines(file, counts) for file in (first, second)]
     if len(sides[0]) != len(sides[1]):
-        raise DataError(
-            f"{names[0]} has {len(sides[0]):,} lines and {names[1]} {len(sides[1]):,}; they are not aligned"
-        )
+        raise DataError(f"{first} has {len(sides[0]):,} lines and {second} {len(sides[1]):,}; they are not aligned")
     cleaned = ([line.replace("\t", " ").strip() for line in side] for side in sides)
     return [Pair(source, target) for source, target in zip(*cleaned, strict=True)]
 

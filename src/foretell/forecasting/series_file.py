@@ -1,4 +1,4 @@
-"""Series from a table (CSV or TSV, also compressed), in the layouts that can be told apart without a doubt.
+"""Series from a table, in the layouts that can be told apart without a doubt.
 
 - long: columns unique_id, ds, y; or ds, y for one series
 - a column per series, the first column their times
@@ -8,23 +8,17 @@
 
 from __future__ import annotations
 
-import csv
 import logging
-import os
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from foretell.data.compressed import COMPRESSIONS, open_compressed
-from foretell.data.records import LARGEST_CELL, iter_lines
+from foretell.data.table import Delimited, open_table
 from foretell.errors import DataError, did_you_mean
-from foretell.files import open_regular
-from foretell.forecasting.series import Series
-from foretell.forecasting.timeline import Timeline, find_timeline, is_time, numbered, ordinals_of, read_times
+from foretell.forecasting.series import Series, Timeline, find_timeline, is_time, numbered, ordinals_of, read_times
 
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
 LARGEST = 1e150  # its square is a number
@@ -40,8 +34,8 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Row:
-    """The cells of a row, and where it is, for messages."""
+class SeriesRow:
+    """The cells of a row, and its file and line."""
 
     cells: list[str]
     where: str
@@ -64,13 +58,14 @@ def read_series(path: str | Path, columns: Sequence[str] = ()) -> list[Series]:
 
     Missing values at the beginning and end of a series are dropped; what is left out is logged. Raises DataError.
     """
-    with open_rows(Path(path)) as rows:
-        table = list(rows)
+    rows = open_table(path, otherwise=Delimited(",")).cells()
+    table = [SeriesRow(["" if cell is None else str(cell).strip() for cell in cells], where) for where, cells in rows]
+    table = [row for row in table if any(row.cells)]
     if not table:
         raise DataError(f"{path} is empty; {LAYOUTS}")
     header, body = table[0], table[1:]
     if all(is_number(cell) for cell in header.cells):
-        header, body = Row(["y"] * len(header.cells), header.where), table
+        header, body = SeriesRow(["y"] * len(header.cells), header.where), table
     if not body:
         raise DataError(f"{path} has a header and no values")
     found = choose_layout(header, body, columns)
@@ -87,47 +82,10 @@ def is_number(cell: str) -> bool:
     return cell.lower() in MISSING or NUMBER.fullmatch(cell) is not None
 
 
-@contextmanager
-def open_rows(path: Path) -> Iterator[Iterator[Row]]:
-    """The rows of a table that are not empty, cells stripped."""
-    suffix = path.suffix.lower()
-    content = Path(path.stem).suffix.lower() if suffix in COMPRESSIONS else suffix
-    delimiter = "\t" if content == ".tsv" else ","
-    if not path.exists():
-        near = did_you_mean(path.name, (each.name for each in path.parent.iterdir())) if path.parent.is_dir() else ""
-        raise DataError(f"no file {path}{near}")
-    try:
-        target = Path(os.path.realpath(path))  # a link that the user names leads where they want
-        with open_compressed(target, False) if suffix in COMPRESSIONS else open_regular(target, DataError) as file:
-            yield iter_rows(iter_lines(file, str(path), note), str(path), delimiter)
-    except OSError as error:
-        raise DataError(f"{path}: {error.strerror or error}") from None
-
-
-def note(what: str, where: str) -> None:
-    """Log what was changed while reading."""
-    logger.warning(f"{what}: {where}")
-
-
-def iter_rows(lines: Iterator[str], name: str, delimiter: str) -> Iterator[Row]:
-    """The rows of decoded lines."""
-    csv.field_size_limit(max(LARGEST_CELL, csv.field_size_limit()))
-    reader = csv.reader(lines, delimiter=delimiter, strict=True)
-    while True:
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            raise DataError(f"{name}, line {reader.line_num}: a row that cannot be read ({error})") from None
-        if cells is None:
-            return
-        if any(cell.strip() for cell in cells):
-            yield Row([cell.strip() for cell in cells], f"{name}, line {reader.line_num}")
-
-
 # --- layouts ---------------------------------------------------------------------------------------------------------
 
 
-def choose_layout(header: Row, body: list[Row], columns: Sequence[str]) -> list[Series]:
+def choose_layout(header: SeriesRow, body: list[SeriesRow], columns: Sequence[str]) -> list[Series]:
     """The series of a table in the layout that its header and its first row show."""
     names, first = header.cells, body[0].cells
     for name in columns:
@@ -144,7 +102,7 @@ def choose_layout(header: Row, body: list[Row], columns: Sequence[str]) -> list[
     raise DataError(f"{header.where}: what the columns {', '.join(names)[:80]} mean is not clear; {LAYOUTS}")
 
 
-def read_long(header: Row, body: list[Row]) -> list[Series]:
+def read_long(header: SeriesRow, body: list[SeriesRow]) -> list[Series]:
     """One row per value."""
     others = [name for name in header.cells if name not in LONG]
     if others:
@@ -154,7 +112,7 @@ def read_long(header: Row, body: list[Row]) -> list[Series]:
         )
     time, value = header.cells.index("ds"), header.cells.index("y")
     name = header.cells.index("unique_id") if "unique_id" in header.cells else None
-    groups: dict[str, list[Row]] = {}
+    groups: dict[str, list[SeriesRow]] = {}
     for row in body:
         if len(row.cells) != len(header.cells):
             raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(header.cells)}")
@@ -167,7 +125,7 @@ def read_long(header: Row, body: list[Row]) -> list[Series]:
     )
 
 
-def read_columns(header: Row, body: list[Row], columns: Sequence[str]) -> list[Series]:
+def read_columns(header: SeriesRow, body: list[SeriesRow], columns: Sequence[str]) -> list[Series]:
     """One column per series, times in the first."""
     names = header.cells
     if len(set(names)) < len(names):
@@ -183,7 +141,7 @@ def read_columns(header: Row, body: list[Row], columns: Sequence[str]) -> list[S
     )
 
 
-def read_named_rows(body: list[Row]) -> list[Series]:
+def read_named_rows(body: list[SeriesRow]) -> list[Series]:
     """One row per series, its name in the first cell."""
     seen: set[str] = set()
     for row in body:
@@ -196,7 +154,7 @@ def read_named_rows(body: list[Row]) -> list[Series]:
     ]
 
 
-def single_column(name: str, body: list[Row]) -> Series:
+def single_column(name: str, body: list[SeriesRow]) -> Series:
     """One series in one column, without times."""
     for row in body:
         if len(row.cells) != 1:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from foretell.errors import DataError
-from foretell.forecasting.timeline import find_timeline
+from foretell.forecasting.series import find_timeline
 
 WEEKDAYS = [str(day) for day in np.arange("2024-01-01", "2024-01-20", dtype="datetime64[D]") if np.is_busday(day)]
 # times, frequency, season, the time after the last

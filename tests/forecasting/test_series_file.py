@@ -10,7 +10,7 @@ import pytest
 
 from foretell.errors import DataError
 from foretell.forecasting.series import fingerprint
-from foretell.forecasting.table import read_series
+from foretell.forecasting.series_file import read_series
 
 NAN = np.nan
 # content, series names, values, first time

@@ -1,0 +1,274 @@
+"""The lines of text files, compressed or not: decoded strictly, and within bounds, since a small file can expand
+ten-thousandfold."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import importlib
+import io
+import logging
+import lzma
+import sys
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from foretell.errors import DataError, did_you_mean
+
+STANDARD_INPUT = "standard input"
+ZIP = ".zip"
+LONGEST_LINE = 2**26  # bytes, in a compressed file
+LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
+LARGEST_MEMBER = 2**32  # bytes of a file in a zip
+ZSTD_HEADER = 18  # bytes of the longest header of a zstd frame
+NOTES = ("readme", "license", "about")  # files in a zip with these names, also after an underscore, hold no data
+UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+CONVERT = "convert it, for example: iconv -f LATIN1 -t UTF-8 IN > OUT"
+
+Note = Callable[[str, str], None]  # takes what was done to the input, and where
+
+logger = logging.getLogger(__name__)
+
+
+def log_note(what: str, where: str) -> None:
+    """Log what was done to the input."""
+    logger.warning(f"{what}: {where}")
+
+
+@dataclass(frozen=True)
+class TextFile:
+    """A file of text: plain, compressed, a `member` of a zip, or standard input (path None)."""
+
+    path: Path | None
+    member: str = ""
+
+    def __str__(self) -> str:
+        if self.path is None:
+            return STANDARD_INPUT
+        return f"{self.path}: {self.member}" if self.member else str(self.path)
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the content: .jsonl for x.jsonl.gz."""
+        if self.path is None:
+            return ""
+        return Path(self.member).suffix.lower() if self.member else content_suffix(self.path)
+
+    @property
+    def is_compressed(self) -> bool:
+        return self.path is not None and (bool(self.member) or self.path.suffix.lower() in COMPRESSIONS)
+
+    @contextmanager
+    def opened(self) -> Iterator[BinaryIO]:
+        """The decompressed content; DataError for a file that cannot be read or is damaged."""
+        if self.path is None:
+            yield sys.stdin.buffer
+            return
+        with reading(self.path), self._open(self.path) as file:
+            yield file
+
+    def _open(self, path: Path) -> Any:
+        if self.member:
+            return open_member(path, self.member)
+        return COMPRESSIONS.get(path.suffix.lower(), open_plain)(path)
+
+    def lines(
+        self, note: Note = log_note, encoding: str = "utf-8", advice: str = CONVERT, largest: int | None = None
+    ) -> Iterator[str]:
+        """The decoded lines with their ends, cut at LF only: str.splitlines would also cut at U+2028 and form feeds.
+
+        advice: the end of the message for a file in another encoding. largest: the most bytes of a compressed file.
+        Raises DataError, with the line.
+        """
+        offset = 0
+        with self.opened() as file:
+            lines = self._bounded_lines(file, largest) if self.is_compressed else file
+            for line_number, line in enumerate(lines, start=1):
+                where = f"{self}, line {line_number}"
+                try:
+                    text = line.decode(encoding)
+                except UnicodeDecodeError as error:
+                    raise not_text(where, line + file.read(4096), error.start, offset, advice) from None
+                if "\0" in text:
+                    raise not_text(where, line, line.index(b"\0"), offset, advice)
+                if line_number == 1 and text.startswith("\ufeff"):
+                    note("byte order mark dropped", str(self))
+                    text = text[1:]
+                offset += len(line)
+                yield text
+
+    def text(self, note: Note = log_note, encoding: str = "utf-8", advice: str = CONVERT) -> str:
+        """The whole content, held in memory."""
+        return "".join(self.lines(note, encoding, advice, LARGEST_TEXT))
+
+    def _bounded_lines(self, file: BinaryIO, largest: int | None) -> Iterator[bytes]:
+        total = 0
+        while line := file.readline(LONGEST_LINE + 1):
+            total += len(line)
+            if len(line) > LONGEST_LINE or (largest is not None and total > largest):
+                raise DataError(
+                    f"{self}: too large to read compressed (a line of {LONGEST_LINE:,} bytes or a text of "
+                    f"{LARGEST_TEXT:,} at most); decompress it first"
+                )
+            yield line
+
+
+def not_text(where: str, content: bytes, index: int, offset: int, advice: str) -> DataError:
+    """The error for bytes that are not UTF-8 text, the first of them `content[index]`; `offset` is that of content[0].
+
+    `content` extends beyond the line, since an image or archive seldom has its first NUL in its first line, and iconv
+    is the wrong advice for such a file.
+    """
+    if b"\0" not in content:
+        what = f"not UTF-8 (byte 0x{content[index]:02x} at offset {offset + index})"
+        return DataError(f"{where}: {what}; {advice}")
+    if content.startswith(UTF16_MARKS):
+        return DataError(f"{where}: this is UTF-16; convert it: iconv -f UTF-16 -t UTF-8 IN > OUT")
+    return DataError(f"{where}: NUL bytes, so this is not a text; give .txt, .jsonl, .json, .csv or .tsv")
+
+
+@contextmanager
+def reading(path: str | Path) -> Iterator[None]:
+    """Turn errors of the system and of decompressors into a DataError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is not None:
+            raise DataError(
+                f"{error.filename or path}: cannot be read ({error.strerror}); check the path and its permissions"
+            ) from error
+        raise damaged(path, error) from error  # from a decompressor
+    except (EOFError, zlib.error, lzma.LZMAError, zipfile.BadZipFile) as error:
+        raise damaged(path, error) from error
+
+
+def damaged(path: str | Path, error: Exception) -> DataError:
+    """The error for a file that does not decompress."""
+    return DataError(f"{path}: damaged, cut short or not compressed this way ({error}); get it again")
+
+
+# --- files by path ---------------------------------------------------------------------------------------------------
+
+
+def content_suffix(path: Path) -> str:
+    """The suffix of a file's content: .jsonl for x.jsonl.gz."""
+    suffix = path.suffix.lower()
+    return Path(path.stem).suffix.lower() if suffix in COMPRESSIONS else suffix
+
+
+def find_file(path: Path) -> TextFile:
+    """The text file at a path, or the only one in a zip; DataError for anything else."""
+    files = find_files(path)
+    if len(files) != 1:
+        names = ", ".join(file.member for file in files[:4]) or "none"
+        raise DataError(f"{path}: holds {len(files):,} files ({names}), not one; unpack it and name the right one")
+    return files[0]
+
+
+def find_files(path: Path) -> list[TextFile]:
+    """The text file at a path, or those in a zip, sorted by name and without notes such as _about.txt."""
+    with reading(path):
+        if not path.exists():
+            raise DataError(f"{path}: no such file{nearest_name(path) or '; check the path'}")
+        if path.is_dir():
+            raise DataError(f"{path}: is a folder; give a file")
+        if not path.is_file():
+            raise DataError(f"{path}: not a regular file; give a file")
+        return zip_members(path) if path.suffix.lower() == ZIP else [TextFile(path)]
+
+
+def zip_members(path: Path) -> list[TextFile]:
+    """The files in a zip but its notes."""
+    with zipfile.ZipFile(path) as archive:
+        members = [member for member in archive.infolist() if not member.is_dir() and not is_note(member.filename)]
+    for member in members:
+        if member.file_size > LARGEST_MEMBER:
+            raise DataError(f"{path}: {member.filename} has {member.file_size:,} bytes; unpack the zip first")
+    return [TextFile(path, name) for name in sorted(member.filename for member in members)]
+
+
+def is_note(name: str) -> bool:
+    """True for a file that describes the others, and for a hidden one."""
+    return Path(name).stem.lower().lstrip("_").startswith(NOTES) or Path(name).name.startswith(".")
+
+
+def nearest_name(path: Path) -> str:
+    """A suggestion for the first missing part of a path."""
+    while not path.parent.exists():
+        path = path.parent
+    return did_you_mean(path.name, (entry.name for entry in path.parent.iterdir())) if path.parent.is_dir() else ""
+
+
+# --- compressions ----------------------------------------------------------------------------------------------------
+
+
+def open_plain(path: Path) -> BinaryIO:
+    return path.open("rb")
+
+
+def open_member(path: Path, member: str) -> Any:
+    """The content of a file in a zip. The archive can be closed: it stays open inside while a member is."""
+    with zipfile.ZipFile(path) as archive:
+        try:
+            return archive.open(member)
+        except (NotImplementedError, RuntimeError) as error:  # an unknown method; encrypted
+            raise zipfile.BadZipFile(str(error)) from error
+
+
+def open_zstd(path: Path) -> Any:
+    """The decompressed content of a zstd file, by Python's own module (3.14) or the package zstandard."""
+    with suppress(ModuleNotFoundError):
+        return importlib.import_module("compression.zstd").open(path, "rb")
+    try:
+        return io.BufferedReader(ZstdReader(path, importlib.import_module("zstandard")))
+    except ModuleNotFoundError:
+        advice = f"pip install 'foretell[data]', or decompress it: zstd -d {path.name}"
+        raise DataError(f"{path}: zstd needs a package: {advice}") from None
+
+
+class ZstdReader(io.RawIOBase):
+    """A zstd file by the package zstandard, whose reader has no `readline` and reads a truncated file without an error.
+
+    Truncation is detected by the size in the header of the first frame, which the program zstd writes.
+    """
+
+    def __init__(self, path: Path, zstandard: Any):
+        self.file = path.open("rb")
+        try:
+            self.stated_size = zstandard.frame_content_size(self.file.read(ZSTD_HEADER))  # -1: not stated
+        except zstandard.ZstdError as error:
+            raise EOFError(str(error)) from error
+        self.file.seek(0)
+        self.reader, self.error = zstandard.open(self.file, "rb"), zstandard.ZstdError
+        self.count = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            count = self.reader.readinto(buffer)
+        except self.error as error:
+            raise EOFError(str(error)) from error
+        self.count += count
+        if not count and self.count < self.stated_size:
+            raise EOFError(f"it ends after {self.count:,} of {self.stated_size:,} bytes")
+        return count
+
+    def close(self) -> None:
+        self.file.close()
+        super().close()
+
+
+COMPRESSIONS: dict[str, Callable[[Path], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": open_zstd,
+}

@@ -1,0 +1,323 @@
+"""Tables in files: rows with named columns from CSV, TSV, JSON, JSON Lines, Parquet and plain lines, one at a time.
+
+Everything that is read as records goes through here: texts, labels, questions, pairs, series and conversations. A
+format is a class with `rows`, and an entry in FORMATS.
+"""
+
+from __future__ import annotations
+
+import csv
+import datetime
+import importlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+from foretell.data.lines import CONVERT, Note, TextFile, find_file, log_note
+from foretell.errors import DataError
+
+TEXT = "text"  # the column of a record that has no columns: a line, or a string in JSON
+ENCODING_ADVICE = "if it is in another encoding, name it: --encoding latin-1"
+LARGEST_CELL = 2**31 - 1  # characters; the most that csv accepts where a C long has 32 bits
+PARQUET_ROWS = 256
+# Bytes; without it, Arrow reads a column's part of a whole row group (60 MB take 73 MB, not 14)
+PARQUET_BUFFER = 2**20
+
+
+@dataclass(frozen=True)
+class Row:
+    """One record: its cells by column, and its file and line. A cell of CSV or TSV is a string, else any value.
+
+    has_columns: False for a line or a string in JSON, whose only column is TEXT, and for a blank line, without cells.
+    """
+
+    where: str
+    cells: dict[str, Any]
+    has_columns: bool = True
+
+    @property
+    def is_blank(self) -> bool:
+        return not self.has_columns and not self.cells
+
+
+Cells = tuple[str, list[Any]]  # where, and the cells of a row
+Choose = Callable[[list[str], str], list[str]]  # the columns to read, given all columns and where they are named
+
+
+def choose_all(columns: list[str], where: str) -> list[str]:
+    """All columns; refuses columns with the same name, which could not be told apart."""
+    check_unique(columns, columns, where)
+    return columns
+
+
+def check_unique(columns: Sequence[str], wanted: Sequence[str], where: str) -> None:
+    """Refuse wanted columns of which there are several."""
+    twice = next((name for name in wanted if columns.count(name) > 1), None)
+    if twice is not None:
+        raise DataError(f"{where}: {columns.count(twice)} columns are called {twice!r}; rename all but one")
+
+
+class Format(ABC):
+    """How rows are written in a file. has_header: the columns are named once, and not in each row."""
+
+    has_header = False
+
+    @abstractmethod
+    def rows(self, table: Table) -> Iterator[Row]:
+        """All rows, blank ones included. Raises DataError, with the line, for one that cannot be read."""
+
+    def cells(self, table: Table) -> Iterator[Cells]:
+        """The names of the columns, then the cells of each row in their order; None where a row lacks one."""
+        header: list[str] = []
+        for row in self.rows(table):
+            if row.is_blank:
+                continue
+            if not header:
+                header = list(row.cells)
+                yield row.where, header
+            if more := row.cells.keys() - set(header):
+                raise DataError(f"{row.where}: the column {min(more)!r} is not in the first row")
+            yield row.where, [row.cells.get(name) for name in header]
+
+
+class Lines(Format):
+    """A record per line, without columns."""
+
+    def rows(self, table: Table) -> Iterator[Row]:
+        for line_number, line in enumerate(table.lines(), start=1):
+            text = line.removesuffix("\n").removesuffix("\r")
+            yield Row(f"{table.file}, line {line_number}", {TEXT: text} if text.strip() else {}, has_columns=False)
+
+
+class Delimited(Format):
+    """CSV (RFC 4180) and TSV: cells may be quoted, and quoted cells may hold line breaks. A row is located by its first
+    line."""
+
+    has_header = True
+
+    def __init__(self, delimiter: str):
+        self.delimiter = delimiter
+
+    def rows(self, table: Table) -> Iterator[Row]:
+        rows = self.cells(table)
+        first = (str(table), list(table.columns)) if table.columns else next(rows, None)
+        if first is None:
+            return
+        header_at, header = first
+        columns = table.choose(header, header_at)
+        indices = [header.index(name) for name in columns]
+        for where, row in rows:
+            if not row:
+                yield Row(where, {}, has_columns=False)
+                continue
+            if len(row) != len(header):
+                raise DataError(
+                    f"{where}: {len(row)} cells, but the header has {len(header)}; quote cells or repair it"
+                )
+            yield Row(where, {name: row[index] for name, index in zip(columns, indices, strict=True)})
+
+    def cells(self, table: Table) -> Iterator[Cells]:
+        """All rows as they are, an empty one as no cells; rows may differ in length."""
+        # The limit is one for the whole process, at first 131,072 characters; raising it harms no other reader.
+        csv.field_size_limit(max(LARGEST_CELL, csv.field_size_limit()))
+        rows = csv.reader(table.lines(), delimiter=self.delimiter, strict=True)
+        while True:
+            where = f"{table.file}, line {rows.line_num + 1}"
+            try:
+                row = next(rows, None)
+            except csv.Error as error:
+                raise DataError(
+                    f"{where}: a row that cannot be read ({error}); "
+                    "put a cell that holds quotes into quotes and double those inside"
+                ) from None
+            if row is None:
+                return
+            yield where, row
+
+
+class JsonLines(Format):
+    """A JSON object or string per line."""
+
+    def rows(self, table: Table) -> Iterator[Row]:
+        for line_number, line in enumerate(table.lines(), start=1):
+            where = f"{table.file}, line {line_number}"
+            yield json_row(parse_json(line.rstrip(), where), where) if line.strip() else Row(where, {}, False)
+
+
+class JsonList(Format):
+    """A JSON list of objects or strings."""
+
+    def rows(self, table: Table) -> Iterator[Row]:
+        content = table.file.text(table.note, *table.decoding)
+        if not content.strip():
+            return
+        values = parse_json(content, str(table.file))
+        if not isinstance(values, list):
+            raise DataError(
+                f"{table.file}: not a list of strings or objects; name a file with one object per line .jsonl"
+            )
+        for item_number, value in enumerate(values, start=1):
+            where = f"{table.file}, item {item_number}"
+            yield json_row(value, where)
+
+
+def json_row(value: Any, where: str) -> Row:
+    """A JSON value as a row."""
+    if isinstance(value, str):
+        return Row(where, {TEXT: value}, has_columns=False)
+    if not isinstance(value, dict):
+        raise DataError(f"{where}: {kind_of(value)}, not an object; write an object with a field for each column")
+    return Row(where, value)
+
+
+def parse_json(content: str, where: str) -> Any:
+    """The value of a JSON text; a DataError for anything else."""
+    try:
+        return json.loads(content)
+    except json.JSONDecodeError as error:
+        line = f", line {error.lineno}" if error.lineno > 1 else ""
+        raise DataError(f"{where}{line}: not JSON ({error.msg}, column {error.colno}); repair or remove it") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested as deeply
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
+        raise DataError(f"{where}: JSON that cannot be read ({reason}); repair or remove it") from None
+
+
+class Parquet(Format):
+    """Parquet by pyarrow. Only the chosen columns are read, a few rows at a time."""
+
+    has_header = True
+
+    def rows(self, table: Table) -> Iterator[Row]:
+        file = table.file
+        if file.path is None or file.is_compressed:
+            raise DataError(f"{file}: parquet is compressed by itself and not read from within; decompress it")
+        with file.opened(), open_parquet(file.path) as parquet:
+            columns = table.choose(list(parquet.schema_arrow.names), str(file))
+            row_number = 0
+            # With threads, Arrow reads ahead
+            for batch in parquet.iter_batches(PARQUET_ROWS, columns=columns, use_threads=False):
+                for index in range(len(batch)):
+                    row_number += 1
+                    where = f"{file}, row {row_number}"
+                    yield Row(where, {name: arrow_value(batch.column(name)[index], name, where) for name in columns})
+
+
+@contextmanager
+def open_parquet(path: Path) -> Iterator[Any]:
+    """The open file; DataError for one that pyarrow cannot read."""
+    try:
+        arrow, parquet = importlib.import_module("pyarrow"), importlib.import_module("pyarrow.parquet")
+    except ModuleNotFoundError:
+        raise DataError(f"{path}: parquet needs a package: pip install 'foretell[data]'") from None
+    try:
+        with parquet.ParquetFile(path, buffer_size=PARQUET_BUFFER, pre_buffer=False) as file:
+            yield file
+    except (arrow.lib.ArrowException, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:  # of the system, not of the content
+            raise
+        reason = " ".join(str(error).split())[:120]
+        raise DataError(f"{path}: damaged, cut short or not parquet ({reason}); get it again") from error
+
+
+def arrow_value(cell: Any, column: str, where: str) -> Any:
+    """A value of Arrow as Python's; dates, times and decimal numbers as text."""
+    try:
+        value = cell.as_py()
+        return str(value) if isinstance(value, datetime.date | datetime.time | Decimal) else value
+    except UnicodeDecodeError as error:
+        raise DataError(f"{where}: column {column!r} is not UTF-8 (byte {error.start}); repair or remove it") from None
+
+
+FORMATS: dict[str, Format] = {
+    ".jsonl": JsonLines(),
+    ".json": JsonList(),
+    ".csv": Delimited(","),
+    ".tsv": Delimited("\t"),
+    ".parquet": Parquet(),
+}
+LINES = Lines()
+
+
+@dataclass(frozen=True)
+class Table:
+    """The rows of a file, read from the beginning by each iteration, without blank ones.
+
+    encoding: the value of the option --encoding; None: UTF-8. columns: the names of the columns of a CSV or TSV file
+    without a header line. otherwise: the format of files with a suffix that is not in FORMATS.
+    """
+
+    file: TextFile
+    encoding: str | None = None
+    columns: tuple[str, ...] = ()
+    otherwise: Format = LINES
+    choose: Choose = field(default=choose_all, compare=False)
+    note: Note = field(default=log_note, compare=False)
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for row in self.records() if not row.is_blank)
+
+    def __str__(self) -> str:
+        return str(self.file)
+
+    @property
+    def format(self) -> Format:
+        return FORMATS.get(self.file.suffix, self.otherwise)
+
+    @property
+    def decoding(self) -> tuple[str, str]:
+        """The encoding, and the advice for a file in another."""
+        return ("utf-8", CONVERT) if self.encoding is None else (self.encoding, ENCODING_ADVICE)
+
+    def records(self) -> Iterator[Row]:
+        """All rows, blank ones included."""
+        if self.columns and not isinstance(self.format, Delimited):
+            raise DataError(f"{self}: --columns names the columns of .csv and .tsv files; this is neither")
+        return self.format.rows(self)
+
+    def cells(self) -> Iterator[Cells]:
+        """The rows as lists of cells, the names of the columns first; a CSV or TSV file may lack them."""
+        return self.format.cells(self)
+
+    def lines(self) -> Iterator[str]:
+        return self.file.lines(self.note, *self.decoding)
+
+    def first_columns(self) -> list[str]:
+        """The columns of the first row."""
+        for row in self:
+            return list(row.cells)
+        raise DataError(f"{self}: it has no rows; give a file with a row per example")
+
+
+def open_table(
+    path: str | Path, encoding: str | None = None, columns: tuple[str, ...] = (), otherwise: Format = LINES
+) -> Table:
+    """The table in a file; raises DataError for a path that is not a file, and for a zip that holds several."""
+    return Table(find_file(Path(path)), encoding, columns, otherwise)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def kind_of(value: Any) -> str:
+    """The kind of a value of JSON or Arrow, in words."""
+    kinds = {
+        str: "a string",
+        type(None): "null",
+        bool: "true or false",
+        list: "a list",
+        dict: "an object",
+        int: "a number",
+        float: "a number",
+    }
+    return kinds.get(type(value), f"a value of the type {type(value).__name__}")
+
+
+def list_names(names: Sequence[str], most: int = 8) -> str:
+    """Names of columns for a message: the first of many, long ones cut."""
+    shown = ", ".join(repr(name if len(name) <= 40 else name[:39] + "…") for name in list(names)[:most]) or "none"
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
