@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.lessons import smallest_values
-from foretell.lessons.mask_values import LEAK
-from foretell.lessons.smallest_lesson import PRINTED_WEIGHTS
+from foretell.lessons.mask import LEAK
+from foretell.lessons.smallest import PRINTED_WEIGHTS, QUERY_WEIGHT
 
 
 def test_lists_all_lessons_without_a_name(foretell):
@@ -62,7 +61,7 @@ def test_check_without_a_name_checks_all_lessons(foretell):
 
 
 def test_a_figure_that_differs_is_shown_with_exit_code_1(foretell, monkeypatch):
-    monkeypatch.setitem(PRINTED_WEIGHTS, "query", [[0.4414, 0.5, -0.1353], *smallest_values.QUERY_WEIGHT[1:]])
+    monkeypatch.setitem(PRINTED_WEIGHTS, "query", [[0.4414, 0.5, -0.1353], *QUERY_WEIGHT[1:]])
     outcome = foretell("lesson", "smallest", "--check")
     assert outcome.code == 1
     assert "  query weight [0, 1]: expected 0.5, got 0.4792" in outcome.out

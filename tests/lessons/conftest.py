@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 
 from foretell.lessons.catalog import ENTRIES
@@ -14,6 +16,19 @@ NAMES = [entry.name for entry in ENTRIES]
 @pytest.fixture(scope="session")
 def lessons() -> dict[str, Lesson]:
     return {name: make_lesson(name) for name in NAMES}
+
+
+@pytest.fixture
+def altered():
+    """A function that copies a lesson, with other values."""
+
+    def of(lesson: Lesson, **values: object) -> Lesson:
+        other = copy.copy(lesson)
+        assert vars(other).keys() >= values.keys()
+        vars(other).update(values)
+        return other
+
+    return of
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 
 from foretell.errors import UsageError
 from foretell.lessons.catalog import ENTRIES, find_lesson
-from foretell.lessons.lesson import LessonReport, check_lesson, same
+from foretell.lessons.lesson import LessonReport, same
 from foretell.lessons.registry import LESSONS
 from foretell.typesetting.html import page
 
@@ -19,7 +19,7 @@ NAMES = [entry.name for entry in ENTRIES]
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_figure_agrees(name, lessons):
-    report = check_lesson(name, lessons[name])
+    report = lessons[name].report()
     assert [failure.difference() for failure in report.failures] == []
     assert len(report.checks) > 5
     json.dumps(report.to_json(), allow_nan=False)
@@ -59,8 +59,8 @@ def test_a_lesson_names_its_source(entry, lessons):
     assert not re.search(r"\b(the|this) (chapter|lecture|slides|post|notebook|notes|book)\b", text, re.IGNORECASE)
 
 
-def test_every_catalog_entry_has_a_lesson():
-    assert list(LESSONS) == NAMES
+def test_every_catalog_entry_has_a_lesson(lessons):
+    assert list(LESSONS) == NAMES == [lesson.name for lesson in lessons.values()]
 
 
 def test_a_lesson_is_found_by_name_and_by_number():

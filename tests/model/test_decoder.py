@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from foretell.config import ModelConfig, make_section
 from foretell.errors import ContextLengthError
-from foretell.lessons.smallest_values import ATTENTION_WEIGHTS, PROBABILITIES
+from foretell.lessons.smallest import ATTENTION_WEIGHTS, PROBABILITIES
 from foretell.model.attention import Attention
 from foretell.model.cache import FreshKVView
 from foretell.model.decoder import Decoder

@@ -14,24 +14,20 @@ from torch import Tensor, nn
 
 from foretell.errors import ContextLengthError
 from foretell.textbook.attention import bidirectional_mask, cross_attention, mh_attention, unidirectional_mask
-from foretell.textbook.encoder_decoder import e_transformer, ed_transformer
-from foretell.textbook.encoder_training import (
+from foretell.textbook.parameters import AttentionParameters, Hyperparameters, MultiHeadParameters, combine
+from foretell.textbook.transformer import e_transformer
+from foretell.textbook.vectors import EPSILON
+from tests.textbook.encoder_decoder import (
     e_training,
+    ed_inference,
     ed_loss_and_gradient,
     ed_training,
+    ed_transformer,
     mask_tokens,
     masked_loss_and_gradient,
-)
-from foretell.textbook.inference import ed_inference
-from foretell.textbook.parameters import (
-    AttentionParameters,
-    Hyperparameters,
-    MultiHeadParameters,
-    combine,
     random_e_parameters,
     random_ed_parameters,
 )
-from foretell.textbook.vectors import EPSILON
 
 SIZES = Hyperparameters(N_V=7, l_max=6, L=2, H=2, d_e=8, d_mlp=5)
 MASK_TOKEN, BOS, EOS = 4, 5, 6

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from foretell.errors import ContextLengthError, UsageError
-from foretell.textbook.inference import d_inference, tempered
 from foretell.textbook.parameters import Hyperparameters, random_parameters
-from foretell.textbook.transformer import d_transformer_gpt2
+from foretell.textbook.transformer import d_inference, d_transformer_gpt2, tempered
 
 
 def successor(x):

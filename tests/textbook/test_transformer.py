@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from foretell.config import ModelConfig, make_section
+from foretell.lessons.algorithms_decoder import model_weights
 from foretell.textbook.family import decoder_forward
 from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
 from foretell.textbook.transformer import (
@@ -17,7 +18,7 @@ from foretell.textbook.transformer import (
     d_transformer_overwriting,
     sequence_log_probability,
 )
-from foretell.textbook.vectors import EPSILON, Matrix, softmax_per_column
+from foretell.textbook.vectors import EPSILON, softmax_per_column
 
 SIZES = Hyperparameters(N_V=5, l_max=6, L=2, H=2, d_e=4, d_mlp=7)
 FORMS = {"overwriting": d_transformer_overwriting, "GPT-2": d_transformer_gpt2}
@@ -72,38 +73,8 @@ def test_the_gpt2_form_matches_the_family():
         },
     )
     theta = parameters()
-    P = softmax_per_column(decoder_forward(config, by_module_path(theta), x).T)
+    P = softmax_per_column(decoder_forward(config, model_weights(theta), x).T)
     assert pytest.approx(d_transformer_gpt2(x, theta), rel=1e-12) == P
-
-
-def by_module_path(theta: DTransformerParameters) -> dict[str, Matrix]:
-    """The parameters by module path: embeddings with one row per token, the weights of all heads stacked."""
-    weights = {
-        "embed.token.weight": theta.W_e.T,
-        "embed.position.weight": theta.W_p.T,
-        "trunk.norm.weight": theta.gamma,
-        "trunk.norm.bias": theta.beta,
-        "head.weight": theta.W_u,
-    }
-    for index, layer in enumerate(theta.layers):
-        heads, path = layer.attention.heads, f"trunk.blocks.{index}"
-        for name, letter in {"query": "q", "key": "k", "value": "v"}.items():
-            for kind, symbol in {"weight": "W", "bias": "b"}.items():
-                parts = [getattr(head, f"{symbol}_{letter}") for head in heads]
-                weights[f"{path}.attention.{name}.{kind}"] = np.concatenate(parts)
-        weights |= {
-            f"{path}.attention.output.weight": layer.attention.W_o,
-            f"{path}.attention.output.bias": layer.attention.b_o,
-            f"{path}.attention_norm.weight": layer.gamma_1,
-            f"{path}.attention_norm.bias": layer.beta_1,
-            f"{path}.feedforward_norm.weight": layer.gamma_2,
-            f"{path}.feedforward_norm.bias": layer.beta_2,
-            f"{path}.feedforward.up.weight": layer.W_mlp1,
-            f"{path}.feedforward.up.bias": layer.b_mlp1,
-            f"{path}.feedforward.down.weight": layer.W_mlp2,
-            f"{path}.feedforward.down.bias": layer.b_mlp2,
-        }
-    return weights
 
 
 def test_loss_is_minus_the_log_of_the_targets_probability():

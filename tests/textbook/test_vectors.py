@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from foretell.errors import ContextLengthError, UsageError
-from foretell.textbook.embedding import (
+from foretell.textbook.transformer import (
     embed,
     positional_embedding,
     sinusoidal_encoding,

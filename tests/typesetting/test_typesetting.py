@@ -22,21 +22,19 @@ from foretell.typesetting.expression import (
     Root,
     Symbol,
     SymbolMatrix,
-    Words,
     array,
     format_number,
     row,
     script,
 )
 from foretell.typesetting.html import fragment, mathml, page
-from foretell.typesetting.latex import latex
 from foretell.typesetting.notebook import Shown
 from foretell.typesetting.text import document_text, expression_lines
 
 SCORE = row(Symbol("S"), "=", Fraction(row(Symbol("Q"), script("K", above="T")), Root(Symbol("E"))))
 LEAVES = st.one_of(
     st.floats(-1e9, 1e9).map(Number),
-    st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=9).map(Words),
+    st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=9).map(Symbol),
     st.tuples(st.integers(1, 20), st.integers(1, 40)).map(lambda shape: Matrix(np.full(shape, 0.25))),
 )
 
@@ -97,7 +95,7 @@ def test_a_long_vector_shows_its_first_and_last_numbers() -> None:
 def test_any_formula_gives_lines_well_formed_mathml_and_balanced_latex(expression: Expression) -> None:
     assert expression_lines(expression)
     ElementTree.fromstring(mathml(expression))
-    unescaped = re.sub(r"\\[{}]", "", latex(expression))
+    unescaped = re.sub(r"\\[{}]", "", expression.latex())
     assert unescaped.count("{") == unescaped.count("}")
 
 
@@ -107,11 +105,6 @@ def test_any_formula_gives_lines_well_formed_mathml_and_balanced_latex(expressio
 )
 def test_format_number(value: float, shown: str) -> None:
     assert format_number(value) == shown
-
-
-@given(EXPRESSIONS)
-def test_a_notebook_shows_any_expression(expression: Expression) -> None:
-    assert expression._repr_latex_() == rf"$\displaystyle {latex(expression)}$"
 
 
 @pytest.mark.parametrize(
@@ -128,11 +121,11 @@ def test_a_notebook_shows_any_expression(expression: Expression) -> None:
     ],
 )
 def test_any_array_is_a_formula(values, shown) -> None:
-    assert latex(array(values)) == shown
+    assert array(values).latex() == shown
 
 
 def test_a_large_array_shows_its_edges() -> None:
-    shown = latex(array(np.arange(10_000).reshape(100, 100)))
+    shown = array(np.arange(10_000).reshape(100, 100)).latex()
     assert shown.count("&") == 15 * 16
     assert r"\dots" in shown
     assert "9999" in shown
@@ -151,19 +144,19 @@ def test_row_takes_arrays_and_numbers() -> None:
 def test_a_matrix_of_symbols_in_text_html_and_latex() -> None:
     matrix = SymbolMatrix([[script("q", "1"), "…"], ["7.9", "⋮"]], ["<sos>", "Je"])
     assert expression_lines(matrix) == ["<sos> ⎡ q₁  …⎤", "   Je ⎣7.9  ⋮⎦"]
-    assert latex(matrix).endswith(r"\left[\begin{array}{rr} {q}_{1} & \dots \\ 7.9 & \vdots \end{array}\right]")
+    assert matrix.latex().endswith(r"\left[\begin{array}{rr} {q}_{1} & \dots \\ 7.9 & \vdots \end{array}\right]")
     assert ElementTree.fromstring(mathml(matrix)).find(".//msub") is not None
 
 
 def test_a_sum_has_its_limits_below_and_above() -> None:
     total = row(script("Σ", "t=1", "T"), Symbol("x"))
     assert expression_lines(total) == ["Σₜ₌₁ᵀ x"]
-    assert latex(total) == r"\sum_{t=1}^{T} x"
+    assert total.latex() == r"\sum_{t=1}^{T} x"
     assert "<munderover>" in mathml(total)
 
 
-def test_latex_escapes_special_characters_in_words() -> None:
-    assert latex(Words("50% of $_{x}\\")) == r"\text{50\% of \$\_\{x\}\textbackslash{}}"
+def test_latex_escapes_special_characters_in_names() -> None:
+    assert Symbol("50% of $_{x}\\").latex() == r"\operatorname{50\% of \$\_\{x\}\textbackslash{}}"
 
 
 def test_a_document_with_wide_characters_fits_the_width() -> None:

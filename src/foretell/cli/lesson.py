@@ -16,7 +16,7 @@ from foretell.lessons.catalog import ENTRIES, LessonEntry, find_lesson
 if TYPE_CHECKING:
     from foretell.lessons.lesson import Lesson, LessonReport
     from foretell.lessons.registry import LessonOptions
-    from foretell.lessons.translation_values import LiveTranslation
+    from foretell.lessons.translation import LiveTranslation
 
 SHOWN_ONLY = ("at", "model", "ask", "break")  # options that add to what is shown and change no check
 
@@ -93,7 +93,7 @@ def refuse_seed(seed: int | None) -> None:
 def live_translation(model: str, sentence: str | None) -> LiveTranslation:
     """What a model of `train --task translate` makes of a sentence, by default the lesson's own."""
     from foretell.cli.translate import translate_step_by_step
-    from foretell.lessons.translation_values import SENTENCE, LiveTranslation
+    from foretell.lessons.translation import SENTENCE, LiveTranslation
 
     sentence = SENTENCE if sentence is None else sentence
     steps, translation = translate_step_by_step(model, sentence)
@@ -135,12 +135,11 @@ def write_page(entry: LessonEntry, made: Lesson, path: Path) -> None:
 
 def check_lessons(entries: list[LessonEntry], options: LessonOptions, json: bool) -> None:
     """Check the lessons and print their reports; raise a `LessonError` if a figure differs."""
-    from foretell.lessons.lesson import check_lesson
     from foretell.lessons.registry import make_lesson
 
     reports = []
     for entry in entries:
-        reports.append(check_lesson(entry.name, make_lesson(entry.name, options)))
+        reports.append(make_lesson(entry.name, options).report())
         if not json:
             show_report(reports[-1])
     if json:

@@ -2,71 +2,47 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from importlib.resources import files
 
 from foretell.errors import UsageError, did_you_mean
 
 
 @dataclass(frozen=True)
 class LessonEntry:
-    """A lesson's name, number, title and source, and the command-line options it takes."""
+    """A lesson's name and number, and the command-line options it takes."""
 
     name: str
     alias: str
-    title: str
-    source: str
     options: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The lesson's Markdown, with the names of its values."""
+        return files("foretell.lessons").joinpath(f"{self.name}.md").read_text(encoding="utf-8")
+
+    @property
+    def title(self) -> str:
+        """The document's title."""
+        return self.text.partition("\n")[0].removeprefix("# ")
+
+    @property
+    def source(self) -> str:
+        """The text that the lesson follows, from the document's first paragraph."""
+        paragraph = re.search(r"^Source: (.*?)\.\n\n", self.text, re.DOTALL | re.MULTILINE)
+        assert paragraph, f"{self.name}.md names no source"
+        return " ".join(paragraph[1].split())
 
 
 ENTRIES = (
-    LessonEntry(
-        "smallest",
-        "E1",
-        "The smallest decoder, every number shown",
-        '"Decoder models - GPT", a course chapter',
-    ),
-    LessonEntry(
-        "gpt2",
-        "E2",
-        "GPT-2 reads the news: tokens, and what comes next",
-        '"Decoder models - GPT", a course chapter: the example with GPT-2',
-        options=("weights", "at"),
-    ),
-    LessonEntry(
-        "algorithms",
-        "E3",
-        "The formal algorithms: attention, decoder, training, inference",
-        'Ivan Habernal, "Text generation 4: Decoder-only models and GPT", lecture 11 of '
-        '"Natural Language Processing with Deep Learning", 2023',
-    ),
-    LessonEntry(
-        "toy",
-        "E4",
-        "A toy that learns to answer, one step of Adam at a time",
-        'seyong2, "Building a Decoder-Only Transformer Model", after Josh Starmer\'s video '
-        '"Coding a ChatGPT Like Transformer From Scratch in PyTorch"',
-        options=("seed", "ask"),
-    ),
-    LessonEntry(
-        "aggregation",
-        "E5",
-        "Attention as a weighted sum, and forecasting any sequence",
-        '"Generative Pre-trained Transformer (GPT) networks", a notebook',
-    ),
-    LessonEntry(
-        "translation",
-        "E6",
-        "The decoder of an encoder-decoder, translating",
-        '"Decoder-based models", notes with figures 1.42 to 1.54',
-        options=("model", "ask"),
-    ),
-    LessonEntry(
-        "mask",
-        "",
-        "The mask: which tokens see which, and a model that peeks",
-        "foretell's own check of the mask before training",
-        options=("break",),
-    ),
+    LessonEntry("smallest", "E1"),
+    LessonEntry("gpt2", "E2", options=("weights", "at")),
+    LessonEntry("algorithms", "E3"),
+    LessonEntry("toy", "E4", options=("seed", "ask")),
+    LessonEntry("aggregation", "E5"),
+    LessonEntry("translation", "E6", options=("model", "ask")),
+    LessonEntry("mask", "", options=("break",)),
 )
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from foretell.lessons.catalog import find_lesson
-from foretell.typesetting.document import DocumentSection, Paragraph, Part
+from foretell.lessons.document import read_document
+from foretell.typesetting.document import DocumentSection
 from foretell.typesetting.notebook import Shown
 
 # The sources computed in float32 before they rounded. A value this close to the midpoint between two printed figures
@@ -89,31 +90,12 @@ def plain(value: Any) -> Any:
     return value
 
 
-class Lesson(Shown):
-    """A document to read, and checks of its figures. Both use the same values, computed once when it is made."""
-
-    @abstractmethod
-    def checks(self) -> list[FigureCheck]:
-        """Every figure of the source that can be computed, compared with the computed value."""
-
-    @property
-    def skipped(self) -> str:
-        """Why some of the figures could not be checked; empty if all were."""
-        return ""
-
-
-def lesson_document(name: str, parts: Sequence[Part]) -> DocumentSection:
-    """A lesson's document: its title, its source, and the parts."""
-    entry = find_lesson(name)
-    return DocumentSection(entry.title, [Paragraph(f"Source: {entry.source}."), *parts])
-
-
 LessonStatus = Literal["passed", "failed", "skipped"]
 
 
 @dataclass(frozen=True)
 class LessonReport:
-    """The checks of one lesson. `skipped` says why some could not be made; the others were made nonetheless."""
+    """The checks of one lesson. `skipped` is the reason why some could not be made; the others were made."""
 
     name: str
     checks: list[FigureCheck]
@@ -137,6 +119,30 @@ class LessonReport:
         return {"name": self.name, "status": self.status, "reason": self.skipped, "checks": checks}
 
 
-def check_lesson(name: str, lesson: Lesson) -> LessonReport:
-    """Make all checks of a lesson."""
-    return LessonReport(name, lesson.checks(), lesson.skipped)
+class Lesson(Shown):
+    """A document to read, and checks of its figures. Both use the same values, computed once when it is made.
+
+    `name` is in the catalog; the document's text is in `NAME.md`.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def shown(self) -> Mapping[str, Any]:
+        """The values that the document names, ready to show."""
+
+    @abstractmethod
+    def checks(self) -> list[FigureCheck]:
+        """Every figure of the source that can be computed, compared with the computed value."""
+
+    @property
+    def skipped(self) -> str:
+        """Why some of the figures could not be checked; empty if all were."""
+        return ""
+
+    def document(self) -> DocumentSection:
+        return read_document(find_lesson(self.name).text, self.shown())
+
+    def report(self) -> LessonReport:
+        """All checks, made now."""
+        return LessonReport(self.name, self.checks(), self.skipped)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from foretell.lessons.aggregation_lesson import AggregationLesson
-from foretell.lessons.algorithms_lesson import AlgorithmsLesson
-from foretell.lessons.gpt2_lesson import Gpt2Lesson
+from foretell.lessons.aggregation import AggregationLesson
+from foretell.lessons.algorithms import AlgorithmsLesson
+from foretell.lessons.gpt2 import Gpt2Lesson
 from foretell.lessons.lesson import Lesson
-from foretell.lessons.mask_lesson import MaskLesson
-from foretell.lessons.smallest_lesson import SmallestLesson
-from foretell.lessons.toy_lesson import ToyLesson
-from foretell.lessons.translation_lesson import TranslationLesson
-from foretell.lessons.translation_values import LiveTranslation
+from foretell.lessons.mask import MaskLesson
+from foretell.lessons.smallest import SmallestLesson
+from foretell.lessons.toy import ToyLesson
+from foretell.lessons.translation import LiveTranslation, TranslationLesson
 
 
 @dataclass(frozen=True)
@@ -34,7 +33,7 @@ LESSONS: dict[str, Callable[[LessonOptions], Lesson]] = {
     "algorithms": lambda options: AlgorithmsLesson(),
     "toy": lambda options: ToyLesson(options.seed, options.question),
     "aggregation": lambda options: AggregationLesson(),
-    "translation": lambda options: TranslationLesson(live=options.live),
+    "translation": lambda options: TranslationLesson(options.live),
     "mask": lambda options: MaskLesson(options.broken),
 }
 

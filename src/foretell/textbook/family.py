@@ -15,8 +15,8 @@ import numpy as np
 from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig, RopeScaling
 from foretell.errors import ContextLengthError, UsageError
-from foretell.textbook.embedding import check_token, sinusoidal_encoding
 from foretell.textbook.family_weights import ModuleWeights, check_weights, linear
+from foretell.textbook.transformer import check_token, sinusoidal_encoding
 from foretell.textbook.vectors import Matrix, Vector, layer_norm, rms_norm, softmax
 
 Stream = list[Vector]  # T vectors (D,)

@@ -91,20 +91,6 @@ class CrossLayerParameters:
 
 
 @dataclass(frozen=True)
-class EDTransformerParameters:
-    """Parameters of Algorithm 8: W_e (d_e, N_V), W_p (d_e, l_max), the layers of both trunks, W_u (N_V, d_e).
-
-    Source and target have one vocabulary.
-    """
-
-    W_e: Matrix
-    W_p: Matrix
-    encoder: tuple[LayerParameters, ...]
-    decoder: tuple[CrossLayerParameters, ...]
-    W_u: Matrix
-
-
-@dataclass(frozen=True)
 class ETransformerParameters:
     """Parameters of Algorithm 9: as of Algorithm 10, and a final projection W_f (d_f, d_e), b_f (d_f,) before the norm.
 
@@ -149,32 +135,6 @@ def random_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> DTran
     )
 
 
-def random_ed_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> EDTransformerParameters:
-    """Initial parameters of the encoder-decoder transformer, as `random_parameters` draws them."""
-    return EDTransformerParameters(
-        W_e=rng.normal(size=(sizes.d_e, sizes.N_V)),
-        W_p=rng.normal(size=(sizes.d_e, sizes.l_max)),
-        encoder=tuple(_random_layer(sizes, rng) for _ in range(sizes.L)),
-        decoder=tuple(_random_cross_layer(sizes, rng) for _ in range(sizes.L)),
-        W_u=_random_matrix(sizes.N_V, sizes.d_e, rng),
-    )
-
-
-def random_e_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> ETransformerParameters:
-    """Initial parameters of the encoder-only transformer, as `random_parameters` draws them."""
-    d_e = sizes.d_e
-    return ETransformerParameters(
-        W_e=rng.normal(size=(d_e, sizes.N_V)),
-        W_p=rng.normal(size=(d_e, sizes.l_max)),
-        layers=tuple(_random_layer(sizes, rng) for _ in range(sizes.L)),
-        W_f=_random_matrix(d_e, d_e, rng),
-        b_f=np.zeros(d_e),
-        gamma=np.ones(d_e),
-        beta=np.zeros(d_e),
-        W_u=_random_matrix(sizes.N_V, d_e, rng),
-    )
-
-
 def combine(function: Callable[..., Any], first: AnyParameters, *others: AnyParameters) -> AnyParameters:
     """Parameters made by applying `function` to the corresponding arrays of one or more sets of the same shape."""
     tree: Any = first
@@ -200,24 +160,6 @@ def _random_layer(sizes: Hyperparameters, rng: np.random.Generator) -> LayerPara
         b_mlp1=np.zeros(d_mlp),
         W_mlp2=_random_matrix(d_e, d_mlp, rng),
         b_mlp2=np.zeros(d_e),
-    )
-
-
-def _random_cross_layer(sizes: Hyperparameters, rng: np.random.Generator) -> CrossLayerParameters:
-    one, zero = np.ones(sizes.d_e), np.zeros(sizes.d_e)
-    return CrossLayerParameters(
-        attention=_random_heads(sizes, rng),
-        gamma_3=one,
-        beta_3=zero,
-        cross_attention=_random_heads(sizes, rng),
-        gamma_4=one,
-        beta_4=zero,
-        W_mlp3=_random_matrix(sizes.d_mlp, sizes.d_e, rng),
-        b_mlp3=np.zeros(sizes.d_mlp),
-        W_mlp4=_random_matrix(sizes.d_e, sizes.d_mlp, rng),
-        b_mlp4=zero,
-        gamma_5=one,
-        beta_5=zero,
     )
 
 

@@ -1,6 +1,8 @@
-"""The decoder-only transformer (Phuong and Hutter 2022, Algorithm 10), in two forms, and a sequence's probability.
+"""The transformer: embedding, layers, the decoder in two forms, inference (Phuong and Hutter 2022).
 
-Both forms normalise before attention and before the MLP. They differ in what the residual is added to.
+Algorithms 1, 2, 7, 9, 10 and 14, and the layers of Algorithm 8. Both forms of the decoder normalise before attention
+and before the MLP. They differ in what the residual is added to. The layers of encoder and encoder-decoder normalise
+after each residual.
 """
 
 from __future__ import annotations
@@ -9,13 +11,76 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from foretell.activations import gelu_erf
-from foretell.textbook.attention import mh_attention, project, unidirectional_mask
-from foretell.textbook.embedding import embed, unembedding_per_column
-from foretell.textbook.parameters import DTransformerParameters, LayerParameters
-from foretell.textbook.vectors import Matrix, Vector, layer_norm_per_column
+from foretell.activations import gelu_erf, relu
+from foretell.errors import ContextLengthError, UsageError
+from foretell.textbook.attention import bidirectional_mask, cross_attention, mh_attention, project, unidirectional_mask
+from foretell.textbook.parameters import (
+    CrossLayerParameters,
+    DTransformerParameters,
+    ETransformerParameters,
+    LayerParameters,
+)
+from foretell.textbook.vectors import Matrix, Vector, layer_norm_per_column, softmax
 
+ActivationFunction = Callable[[Vector], Vector]
 NextTokenModel = Callable[[Sequence[int]], Matrix]  # ids (l,) to P (N_V, l), column t for the token after position t
+
+
+def token_embedding(v: int, W_e: Matrix) -> Vector:
+    """Column v of W_e (d_e, N_V), the vector of token v (Phuong and Hutter 2022, Algorithm 1).
+
+    Raises:
+        UsageError: v is not in the vocabulary.
+    """
+    check_token(v, W_e.shape[1])
+    return W_e[:, v]
+
+
+def positional_embedding(t: int, W_p: Matrix) -> Vector:
+    """Column t of W_p (d_e, l_max), the learned vector of position t (Phuong and Hutter 2022, Algorithm 2).
+
+    Raises:
+        ContextLengthError: t is l_max or more.
+    """
+    if t >= W_p.shape[1]:
+        raise ContextLengthError(f"position {t} does not fit a context of {W_p.shape[1]}")
+    return W_p[:, t]
+
+
+def sinusoidal_encoding(t: int, d_e: int) -> Vector:
+    """The fixed vector (d_e,) of position t: PE(t, 2i) = sin(t / 10000^(2i/d_e)), PE(t, 2i+1) = cos of the same.
+
+    Vaswani et al. 2017, section 3.5.
+    """
+    even = np.arange(0, d_e, 2)
+    angles = t / 10_000 ** (even / d_e)
+    encoding = np.empty(d_e)
+    encoding[0::2], encoding[1::2] = np.sin(angles), np.cos(angles[: d_e // 2])
+    return encoding
+
+
+def embed(x: Sequence[int], W_e: Matrix, W_p: Matrix) -> Matrix:
+    """X = [e_1, ..., e_l] (d_e, l) with e_t = W_e[:, x[t]] + W_p[:, t] (Phuong and Hutter 2022, section 5)."""
+    return np.stack([token_embedding(v, W_e) + positional_embedding(t, W_p) for t, v in enumerate(x)], axis=1)
+
+
+def unembedding(e: Vector, W_u: Matrix) -> Vector:
+    """softmax(W_u e): the distribution (N_V,) over the vocabulary for the vector e (d_e,), with W_u (N_V, d_e).
+
+    Phuong and Hutter 2022, Algorithm 7.
+    """
+    return softmax(W_u @ e)
+
+
+def unembedding_per_column(X: Matrix, W_u: Matrix) -> Matrix:
+    """P (N_V, l): `unembedding` of every token of X (d_e, l)."""
+    return np.stack([unembedding(X[:, t], W_u) for t in range(X.shape[1])], axis=1)
+
+
+def check_token(v: int, N_V: int) -> None:
+    """Raise a `UsageError` for an id outside the vocabulary; NumPy would read -1 as the last one."""
+    if not 0 <= v < N_V:
+        raise UsageError(f"token id {v} is not in a vocabulary of {N_V}")
 
 
 def d_transformer_overwriting(x: Sequence[int], theta: DTransformerParameters) -> Matrix:
@@ -70,12 +135,63 @@ def mlp_weights(layer: LayerParameters) -> tuple[Matrix, Vector, Matrix, Vector]
     return layer.W_mlp1, layer.b_mlp1, layer.W_mlp2, layer.b_mlp2
 
 
-def feed_forward(
-    X: Matrix, weights: tuple[Matrix, Vector, Matrix, Vector], activation: Callable[[Vector], Vector]
-) -> Matrix:
+def feed_forward(X: Matrix, weights: tuple[Matrix, Vector, Matrix, Vector], activation: ActivationFunction) -> Matrix:
     """W_2 activation(W_1 X + b_1 1^T) + b_2 1^T, (d_e, l): the same two maps for every column."""
     W_1, b_1, W_2, b_2 = weights
     return project(W_2, b_2, activation(project(W_1, b_1, X)))
+
+
+def e_transformer(x: Sequence[int], theta: ETransformerParameters) -> Matrix:
+    """P (N_V, l): column t is the distribution of the token at position t, given all of x (l,), which may be masked.
+
+    Phuong and Hutter 2022, Algorithm 9: BERT (Devlin et al. 2019).
+    """
+    X = e_states(x, theta)[-1]
+    return unembedding_per_column(X, theta.W_u)
+
+
+def e_states(x: Sequence[int], theta: ETransformerParameters) -> list[Matrix]:
+    """The 1 + 4 L + 2 values that X takes in `e_transformer`, in order."""
+    states = [embed(x, theta.W_e, theta.W_p)]
+    for layer in theta.layers:
+        states += encoder_layer_states(states[-1], layer, gelu_erf)
+    states.append(gelu_erf(project(theta.W_f, theta.b_f, states[-1])))
+    states.append(layer_norm_per_column(states[-1], theta.gamma, theta.beta))
+    return states
+
+
+def encoder_layer_states(X: Matrix, layer: LayerParameters, activation: ActivationFunction) -> list[Matrix]:
+    """The four values that X (d_e, l) takes in one encoder layer: after attention, norm, MLP and norm."""
+    no_mask = bidirectional_mask(X.shape[1], X.shape[1])
+    attended = X + mh_attention(X, X, layer.attention, no_mask)
+    normed = layer_norm_per_column(attended, layer.gamma_1, layer.beta_1)
+    transformed = normed + feed_forward(normed, mlp_weights(layer), activation)
+    return [attended, normed, transformed, layer_norm_per_column(transformed, layer.gamma_2, layer.beta_2)]
+
+
+def decoder_layer_states(X: Matrix, Z: Matrix, layer: CrossLayerParameters) -> list[Matrix]:
+    """The six values that X (d_e, l) takes in one decoder layer, with the encoder's output Z (d_e, l_z).
+
+    After masked attention, norm, cross-attention, norm, MLP and norm.
+    """
+    attended = X + mh_attention(X, X, layer.attention, unidirectional_mask(X.shape[1]))
+    first = layer_norm_per_column(attended, layer.gamma_3, layer.beta_3)
+    crossed = first + cross_attention(first, Z, layer.cross_attention)
+    second = layer_norm_per_column(crossed, layer.gamma_4, layer.beta_4)
+    transformed = second + feed_forward(second, cross_mlp_weights(layer), relu)
+    return [
+        attended,
+        first,
+        crossed,
+        second,
+        transformed,
+        layer_norm_per_column(transformed, layer.gamma_5, layer.beta_5),
+    ]
+
+
+def cross_mlp_weights(layer: CrossLayerParameters) -> tuple[Matrix, Vector, Matrix, Vector]:
+    """The weights of a decoder layer's MLP."""
+    return layer.W_mlp3, layer.b_mlp3, layer.W_mlp4, layer.b_mlp4
 
 
 def conditional_log_probability(P: Matrix, x: Sequence[int]) -> float:
@@ -95,3 +211,28 @@ def sequence_log_probability(x: Sequence[int], bos_token: int, model: NextTokenM
     """
     started = [bos_token, *x]
     return conditional_log_probability(model(started), started)
+
+
+def d_inference(x: Sequence[int], model: NextTokenModel, l_gen: int, tau: float, rng: np.random.Generator) -> list[int]:
+    """The continuation (l_gen,) of a prompt x (l,), each token drawn from q proportional to p^(1/tau).
+
+    Phuong and Hutter 2022, Algorithm 14. `model` is for example `partial(d_transformer_gpt2, theta=theta)`.
+    """
+    sequence = list(x)
+    for _ in range(l_gen):
+        p = model(sequence)[:, -1]
+        q = tempered(p, tau)
+        sequence.append(int(rng.choice(len(q), p=q)))
+    return sequence[len(x) :]
+
+
+def tempered(p: Vector, tau: float) -> Vector:
+    """p^(1/tau) scaled to sum to 1. As tau goes to 0 the most likely token remains; as it grows, all become equal.
+
+    Raises:
+        UsageError: tau is not above 0.
+    """
+    if not tau > 0:
+        raise UsageError(f"temperature {tau}: it must be above 0")
+    with np.errstate(divide="ignore"):  # log 0 is -infinity, which softmax turns into probability 0
+        return softmax(np.log(p.astype(np.float64)) / tau)

@@ -1,7 +1,9 @@
-"""Formulas as expression trees."""
+"""Formulas as expression trees, with their LaTeX, which notebooks display."""
 
 from __future__ import annotations
 
+import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,59 +11,78 @@ from typing import Any
 import numpy as np
 
 from foretell.errors import UsageError
-from foretell.typesetting.latex import LatexExpression, name_latex, number_latex, sign_latex, words_latex
 
 RELATIONS = frozenset("=≈<>≤≥→")
 DIGITS = 4
 MAX_NUMBERS = 16  # rows and columns of a matrix in LaTeX and HTML; larger ones show their edges
 
+# LaTeX of signs, special characters and names
+SIGNS = {
+    "log": r"\log",
+    "·": r"\cdot", "≈": r"\approx", "≤": r"\le", "≥": r"\ge", "→": r"\to", "←": r"\gets", "⊙": r"\odot",
+    "∝": r"\propto", "…": r"\dots", "⋮": r"\vdots", "⋱": r"\ddots",
+    "|": r"\mid", "∞": r"\infty", "-∞": r"-\infty", "−∞": r"-\infty",
+}  # fmt: skip
+ESCAPES = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+ESCAPES |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
+NAMES = {
+    "α": r"\alpha", "β": r"\beta", "γ": r"\gamma", "ε": r"\varepsilon", "η": r"\eta", "θ": r"\theta", "Θ": r"\Theta",
+    "μ": r"\mu", "σ": r"\sigma", "τ": r"\tau", "⊤": r"\top", "Σ": r"\sum", "∇": r"\nabla", "Δ": r"\Delta",
+}  # fmt: skip
+INDEX = re.compile(r"(?!.*[A-Za-z]{2})[A-Za-z0-9=+,./-]+")  # figures, and what is below or above: t=1, 2i+1
+
+
+class Expression(ABC):
+    """Base class of the parts of a formula. A notebook displays any of them from its LaTeX."""
+
+    @abstractmethod
+    def latex(self) -> str:
+        """The formula, without dollar signs."""
+
+    def _repr_latex_(self) -> str:
+        return rf"$\displaystyle {self.latex()}$"
+
 
 @dataclass(frozen=True)
-class Symbol(LatexExpression):
+class Symbol(Expression):
     """A name: one letter for a variable, several for a function or quantity (`softmax`)."""
 
     name: str
 
     def latex(self) -> str:
-        return name_latex(self.name)
+        if self.name in NAMES or self.name in SIGNS:
+            return NAMES.get(self.name) or SIGNS[self.name]
+        if len(self.name) == 1 or INDEX.fullmatch(self.name):
+            return _escaped(self.name) if self.name in ESCAPES else self.name
+        return rf"\operatorname{{{_escaped(self.name)}}}"
 
 
 @dataclass(frozen=True)
-class Words(LatexExpression):
-    """Upright text inside a formula, such as a token."""
-
-    text: str
-
-    def latex(self) -> str:
-        return words_latex(self.text)
-
-
-@dataclass(frozen=True)
-class Operator(LatexExpression):
+class Operator(Expression):
     """A sign between two expressions: = + · ..."""
 
     sign: str
 
     def latex(self) -> str:
-        return sign_latex(self.sign)
+        return SIGNS.get(self.sign, self.sign)
 
 
 @dataclass(frozen=True)
-class Number(LatexExpression):
+class Number(Expression):
     """A number with `digits` decimals; an int has none."""
 
     value: float
     digits: int = DIGITS
 
     def latex(self) -> str:
-        return number_latex(format_number(self.value, self.digits))
+        return _number_latex(format_number(self.value, self.digits))
 
 
 @dataclass(frozen=True, eq=False)
-class Matrix(LatexExpression):
+class Matrix(Expression):
     """Numbers (rows, columns) in brackets, with optional row labels outside. A vector (columns,) is one row.
 
-    Of a large matrix the edges are shown.
+    Large matrices show their edges.
     """
 
     values: np.ndarray | Sequence
@@ -75,12 +96,12 @@ class Matrix(LatexExpression):
 
     def latex(self) -> str:
         lines = shortened([shortened(line, MAX_NUMBERS) for line in format_matrix(self)], MAX_NUMBERS)
-        cells = [[number_latex(cell) for cell in line] for line in lines]
+        cells = [[_number_latex(cell) for cell in line] for line in lines]
         return _bracketed(cells, shortened(self.row_labels, MAX_NUMBERS))
 
 
 @dataclass(frozen=True, eq=False)
-class SymbolMatrix(LatexExpression):
+class SymbolMatrix(Expression):
     """A matrix of expressions (rows, columns), for numbers that are not known; a str is a name, a figure or dots."""
 
     cells: Sequence[Sequence[Expression | str]]
@@ -96,7 +117,7 @@ class SymbolMatrix(LatexExpression):
 
 
 @dataclass(frozen=True)
-class MathRow(LatexExpression):
+class MathRow(Expression):
     """Expressions side by side, like MathML's mrow."""
 
     items: tuple[Expression, ...]
@@ -106,7 +127,7 @@ class MathRow(LatexExpression):
 
 
 @dataclass(frozen=True)
-class Fraction(LatexExpression):
+class Fraction(Expression):
     """A fraction."""
 
     top: Expression
@@ -117,7 +138,7 @@ class Fraction(LatexExpression):
 
 
 @dataclass(frozen=True)
-class Root(LatexExpression):
+class Root(Expression):
     """A square root."""
 
     inside: Expression
@@ -127,7 +148,7 @@ class Root(LatexExpression):
 
 
 @dataclass(frozen=True)
-class Script(LatexExpression):
+class Script(Expression):
     """A base with a subscript, a superscript, or both: x_i, Kᵀ. T above is a transpose, except above a sum."""
 
     base: Expression
@@ -149,28 +170,30 @@ class Script(LatexExpression):
 
 
 @dataclass(frozen=True)
-class Call(LatexExpression):
-    """A function applied to an expression."""
+class Call(Expression):
+    """A function applied to an expression; without a name, parentheses."""
 
     name: str
     inside: Expression
 
     def latex(self) -> str:
-        return rf"{name_latex(self.name)}\left({self.inside.latex()}\right)"
-
-
-Expression = Symbol | Words | Operator | Number | Matrix | SymbolMatrix | MathRow | Fraction | Root | Script | Call
+        return rf"{Symbol(self.name).latex()}\left({self.inside.latex()}\right)"
 
 
 def row(*items: Expression | str | float | np.ndarray | Sequence) -> MathRow:
-    """Expressions side by side; a str is an operator, numbers and arrays are shown as `array` does."""
-    return MathRow(tuple(_expression(item) for item in items))
+    """Expressions side by side; see `as_expression` for strings, numbers and arrays."""
+    return MathRow(tuple(as_expression(item) for item in items))
+
+
+def as_expression(item: Any) -> Expression:
+    """The expression itself, a str as an operator, numbers and arrays as `array` shows them."""
+    if isinstance(item, Expression):
+        return item
+    return Operator(item) if isinstance(item, str) else array(item)
 
 
 def array(values: Any, digits: int = DIGITS) -> Expression:
-    """Any array of numbers as a formula, which a notebook shows: a number, a matrix, or a row of matrices.
-
-    values: numbers of any shape; of an array with more than two axes, the matrices are shown next to each other.
+    """Any array of numbers as a formula: a number, a matrix, or for more than two axes a row of matrices.
 
     Raises:
         UsageError: the values are not numbers, or there are none.
@@ -200,7 +223,7 @@ def script(base: Expression | str, below: str = "", above: str = "") -> Script:
 def shortened(items: Sequence, most: int) -> list:
     """The items, or the first ones, "…" and the last one if there are more than `most`.
 
-    A left-out line of a matrix is a line of "…".
+    For the lines of a matrix, "…" is a line of them.
     """
     if len(items) <= most:
         return list(items)
@@ -208,14 +231,8 @@ def shortened(items: Sequence, most: int) -> list:
     return [*items[: most - 2], left_out, items[-1]]
 
 
-def _expression(item: Any) -> Expression:
-    if isinstance(item, Expression):
-        return item
-    return Operator(item) if isinstance(item, str) else array(item)
-
-
 def format_number(value: float, digits: int = DIGITS) -> str:
-    """Fixed decimals; a power of ten for values that these would show as 0, and from a million on."""
+    """Fixed decimals; scientific notation for values that would round to 0, and from a million on."""
     if isinstance(value, int | np.integer):
         return str(value)
     if np.isinf(value):
@@ -246,5 +263,16 @@ def _bracketed(cells: Sequence[Sequence[str]], row_labels: Sequence[str]) -> str
     bracketed = rf"\left[\begin{{array}}{{{'r' * len(cells[0])}}} {body} \end{{array}}\right]"
     if not row_labels:
         return bracketed
-    labels = r" \\ ".join(words_latex(label) for label in row_labels)
+    labels = r" \\ ".join(rf"\text{{{_escaped(label)}}}" for label in row_labels)
     return rf"\begin{{array}}{{r}} {labels} \end{{array}} {bracketed}"
+
+
+def _number_latex(text: str) -> str:
+    """A number as `format_number` writes it; an exponent becomes a power of ten."""
+    mantissa, _, exponent = text.partition("e")
+    mantissa = mantissa.replace("∞", r"\infty").replace("…", r"\dots")
+    return rf"{mantissa} \cdot 10^{{{int(exponent)}}}" if exponent else mantissa
+
+
+def _escaped(text: str) -> str:
+    return "".join(ESCAPES.get(letter, letter) for letter in text)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
-from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part, Table, numeric_columns
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table, numeric_columns
 from foretell.typesetting.expression import (
     MAX_NUMBERS,
     RELATIONS,
@@ -22,7 +22,6 @@ from foretell.typesetting.expression import (
     Script,
     Symbol,
     SymbolMatrix,
-    Words,
     format_matrix,
     format_number,
     shortened,
@@ -54,7 +53,7 @@ def page(title: str, section: DocumentSection) -> str:
 def fragment(section: DocumentSection, level: int = 1) -> str:
     """A document as part of a page; its title is a heading of this level."""
     heading = f"<h{level}>{escape(section.title)}</h{level}>" if section.title else ""
-    return "\n".join(["<section>" + heading, *(_part(part, level) for part in section.parts), "</section>"])
+    return "\n".join(["<section>" + heading, *(PARTS[type(part)](part, level) for part in section.parts), "</section>"])
 
 
 def mathml(expression: Expression) -> str:
@@ -171,7 +170,6 @@ def _script(script: Script) -> str:
 
 MATH: dict[type, Callable[..., str]] = {
     Symbol: _symbol,
-    Words: lambda words: f"<mtext>{escape(words.text)}</mtext>",
     Operator: _operator,
     Number: lambda number: _number(format_number(number.value, number.digits)),
     Matrix: _matrix,
@@ -182,10 +180,6 @@ MATH: dict[type, Callable[..., str]] = {
     Script: _script,
     Call: _call,
 }
-
-
-def _part(part: Part, level: int) -> str:
-    return PARTS[type(part)](part, level)
 
 
 def _prose(text: str) -> str:

@@ -7,7 +7,6 @@ from typing import Protocol, TypeVar
 
 from foretell.typesetting.document import DocumentSection, iter_formulas
 from foretell.typesetting.html import fragment
-from foretell.typesetting.latex import display
 from foretell.typesetting.text import document_text
 
 
@@ -34,8 +33,9 @@ class Shown(ABC):
         return fragment(self.document(), level=3)
 
     def _repr_latex_(self) -> str | None:
-        """The formulas alone; None without formulas, so that a notebook uses another format."""
-        return display([formula.expression.latex() for formula in iter_formulas(self.document())]) or None
+        """The formulas alone, one per line; None without formulas, so that a notebook uses another format."""
+        lines = [formula.expression.latex() for formula in iter_formulas(self.document())]
+        return "$$\\begin{gathered}\n" + " \\\\\n".join(lines) + "\n\\end{gathered}$$" if lines else None
 
 
 class ShownList(list[Item]):

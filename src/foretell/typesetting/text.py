@@ -1,13 +1,14 @@
-"""Formulas and documents as text for a terminal."""
+"""Formulas and documents as text for a terminal: blocks of characters, side by side or one over the other."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from rich.cells import cell_len, set_cell_size
 
-from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part, Table, numeric_columns
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table, numeric_columns
 from foretell.typesetting.expression import (
     RELATIONS,
     Call,
@@ -21,11 +22,10 @@ from foretell.typesetting.expression import (
     Script,
     Symbol,
     SymbolMatrix,
-    Words,
     format_matrix,
     format_number,
+    shortened,
 )
-from foretell.typesetting.layout import TextBlock, center, enclose, one_line, over, pad, pad_left, side_by_side
 
 WIDTH = 80
 INDENT = "  "
@@ -36,6 +36,25 @@ BELOW: dict[str, str] = dict(zip("0123456789+-=()aehijklmnoprstuvx,", "₀₁₂
 ABOVE: dict[str, str] = dict(zip("0123456789+-=()inT⊤", "⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻⁼⁽⁾ⁱⁿᵀᵀ", strict=True))
 ELIDED = "…"
 DOTS = "…⋮⋱"
+BRACKETS = {  # a one-line bracket, then the top, middle and bottom of a tall one
+    "[": ("[", "⎡", "⎢", "⎣"),
+    "]": ("]", "⎤", "⎥", "⎦"),
+    "(": ("(", "⎛", "⎜", "⎝"),
+    ")": (")", "⎞", "⎟", "⎠"),
+}
+
+
+@dataclass(frozen=True)
+class TextBlock:
+    """Lines of equal width. `baseline` is the line that aligns with the blocks on either side."""
+
+    lines: tuple[str, ...]
+    baseline: int = 0
+
+    @property
+    def width(self) -> int:
+        """Width in terminal columns."""
+        return cell_len(self.lines[0])
 
 
 def document_text(section: DocumentSection, width: int = WIDTH) -> str:
@@ -103,11 +122,8 @@ def _block(expression: Expression, limit: int) -> TextBlock:
 
 
 def _matrix(matrix: Matrix, limit: int) -> TextBlock:
-    cells = [_elide(line, limit) for line in format_matrix(matrix)]
-    labels = list(matrix.row_labels)
-    if len(cells) > MAX_ROWS:
-        cells, labels = _elide_rows(cells), _elide(labels, MAX_ROWS)
-    return _bracketed(cells, labels, pad_left)
+    cells = shortened([shortened(line, limit) for line in format_matrix(matrix)], MAX_ROWS)
+    return _bracketed(cells, shortened(matrix.row_labels, MAX_ROWS), pad_left)
 
 
 def _symbol_matrix(matrix: SymbolMatrix, limit: int) -> TextBlock:
@@ -137,16 +153,6 @@ def _bracketed(cells: list[list[str]], labels: list[str], align: Callable[[str, 
     return side_by_side([TextBlock(tuple(pad_left(label, widest) + " " for label in labels), middle), block])
 
 
-def _elide(cells: list[str], limit: int) -> list[str]:
-    if len(cells) <= limit:
-        return cells
-    return [*cells[: limit - 2], ELIDED, cells[-1]]
-
-
-def _elide_rows(cells: list[list[str]]) -> list[list[str]]:
-    return [*cells[: MAX_ROWS - 2], [ELIDED] * len(cells[0]), cells[-1]]
-
-
 def _script(script: Script, limit: int) -> TextBlock:
     base = _block(script.base, limit)
     marks = _mark(script.below, BELOW, "_", limit) + _mark(script.above, ABOVE, "^", limit)
@@ -174,9 +180,63 @@ def _call(call: Call, limit: int) -> TextBlock:
     return side_by_side([one_line(call.name), enclose("(", _block(call.inside, limit), ")")])
 
 
+def one_line(text: str) -> TextBlock:
+    """A block of one line."""
+    return TextBlock((text,))
+
+
+def pad(text: str, width: int) -> str:
+    """A text followed by spaces, up to a width in terminal columns."""
+    return text + " " * (width - cell_len(text))
+
+
+def pad_left(text: str, width: int) -> str:
+    """A text preceded by spaces, up to a width in terminal columns."""
+    return " " * (width - cell_len(text)) + text
+
+
+def center(text: str, width: int) -> str:
+    """A text with spaces on both sides, up to a width in terminal columns."""
+    missing = width - cell_len(text)
+    return " " * (missing // 2) + text + " " * (missing - missing // 2)
+
+
+def side_by_side(blocks: Sequence[TextBlock]) -> TextBlock:
+    """Blocks side by side, with aligned baselines."""
+    above = max(block.baseline for block in blocks)
+    below = max(len(block.lines) - block.baseline for block in blocks)
+    columns = []
+    for block in blocks:
+        empty = " " * block.width
+        head = [empty] * (above - block.baseline)
+        tail = [empty] * (below - (len(block.lines) - block.baseline))
+        columns.append([*head, *block.lines, *tail])
+    return TextBlock(tuple("".join(parts) for parts in zip(*columns, strict=True)), above)
+
+
+def over(top: TextBlock, bottom: TextBlock) -> TextBlock:
+    """A fraction, whose bar is the baseline."""
+    width = max(top.width, bottom.width)
+    lines = [center(line, width) for line in top.lines], [center(line, width) for line in bottom.lines]
+    return TextBlock((*lines[0], "─" * width, *lines[1]), len(top.lines))
+
+
+def bracket(sign: str, inside: TextBlock) -> TextBlock:
+    """A bracket as tall as the block inside."""
+    single, top, middle, bottom = BRACKETS[sign]
+    height = len(inside.lines)
+    if height == 1:
+        return one_line(single)
+    return TextBlock((top, *[middle] * (height - 2), bottom), inside.baseline)
+
+
+def enclose(left: str, inside: TextBlock, right: str) -> TextBlock:
+    """A block in brackets."""
+    return side_by_side([bracket(left, inside), inside, bracket(right, inside)])
+
+
 BLOCKS: dict[type, Callable[..., TextBlock]] = {
     Symbol: lambda symbol, limit: one_line(symbol.name),
-    Words: lambda words, limit: one_line(words.text),
     Operator: lambda operator, limit: one_line(operator.sign),
     Number: lambda number, limit: one_line(format_number(number.value, number.digits)),
     Matrix: _matrix,
@@ -192,12 +252,8 @@ BLOCKS: dict[type, Callable[..., TextBlock]] = {
 def _section(section: DocumentSection, width: int, rule: str) -> list[str]:
     lines = [section.title, rule * min(width, cell_len(section.title))] if section.title else []
     for index, part in enumerate(section.parts):
-        lines += ([""] if index or section.title else []) + _part(part, width)
+        lines += ([""] if index or section.title else []) + PARTS[type(part)](part, width)
     return lines
-
-
-def _part(part: Part, width: int) -> list[str]:
-    return PARTS[type(part)](part, width)
 
 
 def _paragraph(paragraph: Paragraph, width: int) -> list[str]:

@@ -12,7 +12,6 @@ import numpy as np
 from foretell.insight.recording import Array, Recording, TracedScalar
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Symbol, row, script
-from foretell.typesetting.latex import latex
 
 FIRST_SHOWN = 6  # rows of a long listing, before the row in focus, the last row and the sum of the rest
 DIGITS = 6
@@ -47,7 +46,7 @@ class Equation:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "equation": latex(self.expression),
+            "equation": self.expression.latex(),
             "value": plain(self.value),
             "note": self.note,
             "operands": dict(self.operands),

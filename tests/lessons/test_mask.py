@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.lessons.mask_lesson import MaskLesson
-from foretell.lessons.mask_values import LEAK, make_correct, make_peeking
+from foretell.lessons.mask import LEAK, MaskLesson, make_correct, make_peeking
 
 
 def test_a_leak_in_the_correct_model_fails(failures):

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
-from foretell.lessons import aggregation_values
-from foretell.lessons.aggregation_lesson import AggregationLesson
+from foretell.lessons import aggregation
 from foretell.model.attention import SDPAttention
 
 
@@ -29,19 +26,19 @@ from foretell.model.attention import SDPAttention
         ({"probabilities": [0.5] * 8}, "next number after a context of 2"),
     ],
 )
-def test_a_wrong_value_fails_its_check(lessons, failures, changes, what):
-    assert what in failures(AggregationLesson(replace(lessons["aggregation"].values, **changes)).checks())
+def test_a_wrong_value_fails_its_check(lessons, altered, failures, changes, what):
+    assert what in failures(altered(lessons["aggregation"], **changes).checks())
 
 
 def test_without_a_mask_prefixes_differ_from_the_window(monkeypatch):
     def without_mask(core, query, key, value, mask):
         return torch.nn.functional.scaled_dot_product_attention(query, key, value)
 
-    correct = aggregation_values.prefix_difference(aggregation_values.make_untrained("learned"))
+    correct = aggregation.prefix_difference(aggregation.make_untrained("learned"))
     monkeypatch.setattr(SDPAttention, "forward", without_mask)
-    assert aggregation_values.prefix_difference(aggregation_values.make_untrained("learned")) > 1e6 * correct
+    assert aggregation.prefix_difference(aggregation.make_untrained("learned")) > 1e6 * correct
 
 
 def test_series_goes_up_and_down():
-    assert aggregation_values.series(9) == [0, 1, 2, 3, 2, 1, 0, 1, 2]
-    assert aggregation_values.series(3, start=4) == [2, 1, 0]
+    assert aggregation.series(9) == [0, 1, 2, 3, 2, 1, 0, 1, 2]
+    assert aggregation.series(3, start=4) == [2, 1, 0]

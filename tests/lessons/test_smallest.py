@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.lessons.smallest_lesson import SmallestLesson
-from foretell.lessons.smallest_values import LAYER, draw_weights
+from foretell.lessons.smallest import LAYER, MASK_NUMBER, SmallestLesson, draw_weights
 from foretell.model.attention import CORE, SDPAttention, attention_scores
 from foretell.model.cache import FreshKVView
 from foretell.model.mask import Mask
@@ -53,14 +52,12 @@ def test_a_mask_that_shows_the_next_token_fails(monkeypatch, failures):
     ("changes", "what"),
     [
         ({"masked_by_number": np.full((5, 5), 0.2)}, "masked with -1e9 and with -∞: weights"),
-        ({"fully_masked": {"-1000000000.0": [0.2] * 5, "-inf": [0.2] * 5}}, "a row masked completely, with -∞"),
+        ({"fully_masked": {MASK_NUMBER: [0.2] * 5, -np.inf: [0.2] * 5}}, "a row masked completely, with -∞"),
         ({"other_positions": np.zeros((3, 3))}, "positions of 'awesome data!' are 0, 1, 2"),
     ],
 )
-def test_a_wrong_figure_next_to_a_slip_fails(lessons, failures, monkeypatch, changes, what):
-    lesson = lessons["smallest"]
-    monkeypatch.setattr(lesson, "values", dataclasses.replace(lesson.values, **changes))
-    assert what in failures(lesson.checks())
+def test_a_wrong_figure_next_to_a_slip_fails(lessons, altered, failures, changes, what):
+    assert what in failures(altered(lessons["smallest"], **changes).checks())
 
 
 def test_packed_texts_without_a_document_mask_fail(monkeypatch, failures):
@@ -69,7 +66,7 @@ def test_packed_texts_without_a_document_mask_fail(monkeypatch, failures):
 
 
 def test_the_first_word_has_no_probability_without_a_start_token(lessons):
-    score = lessons["smallest"].values.score
-    assert score.logprobs[0] is None
+    score = lessons["smallest"].score
+    assert score.tokens[0].logprob is None
     assert math.exp(score.logprob) == pytest.approx(0.226309 * 0.129261 * 0.229152 * 0.094568 * 0.277526, rel=1e-4)
     assert "start token" in str(lessons["smallest"])

@@ -1,9 +1,9 @@
-"""The smallest decoder: the figures that its source prints, and every value by the model and by the textbook."""
+"""The smallest decoder: from five ids to the probability of the sentence, by the model and by the textbook."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,14 +15,17 @@ from foretell.inference.query import embed as embed_text
 from foretell.inference.query import score
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
+from foretell.lessons.lesson import FigureCheck, Lesson, above, near, printed, same
 from foretell.model.decoder import Decoder
 from foretell.text import vocabulary_tokenizer
 from foretell.textbook.attention import attention, attention_weights, project, unidirectional_mask
-from foretell.textbook.embedding import embed
 from foretell.textbook.family import decoder_forward
 from foretell.textbook.parameters import AttentionParameters
-from foretell.textbook.vectors import Matrix, softmax_per_column
+from foretell.textbook.transformer import embed
+from foretell.textbook.vectors import softmax_per_column
 from foretell.training.objective import Objective
+from foretell.typesetting.document import HeatMap, labelled_table
+from foretell.typesetting.expression import Matrix, Number
 
 # Printed in the source, one row per token, four digits unless a comment says otherwise
 VOCABULARY = ("financial", "data", "analytics", "is", "awesome", "!")
@@ -95,6 +98,7 @@ WIDTH, CONTEXT = 3, 5
 LAYER = "trunk.blocks.0.attention"
 IDS = [0, 1, 2, 3, 4]
 TARGETS = [1, 2, 3, 4, 5]
+WORDS = VOCABULARY[:-1]  # the five input words
 OTHER_TEXT = [4, 1, 5]  # "awesome data!", in the same batch
 MASK_NUMBER = -1e9  # what the source puts in place of masked scores
 ROW_LENGTH = len(IDS) + len(OTHER_TEXT)  # a row that holds both texts
@@ -106,62 +110,153 @@ TRACE_NAMES = {  # a value's name in the lesson -> its name in the trace
     "output": f"{LAYER}.core",
     "logits": "head",
 }
+PRINTED = {  # value -> (its name in the check, the printed figures, digits)
+    "token": ("word embedding of the sentence", TOKEN_EMBEDDING[:-1], 4),
+    "position": ("position embedding", POSITION_EMBEDDING, 4),
+    "stream": ("x = word + position", EMBEDDING_SUM, 4),
+    "scaled": ("scaled scores", SCALED_SCORES, 2),
+    "weights": ("masked attention weights", ATTENTION_WEIGHTS, 4),
+    "value": ("values", VALUES, 4),
+    "output": ("attention output", ATTENTION_OUTPUT, 4),
+    "probabilities": ("next-token probabilities", PROBABILITIES, 6),
+}
+PRINTED_WEIGHTS = {"query": QUERY_WEIGHT, "key": KEY_WEIGHT, "value": VALUE_WEIGHT}
+TEXTBOOK_BOUND = 1e-12  # the same float64 sums in another order
+FLOAT32_BOUND = 1e-6  # the objective and the embedding return float32
 WeightsByPath = dict[str, Tensor]
 
 
-@dataclass(frozen=True)
-class SentenceScore:
-    """The probability of the sentence given its first token, and its embedding."""
+class SmallestLesson(Lesson):
+    """One attention head and an output layer, with the loss and the chain rule."""
 
-    logprobs: list[float | None]
-    logprob: float
-    embedding: list[float]  # the last token's vector
+    name = "smallest"
 
+    def __init__(self, weights: WeightsByPath | None = None):
+        self.weights = draw_weights() if weights is None else weights
+        self.token_embedding = self.weights["embed.token.weight"].numpy()  # of all six words
+        self.projections = {name: self.weights[f"{LAYER}.{name}.weight"].numpy() for name in PRINTED_WEIGHTS}
+        self.model = model_values(self.weights)
+        self.textbook = textbook_values(self.weights)
+        self.losses = losses_by_layout(self.weights)  # layout of the batch -> the loss of each target
+        scorer = make_smallest(self.weights, ROW_LENGTH)
+        self.score = score(scorer, TEXT)
+        self.embedding = embed_text(scorer, TEXT[:-1])  # the last token's vector
+        scaled = torch.from_numpy(self.model["scaled"])
+        hidden = torch.ones(CONTEXT, CONTEXT).tril() == 0
+        self.unmasked = scaled.softmax(-1).numpy()  # the attention weights of an encoder
+        self.masked_by_number = scaled.float().masked_fill(hidden, MASK_NUMBER).softmax(-1).numpy()
+        self.fully_masked = {  # the weights of a row without any visible key, by the number in its place
+            number: torch.full((CONTEXT,), number).softmax(-1).tolist() for number in (MASK_NUMBER, -math.inf)
+        }
+        self.other_positions = other_positions(self.weights)
 
-@dataclass(frozen=True)
-class SmallestValues:
-    """Every value that the lesson shows and checks."""
+    def shown(self) -> dict[str, Any]:
+        model, losses = self.model, self.losses["alone"]
+        contexts = [" ".join(WORDS[: t + 1]) for t in range(len(IDS))]
+        targets = [VOCABULARY[target] for target in TARGETS]
+        return {
+            "sentence": TEXT,
+            "contexts": [
+                (str(t), context, str(IDS[t]), target)
+                for t, (context, target) in enumerate(zip(contexts, targets, strict=True))
+            ],
+            "word_vectors": Matrix(self.token_embedding, row_labels=VOCABULARY),
+            "token": Matrix(model["token"], row_labels=WORDS),
+            "stream": Matrix(model["stream"], row_labels=WORDS),
+            "other_positions": [(VOCABULARY[id], str(id), str(t)) for t, id in enumerate(OTHER_TEXT)],
+            **{f"W_{name[0].upper()}": self.projections[name] for name in PRINTED_WEIGHTS},
+            **{name: model[name] for name in ("position", *PRINTED_WEIGHTS)},
+            "scaled": Matrix(model["scaled"], 2, WORDS),
+            "masked": Matrix(model["masked"], 2),
+            "weights": Matrix(model["weights"], row_labels=WORDS),
+            "weights_picture": HeatMap(model["weights"], WORDS, WORDS),
+            "scaled_first": Matrix(model["scaled"][0], 2),
+            "unmasked_first": self.unmasked[0],
+            **{f"weight_{key}": model["weights"][1, key] for key in (0, 1)},
+            **{f"value_{key}": model["value"][key] for key in (0, 1)},
+            "output_1": model["output"][1],
+            "output": Matrix(model["output"], row_labels=WORDS),
+            "probabilities": labelled_table(WORDS, VOCABULARY, model["probabilities"], digits=6, corner="after"),
+            "most_likely": VOCABULARY[int(model["probabilities"][0].argmax())],
+            "word_losses": [
+                (context, target, f"{math.exp(-loss):.6f}", f"{loss:.6f}")
+                for context, target, loss in zip(contexts, targets, losses, strict=True)
+            ],
+            "loss": f"{sum(losses):.6f}",
+            "logprob": Number(-sum(losses), 6),
+            "probability": Number(math.exp(self.score.logprob), 6),
+            "layouts": labelled_table(
+                targets, list(self.losses), np.array(list(self.losses.values())).T, digits=6, corner="target"
+            ),
+            "embedding": self.embedding,
+            "width": WIDTH,
+        }
 
-    weights: WeightsByPath
-    model: dict[str, Matrix]
-    textbook: dict[str, Matrix]
-    losses: dict[str, list[float]]  # layout of the batch -> the loss of each target
-    score: SentenceScore
-    unmasked: Matrix  # the attention weights of an encoder
-    masked_by_number: Matrix  # the attention weights with MASK_NUMBER, by torch in float32
-    fully_masked: dict[str, list[float]]  # the weights of a row without any visible key, by the number in its place
-    other_positions: Matrix  # the position vectors that the model adds to OTHER_TEXT
+    def checks(self) -> list[FigureCheck]:
+        return [
+            *self.printed_figures(),
+            *self.model_and_textbook(),
+            *self.slips(),
+            *self.loss_and_chain_rule(),
+            *self.batch_layouts(),
+        ]
 
-    @property
-    def token_embedding(self) -> Matrix:
-        """The vectors of all six words."""
-        return self.weights["embed.token.weight"].numpy()
+    def printed_figures(self) -> list[FigureCheck]:
+        """The figures that the source prints."""
+        return [
+            *(printed(f"{name} weight", figures, self.projections[name]) for name, figures in PRINTED_WEIGHTS.items()),
+            printed("word embedding, with !", TOKEN_EMBEDDING, self.token_embedding),
+            *(printed(what, figures, self.model[name], digits) for name, (what, figures, digits) in PRINTED.items()),
+        ]
 
-    def weight(self, name: str) -> Matrix:
-        """The weight of "query", "key" or "value"."""
-        return self.weights[f"{LAYER}.{name}.weight"].numpy()
+    def model_and_textbook(self) -> list[FigureCheck]:
+        """The model and the textbook compute the same values."""
+        return [
+            near(f"{name}: the textbook's and the model's", value, self.model[name], TEXTBOOK_BOUND)
+            for name, value in self.textbook.items()
+        ]
 
+    def slips(self) -> list[FigureCheck]:
+        """Where the source's words or formulas differ from what its code computes."""
+        untransposed = np.abs(self.model["stream"] @ self.projections["query"] - self.model["query"]).max()
+        positions = self.weights["embed.position.weight"].numpy()
+        return [
+            above("X W_Q, not transposed, differs from the printed queries by", 0.1, float(untransposed)),
+            same(
+                "masked with -1e9 and with -∞: weights of 0",
+                self.masked_by_number == 0,
+                self.model["masked"] < -1e9,
+            ),
+            near("masked with -1e9 and with -∞: weights", self.model["weights"], self.masked_by_number, FLOAT32_BOUND),
+            near("a row masked completely, with -1e9", [0.2] * 5, self.fully_masked[MASK_NUMBER], FLOAT32_BOUND),
+            same("a row masked completely, with -∞", True, bool(np.isnan(self.fully_masked[-math.inf]).all())),
+            same("this sentence's ids are its positions", list(range(len(IDS))), IDS),
+            near("positions of 'awesome data!' are 0, 1, 2", positions[:3], self.other_positions, TEXTBOOK_BOUND),
+        ]
 
-def compute_smallest(weights: WeightsByPath) -> SmallestValues:
-    """All values of the decoder with these weights."""
-    model = model_values(weights)
-    scaled = torch.from_numpy(model["scaled"]).float()
-    hidden = torch.ones(CONTEXT, CONTEXT).tril() == 0
-    return SmallestValues(
-        weights,
-        model,
-        textbook_values(weights),
-        losses_by_layout(weights),
-        score_sentence(weights),
-        torch.from_numpy(model["scaled"]).softmax(-1).numpy(),
-        scaled.masked_fill(hidden, MASK_NUMBER).softmax(-1).numpy(),
-        {str(number): torch.full((CONTEXT,), number).softmax(-1).tolist() for number in (MASK_NUMBER, -math.inf)},
-        other_positions(weights),
-    )
+    def loss_and_chain_rule(self) -> list[FigureCheck]:
+        """The loss is the sum over the targets' printed probabilities; the first word has none."""
+        losses = self.losses["alone"]
+        targets = [row[target] for row, target in zip(PROBABILITIES, TARGETS, strict=True)]
+        expected = -sum(math.log(probability) for probability in targets)
+        rounding = sum(0.5e-6 / probability for probability in targets)  # of the printed figures, in their logarithms
+        return [
+            near("loss, from the printed probabilities", expected, sum(losses), rounding),
+            near("log P of the sentence is minus the loss", -sum(losses), self.score.logprob, 1e-5),
+            same("P of the first word", None, self.score.tokens[0].logprob),
+            near("the last token's vector", self.model["output"][-1], self.embedding, FLOAT32_BOUND),
+        ]
+
+    def batch_layouts(self) -> list[FigureCheck]:
+        """Alone, padded and packed, the sentence has the same losses."""
+        (first, alone), *others = self.losses.items()
+        return [near(f"losses {name} and {first}", alone, losses, FLOAT32_BOUND) for name, losses in others] + [
+            same("losses are finite", True, bool(np.isfinite(list(self.losses.values())).all()))
+        ]
 
 
 @torch.inference_mode()
-def other_positions(weights: WeightsByPath) -> Matrix:
+def other_positions(weights: WeightsByPath) -> np.ndarray:
     """The position vectors that the model adds to a text whose ids are not its positions."""
     model = make_smallest(weights)
     with Trace(model, "embed.position") as trace:
@@ -221,7 +316,7 @@ def make_smallest(weights: WeightsByPath, context_length: int = CONTEXT) -> Lang
     return LanguageModel(decoder, vocabulary_tokenizer(VOCABULARY), "the smallest decoder")
 
 
-def model_values(weights: WeightsByPath) -> dict[str, Matrix]:
+def model_values(weights: WeightsByPath) -> dict[str, np.ndarray]:
     """The values of one pass over the five tokens, traced in the model; one row per token."""
     model = make_smallest(weights)
     with torch.inference_mode(), Trace(model, list(TRACE_NAMES.values())) as trace:
@@ -230,12 +325,12 @@ def model_values(weights: WeightsByPath) -> dict[str, Matrix]:
     return values | {"probabilities": last_two_axes(torch.from_numpy(values["logits"]).softmax(-1))}
 
 
-def last_two_axes(value: Tensor) -> Matrix:
+def last_two_axes(value: Tensor) -> np.ndarray:
     """The value without its batch and head axes, which have size 1."""
     return value.reshape(value.shape[-2:]).numpy()
 
 
-def textbook_values(weights: WeightsByPath) -> dict[str, Matrix]:
+def textbook_values(weights: WeightsByPath) -> dict[str, np.ndarray]:
     """The same values by the formal algorithms, transposed from one column per token to one row per token."""
     arrays = {path: weight.numpy() for path, weight in weights.items()}
     zero = np.zeros(3)
@@ -273,10 +368,3 @@ def losses_by_layout(weights: WeightsByPath) -> dict[str, list[float]]:
     losses = {name: objective.token_losses(batch)[0] for name, batch in batches.items()}  # (T,) each
     losses["packed"] = losses["packed"][len(OTHER_TEXT) :]
     return {name: values[:CONTEXT].tolist() for name, values in losses.items()}
-
-
-def score_sentence(weights: WeightsByPath) -> SentenceScore:
-    """What `foretell score` and `foretell embed` compute for the sentence."""
-    model = make_smallest(weights, ROW_LENGTH)
-    result = score(model, TEXT)
-    return SentenceScore([token.logprob for token in result.tokens], result.logprob, embed_text(model, TEXT[:-1]))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,8 @@ from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, UsageError
 from foretell.inference.query import next_tokens
 from foretell.language_model import save_model
-from foretell.lessons import gpt2_values
-from foretell.lessons.gpt2_lesson import Gpt2Lesson, check_context
-from foretell.lessons.lesson import check_lesson
+from foretell.lessons import gpt2
+from foretell.lessons.gpt2 import Gpt2Lesson
 from foretell.model.init import make_decoder
 from foretell.text import load_tokenizer
 
@@ -36,7 +34,7 @@ def tiny(tmp_path_factory) -> str:
 
 
 def test_without_weights_the_predictions_are_skipped_and_the_rest_is_checked(lessons):
-    report = check_lesson("gpt2", lessons["gpt2"])
+    report = lessons["gpt2"].report()
     assert report.status == "skipped"
     assert "--weights" in report.skipped
     assert len(report.checks) == 6
@@ -44,7 +42,7 @@ def test_without_weights_the_predictions_are_skipped_and_the_rest_is_checked(les
 
 def test_without_weights_the_printed_probabilities_are_shown_as_data(lessons):
     text = str(lessons["gpt2"])
-    printed = [f"{value:.4f}" for _, figures in gpt2_values.PREDICTIONS.values() for value in figures.values()]
+    printed = [f"{value:.4f}" for _, figures in gpt2.PREDICTIONS.values() for value in figures.values()]
     assert len(printed) == 10
     assert all(f"  {value}  " in text for value in printed)
     assert "its data and not checked here" in " ".join(text.split())
@@ -55,31 +53,31 @@ def test_with_weights_the_printed_probabilities_are_next_to_the_computed_ones(ti
 
 
 def test_other_weights_fail_on_the_predictions_alone(tiny):
-    report = check_lesson("gpt2", Gpt2Lesson(tiny))
+    report = Gpt2Lesson(tiny).report()
     assert report.status == "failed"
     assert {check.what.partition(" after")[0] for check in report.failures} == {"most likely", "probabilities"}
 
 
 def test_weights_with_the_printed_predictions_pass(tiny, monkeypatch):
     lesson = Gpt2Lesson(tiny)
-    own = next_tokens(lesson.values.model, gpt2_values.SENTENCE, 5, list(gpt2_values.PREDICTIONS))
+    own = next_tokens(lesson.model, gpt2.SENTENCE, 5, list(gpt2.PREDICTIONS))
     figures = {
         position: (context, {token.text: round(token.probability, 4) for token in prediction.tokens})
-        for (position, (context, _)), prediction in zip(gpt2_values.PREDICTIONS.items(), own, strict=True)
+        for (position, (context, _)), prediction in zip(gpt2.PREDICTIONS.items(), own, strict=True)
     }
-    monkeypatch.setattr(gpt2_values, "PREDICTIONS", figures)
-    assert check_lesson("gpt2", lesson).status == "passed"
+    monkeypatch.setattr(gpt2, "PREDICTIONS", figures)
+    assert lesson.report().status == "passed"
 
 
-def test_a_context_that_is_one_token_short_fails(lessons, failures):
-    values = lessons["gpt2"].values
-    short = replace(values, same_context=values.shorter_context, shorter_context=values.same_context)
-    assert len(failures(check_context(short))) == 2
+def test_a_context_that_is_one_token_short_fails(lessons, altered, failures):
+    lesson = lessons["gpt2"]
+    short = altered(lesson, same_context=lesson.shorter_context, shorter_context=lesson.same_context)
+    assert len(failures(short.checks())) == 2
 
 
 def test_any_position_is_shown_with_its_context(tiny):
     lesson = Gpt2Lesson(tiny, at=3)
-    assert lesson.values.predictions[-1].context == "The shares of Ion"
+    assert lesson.predictions[-1].context == "The shares of Ion"
     assert "After position 3: The shares of Ion" in str(lesson)
 
 

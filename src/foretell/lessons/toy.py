@@ -1,11 +1,11 @@
-"""The toy: the settings of its source, its training, one weight recorded while Adam changes it, and its answers."""
+"""A toy that learns to answer: its training, one weight recorded while Adam changes it, and its answers."""
 
 from __future__ import annotations
 
 import copy
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,19 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.errors import ContextLengthError
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
-from foretell.lessons.mask_values import UnmaskedAttention
+from foretell.lessons.lesson import FigureCheck, Lesson, above, below, near, same
+from foretell.lessons.mask import UnmaskedAttention
 from foretell.lessons.practice import RepeatedRows, adam, generate_greedily, train_on_rows
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.position import SinusoidalPosition
 from foretell.model.surgery import replace
 from foretell.text import Tokenizer, vocabulary_tokenizer
-from foretell.textbook.embedding import sinusoidal_encoding
-from foretell.textbook.vectors import Matrix
+from foretell.textbook.transformer import sinusoidal_encoding
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer
+from foretell.typesetting.document import HeatMap, labelled_table
+from foretell.typesetting.expression import Matrix, Number
 
 # From the source
 VOCABULARY = ("how", "is", "living", "in", "amsterdam", "exciting", "<EOS>")
@@ -51,11 +53,16 @@ PRINTED_LOSSES = {  # epoch, from 0 -> the loss of the second sentence, of a run
     90: 0.00083,
 }
 
+SEED = 1
 LIMIT = 0.01  # every seed must end below this loss
 WATCHED_PATH, WATCHED_INDEX = "trunk.blocks.0.attention.value.weight", (0, 0)
 WATCHED_STEPS = 3
 DIFFERENCE = 1e-6  # by how much a weight is changed for finite differences
 CORE = "trunk.blocks.0.attention.core"
+GRADIENT_BOUND = 1e-6  # float32's gradient and float64's differences, both near 0.1; measured: 6e-8 at most in 20 seeds
+ADAM_BOUND = 1e-6  # the optimizer computes in float32
+ENDS = {"end": "stopped by itself", "context": "never stopped", "None": "never stopped"}
+STEP_NAMES = ("gradient g", "mean m", "mean square v", "m corrected", "v corrected", "weight before", "weight after")
 
 
 @dataclass(frozen=True)
@@ -71,42 +78,151 @@ class AdamStep:
     after: float
 
 
-@dataclass
-class ToyRun:
-    """A trained toy, and what was recorded during its training."""
+class ToyLesson(Lesson):
+    """Two prompts and one answer, learned in a hundred epochs. `question` is one more prompt for the trained model."""
 
-    decoder: Decoder
-    gradient: Tensor  # of the watched matrix, in the first step
-    finite_differences: Tensor  # of the same matrix
-    losses: list[float] = field(default_factory=list)  # of every step
-    steps: list[AdamStep] = field(default_factory=list)
-    answers: list[Sequence] = field(default_factory=list)
+    name = "toy"
 
-    @property
-    def gradient_error(self) -> float:
-        """The largest difference between gradient and finite differences."""
-        return float((self.gradient - self.finite_differences).abs().max())
-
-    @property
-    def second_losses(self) -> list[float]:
-        """The loss of the second sentence in every epoch, which the source prints."""
-        return self.losses[1::2]
+    def __init__(self, seed: int | None = None, question: str | None = None):
+        self.seed = SEED if seed is None else seed
+        self.decoder, config = make_decoder(toy_config(), self.seed), toy_training()
+        self.gradient = first_gradient(self.decoder)  # of the watched matrix
+        self.finite_differences = finite_differences(self.decoder)  # of the same matrix
+        optimizer = make_optimizer(self.decoder, config)
+        self.steps = record_steps(optimizer, self.decoder)
+        self.losses = train_on_rows(self.decoder, optimizer, training_rows(), config)  # of every step
+        self.answers = generate_greedily(self.decoder, prompt_ids(), end_id=answer_ids()[-1])
+        self.attention = attention_of_answer(self.decoder)
+        self.without_mask = probabilities_without_mask(self.decoder)
+        self.reply = ask(self.decoder, question) if question is not None else None
 
     @property
     def epochs(self) -> list[float]:
         """The larger of the two losses of every epoch."""
         return [max(pair) for pair in zip(self.losses[::2], self.losses[1::2], strict=True)]
 
+    def shown(self) -> dict[str, Any]:
+        config, first = toy_training(), self.steps[0]
+        words = [VOCABULARY[token] for token in training_rows()[0][:-1]]
+        losses = self.losses[1::2]  # of the second sentence, as printed
+        return {
+            "num_weights": sum(weight.numel() for weight in self.decoder.parameters()),
+            "width": WIDTH,
+            "seed": self.seed,
+            "prompts": [(prompt, ANSWER) for prompt in PROMPTS],
+            "positions": labelled_table([f"position {t}" for t in range(4)], ("0", "1", "2", "3"), position_vectors(4)),
+            "printed_cosine": f"{printed_cosine(1):.5f}",
+            "right_cosine": f"{position_vectors(2)[1, 3]:.5f}",
+            "first_loss": f"{self.losses[0]:.4f}",
+            "gradient": Matrix(self.gradient.numpy(), digits=6),
+            "gradient_error": f"{float((self.gradient - self.finite_differences).abs().max()):.1e}",
+            "finite_differences": Matrix(self.finite_differences.numpy(), digits=6),
+            "watched_row": WATCHED_INDEX[0],
+            "watched_column": WATCHED_INDEX[1],
+            "beta": Number(config.beta1, 1),
+            "rest": Number(1 - config.beta1, 1),
+            "first_gradient": Number(first.gradient, 6),
+            "first_mean": Number(first.mean, 7),
+            "corrected_mean": Number(first.corrected_mean, 6),
+            "before": Number(first.before, 6),
+            "rate": Number(config.learning_rate, 2),
+            "corrected_square": Number(first.corrected_square, 10),
+            "epsilon": config.epsilon,
+            "after": Number(first.after, 6),
+            "learning_rate": str(config.learning_rate),
+            "steps": [
+                (name, *(f"{value:.6f}" if abs(value) >= 1e-3 else f"{value:.4e}" for value in line))
+                for name, *line in zip(STEP_NAMES, *map(astuple, self.steps), strict=True)
+            ],
+            "losses": [
+                (epoch, f"{printed:.5f}", f"{losses[epoch]:.5f}", bar(losses[epoch]))
+                for epoch, printed in PRINTED_LOSSES.items()
+            ],
+            "uniform_loss": f"{math.log(len(VOCABULARY)):.4f}",
+            "last_loss": f"{self.epochs[-1]:.5f}",
+            "limit": str(LIMIT),
+            "masked": Matrix(self.attention["masked"], 2, words),
+            "weights_picture": HeatMap(self.attention["weights"], words, words),
+            "answers": [reply_cells(prompt, answer) for prompt, answer in zip(PROMPTS, self.answers, strict=True)],
+            "predictions": [
+                (VOCABULARY[token], VOCABULARY[best], f"{probability:.4f}", f"{unmasked:.4f}")
+                for (token, best, probability), unmasked in zip(
+                    most_likely_next(self.decoder), self.without_mask, strict=True
+                )
+            ],
+            "question": [reply_cells(*self.reply)] if self.reply else None,
+        }
 
-def run_toy(seed: int) -> ToyRun:
-    """Make the toy, train it, and generate from both prompts."""
-    decoder, config = make_decoder(toy_config(), seed), toy_training()
-    run = ToyRun(decoder, first_gradient(decoder), finite_differences(decoder))
-    optimizer = make_optimizer(decoder, config)
-    record_steps(optimizer, decoder, run)
-    run.losses = train_on_rows(decoder, optimizer, training_rows(), config)
-    run.answers = generate_greedily(decoder, prompt_ids(), end_id=answer_ids()[-1])
-    return run
+    def checks(self) -> list[FigureCheck]:
+        return [
+            *check_positions(),
+            *self.check_first_steps(),
+            *self.check_attention(),
+            *self.check_outcome(),
+        ]
+
+    def check_attention(self) -> list[FigureCheck]:
+        """The formula gives the model's weights and output; the mask is needed after training too."""
+        values = self.attention
+        exponentials = np.exp(values["masked"] - values["masked"].max(axis=1, keepdims=True))
+        weights = exponentials / exponentials.sum(axis=1, keepdims=True)
+        return [
+            near("softmax of the masked scores", weights, values["weights"], 1e-6),
+            near("the weights times V", weights @ values["value"], values["output"], 1e-5),
+            below("the least P of a word, without the mask", 0.9, min(self.without_mask)),
+            same("epochs of the printed losses", list(range(0, EPOCHS, 10)), list(PRINTED_LOSSES)),
+        ]
+
+    def check_first_steps(self) -> list[FigureCheck]:
+        """Backpropagation against finite differences, and the optimizer against Adam's definition."""
+        by_hand = adam_by_hand([step.gradient for step in self.steps], self.steps[0].before)
+        expected, got = [astuple(step) for step in by_hand], [astuple(step) for step in self.steps]
+        differences = self.finite_differences.numpy()
+        return [
+            near("gradient and finite differences", differences, self.gradient.numpy(), GRADIENT_BOUND),
+            same("recorded steps of Adam", WATCHED_STEPS, len(self.steps)),
+            near("steps of Adam by hand and by the optimizer", expected, got, ADAM_BOUND),
+        ]
+
+    def check_outcome(self) -> list[FigureCheck]:
+        """The last loss is small, and both prompts get their answer."""
+        return [
+            below("loss at the end", LIMIT, self.epochs[-1]),
+            *(
+                check
+                for prompt, answer in zip(PROMPTS, self.answers, strict=True)
+                for check in (
+                    same(f"answer to: {prompt}", answer_ids(), answer.generated),
+                    same(f"stops by itself after: {prompt}", "end", answer.finish_reason),
+                )
+            ),
+        ]
+
+
+def check_positions() -> list[FigureCheck]:
+    """The sinusoidal positions."""
+    textbook, model = np.stack([sinusoidal_encoding(t, WIDTH) for t in range(CONTEXT)]), position_vectors(CONTEXT)
+    return [
+        near("position 0", FIRST_POSITION, position_vectors(1)[0], 1e-12),
+        near("positions: the textbook's and the model's", textbook, model, 1e-12),
+        near("position 0: the last cosine with the printed exponent", FIRST_POSITION[3], printed_cosine(0), 1e-12),
+        above("position 1: the printed exponent is wrong by", 0.4, model[1, 3] - printed_cosine(1)),
+    ]
+
+
+def printed_cosine(position: int) -> float:
+    """The last number of a position with the exponent that the source prints for it, 2 · 0 / 4."""
+    return math.cos(position / 10_000 ** (2 * 0 / 4))
+
+
+def bar(loss: float) -> str:
+    """The loss as a bar on a logarithmic scale, on which small losses remain visible."""
+    return "█" * max(1, round(8 * (np.log10(loss) + 4)))
+
+
+def reply_cells(prompt: str, answer: Sequence) -> tuple[str, str, str]:
+    """A prompt, the generated words, and why they end."""
+    return prompt, " ".join(VOCABULARY[token] for token in answer.generated), ENDS[str(answer.finish_reason)]
 
 
 def toy_config() -> ModelConfig:
@@ -152,24 +268,26 @@ def training_rows() -> list[list[int]]:
     return [prompt + answer_ids() for prompt in prompt_ids()]
 
 
-def record_steps(optimizer: Optimizer, decoder: Decoder, run: ToyRun) -> None:
-    """Record the first steps of the optimizer for the watched weight."""
+def record_steps(optimizer: Optimizer, decoder: Decoder) -> list[AdamStep]:
+    """The first steps of the optimizer for the watched weight, which the list receives during training."""
     weight = decoder.get_parameter(WATCHED_PATH)
     recorded: dict[str, float] = {}
+    steps: list[AdamStep] = []
 
     def before(_: Optimizer, __: Any, ___: Any) -> None:
         assert weight.grad is not None
         recorded.update(gradient=float(weight.grad[WATCHED_INDEX]), before=float(weight.detach()[WATCHED_INDEX]))
 
     def after(_: Optimizer, __: Any, ___: Any) -> None:
-        if len(run.steps) < WATCHED_STEPS:
+        if len(steps) < WATCHED_STEPS:
             state = optimizer.state[weight]
             mean, square = float(state["exp_avg"][WATCHED_INDEX]), float(state["exp_avg_sq"][WATCHED_INDEX])
             updated = float(weight.detach()[WATCHED_INDEX])
-            run.steps.append(adam_step(recorded, mean, square, len(run.steps) + 1, updated))
+            steps.append(adam_step(recorded, mean, square, len(steps) + 1, updated))
 
     optimizer.register_step_pre_hook(before)
     optimizer.register_step_post_hook(after)
+    return steps
 
 
 def adam_step(recorded: dict[str, float], mean: float, square: float, step: int, after: float) -> AdamStep:
@@ -232,18 +350,13 @@ def first_loss(decoder: Decoder) -> float:
     return float(F.cross_entropy(decoder(batch.ids)[0], batch.targets[0]))
 
 
-def position_vectors(count: int) -> Matrix:
+def position_vectors(count: int) -> np.ndarray:
     """The vectors of the first positions, (positions, width), by the model."""
     return SinusoidalPosition(WIDTH)(torch.arange(count)).numpy()
 
 
-def position_vectors_by_textbook(count: int) -> Matrix:
-    """The same vectors by the printed formula."""
-    return np.stack([sinusoidal_encoding(t, WIDTH) for t in range(count)])
-
-
 @torch.inference_mode()
-def attention_of_answer(decoder: Decoder) -> dict[str, Matrix]:
+def attention_of_answer(decoder: Decoder) -> dict[str, np.ndarray]:
     """The masked scores and the weights (T, T), the values and the output (T, width) in the first prompt's row."""
     names = ("masked", "weights", "value")
     with Trace(decoder, [CORE, *(f"{CORE}.{name}" for name in names)]) as trace:

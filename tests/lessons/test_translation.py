@@ -6,22 +6,21 @@ import copy
 
 import numpy as np
 
-from foretell.lessons import translation_values
-from foretell.lessons.translation_lesson import TranslationLesson
-from foretell.lessons.translation_values import LiveTranslation
+from foretell.lessons import translation
+from foretell.lessons.translation import LiveTranslation, TranslationLesson
 from foretell.textbook.attention import bidirectional_mask
 
 
 def test_a_score_that_is_not_a_multiple_of_an_eighth_fails(failures):
-    scaled = copy.deepcopy(translation_values.SCALED_SCORES)
+    scaled = copy.deepcopy(translation.SCALED_SCORES)
     scaled[1][1] = 12.31
-    failed = failures(TranslationLesson(translation_values.compute_translation(scaled)).checks())
+    failed = failures(TranslationLesson(scaled_scores=scaled).checks())
     assert failed == ["scaled scores are whole numbers over √64"]
 
 
 def test_a_missing_mask_fails(monkeypatch, failures):
-    monkeypatch.setattr(translation_values, "unidirectional_mask", lambda length: bidirectional_mask(length, length))
-    failed = failures(TranslationLesson(translation_values.compute_translation()).checks())
+    monkeypatch.setattr(translation, "unidirectional_mask", lambda length: bidirectional_mask(length, length))
+    failed = failures(TranslationLesson().checks())
     assert failed == [
         "later words have weight 0",
         "masked attention: words that change with the last one",
@@ -34,8 +33,8 @@ def test_a_mask_over_the_source_fails(monkeypatch, failures):
         mask[-1] = False
         return mask
 
-    monkeypatch.setattr(translation_values, "bidirectional_mask", hide_last)
-    assert failures(TranslationLesson(translation_values.compute_translation()).checks()) == [
+    monkeypatch.setattr(translation, "bidirectional_mask", hide_last)
+    assert failures(TranslationLesson().checks()) == [
         "no mask: every weight is above 0",
         "softmax of M W_Q (R W_K)ᵀ / √2",
     ]
@@ -45,19 +44,19 @@ def test_a_layer_without_its_norms_fails(monkeypatch, failures):
     def without_norms(X, Z, layer):
         return [X] * 6
 
-    monkeypatch.setattr(translation_values, "decoder_layer_states", without_norms)
-    failed = failures(TranslationLesson(translation_values.compute_translation()).checks())
+    monkeypatch.setattr(translation, "decoder_layer_states", without_norms)
+    failed = failures(TranslationLesson().checks())
     assert failed == ["the whole layer: the textbook's and torch's", "after its last norm each word has mean 0"]
 
 
-def test_a_trained_model_shows_its_steps_from_the_start_token_on(lessons):
+def test_a_trained_model_shows_its_steps_from_the_start_token_on(lessons, altered):
     live = LiveTranslation("en-fr", "I am good", [("<sos>", "Je"), ("<sos> Je", "vais bien")], "Je vais bien")
-    text = str(TranslationLesson(lessons["translation"].values, live))
+    text = str(altered(lessons["translation"], live=live))
     assert "en-fr reads 'I am good'" in text
     assert "<sos> Je      vais bien" in text
     assert "--model" not in text
 
 
 def test_mask_rows_masks_the_first_rows_only():
-    masked = translation_values.mask_rows(np.zeros((3, 3)), 2)
+    masked = translation.mask_rows(np.zeros((3, 3)), 2)
     assert np.isinf(masked).astype(int).tolist() == [[0, 1, 1], [0, 0, 1], [0, 0, 0]]

@@ -1,38 +1,67 @@
-"""Training with an encoder by stochastic gradient descent (Phuong and Hutter 2022, Algorithms 11 and 12).
+"""The algorithms of Phuong and Hutter 2022 for models with an encoder: 8, 9, 11, 12 and 15.
 
-Algorithm 11 trains an encoder-decoder on pairs of sequences, Algorithm 12 an encoder on tokens that were masked.
+Algorithm 8 is the encoder-decoder, 9 the encoder. 11 and 12 train them, on pairs of sequences and on masked tokens. 15
+decodes. No lesson runs them. They show that the textbook's layers and gradients also make up these models.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from foretell.activations import gelu_erf, relu
 from foretell.textbook.attention import bidirectional_mask, project, unidirectional_mask
-from foretell.textbook.embedding import embed, unembedding_per_column
-from foretell.textbook.encoder_decoder import cross_mlp_weights, decoder_layer_states, e_states, encoder_states
-from foretell.textbook.gradients import (
+from foretell.textbook.parameters import (
+    CrossLayerParameters,
+    ETransformerParameters,
+    Hyperparameters,
+    LayerParameters,
+    combine,
+    random_parameters,
+)
+from foretell.textbook.training import (
     embed_backward,
     feed_forward_backward,
     gelu_erf_derivative,
     layer_norm_backward,
     mh_attention_backward,
+    next_tokens,
     project_backward,
     scores_backward,
 )
-from foretell.textbook.parameters import (
-    CrossLayerParameters,
-    EDTransformerParameters,
-    ETransformerParameters,
-    LayerParameters,
-    combine,
+from foretell.textbook.transformer import (
+    ActivationFunction,
+    conditional_log_probability,
+    cross_mlp_weights,
+    decoder_layer_states,
+    e_states,
+    embed,
+    encoder_layer_states,
+    mlp_weights,
+    tempered,
+    unembedding_per_column,
 )
-from foretell.textbook.training import next_tokens
-from foretell.textbook.transformer import conditional_log_probability, mlp_weights
-from foretell.textbook.vectors import Matrix, Vector
+from foretell.textbook.vectors import Matrix
 
+
+@dataclass(frozen=True)
+class EDTransformerParameters:
+    """Parameters of Algorithm 8: W_e (d_e, N_V), W_p (d_e, l_max), the layers of both trunks, W_u (N_V, d_e).
+
+    Source and target have one vocabulary.
+    """
+
+    W_e: Matrix
+    W_p: Matrix
+    encoder: tuple[LayerParameters, ...]
+    decoder: tuple[CrossLayerParameters, ...]
+    W_u: Matrix
+
+
+# ids of the source (l_z,) and of the target so far (l,), to P (N_V, l)
+SequenceToSequenceModel = Callable[[Sequence[int], Sequence[int]], Matrix]
 Pair = tuple[Sequence[int], Sequence[int]]  # a source z and its target x
 
 
@@ -124,7 +153,7 @@ def masked_loss_and_gradient(
 
 
 def encoder_backward(
-    states: Sequence[Matrix], layers: Sequence[LayerParameters], activation: Callable[[Vector], Vector], d_X: Matrix
+    states: Sequence[Matrix], layers: Sequence[LayerParameters], activation: ActivationFunction, d_X: Matrix
 ) -> tuple[Matrix, tuple[LayerParameters, ...]]:
     """d_X before the layers from d_X after them, and the layers' gradients. states: 1 + 4 L values of X."""
     d_layers: list[LayerParameters] = []
@@ -135,7 +164,7 @@ def encoder_backward(
 
 
 def encoder_layer_backward(
-    states: Sequence[Matrix], layer: LayerParameters, activation: Callable[[Vector], Vector], d_X: Matrix
+    states: Sequence[Matrix], layer: LayerParameters, activation: ActivationFunction, d_X: Matrix
 ) -> tuple[Matrix, LayerParameters]:
     """d_X before a layer from d_X after it, and its gradient.
 
@@ -186,3 +215,70 @@ def decoder_layer_backward(
         d_attention, d_gamma_3, d_beta_3, d_cross, d_gamma_4, d_beta_4, *d_mlp, d_gamma_5, d_beta_5
     )
     return d_X + d_queries + d_context, d_Z, d_layer
+
+
+def ed_transformer(z: Sequence[int], x: Sequence[int], theta: EDTransformerParameters) -> Matrix:
+    """P (N_V, l): column t is the distribution of the token after x[0..t], given the source z (l_z,).
+
+    Phuong and Hutter 2022, Algorithm 8; Vaswani et al. 2017, section 3.
+    """
+    Z = encoder_states(z, theta)[-1]
+    X = embed(x, theta.W_e, theta.W_p)
+    for layer in theta.decoder:
+        X = decoder_layer_states(X, Z, layer)[-1]
+    return unembedding_per_column(X, theta.W_u)
+
+
+def encoder_states(z: Sequence[int], theta: EDTransformerParameters) -> list[Matrix]:
+    """The 1 + 4 L values that Z (d_e, l_z) takes in the encoder of `ed_transformer`, in order."""
+    states = [embed(z, theta.W_e, theta.W_p)]
+    for layer in theta.encoder:
+        states += encoder_layer_states(states[-1], layer, relu)
+    return states
+
+
+def ed_inference(
+    z: Sequence[int],
+    model: SequenceToSequenceModel,
+    ends: tuple[int, int],
+    tau: float,
+    rng: np.random.Generator,
+) -> list[int]:
+    """x^ [bos_token, ..., eos_token] for a source z (l_z,): each token is drawn from q proportional to p^(1/tau).
+
+    Phuong and Hutter 2022, Algorithm 15. `model` is for example `partial(ed_transformer, theta=theta)`, and `ends` is
+    (bos_token, eos_token).
+
+    Raises:
+        ContextLengthError: no eos_token was drawn before the model's context was full.
+    """
+    bos_token, eos_token = ends
+    sequence = [bos_token]
+    y = None
+    while y != eos_token:
+        p = model(z, sequence)[:, -1]
+        q = tempered(p, tau)
+        y = int(rng.choice(len(q), p=q))
+        sequence.append(y)
+    return sequence
+
+
+def random_ed_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> EDTransformerParameters:
+    """Initial parameters of the encoder-decoder, from three draws of a decoder's."""
+    encoder, decoder, cross = (random_parameters(sizes, rng) for _ in range(3))
+    layers = tuple(cross_layer(own, other) for own, other in zip(decoder.layers, cross.layers, strict=True))
+    return EDTransformerParameters(encoder.W_e, encoder.W_p, encoder.layers, layers, encoder.W_u)
+
+
+def cross_layer(layer: LayerParameters, cross: LayerParameters) -> CrossLayerParameters:
+    """A decoder layer with cross-attention; the third norm is the first one again."""
+    gamma, beta, mlp = layer.gamma_1, layer.beta_1, mlp_weights(layer)
+    own, other = layer.attention, cross.attention
+    return CrossLayerParameters(own, gamma, beta, other, layer.gamma_2, layer.beta_2, *mlp, gamma, beta)
+
+
+def random_e_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> ETransformerParameters:
+    """Initial parameters of the encoder: a decoder's, and a final projection."""
+    theta, d_e = random_parameters(sizes, rng), sizes.d_e
+    W_f, b_f = rng.normal(scale=d_e**-0.5, size=(d_e, d_e)), np.zeros(d_e)
+    return ETransformerParameters(theta.W_e, theta.W_p, theta.layers, W_f, b_f, theta.gamma, theta.beta, theta.W_u)

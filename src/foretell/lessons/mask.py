@@ -1,9 +1,11 @@
-"""A correct model and one without a mask in one layer, both tested as training tests every model."""
+"""The mask: a correct model and one without a mask in one layer, both tested as training tests every model."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -12,20 +14,23 @@ from foretell.config import ModelConfig, make_section
 from foretell.data.batch import Batch
 from foretell.errors import TrainingError
 from foretell.insight.trace import Trace
+from foretell.lessons.lesson import FigureCheck, Lesson, same
 from foretell.lessons.practice import RepeatedRows
 from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask
 from foretell.model.surgery import replace
-from foretell.textbook.vectors import Matrix
 from foretell.training.mask_check import check_mask
+from foretell.typesetting.document import Table
 
 VOCABULARY = ("the", "cat", "sat", "on", "mat", "dog", "ran", "off")
 ROW = [0, 1, 2, 3, 0, 4, 0]  # "the cat sat on the mat", and the last word's target
 OTHER_FUTURE = [0, 1, 2, 7, 5, 6]  # "the cat sat off dog ran"
 FIRST_CHANGED = 3  # the first position where the words differ
 SEED = 1
+TWO_DOCUMENTS = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 1, 1]]
+WINDOW = [[1, 0, 0, 0], [1, 1, 0, 0], [0, 1, 1, 0], [0, 0, 1, 1]]
 LEAK = "trunk.blocks.1.attention.core"
 WATCHED_MODULES = ("embed", "trunk.blocks.0.attention.core", "trunk.blocks.0", LEAK, "trunk.blocks.1", "head")
 
@@ -48,6 +53,62 @@ class MaskTest:
     def leaking(self) -> list[str]:
         """The modules whose output changed before the first replaced word."""
         return [name for name, changed in self.changed.items() if any(changed[:FIRST_CHANGED])]
+
+
+class MaskLesson(Lesson):
+    """A correct model and one that sees the future. `broken` shows the second one; the checks always test both."""
+
+    name = "mask"
+
+    def __init__(self, broken: bool = False, correct: Decoder | None = None, peeking: Decoder | None = None):
+        self.broken = broken
+        self.correct = run_mask_test(correct or make_correct())
+        self.peeking = run_mask_test(peeking or make_peeking())
+
+    def shown(self) -> dict[str, Any]:
+        words = [VOCABULARY[token] for token in ROW[:-1]]
+        causal, window, documents = example_masks().values()
+        return {
+            "causal": causal,
+            "window": window,
+            "documents": documents,
+            "words": " ".join(words),
+            "other_words": " ".join(VOCABULARY[token] for token in OTHER_FUTURE),
+            "first_changed": FIRST_CHANGED + 1,
+            "changes": change_table(words, self.correct),
+            "verdict": verdict(self.correct),
+            "broken": self.broken,
+            "leak": LEAK,
+            "broken_changes": change_table(words, self.peeking),
+            "broken_verdict": verdict(self.peeking),
+        }
+
+    def checks(self) -> list[FigureCheck]:
+        causal, window, documents = example_masks().values()
+        message = (self.peeking.error or "none").partition(",")[0]
+        after_leak = list(WATCHED_MODULES[WATCHED_MODULES.index(LEAK) :])
+        reads_itself = all(self.correct.changed["head"][FIRST_CHANGED:])
+        return [
+            same("the causal mask", np.tril(np.ones((4, 4), dtype=int)), causal),
+            same("a window of 2", WINDOW, window),
+            same("two documents in a row", TWO_DOCUMENTS, documents),
+            same("correct model: modules that see the future", [], self.correct.leaking),
+            same("correct model: logits change with their own words", True, reads_itself),
+            same("correct model: training error", None, self.correct.error),
+            same("model without a mask: modules that see the future", after_leak, self.peeking.leaking),
+            same("model without a mask: training error", f"{LEAK} sees the future", message),
+        ]
+
+
+def change_table(words: list[str], test: MaskTest) -> Table:
+    """One row per module: which words' outputs changed."""
+    rows = [(name, *("differ" if change else "same" for change in line)) for name, line in test.changed.items()]
+    return Table(("", *words), rows)
+
+
+def verdict(test: MaskTest) -> str:
+    """The result of the check before training, as the command line shows it."""
+    return "the mask is correct." if test.error is None else f"foretell: {test.error}"
 
 
 def mask_config() -> ModelConfig:
@@ -104,7 +165,7 @@ def training_error(decoder: Decoder) -> str | None:
     return None
 
 
-def example_masks(length: int = 4) -> dict[str, Matrix]:
+def example_masks(length: int = 4) -> dict[str, np.ndarray]:
     """Three masks made by the model's own `Mask`: 1 where the row's word sees the column's."""
     documents = torch.tensor([[0, 0, 1, 1]])
     masks = {

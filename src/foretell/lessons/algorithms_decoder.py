@@ -1,0 +1,131 @@
+"""The decoder of the formal algorithms: as it is listed, as GPT-2 has it, and as foretell's model computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from foretell.activations import gelu_erf
+from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.generation.filters import Prefix
+from foretell.generation.sampling import Sampler
+from foretell.model.decoder import Decoder
+from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
+from foretell.textbook.training import sgd_step
+from foretell.textbook.transformer import (
+    embed,
+    encoder_layer_states,
+    masked_self_attention,
+    mlp,
+    unembedding_per_column,
+)
+from foretell.textbook.vectors import Vector, layer_norm_per_column
+
+SIZES = Hyperparameters(N_V=5, l_max=8, L=2, H=2, d_e=4, d_mlp=8)
+SEED = 3
+x = [3, 0, 4, 1]
+ETA, STEPS = 0.1, 40
+TEMPERATURES = (0.5, 1.0, 2.0)
+
+
+def draw_parameters() -> DTransformerParameters:
+    """Random parameters, varied so that no bias is 0 and no norm is plain, as in a trained model."""
+    rng = np.random.default_rng(SEED)
+    theta = random_parameters(SIZES, rng)
+    return combine(lambda weight: weight + 0.3 * rng.normal(size=weight.shape), theta)
+
+
+def norm_in_loop(x: Sequence[int], theta: DTransformerParameters) -> np.ndarray:
+    """P (N_V, l) by the listing as the source prints it: it normalises a third time at the end of every layer."""
+    X = embed(x, theta.W_e, theta.W_p)
+    for layer in theta.layers:
+        X = layer_norm_per_column(X, layer.gamma_1, layer.beta_1)
+        X = X + masked_self_attention(X, layer)
+        X = layer_norm_per_column(X, layer.gamma_2, layer.beta_2)
+        X = X + mlp(X, layer)
+        X = layer_norm_per_column(X, theta.gamma, theta.beta)
+    return unembedding_per_column(X, theta.W_u)
+
+
+def layer_means() -> dict[str, float]:
+    """The largest mean of a token's vector after one layer, by BERT's layer (norm last) and by GPT's (norm first)."""
+    theta = random_parameters(SIZES, np.random.default_rng(SEED))  # with plain norms
+    layer, X = theta.layers[0], embed(x, theta.W_e, theta.W_p)
+    bert = encoder_layer_states(X, layer, gelu_erf)[-1]
+    attended = X + masked_self_attention(layer_norm_per_column(X, layer.gamma_1, layer.beta_1), layer)
+    gpt = attended + mlp(layer_norm_per_column(attended, layer.gamma_2, layer.beta_2), layer)
+    return {name: float(np.abs(Y.mean(axis=0)).max()) for name, Y in (("BERT", bert), ("GPT", gpt))}
+
+
+@torch.inference_mode()
+def model_probabilities(theta: DTransformerParameters) -> np.ndarray:
+    """The model's P (T, V), with the textbook's weights."""
+    decoder = Decoder(algorithms_config()).double()
+    decoder.load_state_dict({path: torch.from_numpy(weight.copy()) for path, weight in model_weights(theta).items()})
+    return decoder(torch.tensor([x]))[0].softmax(-1).numpy()
+
+
+def algorithms_config() -> ModelConfig:
+    """The listing's shape: pre-norm, exact GELU, untied unembedding."""
+    return make_section(
+        ModelConfig,
+        {
+            "num_layers": SIZES.L,
+            "num_heads": SIZES.H,
+            "width": SIZES.d_e,
+            "feedforward_width": SIZES.d_mlp,
+            "context_length": SIZES.l_max,
+            "vocab_size": SIZES.N_V,
+            "activation": "gelu_erf",
+            "tie_embeddings": False,
+        },
+    )
+
+
+def model_weights(theta: DTransformerParameters) -> dict[str, np.ndarray]:
+    """The parameters theta by module path: embeddings with one row per token, the weights of all heads stacked."""
+    weights = {
+        "embed.token.weight": theta.W_e.T,
+        "embed.position.weight": theta.W_p.T,
+        "trunk.norm.weight": theta.gamma,
+        "trunk.norm.bias": theta.beta,
+        "head.weight": theta.W_u,
+    }
+    for index, layer in enumerate(theta.layers):
+        heads, path = layer.attention.heads, f"trunk.blocks.{index}"
+        for name, letter in {"query": "q", "key": "k", "value": "v"}.items():
+            for kind, symbol in {"weight": "W", "bias": "b"}.items():
+                parts = [getattr(head, f"{symbol}_{letter}") for head in heads]
+                weights[f"{path}.attention.{name}.{kind}"] = np.concatenate(parts)
+        weights |= {
+            f"{path}.attention.output.weight": layer.attention.W_o,
+            f"{path}.attention.output.bias": layer.attention.b_o,
+            f"{path}.attention_norm.weight": layer.gamma_1,
+            f"{path}.attention_norm.bias": layer.beta_1,
+            f"{path}.feedforward_norm.weight": layer.gamma_2,
+            f"{path}.feedforward_norm.bias": layer.beta_2,
+            f"{path}.feedforward.up.weight": layer.W_mlp1,
+            f"{path}.feedforward.up.bias": layer.b_mlp1,
+            f"{path}.feedforward.down.weight": layer.W_mlp2,
+            f"{path}.feedforward.down.bias": layer.b_mlp2,
+        }
+    return weights
+
+
+def descend(theta: DTransformerParameters) -> list[float]:
+    """The loss before each step of gradient descent on one sequence."""
+    losses = []
+    for _ in range(STEPS):
+        loss, theta = sgd_step(x, theta, ETA)
+        losses.append(loss)
+    return losses
+
+
+def sampler_probabilities(p: Vector, temperature: float) -> Vector:
+    """The distribution that generation draws from at this temperature."""
+    logits = torch.from_numpy(np.log(p))[None]
+    for apply in Sampler(make_section(SamplingConfig, {"temperature": temperature, "top_p": 1.0})).filters.values():
+        logits = apply(logits, [Prefix([])])
+    return logits.softmax(-1)[0].numpy()

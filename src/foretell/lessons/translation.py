@@ -1,0 +1,326 @@
+"""The decoder of an encoder-decoder: what follows from the printed scores, and one layer on random numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from foretell.lessons.lesson import FigureCheck, Lesson, above, near, same
+from foretell.textbook.attention import (
+    attention,
+    attention_weights,
+    bidirectional_mask,
+    cross_attention,
+    mh_attention,
+    project,
+    unidirectional_mask,
+)
+from foretell.textbook.parameters import AttentionParameters, CrossLayerParameters, MultiHeadParameters
+from foretell.textbook.transformer import decoder_layer_states, embed, sinusoidal_encoding
+from foretell.textbook.vectors import EPSILON, masked_softmax, softmax_per_column
+from foretell.typesetting.expression import Matrix, SymbolMatrix, row, script
+
+# Printed in the source. Most of its tables have dots instead of numbers; these are the complete ones
+SENTENCE = "I am good"
+SOURCE_WORDS = ("I", "am", "good")
+TARGET_WORDS = ("<sos>", "Je", "vais", "bien")
+SCALED_SCORES = [  # Q Kᵀ / √d of the target's words; 12.37, 10.37, 1.37, 1.87 and 3.12 are truncated after two digits
+    [9.125, 7.5, 1.25, 5.625],
+    [5.0, 12.37, 3.12, 8.75],
+    [7.25, 5.0, 10.37, 1.25],
+    [1.5, 1.37, 1.87, 10.0],
+]
+CROSS_SCORES = [[91, 60, 77], [96, 63, 12], [41, 111, 48], [36, 45, 65]]  # Q Kᵀ of target words and source words
+
+INPUT = [  # X: an embedding with its position, a row for each target word
+    ["7.9", "3.5", "…", "16.1"],
+    ["8.1", "4.4", "…", "83.1"],
+    ["17", "0.54", "…", "6.12"],
+    ["11.12", "11.12", "…", "22.1"],
+]
+QUERIES = [  # Q = M W_Q of the encoder-decoder attention
+    ["4.11", "6.31", "…", "8.12"],
+    ["11.13", "7.11", "…", "7.35"],
+    ["0.65", "10.10", "…", "80.75"],
+    ["11.16", "11.11", "…", "4.44"],
+]
+TRANSPOSED_KEYS = [  # (R W_K)ᵀ, a column for each source word; the first number of the second row is printed twice
+    ["11.71", "3.78", "6.35"],
+    ["18.71", "12.12", "7.11"],
+    ["⋮", "⋮", "⋮"],
+    ["0.96", "3.69", "8.88"],
+]
+OTHER_KEY = "16.71"  # the same number in the source's next figure
+
+SOURCE_HEAD_WIDTH = 64  # an assumption: it is not printed, but the scores fit it, and Vaswani et al. 2017 use it
+WIDTH, NUM_HEADS, HEAD_WIDTH, SEED = 4, 2, 2, 1
+X_LENGTH, Z_LENGTH = len(TARGET_WORDS), len(SOURCE_WORDS)
+TRUNCATED = 0.01  # the source truncates after the second digit
+SAME = 1e-12
+LAYER_BOUND = 1e-10
+PRINTED_TABLES = (INPUT, QUERIES, TRANSPOSED_KEYS)
+
+
+@dataclass(frozen=True)
+class LayerValues:
+    """One decoder layer on random weights, in the textbook's convention: one column per token."""
+
+    embedded: np.ndarray  # X (width, 4)
+    heads: list[np.ndarray]  # Z1 ... Zh, (head width, 4) each
+    output_weight: np.ndarray  # W0
+    M: np.ndarray  # (width, 4), the output of masked attention
+    R: np.ndarray  # (width, 3), the encoder's output
+    query: np.ndarray  # W_Q M of the first head, (head width, 4)
+    key: np.ndarray  # W_K R of the first head, (head width, 3)
+    cross_weights: np.ndarray  # (4, 3) of the first head, one row per target word
+    cross: np.ndarray  # (width, 4)
+    states: list[np.ndarray]  # what the stream is after each of the layer's six steps, residuals and norms included
+    torch_output: np.ndarray  # (width, 4), of torch's own layer
+
+
+@dataclass(frozen=True)
+class LiveTranslation:
+    """What a trained model made of a sentence: each step's words so far, and the token that it added."""
+
+    model: str
+    sentence: str
+    steps: list[tuple[str, str]]
+    translation: str
+
+
+class TranslationLesson(Lesson):
+    """Masked attention within the target, then attention to the source sentence."""
+
+    name = "translation"
+
+    def __init__(self, live: LiveTranslation | None = None, scaled_scores: list[list[float]] = SCALED_SCORES):
+        self.live = live
+        scores, root = np.array(scaled_scores), math.sqrt(SOURCE_HEAD_WIDTH)
+        mask = unidirectional_mask(X_LENGTH)  # (l_z, l_x): columns are queries
+        self.masked = [mask_rows(scores, count) for count in range(X_LENGTH)]  # with the masks of 0, 1, 2 and 3 rows
+        self.weights = masked_softmax(scores.T, mask).T  # one row per word
+        self.dot_products = np.round(scores * root)  # whole numbers
+        self.exact_scores = self.dot_products / root
+        self.cross_weights = softmax_per_column(np.array(CROSS_SCORES).T / root).T
+        inputs = draw_inputs()
+        self.layer = run_layer(inputs)
+        # The largest change of each word's cross-attention, and of its masked attention, when the last word is replaced
+        other_source = run_layer(replace(inputs, R=replace_last(inputs.R)))
+        other_target = run_layer(replace(inputs, words=replace_last(inputs.words)))
+        self.source_changes = column_changes(self.layer.cross, other_source.cross)
+        self.target_changes = column_changes(self.layer.M, other_target.M)
+
+    def shown(self) -> dict[str, Any]:
+        layer, live = self.layer, self.live or LiveTranslation("", "", [], "")
+        return {
+            "input": SymbolMatrix(INPUT, TARGET_WORDS),
+            **{f"masked_{count}": Matrix(scores, 3, TARGET_WORDS) for count, scores in enumerate(self.masked)},
+            "dot_products": ", ".join(f"{value:.0f}" for value in self.dot_products[0]),
+            "head_width": SOURCE_HEAD_WIDTH,
+            "weights": Matrix(self.weights, row_labels=TARGET_WORDS),
+            "heads": Matrix(np.concatenate(layer.heads).T, 2),
+            "W_0": Matrix(layer.output_weight.T, 2),
+            "M": Matrix(layer.M.T, 2, TARGET_WORDS),
+            "queries": SymbolMatrix(QUERIES, TARGET_WORDS),
+            "transposed_keys": SymbolMatrix(TRANSPOSED_KEYS),
+            "printed_key": TRANSPOSED_KEYS[1][0],
+            "other_key": OTHER_KEY,
+            "products": SymbolMatrix(
+                [[row(script("q", str(i)), script("k", str(j))) for j in (1, 2, 3)] for i in (1, 2, 3, 4)], TARGET_WORDS
+            ),
+            "cross_scores": Matrix(CROSS_SCORES, row_labels=TARGET_WORDS),
+            "cross_weights": Matrix(self.cross_weights, row_labels=TARGET_WORDS),
+            "layer_queries": Matrix(layer.query.T, 2),
+            "layer_keys": Matrix(layer.key, 2),
+            "layer_scores": Matrix(layer.query.T @ layer.key, 2, TARGET_WORDS),
+            "replaced": [
+                ("bien, in masked attention", *(f"{change:.2f}" for change in self.target_changes)),
+                ("good, in cross-attention", *(f"{change:.2f}" for change in self.source_changes)),
+            ],
+            "embedded_size": size(layer.embedded),
+            **{f"size_{index}": size(state) for index, state in enumerate(layer.states, start=1)},
+            "layer_output": Matrix(layer.states[-1].T, row_labels=TARGET_WORDS),
+            "model": live.model,
+            "sentence": live.sentence,
+            "live_steps": live.steps,
+            "translation": live.translation,
+        }
+
+    def checks(self) -> list[FigureCheck]:
+        return [
+            *self.check_scores(),
+            *self.check_masks(),
+            *self.check_cross_attention(),
+            *check_layer(self.layer),
+        ]
+
+    def check_scores(self) -> list[FigureCheck]:
+        """The printed scores are whole numbers divided by 8: the head's width is 64."""
+        what = f"scaled scores are whole numbers over √{SOURCE_HEAD_WIDTH}"
+        narrower = np.round(np.array(SCALED_SCORES) * 4) / 4
+        return [
+            near(what, SCALED_SCORES, self.exact_scores, TRUNCATED),
+            above("and not over √16: the largest difference", 10 * TRUNCATED, np.abs(narrower - SCALED_SCORES).max()),
+        ]
+
+    def check_masks(self) -> list[FigureCheck]:
+        """One row more is masked each time; the softmax of each row is a distribution."""
+        masked = [int(np.isinf(scores).sum()) for scores in self.masked]
+        upper = np.triu(np.ones((len(TARGET_WORDS), len(TARGET_WORDS))), k=1)
+        return [
+            same("the mask grows row by row: masked scores", [0, 3, 5, 6], masked),
+            same("in the last step, all above the diagonal is masked", upper, np.isinf(self.masked[-1]).astype(float)),
+            near("each row of the softmax sums to 1", np.ones(len(TARGET_WORDS)), self.weights.sum(1), SAME),
+            same("later words have weight 0", np.zeros((4, 4)), self.weights * upper),
+            same(
+                "masked attention: words that change with the last one",
+                [False, False, False, True],
+                changed(self.target_changes),
+            ),
+        ]
+
+    def check_cross_attention(self) -> list[FigureCheck]:
+        """Every target word sees every source word."""
+        shape = [len(TARGET_WORDS), len(SOURCE_WORDS)]
+        return [
+            same("shape of the printed product", shape, list(np.shape(CROSS_SCORES))),
+            same("shape of Q Kᵀ by the textbook", shape, list(self.layer.cross_weights.shape)),
+            near("each row of the cross-attention weights sums to 1", np.ones(4), self.cross_weights.sum(1), SAME),
+            same("no mask: every weight is above 0", True, bool((self.layer.cross_weights > 0).all())),
+            same("words that change with the last source word", [True] * 4, changed(self.source_changes)),
+        ]
+
+
+def check_layer(layer: LayerValues) -> list[FigureCheck]:
+    """Heads are concatenated and projected; every step has one vector per target word."""
+    return [
+        near("M = Concat(Z1 .. Zh) W0", np.concatenate(layer.heads).T @ layer.output_weight.T, layer.M.T, SAME),
+        near("softmax of M W_Q (R W_K)ᵀ / √2", layer.cross_weights, cross_softmax(layer), SAME),
+        same(
+            "sizes of X, Q and Kᵀ as printed", [(4, 4), (4, 4), (4, 3)], [np.shape(table) for table in PRINTED_TABLES]
+        ),
+        near("the whole layer: the textbook's and torch's", layer.torch_output, layer.states[-1], LAYER_BOUND),
+        near("after its last norm each word has mean 0", np.zeros(4), layer.states[-1].mean(axis=0), SAME),
+        *(
+            same(f"words in {name}", len(TARGET_WORDS), value.shape[1])
+            for name, value in (("the embedding", layer.embedded), ("M", layer.M), ("the output", layer.states[-1]))
+        ),
+        same("words in the encoder's output", len(SOURCE_WORDS), layer.R.shape[1]),
+    ]
+
+
+def cross_softmax(layer: LayerValues) -> np.ndarray:
+    """The weights (4, 3) from the first head's queries of M and keys of R."""
+    exponentials = np.exp(layer.query.T @ layer.key / np.sqrt(HEAD_WIDTH))
+    return exponentials / exponentials.sum(axis=1, keepdims=True)
+
+
+def changed(changes: list[float]) -> list[bool]:
+    """For each word: did it change at all?"""
+    return [change > 0 for change in changes]
+
+
+def size(columns: np.ndarray) -> str:
+    """Words first, as in the source."""
+    return f"{columns.shape[1]} x {columns.shape[0]}"
+
+
+def mask_rows(scores: np.ndarray, count: int) -> np.ndarray:
+    """The scores with the entries right of the diagonal masked in the first `count` rows."""
+    future = np.triu(np.ones(scores.shape, dtype=bool), k=1)
+    future[count:] = False
+    return np.where(future, -np.inf, scores)
+
+
+@dataclass(frozen=True)
+class LayerInputs:
+    """Random inputs and weights of a layer."""
+
+    words: np.ndarray  # (width, 4), the embedded target words
+    R: np.ndarray  # (width, 3), the encoder's output
+    layer: CrossLayerParameters
+
+
+def draw_inputs(seed: int = SEED) -> LayerInputs:
+    """Normal random numbers, the same for one seed; plain norms."""
+    rng = np.random.default_rng(seed)
+    words, R = rng.normal(size=(WIDTH, X_LENGTH)), rng.normal(size=(WIDTH, Z_LENGTH))
+    one, zero = np.ones(WIDTH), np.zeros(WIDTH)
+    attention, cross = draw_heads(rng), draw_heads(rng)
+    W_1, W_2 = rng.normal(size=(2 * WIDTH, WIDTH)), rng.normal(size=(WIDTH, 2 * WIDTH))
+    layer = CrossLayerParameters(attention, one, zero, cross, one, zero, W_1, np.zeros(2 * WIDTH), W_2, zero, one, zero)
+    return LayerInputs(words, R, layer)
+
+
+def draw_heads(rng: np.random.Generator) -> MultiHeadParameters:
+    zero = np.zeros(HEAD_WIDTH)
+
+    def matrix() -> np.ndarray:
+        return rng.normal(size=(HEAD_WIDTH, WIDTH))
+
+    heads = tuple(AttentionParameters(matrix(), zero, matrix(), zero, matrix(), zero) for _ in range(NUM_HEADS))
+    return MultiHeadParameters(heads, rng.normal(size=(WIDTH, NUM_HEADS * HEAD_WIDTH)), np.zeros(WIDTH))
+
+
+def run_layer(inputs: LayerInputs) -> LayerValues:
+    """Embedding, positions and the two attentions as the source has them, and the whole layer as it was trained.
+
+    The source's queries are of M, the output of masked attention. In the layer of Vaswani et al. 2017 (section 3.1)
+    every step has a residual and a norm, so there they are of LayerNorm(X + M).
+    """
+    positions = np.stack([sinusoidal_encoding(t, WIDTH) for t in range(X_LENGTH)], axis=1)
+    X, mask = embed(range(X_LENGTH), inputs.words, positions), unidirectional_mask(X_LENGTH)
+    layer, first = inputs.layer, inputs.layer.cross_attention.heads[0]
+    M = mh_attention(X, X, layer.attention, mask)
+    no_mask = bidirectional_mask(Z_LENGTH, X_LENGTH)
+    return LayerValues(
+        X,
+        [attention(X, X, head, mask) for head in layer.attention.heads],
+        layer.attention.W_o,
+        M,
+        inputs.R,
+        project(first.W_q, first.b_q, M),
+        project(first.W_k, first.b_k, inputs.R),
+        attention_weights(M, inputs.R, first, no_mask).T,
+        cross_attention(M, inputs.R, layer.cross_attention),
+        decoder_layer_states(X, inputs.R, layer),
+        torch_layer(X, inputs.R, layer),
+    )
+
+
+@torch.inference_mode()
+def torch_layer(X: np.ndarray, R: np.ndarray, layer: CrossLayerParameters) -> np.ndarray:
+    """The output (width, 4) of `torch.nn.TransformerDecoderLayer` with the same weights."""
+    module = nn.TransformerDecoderLayer(
+        WIDTH, NUM_HEADS, 2 * WIDTH, 0.0, layer_norm_eps=EPSILON, batch_first=True, dtype=torch.float64
+    )
+    attentions = {"self_attn": layer.attention, "multihead_attn": layer.cross_attention}
+    state = {f"{path}.{name}": value for path, W in attentions.items() for name, value in torch_attention(W).items()}
+    state |= {"linear1.weight": layer.W_mlp3, "linear2.weight": layer.W_mlp4}
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
+    zeroed = [parameter.zero_() for name, parameter in module.named_parameters() if name.endswith("bias")]
+    assert len(zeroed) == 2 * len(attentions) + 2 + 3
+    mask = nn.Transformer.generate_square_subsequent_mask(X_LENGTH, dtype=torch.float64)
+    target, memory = torch.from_numpy(X.T)[None], torch.from_numpy(R.T)[None]
+    return module.eval()(target, memory, tgt_mask=mask)[0].numpy().T
+
+
+def torch_attention(W: MultiHeadParameters) -> dict[str, np.ndarray]:
+    """The weights of `torch.nn.MultiheadAttention`: queries, keys and values of all heads in one matrix."""
+    packed = [getattr(head, symbol) for symbol in ("W_q", "W_k", "W_v") for head in W.heads]
+    return {"in_proj_weight": np.concatenate(packed), "out_proj.weight": W.W_o}
+
+
+def column_changes(before: np.ndarray, after: np.ndarray) -> list[float]:
+    """The largest change in each column."""
+    return np.abs(before - after).max(axis=0).tolist()
+
+
+def replace_last(columns: np.ndarray) -> np.ndarray:
+    """The same columns with another last one."""
+    return np.concatenate([columns[:, :-1], 1 - columns[:, -1:]], axis=1)
