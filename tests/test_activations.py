@@ -7,7 +7,7 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from foretell.textbook.gradients import gelu_erf_derivative
+from foretell.textbook.training import gelu_erf_derivative
 from torch import nn
 
 from foretell.activations import ACTIVATIONS, TRANSFORMERS_NAMES, activation_name, erf, gelu_erf
