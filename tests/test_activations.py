@@ -7,12 +7,12 @@ from typing import get_args
 import numpy as np
 import pytest
 import torch
-from foretell.textbook.training import gelu_erf_derivative
 from torch import nn
 
 from foretell.activations import ACTIVATIONS, TRANSFORMERS_NAMES, activation_name, erf, gelu_erf
 from foretell.config import ModelConfig
 from foretell.model.structure import describe
+from foretell.textbook.training import gelu_erf_derivative
 
 X = np.array([-1000.0, -30.0, -3.0, -0.5, 0.0, 0.25, 1.0, 4.0, 1000.0])
 
