@@ -31,7 +31,7 @@ LIMITS = {
     "generation": (10, 1732),
     "inference": (6, 872),
     "insight": (25, 4574),
-    "lessons": (20, 4096),
+    "lessons": (14, 2616),
     "model": (52, 6984),
     "planning": (6, 1001),
     "pretraining": (13, 1674),
@@ -41,13 +41,15 @@ LIMITS = {
     "saved_model": (4, 485),
     "session": (14, 1963),
     "text": (12, 2545),
-    "textbook": (13, 1502),
+    "textbook": (8, 1160),
     "training": (9, 1099),
     "translation": (14, 1767),
-    "typesetting": (8, 1058),
+    "typesetting": (7, 1058),
 }
 # (package, files, lines, the reason): what a package may have above its limit
-RAISED: list[tuple[str, int, int, str]] = []
+RAISED: list[tuple[str, int, int, str]] = [
+    ("typesetting", 0, 35, "formulas are read from text, which replaced the nested constructors of the lessons"),
+]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it
 # Modules that are kept: take one out when it is merged, and give a reason for one that is new
