@@ -27,7 +27,7 @@ from foretell.finetuning.predict import predict as predict
 from foretell.finetuning.tune import finetune as finetune
 from foretell.forecasting.forecaster import forecast as forecast
 from foretell.forecasting.forecaster import load_forecaster as load_forecaster
-from foretell.forecasting.table import read_series as read_series
+from foretell.forecasting.series_file import read_series as read_series
 from foretell.generation.sampling import Sampler as Sampler
 from foretell.generation.scheduler import Scheduler as Scheduler
 from foretell.generation.sequence import Rules as Rules

@@ -84,7 +84,7 @@ TABLE = [
     (["train", "nofield.jsonl"], 1, ["nofield.jsonl", "body"]),
     (["train", "nofield.jsonl", "--workers", "0"], 2, ["workers", "1 to 256"]),
     (["train", "broken.parquet"], 1, ["broken.parquet", "damaged"]),
-    (["train", "number.parquet"], 1, ["number.parquet", "int64", "string"]),
+    (["train", "number.parquet"], 1, ["number.parquet", "row 1", "a number", "string"]),
     (["train", "number.parquet", "--text-field", "txt"], 1, ["number.parquet", "'txt'", "'text'"]),
     (["train", "twocolumns.csv"], 1, ["twocolumns.csv", "title", "body"]),
     (["train", "CORPUS", "--text-field", "txt", "twocolumns.csv"], 1, ["txt"]),

@@ -150,8 +150,8 @@ def test_a_pickle_in_the_place_of_torchs_metadata_is_never_read(
 @pytest.mark.parametrize(
     ("chunks", "message"),
     [
-        ("[]", "does not say which parts"),
-        ('{"KEY": {"offsets": [-1, 0], "size": [16, 16]}}', "does not say which parts"),
+        ("[]", "does not name the parts"),
+        ('{"KEY": {"offsets": [-1, 0], "size": [16, 16]}}', "does not name the parts"),
         ('{"KEY": {"offsets": [9, 0], "size": [16, 16]}}', "does not fit the whole"),
         ('{"KEY": {"offsets": [0], "size": [16]}}', "does not fit the whole"),
     ],
