@@ -151,7 +151,7 @@ def value_fault(answer: Any) -> str | None:
 
 
 def attribute_prediction(loaded: LanguageModel, text: str, html: Path | None = None, **details: str) -> Any:
-    """What moved the label of a tuned model; with `html`, also as a page."""
+    """Show the contributions to the label of a tuned model; with `html`, also as a page."""
     from foretell.files import write_text
     from foretell.finetuning.label_attribution import attribute_label
     from foretell.finetuning.task_input import TaskInputModel

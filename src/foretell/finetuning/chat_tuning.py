@@ -46,7 +46,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class ChatRequest(TrainingRequest):
-    """What to tune on which conversations. Only resuming needs no data and no model."""
+    """A tuning on conversations. Only resuming needs no data and no model."""
 
     config_type: ClassVar[type[Section]] = ChatConfig
 

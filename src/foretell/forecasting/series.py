@@ -173,7 +173,7 @@ def ordinals_of(times: np.ndarray, unit: Unit) -> np.ndarray:
 
 
 def write_time(ordinal: int, unit: Unit, style: str) -> str:
-    """The time so many units after 1970-01-01, in the form of another time of the same series."""
+    """The time `ordinal` units after 1970-01-01, in the form of another time of the same series."""
     if unit == "month":
         return str(np.datetime64(ordinal, "M")) + style[len("2024-05") :]
     if unit == "month end":

@@ -85,7 +85,7 @@ class LayerValues:
 
 @dataclass(frozen=True)
 class LiveTranslation:
-    """What a trained model made of a sentence: each step's words so far, and the token that it added."""
+    """A sentence translated by a trained model: each step's words so far, and the token that it added."""
 
     model: str
     sentence: str

@@ -114,7 +114,7 @@ class Block(nn.Module):
         return getattr(self, f"{sublayer.name}_residual")(stream, update)
 
     def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
-        """What each value of a sublayer reads, in the order of `forward`; the last value is the new stream."""
+        """The inputs of each value of a sublayer, in the order of `forward`; the last value is the new stream."""
         return {f"{name}_norm": (stream,), name: (f"{name}_norm",), f"{name}_residual": (stream, name)}
 
     def describe(self) -> Description:
@@ -139,7 +139,7 @@ class BlockPostNorm(Block):
         return x
 
     def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
-        """What each value of a sublayer reads."""
+        """The inputs of each value of a sublayer."""
         return {name: (stream,), f"{name}_residual": (stream, name), f"{name}_norm": (f"{name}_residual",)}
 
 
@@ -154,7 +154,7 @@ class ParallelBlock(Block):
         return stream
 
     def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
-        """What each value of a sublayer reads."""
+        """The inputs of each value of a sublayer."""
         return {f"{name}_norm": (OWN_INPUT,), name: (f"{name}_norm",), f"{name}_residual": (stream, name)}
 
 
@@ -168,7 +168,7 @@ class ParallelBlockSharedNorm(Block):
         return stream
 
     def reads(self, name: str, stream: str) -> dict[str, tuple[str, ...]]:
-        """What each value of a sublayer reads."""
+        """The inputs of each value of a sublayer."""
         norm = {"attention_norm": (OWN_INPUT,)} if name == "attention" else {}
         return {**norm, name: ("attention_norm",), f"{name}_residual": (stream, name)}
 

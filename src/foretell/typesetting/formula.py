@@ -95,7 +95,7 @@ class _FormulaReader:
         raise self.error(f"unknown command {name}")
 
     def argument(self) -> Expression:
-        """What follows in braces."""
+        """The text in the braces that follow."""
         token = next(self.tokens, None)
         if token is None or token["sign"] != "{":
             raise self.error("'{' is missing")
