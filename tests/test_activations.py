@@ -11,7 +11,7 @@ from torch import nn
 
 from foretell.activations import ACTIVATIONS, TRANSFORMERS_NAMES, activation_name, erf, gelu_erf
 from foretell.config import ModelConfig
-from foretell.model.structure import describe
+from foretell.model.description import describe
 from foretell.textbook.training import gelu_erf_derivative
 
 X = np.array([-1000.0, -30.0, -3.0, -0.5, 0.0, 0.25, 1.0, 4.0, 1000.0])

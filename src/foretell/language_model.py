@@ -17,9 +17,8 @@ from foretell.device import choose_device, find_dtype
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import new_directory
 from foretell.manifest import write_manifest
-from foretell.model.decoder import Decoder
+from foretell.model.decoder import Decoder, check_logits
 from foretell.model.kernels.strict import strict_copy
-from foretell.model.logits import check_logits
 from foretell.model.quantized_linear import (
     QuantizationConfig,
     Scheme,

@@ -13,7 +13,7 @@ from foretell.inference.query import next_tokens, score
 from foretell.insight.explain.explanation import explain_value
 from foretell.insight.explain.walk import walk
 from foretell.language_model import LanguageModel
-from foretell.model import logits as logits_module
+from foretell.model import decoder as decoder_module
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.text import train_tokenizer
@@ -45,7 +45,7 @@ def test_chunks_of_positions_give_the_same_numbers(model, ask, monkeypatch) -> N
     model.decoder.head.register_forward_hook(lambda _, __, output: shapes.append(tuple(output.shape)))
     rows = 7
     limit = rows * model.config.vocab_size
-    monkeypatch.setattr(logits_module, "LOGITS_AT_ONCE", limit)
+    monkeypatch.setattr(decoder_module, "LOGITS_AT_ONCE", limit)
     chunked = ask(model)
     assert max(shape[-2] if len(shape) > 1 else 1 for shape in shapes) <= rows
     assert numbers(whole)
@@ -70,7 +70,7 @@ def numbers(answer: object) -> list[float]:
 def test_the_chunks_are_the_logits(model, monkeypatch) -> None:
     hidden: Tensor = torch.randn(10, model.config.width, dtype=torch.float64)
     with torch.no_grad():
-        monkeypatch.setattr(logits_module, "LOGITS_AT_ONCE", 3 * model.config.vocab_size)
-        chunks = list(logits_module.logit_chunks(model.decoder, hidden))
+        monkeypatch.setattr(decoder_module, "LOGITS_AT_ONCE", 3 * model.config.vocab_size)
+        chunks = list(decoder_module.logit_chunks(model.decoder, hidden))
         torch.testing.assert_close(torch.cat(chunks), model.decoder.head(hidden))
     assert [len(chunk) for chunk in chunks] == [3, 3, 3, 1]

@@ -102,7 +102,7 @@ def test_batched_uneven_rows_equal_each_row_alone(decoder: Decoder, ids: Tensor,
 def test_rows_that_see_their_padding_are_detected(
     make_decoder: MakeDecoder, ids: Tensor, assert_same: AssertSame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(CachedKVView, "_make_mask", blind_to_padding(CachedKVView._make_mask))
+    monkeypatch.setattr(CachedKVView, "make_mask", blind_to_padding(CachedKVView.make_mask))
     decoder = make_decoder("no positions")
     rows = [ids[0, :4].tolist(), ids[1, :6].tolist()]
     with pytest.raises(AssertionError, match="not close"):

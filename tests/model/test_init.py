@@ -10,7 +10,7 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.model.decoder import Decoder
-from foretell.model.init import make_decoder
+from foretell.model.init import make_decoder, with_vocabulary
 from foretell.model.presets import preset_config
 
 SHAPE = {
@@ -83,3 +83,21 @@ def test_a_new_decoder_predicts_a_nearly_uniform_distribution(size: str) -> None
     decoder = make_decoder(preset_config(size, **shape), seed=1)
     losses = -decoder(torch.arange(30)[None]).log_softmax(-1).detach()
     assert float(losses.mean()) == pytest.approx(math.log(100), abs=0.1)
+
+
+SIZES = {"num_layers": 1, "num_heads": 2, "width": 8, "context_length": 8, "vocab_size": 5}
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_old_tokens_keep_their_logits(tied: bool) -> None:
+    decoder = make_decoder(ModelConfig(**SIZES, tie_embeddings=tied, bias={"head": True}), seed=1).eval()
+    larger = with_vocabulary(decoder, 7, seed=2)
+    ids = torch.tensor([[0, 3, 4]])
+    assert larger.config.vocab_size == 7
+    assert torch.equal(larger(ids)[..., :5], decoder(ids))
+    assert larger.embed.token.weight[5:].std() > 0
+
+
+def test_a_decoder_with_enough_rows_is_returned_as_it_is() -> None:
+    decoder = make_decoder(ModelConfig(**SIZES), seed=1)
+    assert with_vocabulary(decoder, 5, seed=2) is decoder

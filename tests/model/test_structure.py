@@ -13,10 +13,10 @@ from foretell.data.batch import make_batch
 from foretell.errors import UsageError
 from foretell.model import init
 from foretell.model.decoder import Decoder
-from foretell.model.description import Declared, Description
+from foretell.model.description import Declared, Description, describe
 from foretell.model.init import empty_decoder
 from foretell.model.norm import LayerNorm
-from foretell.model.structure import Source, Structure, describe, model_structure, size_of
+from foretell.model.structure import Source, Structure, model_structure, size_of
 from foretell.model.surgery import replace
 from foretell.training.objective import make_objective
 

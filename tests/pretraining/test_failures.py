@@ -30,9 +30,8 @@ from foretell.errors import (
     TrainingError,
 )
 from foretell.model.cost import count_parameters, saved_bytes_per_token
-from foretell.model.decoder import Decoder
+from foretell.model.decoder import Decoder, check_logits
 from foretell.model.init import make_decoder
-from foretell.model.logits import check_logits
 from foretell.model.presets import MODERN, PRESETS, preset_config
 from foretell.planning.memory import device_memory
 from foretell.pretraining import task

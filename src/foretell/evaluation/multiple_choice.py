@@ -26,7 +26,7 @@ from foretell.generation.scheduler import Scheduler, run
 from foretell.generation.sequence import Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
-from foretell.model.logits import rows_at_once
+from foretell.model.decoder import rows_at_once
 from foretell.text import Tokenizer
 
 GROUPS_AT_ONCE = 32  # texts with different beginnings that are read together

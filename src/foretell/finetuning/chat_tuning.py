@@ -21,9 +21,8 @@ from foretell.finetuning.conversations import ConversationReader
 from foretell.language_model import LanguageModel, load_model
 from foretell.loading import Start
 from foretell.model.cost import count_parameters
-from foretell.model.init import weight_shapes
+from foretell.model.init import weight_shapes, with_vocabulary
 from foretell.model.lora import LoRAConfig
-from foretell.model.vocabulary import with_vocabulary
 from foretell.runs.run import Run
 from foretell.saved_model.model_parts import LORA, add_adapters
 from foretell.session.duration import choose_steps

@@ -16,8 +16,7 @@ from foretell.finetuning.input_format import InputFormat, with_input_tokens
 from foretell.finetuning.settings import HeadSettings, Truncate
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
-from foretell.model.init import WEIGHT_STD
-from foretell.model.vocabulary import with_vocabulary
+from foretell.model.init import WEIGHT_STD, with_vocabulary
 from foretell.saved_model.model_parts import DECODER, TOKENIZER, DecoderPart, TokenizerPart
 from foretell.saved_model.part import Part, PartSource, register_part
 

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from foretell.generation.sequence import FinishReason
 from foretell.model.cache import KVCache
-from foretell.model.decoder import Decoder
-from foretell.model.logits import check_logits
+from foretell.model.decoder import Decoder, check_logits
 
 
 class StepModel(Protocol):

@@ -14,7 +14,7 @@ from foretell.config import SamplingConfig
 from foretell.errors import UsageError
 from foretell.generation.constraint import Constraint, TokenBytes, constrained
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters, narrow, odds
-from foretell.model.logits import check_logits
+from foretell.model.decoder import check_logits
 from foretell.randomness import stream_key, uniform
 
 

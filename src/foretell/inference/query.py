@@ -15,7 +15,7 @@ from foretell.errors import UsageError
 from foretell.evaluation.perplexity import json_number, perplexity
 from foretell.insight.wording import ending, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
-from foretell.model.logits import logit_chunks
+from foretell.model.decoder import logit_chunks
 from foretell.typesetting.document import DocumentSection, Table
 from foretell.typesetting.notebook import Shown, ShownList
 

@@ -17,8 +17,8 @@ from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Dimensions, d
 from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, quoted
 from foretell.language_model import LanguageModel, check_model, resolve_position
+from foretell.model.decoder import check_logits
 from foretell.model.dropout import Dropout
-from foretell.model.logits import check_logits
 from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
 from foretell.model.structure import IDS, Source, Structure, Value
 

@@ -1,8 +1,7 @@
 """Key/value views for attention, with and without a cache.
 
-All views answer the same questions: which positions the new tokens have, which of their vectors become keys and values,
-which keys they may see, and what a layer's keys and values are once the new ones are added. The core never knows which
-view it serves.
+A view is one forward pass as attention sees it: the positions of the new tokens, the vectors that become keys and
+values, the mask, and all keys and values of a layer. The core does not know which view it serves.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 from functools import cached_property
-from typing import Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,63 +18,87 @@ from foretell.config import ModelConfig
 from foretell.model.mask import EMPTY, Mask
 
 
-class KVView(Protocol):
-    """What attention asks of one forward pass."""
+class KVView:
+    """The base class of all views: self-attention without a cache, where every token has a key and a value."""
 
-    @property
+    def __init__(self) -> None:
+        self._windowed: dict[int | None, Mask] = {}
+
+    @cached_property
     def positions(self) -> Tensor:
         """(B or 1, T) the position of each new token."""
-        ...
+        raise NotImplementedError
 
     def source(self, layer: int, x: Tensor) -> Tensor:
-        """The vectors (B, N, D) that a layer has to turn into new keys and values, where its queries come from x."""
-        ...
+        """The vectors (B, N, D) that a layer turns into new keys and values, where its queries come from x."""
+        return x
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values (B, G, S, E) of a layer, given the new ones (B, G, N, E)."""
-        ...
+        return key, value
 
     def mask(self, window: int | None) -> Mask:
-        """The mask of the layers with this window."""
-        ...
+        """The mask of the layers with this window, made once."""
+        if window not in self._windowed:
+            self._windowed[window] = self.make_mask(window)
+        return self._windowed[window]
+
+    def make_mask(self, window: int | None) -> Mask:
+        raise NotImplementedError
 
 
-class FreshKVView:
+class FreshKVView(KVView):
     """A pass over whole rows without a cache: training, scoring, tracing.
 
     positions (B or 1, T) and document_ids (B, T) default to 0..T-1 and one document per row.
     """
 
     def __init__(self, ids: Tensor, positions: Tensor | None = None, document_ids: Tensor | None = None):
+        super().__init__()
         _, T = ids.shape
         self.positions = torch.arange(T, device=ids.device)[None] if positions is None else positions  # (B or 1, T)
         # Within a document positions only increase, so the order in the row decides which token comes first
-        self._mask = Mask(T, T, query_document_ids=document_ids, key_document_ids=document_ids, device=ids.device)
-        self._windowed: dict[int | None, Mask] = {None: self._mask}
+        mask = Mask(T, T, query_document_ids=document_ids, key_document_ids=document_ids, device=ids.device)
+        self._windowed[None] = mask
 
-    def source(self, layer: int, x: Tensor) -> Tensor:
-        """x: every token has a key and a value."""
-        return x
-
-    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """The new keys and values: there are no others."""
-        return key, value
-
-    def mask(self, window: int | None) -> Mask:
-        """The mask of the layers with this window."""
-        return self._windowed.setdefault(window, dataclasses.replace(self._mask, window=window))
+    def make_mask(self, window: int | None) -> Mask:
+        return dataclasses.replace(self._windowed[None], window=window)
 
 
 class FullKVView(FreshKVView):
     """A pass of an encoder over whole rows: every token sees all tokens of its row, and no padding.
 
-    Of row b the first lengths[b] tokens are real, the others are padding; None: all are real.
+    The first lengths[b] tokens of row b are real, the others are padding; None: all are real.
     """
 
     def __init__(self, ids: Tensor, lengths: list[int] | None = None):
         super().__init__(ids)
-        self._mask = full_mask(self.positions, ids.shape[1], lengths)
-        self._windowed = {None: self._mask}
+        self._windowed[None] = full_mask(self.positions, ids.shape[1], lengths)
+
+
+class RowsKVView(KVView):
+    """A pass over new tokens (B, T) of rows in a cache: row b has counts[b] of them after starts[b], then padding."""
+
+    def __init__(self, starts: list[int], counts: list[int], device: torch.device):
+        super().__init__()
+        self.starts, self.counts, self.device = starts, counts, device
+        self.ends = [start + count for start, count in zip(starts, counts, strict=True)]
+        self.num_queries, self.num_keys = max(counts), max(self.ends)
+        self.is_even = len(set(starts)) == 1  # causality then hides the padding, which comes after a row's tokens
+
+    def make_mask(self, window: int | None) -> Mask:
+        if self.is_even:
+            return Mask(self.num_queries, self.num_keys, window=window, device=self.device)
+        slots = torch.arange(self.num_keys, device=self.device)[None]  # (1, S)
+        ends = torch.tensor(self.ends, device=self.device)[:, None]
+        return Mask(
+            self.num_queries,
+            self.num_keys,
+            window=window,
+            # padding queries as the row's last token: with an empty window its output would be NaN, which no mask hides
+            query_positions=self.positions.minimum(ends - 1),
+            key_positions=torch.where(slots < ends, slots, EMPTY),  # (B, S)
+        )
 
 
 class KVCache:
@@ -105,17 +128,12 @@ class KVCache:
         self.lengths = [self.lengths[row] for row in rows]
 
 
-class CachedKVView:
-    """One pass over new tokens (B, T) after what a cache holds; row b has counts[b] of them, the rest is padding."""
+class CachedKVView(RowsKVView):
+    """A pass over new tokens of the rows of a `KVCache`."""
 
     def __init__(self, cache: KVCache, starts: list[int], counts: list[int]):
-        self.cache, self.starts, self.counts = cache, starts, counts
-        self.num_queries = max(counts)
-        self.filled = [start + count for start, count in zip(starts, counts, strict=True)]
-        self.num_keys = max(self.filled)
-        self.is_even = len(set(starts)) == 1  # all rows start at the same slot, so one slice holds all
-        self.device = cache.keys.device
-        self._windowed: dict[int | None, Mask] = {}
+        super().__init__(starts, counts, cache.keys.device)
+        self.cache = cache
 
     @cached_property
     def slots(self) -> Tensor:
@@ -129,10 +147,6 @@ class CachedKVView:
         """(B or 1, T) the position of each new token; padding gets one that exists."""
         return self.slots.clamp(max=self.cache.capacity - 1)
 
-    def source(self, layer: int, x: Tensor) -> Tensor:
-        """x: every new token has a key and a value."""
-        return x
-
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (B, G, T, E) and return all of them, (B, G, S, E)."""
         keys, values = self.cache.keys[layer], self.cache.values[layer]
@@ -145,42 +159,19 @@ class CachedKVView:
             values[rows, :, self.slots] = value.transpose(1, 2)
         return keys[:, :, : self.num_keys], values[:, :, : self.num_keys]
 
-    def mask(self, window: int | None) -> Mask:
-        """The mask of the layers with this window.
 
-        When all rows start together, the padding of a row comes after its tokens, where causality hides it.
-        """
-        if window not in self._windowed:
-            self._windowed[window] = self._make_mask(window)
-        return self._windowed[window]
-
-    def _make_mask(self, window: int | None) -> Mask:
-        if self.is_even:
-            return Mask(self.num_queries, self.num_keys, window=window, device=self.device)
-        slots = torch.arange(self.num_keys, device=self.device)[None]  # (1, S)
-        filled = torch.tensor(self.filled, device=self.device)[:, None]
-        key_positions = torch.where(slots < filled, slots, EMPTY)  # (B, S)
-        return Mask(
-            self.num_queries,
-            self.num_keys,
-            window=window,
-            # padding queries as the row's last token: with an empty window its output would be NaN, which no mask hides
-            query_positions=self.slots.minimum(filled - 1),
-            key_positions=key_positions,
-        )
-
-
-class MemoryKVView:
+class MemoryKVView(KVView):
     """Encoder-decoder attention: keys and values come from an encoder's output, queries from the decoder.
 
-    memory (B, S, D) is projected once per layer and kept, so a view serves every step of a generation. Of row b only
-    the first lengths[b] vectors are real; None: all are. Vaswani et al. 2017, section 3.2.3.
+    memory (B, S, D) is projected once per layer and kept, so a view serves every step of a generation. Lengths as in
+    `FullKVView`. Vaswani et al. 2017, section 3.2.3.
     """
 
     def __init__(self, memory: Tensor, lengths: list[int] | None = None):
+        super().__init__()
         B, S, _ = memory.shape
         self.memory, self.lengths = memory, lengths
-        self.positions = torch.arange(S, device=memory.device)[None]  # of the memory; its queries have none
+        self.positions = torch.arange(S, device=memory.device)[None]  # of the memory; the queries have none
         self._projected: dict[int, tuple[Tensor, Tensor]] = {}
         self._mask = full_mask(self.positions, 1, lengths)
         self.origins = list(range(B))  # the row of the first memory that each row is a copy of
@@ -194,7 +185,7 @@ class MemoryKVView:
     def keep_rows(self, rows: list[int]) -> None:
         """Drop all rows but these, which become rows 0, 1, ...; a row that is named twice is copied."""
         origins = [self.origins[row] for row in rows]
-        if origins == self.origins:  # the rows of a beam search change places with copies of themselves
+        if origins == self.origins:  # beam search swaps rows that are copies of each other
             return
         self.origins, self.memory = origins, self.memory[rows]
         self._projected = {layer: (key[rows], value[rows]) for layer, (key, value) in self._projected.items()}
@@ -226,50 +217,30 @@ def full_mask(positions: Tensor, num_queries: int, lengths: list[int] | None) ->
     return dataclasses.replace(mask, query_positions=queries, key_positions=torch.where(is_real, positions, EMPTY))
 
 
-class ConditionedKVView:
-    """The pass of a decoder that reads a memory: the view of its own tokens, next to that of the memory."""
+class ConditionedKVView(KVView):
+    """A pass of a decoder that reads a memory: the view of its tokens, with the view of the memory."""
 
     def __init__(self, own: KVView, memory: MemoryKVView):
-        self.own, self.memory = own, memory
-
-    @property
-    def positions(self) -> Tensor:
-        """(B or 1, T) the position of each new token of the decoder."""
-        return self.own.positions
-
-    def source(self, layer: int, x: Tensor) -> Tensor:
-        """x, as in every self-attention."""
-        return self.own.source(layer, x)
+        super().__init__()
+        self.own, self.memory, self.positions = own, memory, own.positions
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values (B, G, S, E) of a layer's self-attention."""
         return self.own.extend(layer, key, value)
 
     def mask(self, window: int | None) -> Mask:
-        """The mask of the self-attention of the layers with this window."""
         return self.own.mask(window)
 
 
 class ConditionedKVCache(KVCache):
     """A cache of a decoder that reads a memory, with the memory's keys and values."""
 
-    def __init__(
-        self,
-        memory: MemoryKVView,
-        config: ModelConfig,
-        rows: int,
-        capacity: int,
-        dtype: torch.dtype,
-        device: torch.device | str,
-    ):
-        super().__init__(config, rows, capacity, dtype, device)
+    def __init__(self, memory: MemoryKVView, *arguments: Any):
+        super().__init__(*arguments)
         self.memory = memory
 
     def make_room(self, counts: list[int]) -> ConditionedKVView:
-        """As in `KVCache`; the view has the memory too."""
         return ConditionedKVView(super().make_room(counts), self.memory)
 
     def keep_rows(self, rows: list[int]) -> None:
-        """As in `KVCache`, with the rows of the memory."""
         super().keep_rows(rows)
         self.memory.keep_rows(rows)

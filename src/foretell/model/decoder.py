@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
-from foretell.errors import ContextLengthError
+from foretell.errors import CheckpointError, ContextLengthError
 from foretell.model.cache import FreshKVView, KVCache, KVView
 from foretell.model.description import RETURNED, Declared, Description
 from foretell.model.dropout import DropoutHost, make_dropout
 from foretell.model.position import SinusoidalPosition
 from foretell.model.transformer import Transformer
+
+LOGITS_AT_ONCE = 2**23  # elements: 32 MiB in float32, and two of 64 MiB for their log-softmax in float64
 
 
 class TokenEmbedding(nn.Module):
@@ -70,7 +74,7 @@ POSITIONS = {
 
 
 class TiedHead(nn.Module):
-    """The unembedding that shares the token embedding's weight (Press and Wolf 2017), and so has no key of its own."""
+    """The unembedding that shares the weight of the token embedding, so it has no key (Press and Wolf 2017)."""
 
     description = Description(formula="tied linear", saved=("x",))
 
@@ -88,10 +92,10 @@ class TiedHead(nn.Module):
 
 
 class Decoder(DropoutHost):
-    """A decoder of the family that `ModelConfig` describes. `init.make_decoder` makes one with new weights."""
+    """A decoder as `ModelConfig` describes it. `init.make_decoder` makes one with new weights."""
 
     description = Description(
-        inputs=("ids", "positions"),  # the positions come with the keys and values of earlier calls
+        inputs=("ids", "positions"),  # positions come from the KV view
         values={
             "embed": Declared("B T D", ("ids", "positions")),
             "trunk": Declared("B T D", ("embed",)),
@@ -110,7 +114,7 @@ class Decoder(DropoutHost):
 
     @property
     def dtype(self) -> torch.dtype:
-        """The precision of the token embedding's output."""
+        """The dtype of the token embedding."""
         return self._stored_embedding().dtype
 
     @property
@@ -124,7 +128,7 @@ class Decoder(DropoutHost):
         return next(tensor for tensor in (*token.parameters(), *token.buffers()) if tensor.is_floating_point())
 
     def forward(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
-        """Logits (B, T, V) of the token after each of ids (B, T); `kv` defaults to the row's own keys and values."""
+        """Logits (B, T, V) of the token after each of ids (B, T); without `kv`, each row attends to itself alone."""
         return self.head(self.hidden(ids, kv))
 
     def hidden(self, ids: Tensor, kv: KVView | None = None) -> Tensor:
@@ -138,7 +142,7 @@ class Decoder(DropoutHost):
         return FreshKVView(ids)
 
     def join(self, view: KVView, rows: list[int | None]) -> KVView:
-        """The view of a pass of generated rows. A decoder reads only their own tokens, so it is `view` itself."""
+        """The view of a pass of generated rows; an encoder-decoder adds the rows of its source."""
         return view
 
     def make_cache(self, rows: int, capacity: int) -> KVCache:
@@ -146,15 +150,12 @@ class Decoder(DropoutHost):
         return KVCache(self.config, rows, capacity, self.dtype, self.device)
 
     def make_embedding(self, config: ModelConfig) -> TokenEmbedding:
-        """The layer that turns ids into the stream."""
         return TokenAndPositionEmbedding(config) if config.position in POSITIONS else TokenEmbedding(config)
 
     def make_trunk(self, config: ModelConfig) -> Transformer:
-        """The blocks, and the last norm."""
         return Transformer(config)
 
     def make_head(self, config: ModelConfig) -> nn.Module:
-        """The layer that turns the stream into logits."""
         if config.tie_embeddings:
             return TiedHead(self.embed.token, config.bias.head)
         return nn.Linear(config.width, config.vocab_size, bias=config.bias.head)
@@ -164,3 +165,31 @@ class Decoder(DropoutHost):
         if length > self.config.context_length:
             limit = self.config.context_length
             raise ContextLengthError(f"{length} tokens do not fit the model's context of {limit}; give a shorter text")
+
+
+# --- logits ----------------------------------------------------------------------------------------------------------
+
+
+def rows_at_once(decoder: Decoder) -> int:
+    """The number of rows of logits in a chunk of `logit_chunks`."""
+    return max(1, LOGITS_AT_ONCE // decoder.config.vocab_size)
+
+
+def logit_chunks(decoder: Decoder, hidden: Tensor) -> Iterator[Tensor]:
+    """The logits (n, V) of hidden (N, D), n rows at a time, so that N * V logits are never in memory at once."""
+    for part in hidden.split(rows_at_once(decoder)):
+        yield decoder.head(part)
+
+
+def check_logits(logits: Tensor) -> Tensor:
+    """The logits (..., V), if each row has a softmax; a `CheckpointError` where it would be NaN.
+
+    -infinity is allowed, as a token that is ruled out, but not for all tokens of a row.
+    """
+    if not bool(logits.amax(-1).isfinite().all()):  # NaN and +infinity are the largest of their row
+        precision = str(logits.dtype).removeprefix("torch.")
+        raise CheckpointError(
+            f"the model's logits are not finite in {precision}, so the next token has no probabilities; its weights "
+            "are damaged or too large"
+        )
+    return logits

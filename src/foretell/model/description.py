@@ -1,7 +1,8 @@
-"""How a module class describes itself to those who look at a model: trace, explain, page, budget and memory plan.
+"""Descriptions of modules for trace, explain, page, budget and memory plan.
 
-A class states its description next to its forward, as the class attribute `description`. `structure.py` collects the
-descriptions of all modules of a model. What a subclass does not state it inherits.
+A class has its description next to its forward, in the class attribute `description`, which subclasses inherit; a
+module made of parts that its configuration chooses has one as an attribute. `structure.py` collects the descriptions of
+a model.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
-OWN_INPUT = "x"  # in `reads`: what the module itself is given
-MEMORY = "memory"  # the name of the input that is the output of an encoder
+from foretell.activations import ACTIVATIONS
+
+OWN_INPUT = "x"  # in `reads`: the input of the module itself
+MEMORY = "memory"  # the input that is the output of an encoder
 STATISTIC = "statistic"  # dims of one number per vector
 RETURNED = "returned"  # formula of a value inside a module that is the module's own output
-UNKNOWN_FORMULA = "unknown"  # formula of a value whose class, or whose inputs, nobody has declared
+UNKNOWN_FORMULA = "unknown"  # formula of a value whose class or inputs are not declared
 
 
 @dataclass(frozen=True)
@@ -24,9 +27,9 @@ class Declared:
     """One value inside a module: the output of a child, or one of a child's inputs.
 
     dims: the size letters of its shape, as "B T D" or "B H T E"; a product of two is written "H*E".
-    reads: the values it is computed from, by their names inside the module; OWN_INPUT is what the module is given.
-    formula: how one number of it is computed, where that is not what the child's own class says. It counts only if the
-        class says `refines`: another module in the place of the child may compute something else.
+    reads: the values it is computed from, by their names inside the module, or OWN_INPUT.
+    formula: how one number of it is computed, if the child's own formula is `refines`; another module in the place of
+        the child may compute something else.
     """
 
     dims: str
@@ -50,24 +53,24 @@ class Derivation:
 
 @dataclass(frozen=True)
 class Description:
-    """What a module class says about itself.
+    """The description of a module.
 
-    formula: the name of the rule by which one number of its output follows from what it reads ("linear", "residual");
-        `insight` explains and splits values by this name. Empty where `returns` names a child.
-    reads: the values inside it that the formula reads, where those are not its inputs.
-    written: the formula as text, "x * sigmoid(x)", for an explanation of an activation function.
+    formula: the name of the rule by which one number of its output follows from its inputs ("linear", "residual");
+        `insight` explains and splits values by this name. Empty if `returns` names a child.
+    reads: the values inside it that the formula reads, if they are not its inputs.
+    written: the formula as text, "x * sigmoid(x)", to explain an activation function.
     returns: the child whose output is the module's own output.
     values: the values inside it, by name relative to the module: "query", "core.key".
-    chain: the name of a list of children of which each reads the one before.
-    parts: where the output is a tuple of tensors, the name and the dims of each.
-    is_container: the module is a list of others, or returns no tensor; it has no value of its own.
+    chain: the name of a list of children that each read the one before.
+    parts: if the output is a tuple of tensors, the name and the dims of each.
+    is_container: the module is a list of others, or returns no tensor; it has no value.
     inputs: the names of its positional inputs.
     derived: values computed on the way, by name.
     saved: tensors kept for the backward pass in the precision of matrix products: names from `inputs`, names of
         `values`, "output", or "inner" for one of the output's size that has no name.
-    saved_as_given: inputs kept for the backward pass in the precision they come in.
+    saved_as_given: inputs kept for the backward pass in their own precision.
     is_float32: the output stays in float32 under autocast, as the residual stream does.
-    memory_axes: the letters T or S that count the tokens of the memory, and not of the text, in all values inside it.
+    memory_axes: the letters T or S that count tokens of the memory instead of the text, in all values inside it.
     """
 
     formula: str = ""
@@ -88,3 +91,26 @@ class Description:
     def changed(self, **fields: Any) -> Description:
         """A copy with some fields changed, for a subclass."""
         return Description(**{**vars(self), **fields})
+
+
+UNDECLARED = Description()
+# Classes without a description, most of them torch's; looked up along the class hierarchy
+TORCH_CLASSES: dict[type[nn.Module], Description] = {
+    nn.Linear: Description(formula="linear", saved=("x",)),
+    nn.Embedding: Description(formula="token vector", inputs=("ids",), is_float32=True),
+    nn.Identity: Description(formula="identity"),
+    nn.ModuleList: Description(is_container=True),
+    **{form.module: Description(formula="activation", saved=(form.saved,)) for form in ACTIVATIONS.values()},
+}
+
+
+def describe(module: nn.Module) -> Description:
+    """The description of a module: its own, its class's, or that of the nearest base class with one."""
+    if isinstance(own := vars(module).get("description"), Description):
+        return own
+    for kind in type(module).__mro__:
+        if isinstance(own := vars(kind).get("description"), Description):
+            return own
+        if kind in TORCH_CLASSES:
+            return TORCH_CLASSES[kind]
+    return UNDECLARED

@@ -1,4 +1,4 @@
-"""New decoders: with initial weights, or with shapes alone."""
+"""New decoders: with initial weights, with given weights, with shapes alone, or with a larger vocabulary."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def make_decoder(config: ModelConfig, seed: int) -> Decoder:
 
 
 def empty_decoder(config: ModelConfig) -> Decoder:
-    """A decoder on the meta device: its weights have shapes and no values, for weights that come from a file."""
+    """A decoder on the meta device: its weights have shapes and no values."""
     with torch.device("meta"), NoInitialization():
         return Decoder(config)
 
@@ -55,7 +55,7 @@ def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def decoder_with_weights(config: ModelConfig, weights: Mapping[str, Tensor]) -> Decoder:
-    """A decoder that takes over these weights, all of one dtype and device, and the kernels that suit them."""
+    """A decoder with these weights, all of one dtype and device, and the kernels that suit them."""
     return fill_decoder(empty_decoder(config), weights)
 
 
@@ -67,7 +67,7 @@ def fill_decoder(decoder: Decoder, weights: Mapping[str, Tensor]) -> Decoder:
 
 
 class NoInitialization(TorchFunctionMode):
-    """Skip initialisation: on the meta device it would load torch's compiler, which takes 1.5 seconds."""
+    """Skips initialisation, which on the meta device would load torch's compiler (1.5 seconds)."""
 
     def __torch_function__(self, func: Callable, types: Any, args: Any = (), kwargs: Any = None) -> Tensor:
         kwargs = kwargs or {}
@@ -80,8 +80,8 @@ class NoInitialization(TorchFunctionMode):
 def initialize_like_gpt2(decoder: Decoder) -> None:
     """Normal weights of standard deviation 0.02, positions 0.01, biases 0, norms 1.
 
-    Layers that write into the residual stream are divided by sqrt(2L), since 2L of them add up there (Radford et al.
-    2019, section 2.3; position's 0.01 and the biases are from the released code, model.py).
+    Layers that write into the residual stream are divided by sqrt(2L), because 2L of them add up there (Radford et al.
+    2019, section 2.3; the 0.01 of positions and the biases are from the released code, model.py).
     """
     for path, module in decoder.named_modules():
         if isinstance(module, nn.Linear):
@@ -103,3 +103,33 @@ def keep_torch_defaults(decoder: Decoder) -> None:
 
 
 INITIALIZERS = {"gpt2": initialize_like_gpt2, "torch": keep_torch_defaults}
+
+
+# --- more rows in the vocabulary -------------------------------------------------------------------------------------
+
+GROWING = ("embed.token.weight", "head.weight", "head.bias")  # the weights with a row per token
+
+
+def with_vocabulary(decoder: Decoder, vocab_size: int, seed: int) -> Decoder:
+    """A decoder with at least `vocab_size` rows in its vocabulary, for tokens that were added to its tokenizer.
+
+    New rows of matrices are drawn like initial weights, new biases are 0. The other weights are shared with the given
+    decoder, which is returned if it has enough rows.
+    """
+    if vocab_size <= decoder.config.vocab_size:
+        return decoder
+    weights = {
+        path: longer(weight.detach(), vocab_size, seed) if path in GROWING else weight.detach()
+        for path, weight in decoder.named_parameters()
+    }
+    larger = empty_decoder(decoder.config.replaced(vocab_size=vocab_size))
+    larger.load_state_dict(weights, assign=True)
+    return larger.train(decoder.training)
+
+
+def longer(weight: Tensor, rows: int, seed: int) -> Tensor:
+    """A weight (V, ...) with more rows."""
+    shape = (rows - len(weight), *weight.shape[1:])
+    generator = torch.Generator().manual_seed(seed)
+    new = torch.zeros(shape) if weight.dim() == 1 else torch.randn(shape, generator=generator).mul_(WEIGHT_STD)
+    return torch.cat((weight, new.to(weight)))  # (rows, ...)

@@ -1,4 +1,4 @@
-"""Dims of modules whose class declares none, measured by running a decoder on the meta device."""
+"""Dims of modules without a description, measured by running a decoder on the meta device."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from foretell.model.decoder import Decoder
 
 logger = logging.getLogger(__name__)
 
-UNKNOWN_SIZE = "N"  # the letter of a dimension that no class has declared and that could not be measured
-ROWS, LENGTHS = (2, 3), (3, 4)
+UNKNOWN_SIZE = "N"  # the letter of a dimension that is not declared and could not be measured
+ROWS, LENGTHS = (2, 3), (3, 4)  # of two passes: a size that differs between them has a letter
 VARYING = {ROWS: "B", LENGTHS: "T", (ROWS[0] * LENGTHS[0], ROWS[1] * LENGTHS[1]): "B*T"}
 
 
 def measured_dims(decoder: Decoder) -> dict[str, tuple[str, ...]]:
-    """The dims of every module's output, found by two passes on the meta device; empty if the model cannot run there.
+    """The dims of every module's output, from two passes on the meta device; empty if the model cannot run there.
 
     Sizes that do not depend on the text are numbers.
     """
@@ -31,7 +31,7 @@ def measured_dims(decoder: Decoder) -> dict[str, tuple[str, ...]]:
         first, second = (output_shapes(decoder, *sizes) for sizes in zip(ROWS, LENGTHS, strict=True))
     except UsageError:
         raise
-    except Exception as error:  # a module may do anything; without this, one that reads its data could not be traced
+    except Exception as error:  # a module that reads its data must be traceable nevertheless
         logger.info(
             f"undeclared modules cannot run without data ({type(error).__name__}: {error}); the memory for their "
             "values is counted when they are recorded, not before"
@@ -45,7 +45,7 @@ def measured_dims(decoder: Decoder) -> dict[str, tuple[str, ...]]:
 
 
 def letter_of(first: int, second: int) -> str:
-    """The letter of a size that was measured in two passes, or the number if it is the same in both."""
+    """The letter of a size in two passes, or the number if both are the same."""
     return str(first) if first == second else VARYING.get((first, second), UNKNOWN_SIZE)
 
 

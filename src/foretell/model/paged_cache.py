@@ -1,7 +1,7 @@
-"""A cache of keys and values in blocks of positions, which any number of rows share and return.
+"""A cache of keys and values in blocks of positions, which rows share and return.
 
-A row owns a table of blocks: position s is at place s % P of block table[s // P]. So rows join and leave without a
-copy, and rows that begin with the same tokens have the same first blocks (Kwon et al. 2023, PagedAttention).
+A row has a table of blocks: position s is at offset s % P of block table[s // P]. So rows join and leave without a
+copy, and rows that begin with the same tokens share their first blocks (Kwon et al. 2023, PagedAttention).
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.model.mask import EMPTY, Mask
+from foretell.model.cache import KVView, RowsKVView
+from foretell.model.mask import Mask
 
 POSITIONS_PER_BLOCK = 32
-PADDING_BLOCK = 0  # belongs to no row: the padding of uneven rows is written there
+PADDING_BLOCK = 0  # not part of any row: the padding of uneven rows is written there
 
 
 @dataclass(frozen=True)
@@ -59,16 +60,12 @@ def blank(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> T
     return torch.from_numpy(np.zeros(math.prod(shape) * dtype.itemsize, dtype=np.uint8)).view(dtype).view(shape)
 
 
-class PagedKVView:
-    """One pass over the new tokens (B, T) of rows in a paged cache; row b has rows[b].count of them, then padding."""
+class PagedKVView(RowsKVView):
+    """A pass over new tokens of rows in a paged cache."""
 
     def __init__(self, cache: PagedKVCache, rows: Sequence[PagedRow]):
+        super().__init__([row.start for row in rows], [row.count for row in rows], cache.keys.device)
         self.cache, self.rows = cache, rows
-        self.device = cache.keys.device
-        self.num_queries = max(row.count for row in rows)
-        self.num_keys = max(row.end for row in rows)
-        self.is_even = len({row.start for row in rows}) == 1  # causality then hides the padding, which comes last
-        self._windowed: dict[int | None, Mask] = {}
 
     @cached_property
     def tables(self) -> Tensor:
@@ -81,25 +78,25 @@ class PagedKVView:
     def positions(self) -> Tensor:
         """(B, T) the position of each new token; padding has that of the row's last token."""
         if self.num_queries == 1:
-            return torch.tensor([[row.start] for row in self.rows], device=self.device)
-        starts, ends = torch.tensor([[row.start, row.end] for row in self.rows], device=self.device).T
+            return torch.tensor(self.starts, device=self.device)[:, None]
+        starts, ends = torch.tensor([self.starts, self.ends], device=self.device)
         return (starts[:, None] + torch.arange(self.num_queries, device=self.device)).minimum(ends[:, None] - 1)
 
     @cached_property
     def places(self) -> tuple[Tensor, Tensor]:
-        """The block and the place in it of each new token, (B, T) each; padding goes to the padding block."""
+        """The block and the offset in it of each new token, (B, T) each; padding goes to the padding block."""
         blocks = self.tables.long().gather(1, self.positions // POSITIONS_PER_BLOCK)
         if self.num_queries > 1:
-            counts = torch.tensor([row.count for row in self.rows], device=self.device)
+            counts = torch.tensor(self.counts, device=self.device)
             is_padding = torch.arange(self.num_queries, device=self.device) >= counts[:, None]
             blocks = blocks.masked_fill(is_padding, PADDING_BLOCK)
         return blocks, self.positions % POSITIONS_PER_BLOCK
 
     @cached_property
     def spacing(self) -> tuple[int, int] | None:
-        """(first block, blocks from one row to the next) where all rows are evenly spaced runs of blocks, else None.
+        """(first block, blocks from one row to the next) if all rows are evenly spaced runs of blocks, else None.
 
-        Then their keys are a view of the cache, which costs nothing.
+        Their keys are then a view of the cache, without a copy.
         """
         num_blocks, first = self.tables.shape[1], self.rows[0].table[0]
         step = self.rows[1].table[0] - first if len(self.rows) > 1 else num_blocks
@@ -107,17 +104,13 @@ class PagedKVView:
         fits = step >= num_blocks and first + step * len(self.rows) <= self.cache.keys.shape[2]
         return (first, step) if fits and torch.equal(runs, self.tables.cpu().long()) else None
 
-    def source(self, layer: int, x: Tensor) -> Tensor:
-        """x: every new token has a key and a value."""
-        return x
-
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Store a layer's new keys and values (B, G, T, E) and return all of them, (B, G, S, E)."""
         self.store(layer, key, value)
         return self.gather(self.cache.keys[layer]), self.gather(self.cache.values[layer])
 
     def store(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Write a layer's new keys and values (B, G, T, E) to their places."""
+        """Write a layer's new keys and values (B, G, T, E) into the cache."""
         blocks, offsets = self.places
         self.cache.keys[layer].permute(1, 2, 0, 3)[blocks, offsets] = key.transpose(1, 2)  # (B, T, G, E)
         self.cache.values[layer].permute(1, 2, 0, 3)[blocks, offsets] = value.transpose(1, 2)
@@ -132,45 +125,22 @@ class PagedKVView:
             rows = blocks[:, self.tables.long()]  # (G, B, K, P, E)
         return rows.transpose(0, 1).flatten(2, 3)[:, :, : self.num_keys]
 
-    def mask(self, window: int | None) -> Mask:
-        """The mask of the layers with this window."""
-        if window not in self._windowed:
-            self._windowed[window] = self._make_mask(window)
-        return self._windowed[window]
 
-    def _make_mask(self, window: int | None) -> Mask:
-        if self.is_even:
-            return Mask(self.num_queries, self.num_keys, window=window, device=self.device)
-        slots = torch.arange(self.num_keys, device=self.device)[None]  # (1, S)
-        filled = torch.tensor([row.end for row in self.rows], device=self.device)[:, None]
-        return Mask(
-            self.num_queries,
-            self.num_keys,
-            window=window,
-            query_positions=self.positions,
-            key_positions=torch.where(slots < filled, slots, EMPTY),  # (B, S)
-        )
-
-
-class StaticPagedKVView:
+class StaticPagedKVView(KVView):
     """One new token per row, at `positions` (B, 1) on the device: the same operations for rows of any length.
 
-    tables (B, K) are all blocks that the rows will ever use. Queries see all places up to their own; so what a block
-    held before, beyond a row's end, is never seen.
+    tables (B, K) are all blocks that the rows will ever use. Queries see keys up to their own position, so the old
+    content of a block beyond a row's end is never seen.
     """
 
     def __init__(self, cache: PagedKVCache, tables: Tensor, positions: Tensor):
+        super().__init__()
         self.cache, self.tables, self.positions = cache, tables.long(), positions
         self.num_keys = tables.shape[1] * POSITIONS_PER_BLOCK
         self.slots = torch.arange(self.num_keys, device=positions.device)[None]  # (1, S)
-        self._windowed: dict[int | None, Mask] = {}
-
-    def source(self, layer: int, x: Tensor) -> Tensor:
-        """x: every new token has a key and a value."""
-        return x
 
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Store a layer's new keys and values (B, G, 1, E) and return those of all places, (B, G, S, E)."""
+        """Store a layer's new keys and values (B, G, 1, E) and return all of them, (B, G, S, E)."""
         blocks = self.tables.gather(1, self.positions // POSITIONS_PER_BLOCK)
         offsets = self.positions % POSITIONS_PER_BLOCK
         filled = []
@@ -179,7 +149,5 @@ class StaticPagedKVView:
             filled.append(pool[:, self.tables].transpose(0, 1).flatten(2, 3))
         return filled[0], filled[1]
 
-    def mask(self, window: int | None) -> Mask:
-        """The mask of the layers with this window."""
-        mask = Mask(1, self.num_keys, window=window, query_positions=self.positions, key_positions=self.slots)
-        return self._windowed.setdefault(window, mask)
+    def make_mask(self, window: int | None) -> Mask:
+        return Mask(1, self.num_keys, window=window, query_positions=self.positions, key_positions=self.slots)

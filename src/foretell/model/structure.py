@@ -1,9 +1,9 @@
 """One description of a model: every value of a forward pass, by name, with its shape, its inputs and its formula.
 
-Collected from what the module classes declare (`description.py`), for trace, explain, page, attribution, budget, memory
-plan and mask check. It needs no weights: a decoder on the meta device has the same structure. A module whose class
-declares nothing still has a value, its output, with dims found by running the model on the meta device; a reader that
-needs more than the declaration says refuses it by name.
+Collected from the descriptions of the modules (`description.py`), for trace, explain, page, attribution, budget, memory
+plan and mask check. It needs no weights: a decoder on the meta device has the same structure. A module without a
+description still has a value, its output, with dims that are measured on the meta device; a reader that needs more
+refuses the module by name.
 """
 
 from __future__ import annotations
@@ -17,24 +17,23 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig
 from foretell.model.decoder import Decoder
-from foretell.model.description import OWN_INPUT, STATISTIC, UNKNOWN_FORMULA, Declared, Derivation, Description
+from foretell.model.description import (
+    OWN_INPUT,
+    STATISTIC,
+    UNDECLARED,
+    UNKNOWN_FORMULA,
+    Declared,
+    Derivation,
+    Description,
+    describe,
+)
 from foretell.model.measured_dims import measured_dims
 
-UNDECLARED = Description()
-# Classes without a description, most of them torch's; looked up along the class hierarchy
-TORCH_CLASSES: dict[type[nn.Module], Description] = {
-    nn.Linear: Description(formula="linear", saved=("x",)),
-    nn.Embedding: Description(formula="token vector", inputs=("ids",), is_float32=True),
-    nn.Identity: Description(formula="identity"),
-    nn.ModuleList: Description(is_container=True),
-    **{form.module: Description(formula="activation", saved=(form.saved,)) for form in ACTIVATIONS.values()},
-}
-PASSED_ON = ("", "identity", "replacement")  # formulas of values that are the last of what they read
-IDS, POSITIONS = "ids", "positions"  # what a pass begins with; not values of a module
-MEMORY_IDS, MEMORY_POSITIONS = "memory_ids", "memory_positions"  # what a pass of an encoder begins with
+PASSED_ON = ("", "identity", "replacement")  # formulas of values that equal the last value they read
+IDS, POSITIONS = "ids", "positions"  # inputs of a pass; not values of a module
+MEMORY_IDS, MEMORY_POSITIONS = "memory_ids", "memory_positions"  # inputs of an encoder's pass
 
 
 class Source(Enum):
@@ -50,11 +49,10 @@ class Source(Enum):
 class Value:
     """A named value of a pass.
 
-    module: the path of the module at whose call it is found; index: of the part or input.
-    dims: size letters of its shape, or sizes where those were measured; empty where they could not be. formula: how one
-    number follows from `reads`, the names of other values; a value that is the output of a part of its module has no
-    formula and reads that part alone, and one that nobody declares has UNKNOWN_FORMULA.
-    derivation: for derived values; their operands are inputs of the module, named by `operands`.
+    module: the path of the module whose call has it; index: of the part or input.
+    dims: size letters of its shape, or measured sizes; empty if they could not be measured. formula: how one number
+    follows from `reads`, the names of other values; a value that is the output of a child has no formula and reads that
+    child alone, and an undeclared one has UNKNOWN_FORMULA. operands: of a derived value, inputs of the module.
     """
 
     name: str
@@ -89,8 +87,8 @@ class Value:
 class Structure:
     """All values of a model in the order of its modules, and the sizes that the letters stand for.
 
-    stream: the names of the residual stream: what the first block reads, then the output of each block.
-    memory_stream: that of the encoder whose output is the memory; empty for a model that reads none.
+    stream: the names of the residual stream: the input of the first block, then the output of each block.
+    memory_stream: the same for the encoder whose output is the memory; empty without an encoder.
     """
 
     values: Mapping[str, Value]
@@ -108,7 +106,7 @@ class Structure:
         return list(self.values)
 
     def with_formula(self, formula: str, under: str = "") -> list[Value]:
-        """The values with a formula, of all or of those whose name begins with `under`, in the order of the model."""
+        """The values with a formula whose name begins with `under`, in the order of the model."""
         return [value for name, value in self.values.items() if value.formula == formula and name.startswith(under)]
 
     def layer_of(self, name: str) -> int:
@@ -119,11 +117,11 @@ class Structure:
 
     @property
     def memory(self) -> str:
-        """The name of the value that is the memory, the output of an encoder; empty for a model that reads none."""
+        """The name of the memory, the output of an encoder; empty without an encoder."""
         return self.memory_stream[0].partition(".")[0] if self.memory_stream else ""
 
     def memory_axes(self, name: str) -> str:
-        """The letters among a value's dims that count the tokens of the memory, and not of the text."""
+        """The letters among a value's dims that count tokens of the memory instead of the text."""
         path = name
         while path:
             if axes := self.descriptions.get(path, UNDECLARED).memory_axes:
@@ -132,16 +130,16 @@ class Structure:
         return ""
 
     def elements_per_row(self, name: str, length: int) -> int:
-        """Elements of a value for one row of so many tokens, each of which is a query and a key; 0 if not known."""
+        """Elements of a value for one row of `length` tokens, each of which is a query and a key; 0 if unknown."""
         return self.count_elements(self.values[name].dims, length)
 
     def count_elements(self, dims: tuple[str, ...], length: int) -> int:
-        """Elements of a tensor with these dims for one row of so many tokens; 0 for unknown dims."""
+        """Elements of a tensor with these dims for one row of `length` tokens; 0 for unknown dims."""
         sizes = {**self.sizes, "B": 1, "T": length, "S": length}
         return math.prod(size_of(dim, sizes) for dim in dims) if dims else 0
 
     def saved_bytes_per_token(self, length: int, matmul_bytes: int) -> int:
-        """Bytes kept for the backward pass per token of a row; every tensor counts once, however many modules keep it.
+        """Bytes kept for the backward pass per token of a row; a tensor that several modules keep counts once.
 
         matmul_bytes: of an element in the precision of matrix products (2 for bfloat16).
         """
@@ -153,7 +151,7 @@ class Structure:
         return sum(kept.values()) // length
 
     def _saved(self, path: str, description: Description, matmul_bytes: int) -> Iterator[tuple[str, int]]:
-        """(name, bytes of an element) of what a module keeps; `#` and a path mark tensors without a name."""
+        """(name, bytes of an element) of each tensor that a module keeps; `#` and a path mark unnamed ones."""
         for name in description.saved_as_given:
             given = self._input_of(path, description, name)
             if not given:
@@ -170,9 +168,9 @@ class Structure:
                 yield f"{path}.{name}", matmul_bytes
 
     def _input_of(self, path: str, description: Description, name: str) -> str:
-        """The name of what a module reads; of several values made into one, the first with the module's path.
+        """The name of a module's input; if several values are made into one, the first, with the module's path.
 
-        Empty where nobody declares what it reads.
+        Empty for an undeclared input.
         """
         own = f"{path}.{name}"
         if own in self.values:
@@ -184,7 +182,7 @@ class Structure:
         return self.origin(wanted) if len(reads) == max(1, len(description.inputs)) else f"{wanted}#{path}"
 
     def origin(self, name: str) -> str:
-        """The value whose tensor a name has, followed through modules that return one of their inputs or children."""
+        """The value whose tensor this is, followed through modules that return one of their inputs or children."""
         value = self.values.get(name)
         while value is not None and value.reads and value.formula in PASSED_ON:
             name = value.reads[-1]
@@ -198,18 +196,6 @@ class Structure:
 def size_of(dim: str, sizes: Mapping[str, int]) -> int:
     """The size of a dimension: of a letter, a number, or a product such as H*E."""
     return math.prod(sizes[letter] if letter in sizes else int(letter) for letter in dim.split("*"))
-
-
-def describe(module: nn.Module) -> Description:
-    """The description of a module: its own, its class's, or that of the nearest base class with one."""
-    if isinstance(own := vars(module).get("description"), Description):
-        return own
-    for kind in type(module).__mro__:
-        if isinstance(own := vars(kind).get("description"), Description):
-            return own
-        if kind in TORCH_CLASSES:
-            return TORCH_CLASSES[kind]
-    return UNDECLARED
 
 
 def letter_sizes(config: ModelConfig) -> dict[str, int]:
@@ -242,7 +228,7 @@ def model_structure(decoder: Decoder) -> Structure:
 
 
 class Collector:
-    """Walks through a model along the declarations of its modules."""
+    """Collects the values of a model, following the descriptions of its modules."""
 
     def __init__(self, decoder: Decoder):
         self.decoder = decoder
@@ -261,7 +247,7 @@ class Collector:
     ) -> None:
         """Enter the value of the module at `path`, which reads these values, and all values inside it.
 
-        declared, declared_inputs: what the module around it declares about its output and about its inputs.
+        declared, declared_inputs: the surrounding module's declarations of its output and its inputs.
         """
         description = describe(module)
         dims: tuple[str, ...] = ()
@@ -292,11 +278,12 @@ class Collector:
         return Value(path, path, Source.OUTPUT, dims, reads, formula or UNKNOWN_FORMULA)
 
     def _visit_children(self, path: str, module: nn.Module, description: Description, reads: tuple[str, ...]) -> None:
-        """Enter the values of all children, in the order of the module tree. What an undeclared child reads is open."""
+        """Enter the values of all children, in the order of the module tree; undeclared ones read unknown values."""
         inputs: dict[str, dict[str, Declared]] = {}
         for name, declared in description.values.items():
             child, _, given = name.rpartition(".")
-            inputs.setdefault(child, {})[given] = self._with_full_names(path, declared) if child else declared
+            reads_in_full = tuple(join(path, source) for source in declared.reads)
+            inputs.setdefault(child, {})[given] = Declared(declared.dims, reads_in_full, declared.formula)
         for name, child in module.named_children():
             own = join(path, name)
             if name == description.chain:
@@ -307,11 +294,8 @@ class Collector:
             resolved = tuple(self._resolve(path, source, description, reads) for source in sources)
             self.visit(own, child, resolved if all(resolved) else (), declared, inputs.get(name))
 
-    def _with_full_names(self, path: str, declared: Declared) -> Declared:
-        return Declared(declared.dims, tuple(join(path, source) for source in declared.reads), declared.formula)
-
     def _visit_chain(self, path: str, children: nn.Module, reads: tuple[str, ...]) -> None:
-        """Enter a list of modules of which each reads the one before."""
+        """Enter a list of modules that each read the one before."""
         self._enter_parts(path, describe(children))
         previous = reads[0] if reads else ""
         stream = [previous]
@@ -323,7 +307,7 @@ class Collector:
         self.streams[path] = tuple(stream)
 
     def _resolve(self, path: str, source: str, description: Description, reads: tuple[str, ...]) -> str:
-        """The full name of what a declaration calls `source`; empty if nobody declares it."""
+        """The full name of `source` in a declaration; empty if it is not declared."""
         if source in description.inputs:
             index = description.inputs.index(source)
             return reads[index] if index < len(reads) else "".join(reads[:1])
@@ -384,9 +368,6 @@ class Collector:
         if self._measured is None:
             self._measured = measured_dims(self.decoder)
         return self._measured.get(path, ())
-
-
-# Two texts of unequal lengths, in unequal numbers of rows: the letter of a size that differs between them
 
 
 def join(path: str, name: str) -> str:

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from foretell.model.decoder import Decoder
-from foretell.model.logits import logit_chunks
+from foretell.model.decoder import Decoder, logit_chunks
 from foretell.paths import starred
 
 TOKENS_AT_ONCE = 2048

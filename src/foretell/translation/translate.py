@@ -15,7 +15,7 @@ from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import make_scheduler, run
 from foretell.generation.sequence import FinishReason, Rules
 from foretell.generation.sequence import Sequence as TokenSequence
-from foretell.model.logits import check_logits
+from foretell.model.decoder import check_logits
 from foretell.translation.batches import make_source
 from foretell.translation.translator import Translator
 

@@ -16,8 +16,7 @@ from foretell.insight.recording import make_prediction
 from foretell.insight.trace import Trace
 from foretell.insight.wording import ending, fitting, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability
-from foretell.model.decoder import Decoder
-from foretell.model.logits import rows_at_once
+from foretell.model.decoder import Decoder, rows_at_once
 from foretell.model.structure import model_structure
 from foretell.typesetting.document import DocumentSection, Part, Table
 from foretell.typesetting.notebook import Shown

@@ -23,7 +23,7 @@ from foretell.insight.layers import UPDATES, memory_weights_of, stream_path, upd
 from foretell.insight.recording import Array, Recording, record, to_array
 from foretell.insight.wording import fitting, quoted
 from foretell.language_model import LanguageModel, TokenProbability
-from foretell.model.logits import logit_chunks
+from foretell.model.decoder import logit_chunks
 from foretell.model.structure import Value, model_structure
 from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
