@@ -1,4 +1,4 @@
-"""Multi-head attention, and the two cores that mix values: fused, and in plain steps."""
+"""Multi-head attention, and the two cores that mix values: fused, and step by step."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class CrossAttention(Attention):
         self.rotate = keep_heads
 
 
-# The steps inside a core, for those who want to see what the fused kernel never returns. All compute in float32 at
-# least: the fused kernel, too, adds up its scores in float32 when its operands are bfloat16.
+# The values inside a core, which the fused kernel does not return. They are computed in float32 or better: the fused
+# kernel, too, sums its scores in float32 when its operands are bfloat16.
 
 
 def attention_scores(query: Tensor, key: Tensor) -> Tensor:
@@ -101,7 +101,7 @@ def attention_scores(query: Tensor, key: Tensor) -> Tensor:
 
 
 def scaled_scores(query: Tensor, key: Tensor) -> Tensor:
-    """Scores divided by sqrt(E), so that their spread does not grow with the head's width (ibid., section 3.2.1)."""
+    """Scores divided by sqrt(E), so that their variance does not grow with the head's width (ibid., section 3.2.1)."""
     return attention_scores(query, key) / math.sqrt(query.shape[-1])
 
 
@@ -139,7 +139,7 @@ CORE = Description(
 
 
 class SDPAttention(nn.Module):
-    """softmax(Q K' / sqrt(E)) V without ever holding the weights (Dao et al. 2022, FlashAttention)."""
+    """softmax(Q K' / sqrt(E)) V without the weights in memory (Dao et al. 2022, FlashAttention)."""
 
     description = CORE
 
@@ -156,7 +156,7 @@ class SDPAttention(nn.Module):
 
 
 class EagerAttention(nn.Module):
-    """The same in plain steps, for weights that are dropped out."""
+    """The same step by step, with dropout on the weights."""
 
     description = CORE.changed(
         values={"dropout": Declared("B H T S", ("weights",), "attention weight")},

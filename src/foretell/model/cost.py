@@ -21,8 +21,8 @@ def count_parameters(config: ModelConfig) -> int:
 def saved_bytes_per_token(config: ModelConfig, matmul_bytes: int = 2) -> int:
     """Bytes that a forward pass keeps for the backward pass, per token of a full context, at least.
 
-    matmul_bytes: of an element in the precision of matrix products. `model/structure.py` counts what the modules
-    declare, which is 0.5 to 1 of what a real pass keeps (tests/model/test_structure.py).
+    matmul_bytes: of an element in the precision of matrix products. `model/structure.py` counts the tensors that the
+    modules declare, 0.5 to 1 of the bytes of a real pass (tests/model/test_structure.py).
     """
     return extrapolated(
         config, lambda decoder: model_structure(decoder).saved_bytes_per_token(config.context_length, matmul_bytes)
@@ -38,7 +38,7 @@ def extrapolated(config: ModelConfig, count: Callable[[Decoder], int]) -> int:
 def training_flops_per_token(config: ModelConfig) -> int:
     """6N + 12 L (H E) T: forward and backward, with attention over a full context (Chowdhery et al. 2022, appendix B).
 
-    N is without learned positions, which are looked up and not multiplied.
+    N excludes learned positions, which are looked up and not multiplied.
     """
     looked_up = config.context_length * config.width if config.position == "learned" else 0
     matrix_parameters = count_parameters(config) - looked_up

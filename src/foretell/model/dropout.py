@@ -17,16 +17,13 @@ HALF_RANGE = 1 << 15
 
 @dataclass
 class DropoutRNG:
-    """The counters that the masks of one forward pass depend on.
-
-    All dropout modules of a model share one; a training step sets it.
-    """
+    """The counters that the masks of a forward pass depend on, shared by all dropout modules of a model."""
 
     seed: int = 0
     step: int = 0
     first_row: int = 0  # the micro-batch holds global rows first_row, first_row + row_stride, ...
     row_stride: int = 1
-    sequences: int = 1  # of a row, each with masks of its own: sequence k of row r counts as r * sequences + k
+    sequences: int = 1  # per row, each with its own masks: sequence k of row r counts as row r * sequences + k
 
     def global_rows(self, count: int) -> list[int]:
         """The global row of each of `count` sequences of the pass."""
@@ -37,8 +34,8 @@ class DropoutRNG:
 class Dropout(nn.Module):
     """Zeroes elements with probability `rate` while training and scales the rest by 1 / (1 - rate).
 
-    keys: those of the rows of the coming pass, (B,), set before it where torch's compiler must not see how they are
-    made. None: each pass makes them.
+    keys: of the rows of the next pass, (B,), set before it when torch's compiler must not see how they are made. None:
+    each pass makes them.
     """
 
     description = Description(formula="identity", saved=("inner",))
@@ -50,7 +47,7 @@ class Dropout(nn.Module):
         self.bind(DropoutRNG(), path="")
 
     def bind(self, dropout_rng: DropoutRNG, path: str) -> None:
-        """Take the shared counters and this module's path, which names its random stream."""
+        """Set the shared counters and the path of this module, which names its random stream."""
         self.dropout_rng, self.path = dropout_rng, path
 
     def forward(self, x: Tensor) -> Tensor:
@@ -78,14 +75,14 @@ def make_dropout(rate: float) -> nn.Module:
 
 
 class DropoutHost(nn.Module):
-    """Base class of whole models: holds the counters that all its dropout modules share."""
+    """Base class of whole models, with the counters that all dropout modules share."""
 
     def __init__(self) -> None:
         super().__init__()
         self.dropout_rng = DropoutRNG()
 
     def bind_dropout(self) -> None:
-        """Give every dropout module its path and the shared counters; called when modules have changed."""
+        """Give every dropout module its path and the shared counters; call it when modules have changed."""
         for path, module in self.named_modules():
             if isinstance(module, Dropout):
                 module.bind(self.dropout_rng, path)

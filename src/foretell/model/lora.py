@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,7 +24,7 @@ DEFAULT_TARGETS = ("**.attention.query", "**.attention.value")  # as Hu et al. 2
 
 
 class LoRAConfig(Section):
-    """Which linear layers get an update, of which rank; the update is scaled by alpha / rank."""
+    """The rank, scale (alpha / rank) and layers of the updates."""
 
     rank: int = Field(8, gt=0)
     alpha: float = Field(16.0, gt=0)
@@ -34,7 +35,6 @@ class LoRAConfig(Section):
     @field_validator("targets", "also_trained", mode="before")
     @classmethod
     def _from_one(cls, value: Any) -> Any:
-        """One glob may be given as a text."""
         return (value,) if isinstance(value, str) else value
 
     @property
@@ -52,7 +52,7 @@ class LoRALinear(nn.Linear):
     description = Description(formula=UNKNOWN_FORMULA, saved=("x",))
 
     def __init__(self, plain: nn.Linear, config: LoRAConfig):
-        nn.Module.__init__(self)  # the weights are those of the plain layer: none are made
+        nn.Module.__init__(self)  # shares the weights of the plain layer
         self.in_features, self.out_features = plain.in_features, plain.out_features
         self.weight, self.bias = plain.weight, plain.bias
         self.scale = config.scale
@@ -67,7 +67,7 @@ class LoRALinear(nn.Linear):
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """A plain layer with the weight W + (alpha / rank) B A, computed in float32 at least."""
+        """A plain layer with the weight W + (alpha / rank) B A, computed in float32 or better."""
         precise = torch.promote_types(self.weight.dtype, torch.float32)
         update = self.lora_b.to(precise) @ self.lora_a.to(precise) * self.scale
         plain = nn.Linear(self.in_features, self.out_features, bias=False, device="meta")
@@ -88,7 +88,7 @@ def add_lora(decoder: Decoder, config: LoRAConfig, seed: int = 0) -> list[str]:
     also_trained = select(config.also_trained, list(weights))
     for path, weight in weights.items():
         weight.requires_grad_(path in also_trained)
-    replace(decoder, layers, lambda layer: make_lora_linear(layer, config))
+    replace(decoder, layers, partial(LoRALinear, config=config))
     for path, layer in lora_layers(decoder).items():
         generator = torch.Generator().manual_seed(stream_key("lora", seed, path) >> 1)
         bound = layer.in_features**-0.5
@@ -98,14 +98,8 @@ def add_lora(decoder: Decoder, config: LoRAConfig, seed: int = 0) -> list[str]:
     return layers
 
 
-def make_lora_linear(layer: nn.Module, config: LoRAConfig) -> LoRALinear:
-    """A linear layer with an update that does nothing yet."""
-    assert isinstance(layer, nn.Linear)
-    return LoRALinear(layer, config)
-
-
 def find_targets(decoder: Decoder, globs: Iterable[str]) -> list[str]:
-    """The paths of the linear layers that the globs match; each glob has to match one."""
+    """The paths of the linear layers that the globs match; each glob must match one."""
     modules = {path: module for path, module in decoder.named_modules() if path}
     linear = [path for path, module in modules.items() if isinstance(module, nn.Linear)]
     for glob in globs:
@@ -133,7 +127,7 @@ def lora_weights(decoder: Decoder) -> dict[str, Tensor]:
 
 
 def merge_lora(decoder: Decoder) -> None:
-    """Put plain linear layers with the same outputs in the place of those with an update."""
+    """Replace the layers with an update by plain ones with the same outputs."""
     if layers := lora_layers(decoder):
         replace(decoder, list(layers), lambda layer: layer.merged() if isinstance(layer, LoRALinear) else layer)
 

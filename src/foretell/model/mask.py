@@ -12,11 +12,11 @@ EMPTY = -1  # the position of a key slot that holds nothing, and the document id
 
 @dataclass(frozen=True, eq=False)
 class Mask:
-    """Query t sees key s when every stated condition holds.
+    """Query t sees key s when every given condition holds.
 
-    causal: the key does not come after the query. window: it lies fewer than `window` positions back.
-    Document ids: both belong to the same document. No query sees a key whose position is EMPTY.
-    Without positions, the queries are the last T of S keys counted from 0; with them, they are (B, T) and (B, S).
+    causal: the key does not come after the query. window: it is fewer than `window` positions back. Document ids: both
+    are in the same document. No query sees a key whose position is EMPTY. Positions are (B, T) and (B, S); by default
+    the keys are counted from 0, and the queries are the last T of them.
     """
 
     num_queries: int
@@ -32,12 +32,12 @@ class Mask:
 
     @property
     def is_plain_causal(self) -> bool:
-        """Queries and keys are the same positions from 0, and only the future is hidden."""
+        """True if queries and keys are the same positions from 0, and only the future is hidden."""
         return self.causal and self._is_regular and self.num_queries == self.num_keys
 
     @property
     def is_open(self) -> bool:
-        """No key is hidden from any query: no causality, or a single query that comes after every key."""
+        """True if no key is hidden: no causality, or a single query that comes after every key."""
         return self._is_regular and (not self.causal or self.num_queries == 1)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -34,22 +35,22 @@ class Norm(Protocol):
     """A module that is linear once the statistics of its input, the values in its `derived`, are held fixed."""
 
     def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
-        """The norm with the statistics, by name ((1,) each), that it had at one position."""
+        """The norm with the statistics of one position, (1,) each, by their names in `derived`."""
         ...
 
 
 def mean(x: Tensor) -> Tensor:
-    """What LayerNorm subtracts, (..., 1). Ba, Kiros, Hinton 2016."""
+    """(..., 1), which LayerNorm subtracts (Ba, Kiros, Hinton 2016)."""
     return in_float32(x).mean(dim=-1, keepdim=True)
 
 
 def variance(x: Tensor) -> Tensor:
-    """LayerNorm divides by sqrt(variance + epsilon); the mean over all D squares, not D - 1. (..., 1)"""
+    """(..., 1), the mean over D squares, not D - 1; LayerNorm divides by sqrt(variance + epsilon)."""
     return in_float32(x).var(dim=-1, correction=0, keepdim=True)
 
 
 def mean_square(x: Tensor) -> Tensor:
-    """RMSNorm divides by sqrt(mean square + epsilon) and subtracts nothing. Zhang and Sennrich 2019. (..., 1)"""
+    """(..., 1); RMSNorm divides by sqrt(mean square + epsilon) and subtracts nothing (Zhang and Sennrich 2019)."""
     return in_float32(x).square().mean(dim=-1, keepdim=True)
 
 
@@ -69,7 +70,6 @@ class LayerNorm(nn.LayerNorm):
         return super().forward(input).to(matmul_dtype(input))
 
     def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
-        """The norm with the statistics, by their names in `derived` ((1,) each), that it had at one position."""
         shift = None if self.bias is None else self.bias.detach().double()
         scale = self.weight.detach().double() / torch.sqrt(statistics["variance"].double() + self.eps)
         return FrozenNorm(scale, centers=True, shift=shift)
@@ -94,39 +94,27 @@ class RMSNorm(nn.RMSNorm):
         return F.rms_norm(x, self.normalized_shape, scale, self.epsilon).to(matmul_dtype(x))
 
     def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
-        """The norm with the statistics, by their names in `derived` ((1,) each), that it had at one position."""
         root = torch.sqrt(statistics["mean_square"].double() + self.epsilon)
         return FrozenNorm(self.weight.detach().double() / root)
 
 
 def matmul_dtype(x: Tensor) -> torch.dtype:
-    """The dtype that autocast gives to matrix products of x: a norm casts to it once, not each layer that reads it."""
+    """The dtype of matrix products of x under autocast: a norm casts to it once, not each layer that reads it."""
     device = x.device.type
     is_autocast = device != "meta" and torch.is_autocast_enabled(device)  # torch refuses to answer for meta tensors
     return torch.get_autocast_dtype(device) if is_autocast else x.dtype
 
 
 def in_float32(x: Tensor) -> Tensor:
-    """The same values in float32, or in the dtype they have if that is more precise."""
+    """x in float32, or in its own dtype if that is more precise."""
     return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
-def make_layer_norm(width: int, epsilon: float, bias: bool) -> nn.Module:
-    """LayerNorm (GPT)."""
-    return LayerNorm(width, eps=epsilon, bias=bias)
-
-
-def make_rms_norm(width: int, epsilon: float, bias: bool) -> nn.Module:
-    """RMSNorm (Llama), which never has a shift."""
-    return RMSNorm(width, eps=epsilon)
-
-
-def make_no_norm(width: int, epsilon: float, bias: bool) -> nn.Module:
-    """The identity."""
-    return nn.Identity()
-
-
-NORMS = {"layernorm": make_layer_norm, "rmsnorm": make_rms_norm, "none": make_no_norm}
+NORMS: dict[str, Callable[[int, float, bool], nn.Module]] = {  # from width, epsilon, and whether there is a shift
+    "layernorm": lambda width, epsilon, bias: LayerNorm(width, eps=epsilon, bias=bias),
+    "rmsnorm": lambda width, epsilon, bias: RMSNorm(width, eps=epsilon),
+    "none": lambda width, epsilon, bias: nn.Identity(),
+}
 
 
 def make_norm(config: ModelConfig, width: int) -> nn.Module:

@@ -13,7 +13,7 @@ from foretell.config import ModelConfig, RopeScaling
 from foretell.model.description import Description
 
 Rotation = tuple[Tensor, Tensor]  # cosines and sines of the angles, (B or 1, 1, T, E)
-Rotate = Callable[[Tensor, Any], Tensor]  # heads and their `Rotation`, or None, to heads
+Rotate = Callable[[Tensor, Any], Tensor]  # (heads, their `Rotation` or None) -> heads
 
 
 class SinusoidalPosition(nn.Module):
@@ -66,7 +66,7 @@ class RotaryPosition(nn.Module):
 
 
 def keep_heads(heads: Tensor, rotation: None) -> Tensor:
-    """Heads as they are, for models without rotary positions."""
+    """The same heads, for models without rotary positions."""
     return heads
 
 
@@ -77,18 +77,8 @@ def rotate_heads(heads: Tensor, rotation: Rotation) -> Tensor:
     return heads * cosine + torch.cat((-second, first), dim=-1) * sine
 
 
-def keep_frequencies(frequencies: Tensor, scaling: None) -> Tensor:
-    """The frequencies as trained."""
-    return frequencies
-
-
-def interpolate(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """All positions scaled down by one factor (Chen et al. 2023, position interpolation)."""
-    return frequencies / scaling.factor
-
-
 def interpolate_low_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
-    """Llama 3.1: low frequencies divided by the factor, high ones kept, those between blended (Dubey et al. 2024)."""
+    """Llama 3.1: divide low frequencies by the factor, keep high ones, blend those between (Dubey et al. 2024)."""
     waves = scaling.original_context_length * frequencies / (2 * math.pi)  # full turns within the original context
     low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
     kept = ((waves - low) / (high - low)).clamp(0, 1)
@@ -96,7 +86,7 @@ def interpolate_low_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Te
 
 
 SCALINGS: dict[str | None, Callable] = {
-    None: keep_frequencies,
-    "linear": interpolate,
+    None: lambda frequencies, scaling: frequencies,
+    "linear": lambda frequencies, scaling: frequencies / scaling.factor,  # Chen et al. 2023, position interpolation
     "llama3": interpolate_low_frequencies,
 }

@@ -1,7 +1,7 @@
 """Model shapes by name: the sizes that `train` offers, and published ones.
 
-The sizes up to `base` are shaped like Qwen3 (rotary positions, RMSNorm also on queries and keys, gated feed-forward, no
-biases, tied embeddings, heads of 64 where the width allows), so that they can be exported to other programs.
+The sizes up to `base` are shaped like Qwen3, so other programs can load exports of them: rotary positions, RMSNorm also
+on queries and keys, gated feed-forward, no biases, tied embeddings, heads of 64 where the width allows.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MODERN: dict[str, Any] = {
     "bias": False,
 }
 GPT2: dict[str, Any] = {"context_length": 1024, "vocab_size": 50257}
-# Brown et al. 2020, table 2.1; every second layer is banded. The width of the band is not published: 256 is ours
+# Brown et al. 2020, table 2.1; every second layer is banded. The width of the band is not published; 256 is ours
 GPT3: dict[str, Any] = {"context_length": 2048, "vocab_size": 50257}
 GPT3_BAND = 256
 
@@ -35,7 +35,7 @@ def _gpt3(num_layers: int, num_heads: int, width: int, head_width: int) -> dict[
     return _shape(num_layers, num_heads, width, head_width=head_width, window=window, **GPT3)
 
 
-# sizes for one's own text: the vocabulary comes from the tokenizer
+# sizes for a user's text: the vocabulary comes from the tokenizer
 SIZES: dict[str, dict[str, Any]] = {
     "toy": _shape(2, 2, 64, context_length=64, **MODERN),
     "tiny": _shape(4, 2, 128, context_length=128, **MODERN),
@@ -73,5 +73,5 @@ def preset(name: str) -> dict[str, Any]:
 
 
 def preset_config(name: str, **overrides: Any) -> ModelConfig:
-    """The checked configuration of a preset; the sizes for one's own text need `vocab_size`."""
+    """The checked configuration of a preset; the sizes for a user's text need `vocab_size`."""
     return make_section(ModelConfig, {**preset(name), **overrides}, "model")

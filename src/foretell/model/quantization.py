@@ -3,10 +3,10 @@
     int8: weight = integer * scale                  integers from -127 to 127
     int4: weight = integer * scale + minimum        integers from 0 to 15, two in a byte
 
-Scales and minima are stored in bfloat16: in groups of 32, int4 then takes 5 bits per weight, and in float32 it would
-take 6. The integers are chosen for the rounded scale, so little is lost: the error of a normally distributed matrix
-grows by 0.4% in int8 (groups of 64) and by 0.02% in int4 (groups of 32). float16 has more digits, but rounds small
-scales to 0 and loses them when a model is cast to bfloat16. An integer times a scale is exact in float32.
+Scales and minima are stored in bfloat16: int4 in groups of 32 then takes 5 bits per weight, instead of 6 with float32.
+The integers are chosen for the rounded scale, so little is lost: the error of a normally distributed matrix grows by
+0.4% in int8 (groups of 64) and by 0.02% in int4 (groups of 32). float16 has more digits, but rounds small scales to 0
+and loses digits when a model is cast to bfloat16. An integer times a scale is exact in float32.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SCALE_DTYPE = torch.bfloat16
 MAX_INT8, MAX_INT4 = 127, 15
 GROUPS = {"int8": 64, "int4": 32}  # default groups, where they divide the width
 RANGE_SHARES = (1.0, 0.95, 0.9, 0.85, 0.8)  # parts of a group's range that are tried
-SMALLEST_GROUP, LARGEST_GROUP = 2, 1024  # of those that are suggested or chosen
+SMALLEST_GROUP, LARGEST_GROUP = 2, 1024  # that are suggested or chosen
 
 
 def quantize_int8(weight: Tensor, group: int) -> dict[str, Tensor]:
-    """The integers (O, I) and scales (O, I/group) nearest to a matrix (O, I). An error is at most half a scale.
+    """The integers (O, I) and scales (O, I/group) nearest to a matrix (O, I), with an error of at most half a scale.
 
-    Scales have the matrix's dtype, and values of SCALE_DTYPE.
+    Scales have the matrix's dtype, but values of SCALE_DTYPE.
     """
     grouped = weight.float().unflatten(-1, (-1, group))  # (O, I/group, group)
     scales = (grouped.abs().amax(-1) / MAX_INT8).to(SCALE_DTYPE)
@@ -44,7 +44,7 @@ def dequantize_int8(integers: Tensor, scales: Tensor) -> Tensor:
 def times_scales(integers: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
     """Integers (..., I) in int8 times scales (..., I/group), computed in float32 or bfloat16.
 
-    Both are exact in either, so a product in bfloat16 is that in float32, rounded; it takes half the time.
+    Both are exact in either, so a product in bfloat16 is the rounded product in float32; it takes half the time.
     """
     grouped = integers.to(dtype).unflatten(-1, (scales.shape[-1], -1))
     return grouped.mul_(scales.to(dtype)[..., None]).flatten(-2)
@@ -63,9 +63,9 @@ def quantize_int4(weight: Tensor, group: int) -> dict[str, Tensor]:
 
 
 def fit_int4(grouped: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales and minima of groups (..., group): the range of the group, or a part of it that has a smaller error.
+    """Scales and minima of groups (..., group): for the range of the group, or a part of it with a smaller error.
 
-    The range includes 0, so that rounding the minimum to SCALE_DTYPE costs little.
+    The range includes 0, so rounding the minimum to SCALE_DTYPE loses little.
     """
     low, high = grouped.amin(-1).clamp(max=0), grouped.amax(-1).clamp(min=0)
     best_scales = best_minima = low
@@ -122,7 +122,7 @@ def choose_group(scheme: str, widths: Iterable[int]) -> int:
 
 
 def check_group(path: str, width: int, group: int) -> None:
-    """Refuse a group that does not divide a layer's width, and say which would."""
+    """Refuse a group that does not divide a layer's width, with the groups that do."""
     if group % 2 == 0 and width % group == 0:
         return
     fitting = [str(size) for size in range(SMALLEST_GROUP, min(width, LARGEST_GROUP) + 1, 2) if width % size == 0]

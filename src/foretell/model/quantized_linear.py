@@ -1,8 +1,8 @@
 """Linear layers, embeddings and tied heads whose weights are small integers with scales.
 
-Integers, scales and minima are buffers under the path of the layer: `trunk.blocks.0.attention.query.integers`. The
-dtype of scales and minima is that of the model, so `Module.to` casts them; their values are those of bfloat16, and a
-cast to bfloat16 and back changes nothing.
+Integers, scales and minima are buffers under the path of the layer: `trunk.blocks.0.attention.query.integers`. Scales
+and minima have the model's dtype, so `Module.to` casts them. Their values fit bfloat16, so casting to it and back
+changes nothing.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ ELEMENTS_AT_ONCE = 2**22  # dequantised at a time: 16 MiB in float32, a tenth of
 
 
 class QuantizationConfig(Section):
-    """How the weights of a decoder are stored: `to` so many bits, in groups of inputs of one row."""
+    """How the weights of a decoder are stored."""
 
     to: Scheme
-    group: int = Field(gt=1)
+    group: int = Field(gt=1)  # inputs of one row that share a scale
     keep: tuple[str, ...] = ()  # globs of module paths whose weights stay as they are
     calibrated: bool = False  # the integers were chosen for the layers' inputs on a text
 
@@ -58,7 +58,7 @@ class QuantizedMatrix(nn.Module):
 
     @classmethod
     def quantize(cls, weight: Tensor, group: int) -> dict[str, Tensor]:
-        """The buffers of a matrix, each weight rounded to the nearest."""
+        """The buffers of a matrix, weights rounded to the nearest."""
         raise NotImplementedError
 
     def rows(self, index: Tensor | slice, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -88,7 +88,7 @@ class QuantizedMatrix(nn.Module):
         return self.rows(slice(None), self.scales.dtype)
 
     def matmul(self, x: Tensor, bias: Tensor | None) -> Tensor:
-        """x W' + b; a part of W is dequantised at a time."""
+        """x W' + b; W is dequantised in parts."""
         parts = [F.linear(x, self.rows(part, x.dtype), None if bias is None else bias[part]) for part in self._parts()]
         return torch.cat(parts, dim=-1)  # (..., O)
 
@@ -167,7 +167,7 @@ class Int4Linear(QuantizedLinear, Int4Matrix):
 
 
 class QuantizedEmbedding(Int8Matrix):
-    """`nn.Embedding` in int8: also of an int4 model, whose head would otherwise lose most of the quality."""
+    """`nn.Embedding` in int8, also in an int4 model: in int4, a tied head would lose most of the quality."""
 
     description = Description(formula="token vector", inputs=("ids",), is_float32=True)
 
@@ -176,7 +176,7 @@ class QuantizedEmbedding(Int8Matrix):
 
 
 class QuantizedTiedHead(TiedHead):
-    """`TiedHead` that reads the integers of a `QuantizedEmbedding`."""
+    """`TiedHead` on the integers of a `QuantizedEmbedding`."""
 
     def __init__(self, token: QuantizedEmbedding, bias: nn.Parameter | None):
         nn.Module.__init__(self)
@@ -198,7 +198,7 @@ HEAD, TOKEN = "head", "embed.token"
 def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:
     """Replace linear layers, token embedding and head by quantised forms, in place; returns their paths.
 
-    Token embedding and head are int8 in an int4 model too: in int4 they would cost more quality than all other layers.
+    Token embedding and head are int8 in an int4 model too: in int4 they would lose more quality than all other layers.
     On the meta device the new layers have shapes alone. A group that does not divide a width is a `ConfigError`, a
     glob without a match a `UsageError`.
     """
@@ -210,7 +210,7 @@ def quantize_decoder(decoder: Decoder, config: QuantizationConfig) -> list[str]:
 
 
 def check_groups(decoder: Decoder, config: QuantizationConfig) -> list[str]:
-    """The paths of the layers that are quantised; a group that does not divide their widths is a `ConfigError`."""
+    """The paths of the layers to quantise; a group that does not divide their widths is a `ConfigError`."""
     layers = quantized_paths(decoder, config.keep)
     for path in layers:
         if not isinstance(layer := decoder.get_submodule(path), TiedHead):
@@ -240,7 +240,7 @@ def quantized_form(
 
 
 def quantized_paths(decoder: Decoder, keep: Sequence[str] = ()) -> list[str]:
-    """The paths of the layers that are quantised; a tied head and the token embedding are kept together."""
+    """The paths of the layers to quantise; a tied head and the token embedding are kept together."""
     modules = dict(decoder.named_modules())
     paths = [path for path, module in modules.items() if type(module) is nn.Linear or isinstance(module, TiedHead)]
     kept = set(select(keep, [path for path in modules if path])) if keep else set()
@@ -250,7 +250,6 @@ def quantized_paths(decoder: Decoder, keep: Sequence[str] = ()) -> list[str]:
 
 
 def matrix_of(layer: nn.Module) -> Tensor:
-    """The weight of a layer that can be quantised."""
     assert isinstance(layer, (nn.Linear, nn.Embedding))
     return layer.weight
 
@@ -258,19 +257,19 @@ def matrix_of(layer: nn.Module) -> Tensor:
 def make_quantization(
     decoder: Decoder, to: Scheme, group: int | None = None, keep: Sequence[str] = ()
 ) -> QuantizationConfig:
-    """The settings for a decoder, with a group that fits its widths where none is given."""
+    """The settings for a decoder; `group` defaults to one that fits its widths."""
     layers = [decoder.get_submodule(path) for path in quantized_paths(decoder, keep)]
     widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
     return QuantizationConfig(to=to, group=choose_group(to, widths) if group is None else group, keep=tuple(keep))
 
 
 def quantized_layers(decoder: nn.Module) -> dict[str, QuantizedMatrix]:
-    """The quantised linear layers and embeddings, by path; not a tied head, which has no weights of its own."""
+    """The quantised linear layers and embeddings, by path, without a tied head, which has no weights."""
     return {path: module for path, module in decoder.named_modules() if isinstance(module, QuantizedMatrix)}
 
 
 def plain_weights(decoder: nn.Module) -> dict[str, Tensor]:
-    """Every weight by the path that it has in a plain decoder, quantised ones as floats."""
+    """Every weight by its path in a plain decoder, quantised ones as floats."""
     weights = {f"{path}.weight": layer.weight for path, layer in quantized_layers(decoder).items()}
     return {**dict(decoder.named_parameters()), **weights}
 

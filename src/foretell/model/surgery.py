@@ -1,4 +1,4 @@
-"""Surgery on a model: other modules in the place of named ones, for good, while a block runs, or in a copy."""
+"""Replacing modules of a model by path: for good, inside a `with` block, or in a copy."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 class Surgery:
-    """What `replace` has done. As a context manager it puts the old modules back at the end of the block."""
+    """The replacements of a call of `replace`. As a context manager it undoes them at the end of the block."""
 
     def __init__(self, model: nn.Module, old: dict[str, nn.Module], new: dict[str, nn.Module]):
         self.model, self.old, self.new = model, old, new
 
     @property
     def paths(self) -> list[str]:
-        """Where modules were replaced, in the order of the model."""
+        """The paths of the replaced modules, in the order of the model."""
         return list(self.old)
 
     def undo(self) -> None:
-        """Put the old modules back. A path whose module was replaced again since then is left as it is."""
+        """Put the old modules back, except where a module was replaced again since then."""
         current = dict(self.model.named_modules())
         for path, module in self.old.items():
             if current.get(path) is self.new[path]:
@@ -43,14 +43,14 @@ class Surgery:
 
 
 def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Module], nn.Module]) -> Surgery:
-    """Put `make(module)` in the place of every module whose path a glob matches.
+    """Replace every module whose path a glob matches by `make(module)`.
 
         replace(decoder, "**.attention.query", LowRankLinear)                      # for good
         with replace(decoder, "trunk.blocks.3.attention.core", EagerAttention):    # put back after the block
             ...
 
-    A new module answers under the path of the old one and is in the same mode (training or evaluation). Where `make`
-    returns the module it was given, nothing changes. A glob without a match is a `UsageError`.
+    A new module has the path and the mode (training or evaluation) of the old one. If `make` returns its argument,
+    nothing changes. A glob without a match is a `UsageError`.
     """
     modules = dict(model.named_modules())
     paths = select(glob, [path for path in modules if path])
@@ -66,7 +66,7 @@ def replace(model: nn.Module, glob: str | Iterable[str], make: Callable[[nn.Modu
 def copy_with(module: AnyModule, changed: Mapping[str, nn.Module], path: str = "") -> AnyModule:
     """A copy of a module tree with other modules at some paths; weights, buffers, hooks and the rest are shared.
 
-    The original stays as it is, so calls of both can run at the same time. `path` is that of the module in the tree.
+    The original does not change, so both can run at the same time. `path` is the module's path in the tree.
     """
     other = copy.copy(module)
     children = dict(module._modules)
@@ -80,9 +80,9 @@ def copy_with(module: AnyModule, changed: Mapping[str, nn.Module], path: str = "
 
 
 def recast(module: nn.Module, kind: type[AnyModule]) -> AnyModule:
-    """A module of another class with the same parameters, buffers, hooks and settings, all of them shared.
+    """A module of another class that shares the parameters, buffers, hooks and settings of this one.
 
-    The classes must keep their state under the same names, as a kernel does that subclasses the plain form.
+    Both classes must have their state under the same names, as a kernel that subclasses the plain form.
     """
     other = copy.copy(module)
     other.__class__ = kind
