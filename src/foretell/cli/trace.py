@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json as json_module
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -30,17 +31,46 @@ from foretell.cli.translate import open_translator
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretell.insight.trace import Trace
     from foretell.language_model import LanguageModel
 
 NAME_WIDTH = 50
 
-Select = Annotated[
-    list[str] | None,
-    Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
-]
-Out = Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)]
-ListNames = Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")]
+
+@dataclass(frozen=True)
+class TracedNames:
+    """The names to trace, and the file for their values."""
+
+    select: Annotated[
+        list[str] | None,
+        Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
+    ] = None
+    out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None
+    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")] = False
+
+    def check(self, text: str | Path | None) -> None:
+        """Raise `UsageError` if a file is to be written and the text or the file's name is missing."""
+        if not self.list_ and (self.out is None or text is None):
+            raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
+
+    def show(self, loaded: LanguageModel, text: str, json: bool) -> None:
+        """Trace one pass and write its values, or list the names, derived ones marked."""
+        from foretell.model.structure import model_structure
+        from foretell.paths import select as select_names
+
+        if not self.list_ and self.out is not None:
+            write(loaded, text, self.select or ["**"], self.out, json)
+            return
+        structure = model_structure(loaded.decoder)
+        names = select_names(self.select or ["**"], structure.names)
+        derived = [name for name in names if structure[name].is_derived]
+        if json:
+            print_json({"names": names, "derived": derived})
+        else:
+            print("\n".join(f"{name:<{NAME_WIDTH}}  derived" if name in derived else name for name in names))
+
+
+Names = Annotated[TracedNames, Parameter(name="*")]
+ALL_NAMES = TracedNames()
 
 
 def trace(
@@ -49,9 +79,7 @@ def trace(
     /,
     *,
     file: FileOption = None,
-    select: Select = None,
-    out: Out = None,
-    list_: ListNames = False,
+    names: Names = ALL_NAMES,
     as_task: AsTask = False,
     pair: Pair = None,
     ids: Ids = False,
@@ -62,18 +90,12 @@ def trace(
 
     Values marked `derived` are recomputed from recorded ones: attention's scores and weights, a norm's statistics.
     """
-    if list_:
-        text = ""
-    else:
-        check_given(out, text if file is None else file)
-        text = read_text(text, file)
+    names.check(text if file is None else file)
+    text = "" if names.list_ else read_text(text, file)
     loaded = options.open(model, ids)
     if as_task or pair:
         loaded = task_input(loaded, pair)
-    if out is None or list_:
-        show_names(loaded, select or ["**"], json)
-    else:
-        write(loaded, text, select or ["**"], out, json)
+    names.show(loaded, text, json)
 
 
 def trace_translation(
@@ -82,42 +104,17 @@ def trace_translation(
     /,
     *,
     target: Target = None,
-    select: Select = None,
-    out: Out = None,
-    list_: ListNames = False,
+    names: Names = ALL_NAMES,
     json: Json = False,
     device: Device = "auto",
     dtype: Dtype = "auto",
     verify: Verify = False,
 ) -> None:
     """Any value of a pass over a sentence and its translation, by name."""
-    if not list_:
-        check_given(out, text)
+    names.check(text)
     translator = open_translator(model, device=device, dtype=dtype, verify=verify)
-    if out is None or list_:
-        show_names(translator.given("."), select or ["**"], json)
-    else:
-        write(*given_source(translator, text, target), select or ["**"], out, json)
-
-
-def check_given(out: Path | None, text: str | Path | None) -> None:
-    """Raise `UsageError` where a file is to be written and a text or the name of the file is missing."""
-    if out is None or text is None:
-        raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
-
-
-def show_names(loaded: LanguageModel, select: list[str], json: bool) -> None:
-    """The names that the globs match, derived ones marked."""
-    from foretell.model.structure import model_structure
-    from foretell.paths import select as select_names
-
-    structure = model_structure(loaded.decoder)
-    names = select_names(select, structure.names)
-    derived = [name for name in names if structure[name].is_derived]
-    if json:
-        print_json({"names": names, "derived": derived})
-    else:
-        print("\n".join(f"{name:<{NAME_WIDTH}}  derived" if name in derived else name for name in names))
+    loaded, translation = (translator.given("."), "") if names.list_ else given_source(translator, text, target)
+    names.show(loaded, translation, json)
 
 
 def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: bool) -> None:
@@ -135,18 +132,15 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     pieces = [loaded.tokenizer.text_of(token) for token in ids]
     memory = {} if loaded.memory is None else {"memory": json_module.dumps(loaded.memory.pieces)}
     trace.save(out, {"text": text, "ids": json_module.dumps(ids), "pieces": json_module.dumps(pieces), **memory})
-    values = [describe(trace, name) for name in trace.names()]
+    values = []
+    for name in trace.names():
+        value, derived = trace[name], trace.is_derived(name)
+        dtype = str(value.dtype).removeprefix("torch.")
+        values.append({"name": name, "shape": list(value.shape), "dtype": dtype, "derived": derived})
+        if not json:
+            shape = " x ".join(map(str, value.shape))
+            results().print(f"{name:<{NAME_WIDTH}} {shape:>16}{'  derived' if derived else ''}")
     if json:
         print_json({"path": str(out), "ids": ids, "values": values})
-        return
-    for value in values:
-        shape = " x ".join(str(size) for size in value["shape"])
-        results().print(f"{value['name']:<{NAME_WIDTH}} {shape:>16}{'  derived' if value['derived'] else ''}")
-    note(f"{len(values)} values of {len(ids)} tokens are in {out}")
-
-
-def describe(trace: Trace, name: str) -> dict[str, Any]:
-    """One line of the report."""
-    value = trace[name]
-    dtype = str(value.dtype).removeprefix("torch.")
-    return {"name": name, "shape": list(value.shape), "dtype": dtype, "derived": trace.is_derived(name)}
+    else:
+        note(f"{len(values)} values of {len(ids)} tokens are in {out}")

@@ -95,7 +95,6 @@ class RecordedValues:
         return call
 
     def put(self, name: str, call: int, value: Any) -> None:
-        """Store the value of one call."""
         if isinstance(value, Tensor):
             value = owned(value)
             self.budget.add(name, value)

@@ -78,10 +78,8 @@ def replaceable(structure: Structure, glob: str) -> list[str]:
     names = [name for name, value in structure.values.items() if not value.is_derived]
     matched = [name for name in structure.values if matches(glob, name)]
     if matched and not any(name in names for name in matched):
-        first = matched[0]
-        raise UsageError(
-            f"{first} is derived from the pass, which does not use it; ablate {first.rpartition('.')[0]} instead"
-        )
+        owner = matched[0].rpartition(".")[0]
+        raise UsageError(f"{matched[0]} is derived from the pass, which does not use it; ablate {owner} instead")
     return names
 
 
@@ -126,7 +124,6 @@ class Ablation(Shown):
     effects: list[AblationEffect]
 
     def document(self) -> DocumentSection:
-        """One line per part."""
         token = quoted(self.token.text)
         before = f"{token} has {percent(self.token.probability)} {self.where}."
         rows = [

@@ -72,7 +72,6 @@ class DirectLogitAttribution(Shown):
         return sorted(self.parts, key=lambda part: -abs(part.value))[:count]
 
     def document(self) -> DocumentSection:
-        """The largest parts with bars, the sum of the others, then the total and the logit."""
         shown = self.largest(SHOWN if len(self.parts) > SHOWN + 1 else len(self.parts))
         longest = abs(shown[0].value) or 1.0
         rows = [(signed(part.value), bar(part.value / longest), part.name) for part in shown]
@@ -242,8 +241,6 @@ class SourceOutputs(HeadOutputs):
 
 @dataclass(frozen=True)
 class Sum(Term):
-    """The sum of two terms."""
-
     first: Term
     second: Term
 

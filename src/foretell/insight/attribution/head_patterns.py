@@ -45,12 +45,10 @@ def attention_sink(weights: Tensor) -> Tensor:
 
 
 def share_on_itself(weights: Tensor) -> Tensor:
-    """The mean weight of each token on itself."""
     return _over_queries(weights.diagonal(dim1=-2, dim2=-1))
 
 
 def share_on_previous(weights: Tensor) -> Tensor:
-    """The mean weight on the previous token."""
     return weights.diagonal(offset=-1, dim1=-2, dim2=-1).mean(-1) if weights.shape[-1] > 1 else 0 * weights[..., 0, 0]
 
 
@@ -64,15 +62,11 @@ def _over_queries(values: Tensor) -> Tensor:
     return values[..., 1:].mean(-1) if values.shape[-1] > 1 else values[..., 0]
 
 
-def _percent(value: float) -> str:
-    return f"{value:.0%}"
-
-
 MEASURES: dict[str, HeadMeasure] = {
     "distance": HeadMeasure("mean distance in tokens", mean_distance, "{:.1f}".format),
-    "first": HeadMeasure("share on the first token", attention_sink, _percent),
-    "itself": HeadMeasure("share on the token itself", share_on_itself, _percent),
-    "previous": HeadMeasure("share on the token before", share_on_previous, _percent),
+    "first": HeadMeasure("share on the first token", attention_sink, "{:.0%}".format),
+    "itself": HeadMeasure("share on the token itself", share_on_itself, "{:.0%}".format),
+    "previous": HeadMeasure("share on the token before", share_on_previous, "{:.0%}".format),
     "entropy": HeadMeasure("entropy in nats", entropy, "{:.2f}".format),
 }
 
@@ -228,7 +222,6 @@ class MemoryPatterns(Shown):
         return MemoryPatterns(chosen, index)
 
     def document(self) -> DocumentSection:
-        """The weights of the chosen layer; without one, how spread each head is."""
         if self.shown is not None:
             title = f"attention patterns of layer {self.shown}"
             return DocumentSection(title, [Paragraph(MEMORY_ROWS), *(each.document() for each in self.layers)])

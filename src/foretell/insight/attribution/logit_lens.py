@@ -78,27 +78,24 @@ class LogitLens(Shown):
         """One line per position if there are several, then all readings of the last one."""
         parts: list[Part] = [self._overview()] if len(self.positions) > 1 else []
         last = self.positions[-1]
-        title = f"after {ending(last.context)} (position {last.position})"
-        header = ("read after", quoted(last.winner.text), "rank", "top tokens")
-        detail = Table(header, [_row(reading) for reading in last.readings])
-        return DocumentSection(
-            "logit lens: the last norm and the head applied to the stream", [*parts, DocumentSection(title, [detail])]
-        )
+        rows = []
+        for reading in last.readings:
+            tokens = (f"{quoted(token.text)} {percent(token.probability)}" for token in reading.tokens)
+            top = fitting(tokens, TOP_TOKENS_WIDTH)
+            rows.append((reading.name, percent(reading.probability), str(reading.rank), top))
+        detail = Table(("read after", quoted(last.winner.text), "rank", "top tokens"), rows)
+        parts.append(DocumentSection(f"after {ending(last.context)} (position {last.position})", [detail]))
+        return DocumentSection("logit lens: the last norm and the head applied to the stream", parts)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
     def _overview(self) -> Table:
-        rows = [
-            (
-                str(lens.position),
-                quoted(lens.winner.text),
-                percent(lens.winner.probability),
-                f"▏{''.join(_step(reading.probability) for reading in lens.readings)}▕",
-                lens.settled,
-            )
-            for lens in self.positions
-        ]
+        rows = []
+        for lens in self.positions:
+            steps = (STEPS[round(reading.probability * (len(STEPS) - 1))] for reading in lens.readings)
+            winner, probability = quoted(lens.winner.text), percent(lens.winner.probability)
+            rows.append((str(lens.position), winner, probability, f"▏{''.join(steps)}▕", lens.settled))
         return Table(("after", "wins", "with", "by layer", "first since"), rows)
 
 
@@ -109,37 +106,22 @@ def logit_lens(model: LanguageModel, text: str, at: int | None = None, top: int 
     positions = list(range(len(prediction.ids))) if at is None else [prediction.at]
     with Trace(model, model_structure(model.decoder).stream) as trace:
         prediction.logits()
+
+    def read(name: str, at: list[int]) -> Tensor:
+        """Log-probabilities (P, V) of the next token, from the stream at P positions."""
+        return model.log_probabilities(lens_logits(model.decoder, trace[name][0, at]))
+
     *_, last = trace.names()
     first: list[TokenProbability] = []
     readings: list[list[LensReading]] = [[] for _ in positions]
     # Some positions of one stream at a time, since the logits of all streams are (L + 1, P, V)
     for part in torch.arange(len(positions)).split(rows_at_once(model.decoder)):
         at_part = [positions[index] for index in part.tolist()]
-        final = _read(model, trace[last][0, at_part])  # (n, V)
+        final = read(last, at_part)  # (n, V)
         first += [model.top_tokens(row, 1)[0] for row in final]
-        winners = final.argmax(-1).tolist()
         for name in trace.names():
-            logprobs = _read(model, trace[name][0, at_part])
-            for index, row, winner in zip(part.tolist(), logprobs, winners, strict=True):
-                readings[index].append(_reading(model, name, row, winner, top))
+            for index, row, winner in zip(part.tolist(), read(name, at_part), final.argmax(-1).tolist(), strict=True):
+                probability, rank = float(row[winner].exp()), 1 + int((row > row[winner]).sum())
+                readings[index].append(LensReading(name, model.top_tokens(row, top), probability, rank))
     texts = [model.tokenizer.decode(prediction.ids[: position + 1]) for position in positions]
     return LogitLens([LensPosition(*parts) for parts in zip(positions, texts, first, readings, strict=True)])
-
-
-def _read(model: LanguageModel, stream: Tensor) -> Tensor:
-    """Log-probabilities (P, V) of the next token, from the stream (P, D)."""
-    return model.log_probabilities(lens_logits(model.decoder, stream))
-
-
-def _reading(model: LanguageModel, name: str, logprobs: Tensor, winner: int, top: int) -> LensReading:
-    rank = 1 + int((logprobs > logprobs[winner]).sum())
-    return LensReading(name, model.top_tokens(logprobs, top), float(logprobs[winner].exp()), rank)
-
-
-def _step(probability: float) -> str:
-    return STEPS[round(probability * (len(STEPS) - 1))]
-
-
-def _row(reading: LensReading) -> tuple[str, str, str, str]:
-    tokens = (f"{quoted(token.text)} {percent(token.probability)}" for token in reading.tokens)
-    return reading.name, percent(reading.probability), str(reading.rank), fitting(tokens, TOP_TOKENS_WIDTH)

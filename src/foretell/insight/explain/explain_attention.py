@@ -7,20 +7,21 @@ import math
 import numpy as np
 
 from foretell.insight.explain.steps import (
-    Equation,
+    DIGITS,
     Explainer,
     Listing,
     Working,
+    applied,
+    equals,
     factor,
     multiply_out,
-    numeral,
     scale_of,
     softmax_equation,
     unchanged,
 )
 from foretell.insight.recording import Array, Recording, TracedScalar, address_of
 from foretell.textbook.family import frequency
-from foretell.typesetting.expression import Call, Fraction, Number, Root, Symbol, row, script
+from foretell.typesetting.expression import Fraction, Number, Root, Symbol, script
 
 ROTATION = "rotation angle"  # the formula of the cosines and sines, in that order
 
@@ -76,21 +77,18 @@ def explain_score(recording: Recording, scalar: TracedScalar) -> Working:
     }
     products = multiply_out(operands, {"q": query.vector, "k": query.keys[key]}, shared)
     total = products.sums["q · k"]
-    equation = row(Symbol("score"), "=", Symbol("q"), "·", Symbol("k"), "=", numeral(total))
-    return Working([products, Equation(equation, total)], total, scale_of(products))
+    return Working([products, equals(total, "score = q · k")], total, scale_of(products))
 
 
 def explain_scaled(recording: Recording, scalar: TracedScalar) -> Working:
     """q · k / sqrt(E)."""
     score, width = explain_score(recording, scalar), recording.config.head_width
     value = score.value / math.sqrt(width)
-    formula, quotient = (
-        Fraction(Symbol("score"), Root(Symbol("E"))),
-        Fraction(numeral(score.value), Root(Number(width))),
-    )
-    equation = row(Symbol("scaled"), "=", formula, "=", quotient, "=", numeral(value))
+    formula = Fraction(Symbol("score"), Root(Symbol("E")))
+    numbers = Fraction(Number(score.value, DIGITS), Root(Number(width)))
     note = "divided by the root of the head's width, so that wide heads do not score higher"
-    return Working([*score.steps, Equation(equation, value, note)], value, score.scale / math.sqrt(width))
+    equation = equals(value, "scaled =", formula, "=", numbers, note=note)
+    return Working([*score.steps, equation], value, score.scale / math.sqrt(width))
 
 
 def explain_masked(recording: Recording, scalar: TracedScalar) -> Working:
@@ -99,8 +97,7 @@ def explain_masked(recording: Recording, scalar: TracedScalar) -> Working:
     reason = query.reason_hidden(key)
     value = scaled.value if reason is None else -math.inf
     sentence = f"query {query.query} sees key {key}" if reason is None else f"{reason}, so it is hidden"
-    equation = row(Symbol("masked"), "=", numeral(value))
-    return Working([*scaled.steps, Equation(equation, value, f"the mask: {sentence}")], value, scaled.scale)
+    return Working([*scaled.steps, equals(value, "masked", note=f"the mask: {sentence}")], value, scaled.scale)
 
 
 def explain_weight(recording: Recording, scalar: TracedScalar) -> Working:
@@ -140,8 +137,7 @@ def explain_mixture(recording: Recording, scalar: TracedScalar) -> Working:
     note = "the weights are recomputed here from the recorded queries and keys; explain one of them to see how"
     listing = Listing(note, columns, ("weight", "product"), operands=operands)
     total = listing.sums["product"]
-    terms = (script("Σ", "s"), script("weight", "s"), "·", script("value", "s"))
-    equation = Equation(row(Symbol("mixture"), "=", *terms, "=", numeral(total)), total)
+    equation = equals(total, "mixture =", script("Σ", "s"), script("weight", "s"), "·", script("value", "s"))
     return Working([listing, equation], total, float(np.abs(products).sum()) * query.spread)
 
 
@@ -157,14 +153,13 @@ def explain_angle(recording: Recording, scalar: TracedScalar) -> Working:
     base, scaling = script(Number(config.rope_theta, 0), "", f"-{2 * pair}/{config.head_width}"), config.rope_scaling
     scaled = () if scaling is None else (",", Symbol(f"{scaling.type} scaling by {scaling.factor:g}"))
     note = f"elements {pair} and {pair + config.head_width // 2} are pair {pair}; the angle is in radians"
-    angle_row = row(Symbol("angle"), "=", Number(position), "·", numeral(step), "=", numeral(angle))
     steps = [
-        Equation(row(Symbol("frequency"), "=", base, *scaled, "=", numeral(step)), step, note),
-        Equation(angle_row, angle),
-        Equation(row(Call(name, numeral(angle)), "=", numeral(value)), value),
+        equals(step, "frequency =", base, *scaled, note=note),
+        equals(angle, "angle =", position, "·", step),
+        equals(value, applied(name, angle)),
     ]
     # The frequency theta^x has a relative error of ln(theta) times the rounding error of x
-    return Working(list(steps), value, 1 + angle * (2 + math.log(config.rope_theta)))
+    return Working(steps, value, 1 + angle * (2 + math.log(config.rope_theta)))
 
 
 def explain_value_input(recording: Recording, scalar: TracedScalar) -> Working:
@@ -197,17 +192,15 @@ def explain_rotated(recording: Recording, scalar: TracedScalar) -> Working:
     kept, brought = before * cosine, (-partner_value if is_first else partner_value) * sine
     value = kept + brought
     sign = "-" if is_first else "+"
-    formula = row(
-        *(Symbol("x"), "·", Symbol("cos"), sign, Symbol("y"), "·", Symbol("sin"), "="),
-        *(numeral(before), "·", factor(cosine), sign, factor(partner_value), "·", factor(sine), "=", numeral(value)),
-    )
     operands = {
         "x": address_of(source, *scalar.index),
         "y": f"{address_of(source, head, position, partner)}, its partner",
         "cos": address_of(angles[0], position, element),
         "sin": address_of(angles[1], position, element),
     }
-    return Working([Equation(formula, value, "", operands)], value, abs(kept) + abs(brought))
+    terms = (before, "·", factor(cosine), sign, factor(partner_value), "·", factor(sine))
+    equation = equals(value, f"x · cos {sign} y · sin =", *terms, operands=operands)
+    return Working([equation], value, abs(kept) + abs(brought))
 
 
 ATTENTION_EXPLAINERS: dict[str, Explainer] = {

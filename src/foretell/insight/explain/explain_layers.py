@@ -17,15 +17,18 @@ from foretell.insight.explain.steps import (
     Explainer,
     Listing,
     Working,
+    applied,
+    equals,
     factor,
     multiply_out,
-    numeral,
     plus,
+    quotient,
     scale_of,
     unchanged,
+    written,
 )
 from foretell.insight.recording import Array, Recording, TracedScalar, address_of
-from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, row, script
+from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, script
 
 
 def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
@@ -33,12 +36,11 @@ def explain_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
     path, (token_id, element), note = embedding_row(recording, scalar)
     value = float(recording.weight(path, token_id, element))
     stored = {name: values[element] for name, values in recording.stored_weight(path, token_id).items()}
-    terms: list[Expression | str] = []
+    terms: list[str | float] = []
     if stored:  # quantised
         shift = plus(stored["minimum"]) if "minimum" in stored else ()
-        terms = [Number(stored["integer"]), "·", numeral(stored["scale"]), *shift, "="]
-    equation = row(script("W", f"{token_id},{element}"), "=", *terms, numeral(value))
-    return Working([Equation(equation, value, note)], value, 0.0)
+        terms = ["=", stored["integer"], "·", stored["scale"], *shift]
+    return Working([equals(value, script("W", f"{token_id},{element}"), *terms, note=note)], value, 0.0)
 
 
 def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> Working:
@@ -47,8 +49,8 @@ def explain_scaled_token_vector(recording: Recording, scalar: TracedScalar) -> W
     scale = float(recording.setting(scalar.value, "scale"))
     stored = float(recording.weight(path, token_id, element))
     entry, value = script("W", f"{token_id},{element}"), scale * stored
-    equation = row(Number(scale), "·", entry, "=", Number(scale), "·", numeral(stored), "=", numeral(value))
-    return Working([Equation(equation, value, note)], value, abs(value))
+    equation = equals(value, Number(scale), "·", entry, "=", Number(scale), "·", stored, note=note)
+    return Working([equation], value, abs(value))
 
 
 def embedding_row(recording: Recording, scalar: TracedScalar) -> tuple[str, tuple[int, int], str]:
@@ -65,8 +67,7 @@ def explain_position_vector(recording: Recording, scalar: TracedScalar) -> Worki
     position, element = scalar.index
     value = float(recording.weight(f"{scalar.name}.weight", position, element))
     note = f"the vector of position {position} is that row of {scalar.name}.weight"
-    equation = row(script("W", f"{position},{element}"), "=", numeral(value))
-    return Working([Equation(equation, value, note)], value, 0.0)
+    return Working([equals(value, script("W", f"{position},{element}"), note=note)], value, 0.0)
 
 
 def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
@@ -80,8 +81,7 @@ def explain_wave(recording: Recording, scalar: TracedScalar) -> Working:
     power = script(Number(10_000), "", f"{pair}/{width}")
     call = Call(name, Fraction(Number(position), power))
     note = f"element {element} is a {word}; it and its partner are pair {pair // 2}"
-    equation = row(call, "=", Call(name, numeral(angle)), "=", numeral(value))
-    return Working([Equation(equation, value, note)], value, 1 + angle)
+    return Working([equals(value, call, "=", applied(name, angle), note=note)], value, 1 + angle)
 
 
 def explain_sum(recording: Recording, scalar: TracedScalar) -> Working:
@@ -89,8 +89,8 @@ def explain_sum(recording: Recording, scalar: TracedScalar) -> Working:
     names, index = scalar.value.reads, scalar.index
     operands = {symbol: address_of(name, *index) for symbol, name in zip(("x", "y"), names, strict=True)}
     left, right = (float(recording.array(name)[index]) for name in names)
-    equation = row(Symbol("x"), "+", Symbol("y"), "=", numeral(left), *plus(right), "=", numeral(left + right))
-    return Working([Equation(equation, left + right, "", operands)], left + right, abs(left) + abs(right))
+    equation = equals(left + right, "x + y =", left, *plus(right), operands=operands)
+    return Working([equation], left + right, abs(left) + abs(right))
 
 
 def explain_replacement(recording: Recording, scalar: TracedScalar) -> Working:
@@ -161,13 +161,12 @@ def how_stored(stored: Mapping[str, Column]) -> str:
 def affine(recording: Recording, scalar: TracedScalar, products: Listing, scale: float) -> Working:
     """The sum of the products w · x, plus the bias if there is one; `scale` is the one of `Working`, for the sum."""
     bias, output, total = f"{scalar.name}.bias", scalar.index[1], products.sums["w · x"]
-    terms = (Symbol("y"), "=", Symbol("w"), "·", Symbol("x"))
     if recording.parameter(bias) is None:
-        return Working([products, Equation(row(*terms, "=", numeral(total)), total)], total, scale)
+        return Working([products, equals(total, "y = w · x")], total, scale)
     shift = float(recording.weight(bias, output))
-    value = total + shift
-    formula = row(*terms, "+", Symbol("b"), "=", numeral(total), *plus(shift), "=", numeral(value))
-    return Working([products, Equation(formula, value, f"b = {address_of(bias, output)}")], value, scale + abs(shift))
+    note = f"b = {address_of(bias, output)}"
+    equation = equals(total + shift, "y = w · x + b =", total, *plus(shift), note=note)
+    return Working([products, equation], equation.value, scale + abs(shift))
 
 
 def read_input(recording: Recording, scalar: TracedScalar, position: int) -> tuple[Array, str]:
@@ -196,9 +195,8 @@ def explain_activation(recording: Recording, scalar: TracedScalar) -> Working:
 def written_out(scalar: TracedScalar, kind: str, terms: Expression | None, numbers: tuple[float, float]) -> Working:
     """The equations of an activation: its definition, if there is one, and its input and output as numbers."""
     x, value = numbers
-    definition = [] if terms is None else [Equation(row(Call(kind, Symbol("x")), "=", terms), value)]
-    note = f"x = {address_of(scalar.source, *scalar.index)}"
-    equation = Equation(row(Call(kind, numeral(x)), "=", numeral(value)), value, note)
+    definition = [] if terms is None else [Equation(written(Call(kind, Symbol("x")), "=", terms), value)]
+    equation = equals(value, applied(kind, x), note=f"x = {address_of(scalar.source, *scalar.index)}")
     return Working([*definition, equation], value, abs(x) + x * x)
 
 
@@ -231,8 +229,8 @@ def mean_square_of(x: Array, source: str) -> Working:
 def divided(name: str, listing: Listing, column: str, scale: float) -> Working:
     """The sum of a column divided by the number of its entries."""
     total, count = listing.sums[column], len(listing.columns[column])
-    equation = row(Symbol(name), "=", Fraction(numeral(total), Number(count)), "=", numeral(total / count))
-    return Working([listing, Equation(equation, total / count)], total / count, scale)
+    equation = equals(total / count, Symbol(name), "=", quotient(total, count))
+    return Working([listing, equation], equation.value, scale)
 
 
 def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ...]) -> tuple[Array, str]:
@@ -264,16 +262,14 @@ def explain_norm(recording: Recording, scalar: TracedScalar, statistic: Statisti
     has_bias = recording.parameter(bias) is not None
     shift = float(recording.weight(bias, element)) if has_bias else 0.0
     value = unit * gain + shift
-    centered = row(numeral(x[element]), *([] if mean == 0.0 else plus(-mean)))
-    quotient = Fraction(centered, Root(row(numeral(spread.value), "+", Number(epsilon, 6))))
-    unit_row = row(Symbol("unit"), "=", quotient, "=", numeral(unit))
-    terms = (Symbol("y"), "=", numeral(unit), "·", factor(gain), *(plus(shift) if has_bias else ()))
+    centered = written(float(x[element]), *([] if mean == 0.0 else plus(-mean)))
+    normalized = Fraction(centered, Root(written(spread.value, "+", epsilon)))
     shifted = f", then shifted by {address_of(bias, element)}" if has_bias else ""
     note = f"scaled by {address_of(f'{scalar.name}.weight', element)}{shifted}"
     steps = [
         *spread.steps,
-        Equation(unit_row, unit, f"element {element}, epsilon inside the root"),
-        Equation(row(*terms, "=", numeral(value)), value, note),
+        equals(unit, "unit =", normalized, note=f"element {element}, epsilon inside the root"),
+        equals(value, "y =", unit, "·", factor(gain), *(plus(shift) if has_bias else ()), note=note),
     ]
     # An error of one epsilon of the largest element in the mean changes the difference and, through the variance, the
     # root

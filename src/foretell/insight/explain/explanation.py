@@ -14,13 +14,13 @@ from foretell.insight.address import Address, Dimensions, parse_address, resolve
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
 from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS
 from foretell.insight.explain.steps import (
-    Equation,
     Explainer,
     Listing,
     Remark,
     Step,
     Working,
-    numeral,
+    applied,
+    equals,
     plain,
     softmax_equation,
 )
@@ -41,7 +41,6 @@ from foretell.model.description import RETURNED, UNKNOWN_FORMULA
 from foretell.model.structure import Structure, Value, model_structure
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
-from foretell.typesetting.expression import Call, Symbol, row
 from foretell.typesetting.notebook import Shown
 
 # In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
@@ -247,9 +246,9 @@ def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
     logits = to_array(recording.logits(position))[: recording.vocabulary]
     shifted = logits - logits.max()
     value = float(np.log(np.exp(shifted).sum()) - shifted[target])
-    equation = row(Symbol("loss"), "=", "-", Call("log", numeral(probability.value)), "=", numeral(value))
     note = f"position {position} is followed by {recording.token(position + 1)}, id {target}; in nats"
-    return Working([*probability.steps, Equation(equation, value, note)], value, 2 + abs(value))
+    equation = equals(value, "loss = -", applied("log", probability.value), note=note)
+    return Working([*probability.steps, equation], value, 2 + abs(value))
 
 
 # By the formula that the module's class declares. Extend it for a formula of your own; what a formula needs of its

@@ -11,7 +11,17 @@ import numpy as np
 
 from foretell.insight.recording import Array, Recording, TracedScalar
 from foretell.typesetting.document import Formula, Paragraph, Part, Table
-from foretell.typesetting.expression import Call, Expression, Fraction, Number, Symbol, row, script
+from foretell.typesetting.expression import (
+    Call,
+    Expression,
+    Fraction,
+    MathRow,
+    Number,
+    Operator,
+    Symbol,
+    row,
+    script,
+)
 
 FIRST_SHOWN = 6  # rows of a long listing, before the row in focus, the last row and the sum of the rest
 DIGITS = 6
@@ -45,12 +55,8 @@ class Equation:
         return [*sources(self.operands), Formula(self.expression, self.note)]
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "equation": self.expression.latex(),
-            "value": plain(self.value),
-            "note": self.note,
-            "operands": dict(self.operands),
-        }
+        equation, operands = self.expression.latex(), dict(self.operands)
+        return {"equation": equation, "value": plain(self.value), "note": self.note, "operands": operands}
 
 
 @dataclass(frozen=True)
@@ -125,17 +131,11 @@ Explainer = Callable[[Recording, TracedScalar], Working]
 
 
 def sources(operands: Mapping[str, str]) -> list[Part]:
-    """A table of the addresses that operands were read from."""
     return [Table(("", "", ""), [(name, "=", source) for name, source in operands.items()])] if operands else []
 
 
 def cell(entry: Any) -> str:
-    """An entry of a table."""
-    if isinstance(entry, str):
-        return entry
-    if isinstance(entry, int):
-        return str(entry)
-    return number_text(float(entry))
+    return str(entry) if isinstance(entry, str | int) else number_text(float(entry))
 
 
 def number_text(value: float, digits: int = DIGITS) -> str:
@@ -154,8 +154,7 @@ def plain(entry: Any) -> Any:
         return [plain(value) for value in entry]
     if entry is None or isinstance(entry, str | int):
         return entry
-    number = float(entry)
-    return number if math.isfinite(number) else str(number)
+    return float(entry) if math.isfinite(entry) else str(float(entry))
 
 
 def multiply_out(
@@ -168,18 +167,42 @@ def multiply_out(
     return Listing(note, columns, (product,), operands=operands)
 
 
+def written(*items: str | float | Expression) -> MathRow:
+    """Expressions side by side: names and signs, as in "x + y =", and numbers, of which floats have six digits."""
+    parts: list[Expression] = []
+    for item in items:
+        if isinstance(item, str):
+            parts += [Symbol(word) if word.isalpha() else Operator(word) for word in item.split()]
+        elif isinstance(item, int | float):
+            parts.append(Number(item, DIGITS))
+        else:
+            parts.append(item)
+    return MathRow(tuple(parts))
+
+
+def equals(
+    value: float, *left: str | float | Expression, note: str = "", operands: Mapping[str, str] | None = None
+) -> Equation:
+    """The equation `left = value`; `left` is as in `written`."""
+    return Equation(written(*left, "=", value), value, note, operands or {})
+
+
+def quotient(top: float, bottom: float) -> Expression:
+    """A fraction of two numbers."""
+    return Fraction(Number(top, DIGITS), Number(bottom, DIGITS))
+
+
 def softmax_equation(name: str, exponentials: Array, index: int, letter: str) -> Equation:
     """exp at one index over the sum of all exp."""
     total = exponentials.sum()
-    value = float(exponentials[index] / total)
     formula = Fraction(script("exp", str(index)), row(script("Σ", letter), script("exp", letter)))
-    quotient = Fraction(numeral(exponentials[index]), numeral(total))
-    return Equation(row(Symbol(name), "=", formula, "=", quotient, "=", numeral(value)), value)
+    numbers = quotient(float(exponentials[index]), float(total))
+    return equals(float(exponentials[index] / total), f"{name} =", formula, "=", numbers)
 
 
 def unchanged(remark: str, value: float, name: str = "x") -> Working:
     """A number that is the same as another one, which the remark names."""
-    return Working([Remark(remark), Equation(row(Symbol(name), "=", numeral(value)), value)], value, 0.0)
+    return Working([Remark(remark), equals(value, name)], value, 0.0)
 
 
 def scale_of(products: Listing) -> float:
@@ -187,16 +210,16 @@ def scale_of(products: Listing) -> float:
     return math.fsum(float(np.abs(products.columns[name]).sum()) for name in products.summed)
 
 
-def factor(value: float) -> Expression:
+def factor(value: float) -> float | Expression:
     """A number after an operator: in parentheses if it is negative."""
-    return Call("", numeral(value)) if value < 0 else numeral(value)
+    return Call("", Number(value, DIGITS)) if value < 0 else value
 
 
-def plus(value: float) -> tuple[str, Expression]:
+def plus(value: float) -> tuple[str, float]:
     """An operator and a number: `+ 1.5`, `- 1.5`."""
-    return ("-", numeral(-value)) if value < 0 else ("+", numeral(value))
+    return ("-", -value) if value < 0 else ("+", value)
 
 
-def numeral(value: float) -> Expression:
-    """A number as an expression."""
-    return Number(float(value), DIGITS)
+def applied(function: str, value: float) -> Expression:
+    """A function of a number."""
+    return Call(function, Number(value, DIGITS))

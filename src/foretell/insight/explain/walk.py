@@ -90,7 +90,6 @@ class Walk(Shown):
         return self.recording.config.width <= SMALL_WIDTH
 
     def document(self) -> DocumentSection:
-        """The sections in the order of the pass."""
         recording, memory = self.recording, self.recording.model.memory
         last = recording.token(-1)
         sights = sights_table({layer.layer: layer.sights for layer in self.layers}, recording.token)
@@ -130,7 +129,6 @@ class Walk(Shown):
         return plain({**read, "tokens": tokens, "layers": layers, "answers": answers, "loss": self.loss, **values})
 
     def _tokens(self) -> DocumentSection:
-        """The tokens of the text with their probabilities and losses."""
         recording = self.recording
         rows = []
         for position, (token, loss) in enumerate(zip(recording.ids, (None, *self.losses), strict=True)):
@@ -180,7 +178,6 @@ def selection(model: LanguageModel) -> list[str]:
 
 
 def walk_layer(recording: Recording, layer: int) -> LayerWalk:
-    """The walk of one layer."""
     decoder, structure = recording.model.decoder, recording.structure
     before, after = structure.stream[layer : layer + 2]
     sizes = [size_of(recording, update.reads[1]) for update in updates_of(decoder, structure, layer)]
@@ -251,7 +248,6 @@ DIGITS, WIDE = 4, 6  # wider matrices have one digit less, so that eight columns
 
 
 def layer_matrices(recording: Recording, layer: int) -> DocumentSection:
-    """The matrices of one layer, from its input stream to its output stream."""
     structure = recording.structure
     stream = "X"
     parts: list[Part] = [shown(recording, structure.stream[layer], Symbol(stream), "the stream, one row per token")]
@@ -312,7 +308,6 @@ def head_matrices(recording: Recording, core: str, head: int) -> list[Part]:
 
 
 def last_matrices(recording: Recording) -> DocumentSection:
-    """The matrices from the last stream to probabilities."""
     logits = shown(recording, "head", Symbol("logits"), "one logit per token of the vocabulary")
     probabilities = to_array(recording.model.log_probabilities(recording.stored("head").cpu()).exp())
     equation = row(Symbol("P"), "=", Call("softmax", Symbol("logits")), "=", labelled(recording, probabilities))

@@ -115,9 +115,8 @@ class TracedPass:
 def collect(model: LanguageModel, text: str) -> TracedPass:
     """Run the model once over a text and collect everything that a page can show."""
     check_model(model)
-    decoder, config = model.decoder, model.decoder.config
+    decoder, config, structure = model.decoder, model.decoder.config, model_structure(model.decoder)
     ids = model.encode_fitting(text)
-    structure = model_structure(decoder)
     points = stream_points(decoder, structure)
     attention = [attention_names(decoder, structure, layer) for layer in range(config.num_layers)]
     vocab_size = model.tokenizer.vocab_size

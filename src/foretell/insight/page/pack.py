@@ -59,18 +59,15 @@ def pack_rounded(name: str, values: np.ndarray) -> PackedSection:
 
 
 def pack_exact(name: str, values: np.ndarray) -> PackedSection:
-    """Pack numbers as exact float32."""
     check_finite(name, values)
     return _section(name, "float32", values.astype("<f4"))
 
 
 def pack_whole(name: str, values: np.ndarray) -> PackedSection:
-    """Pack whole numbers in 32 bits."""
     return _section(name, "whole32", values.astype("<i4"))
 
 
 def pack_text(name: str, content: str) -> PackedSection:
-    """Pack one string, as UTF-8."""
     return PackedSection(name, "text", (1,), _encode(content.encode("utf-8")))
 
 
@@ -123,7 +120,6 @@ def choose(traced: TracedPass, room: int, limit: int) -> Contents:
 
 
 def size_of(sections: list[PackedSection]) -> int:
-    """Bytes of the contents."""
     return sum(len(section.content) for section in sections)
 
 
@@ -139,9 +135,8 @@ def needed(traced: TracedPass) -> Iterator[PackedSection]:
     yield pack_exact("logits", traced.logits)
     yield pack_rounded("stream.sizes", np.linalg.norm(traced.streams.astype(np.float64), axis=-1))
     yield pack_whole("lens.ids", lens.ids)
-    yield pack_rounded("lens.probabilities", lens.probabilities)
-    yield pack_rounded("lens.logits", lens.logits)
-    yield pack_rounded("lens.following", lens.following)
+    for name in ("probabilities", "logits", "following"):
+        yield pack_rounded(f"lens.{name}", getattr(lens, name))
     yield pack_whole("lens.ranks", lens.ranks)
     if traced.memory is not None:
         for kind, layers in (("cross", traced.memory.cross), ("encoder", traced.memory.encoder)):

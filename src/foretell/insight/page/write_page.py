@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from foretell.errors import OutputError
 from foretell.files import HTML_MARK, check_target, write_text
-from foretell.insight.page.collect import TracedMemory, TracedPass, collect
+from foretell.insight.page.collect import TracedPass, collect
 from foretell.insight.page.pack import DEFAULT_BYTES, Contents, PackedSection, choose, in_megabytes
 from foretell.language_model import LanguageModel
 
@@ -50,12 +50,9 @@ def holders(sections: Iterable[PackedSection]) -> str:
 def module_addresses() -> dict[str, str]:
     """The import map: every module's import name and its content as a data URL, since there is no server."""
     names = sorted(file.name for file in FOLDER.iterdir() if file.name.endswith(".js"))
-    return {f"page/{name}": data_url(f"{read(name)}//# sourceURL=page/{name}\n") for name in names}
-
-
-def data_url(module: str) -> str:
-    """A module as a data URL."""
-    return f"data:text/javascript;charset=utf-8,{quote(module, safe=PLAIN)}"
+    modules = {name: f"{read(name)}//# sourceURL=page/{name}\n" for name in names}
+    urls = {name: quote(module, safe=PLAIN) for name, module in modules.items()}
+    return {f"page/{name}": f"data:text/javascript;charset=utf-8,{url}" for name, url in urls.items()}
 
 
 def as_script(value: Any) -> str:
@@ -70,11 +67,12 @@ def printable(text: str) -> str:
 
 
 def read(name: str) -> str:
-    """The content of an asset."""
     return FOLDER.joinpath(name).read_text(encoding="utf-8")
 
 
 FORMAT = "foretell.page/1"
+# Bytes per section besides its content, for its element, its line in the structure and a sentence if it is cut
+SECTION_MARKUP = 200
 
 
 @dataclass(frozen=True, repr=False)
@@ -129,7 +127,9 @@ def page_html(model: LanguageModel, text: str, budget_bytes: int = DEFAULT_BYTES
 
 def make_page(traced: TracedPass, budget_bytes: int) -> tuple[Contents, str]:
     """The contents of a page, and the document. Raises `OutputError` if it does not fit the budget."""
-    frame = len(document_of(traced, Contents()).encode("utf-8")) + SECTION_MARKUP * section_count(traced)
+    of_memory = 0 if traced.memory is None else len(traced.memory.cross) + len(traced.memory.encoder)
+    most_sections = 3 * traced.config.num_layers + len(traced.points) + of_memory + 20
+    frame = len(document_of(traced, Contents()).encode("utf-8")) + SECTION_MARKUP * most_sections
     contents = choose(traced, budget_bytes - frame, budget_bytes)
     document = document_of(traced, contents)
     size = len(document.encode("utf-8"))
@@ -140,18 +140,7 @@ def make_page(traced: TracedPass, budget_bytes: int) -> tuple[Contents, str]:
     return contents, document
 
 
-# Bytes per section besides its content, for its element, its line in the structure and a sentence if it is cut
-SECTION_MARKUP = 200
-
-
-def section_count(traced: TracedPass) -> int:
-    """An upper bound of the number of sections."""
-    of_memory = 0 if traced.memory is None else len(traced.memory.cross) + len(traced.memory.encoder)
-    return 3 * traced.config.num_layers + len(traced.points) + of_memory + 20
-
-
 def document_of(traced: TracedPass, contents: Contents) -> str:
-    """The document of a pass with these contents."""
     return assemble(heading_of(traced.name), structure_of(traced, contents), contents.sections, contents.rest)
 
 
@@ -165,12 +154,17 @@ def heading_of(name: str) -> str:
 
 def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
     """The unpacked data: the text and its tokens, the shape of the model, and the list of sections."""
-    config = traced.config
+    config, memory = traced.config, {}
+    if traced.memory is not None:
+        memory["memory"] = {
+            "tokens": token_list(traced.memory.ids, traced.memory.pieces),
+            "layers": len(traced.memory.encoder),
+        }
     return {
         "format": FORMAT,
         "model": heading_of(traced.name),
         "text": traced.text,
-        "tokens": [{"id": token_id, "text": piece} for token_id, piece in zip(traced.ids, traced.pieces, strict=True)],
+        "tokens": token_list(traced.ids, traced.pieces),
         "shape": {
             "layers": config.num_layers,
             "heads": config.num_heads,
@@ -181,7 +175,7 @@ def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
         },
         "windows": config.windows,
         "position": config.position,
-        "places": [{"name": point.name, "label": point.label, "layer": point.layer} for point in traced.points],
+        "places": [asdict(point) for point in traced.points],
         "lensPlaces": traced.lens_points,
         "lensFrom": len(traced.ids) - len(traced.lens.ids[0]),
         "rowIds": traced.row_ids,
@@ -189,11 +183,9 @@ def structure_of(traced: TracedPass, contents: Contents) -> dict[str, Any]:
         "cut": contents.cut,
         "sections": [section.to_json() for section in contents.sections],
         "rest": [section.to_json() for section in contents.rest],
-        **({} if traced.memory is None else {"memory": memory_structure(traced.memory)}),
+        **memory,
     }
 
 
-def memory_structure(memory: TracedMemory) -> dict[str, Any]:
-    """The tokens of the memory, and the number of the encoder's layers."""
-    tokens = [{"id": token_id, "text": piece} for token_id, piece in zip(memory.ids, memory.pieces, strict=True)]
-    return {"tokens": tokens, "layers": len(memory.encoder)}
+def token_list(ids: list[int], pieces: list[str]) -> list[dict[str, Any]]:
+    return [{"id": token_id, "text": piece} for token_id, piece in zip(ids, pieces, strict=True)]
