@@ -1,18 +1,4 @@
-"""Exceptions for users, each with the exit code of the command line.
-
-    ForetellError                 1   something could not be done
-    ├── DataError                 1   a text, file or token store is missing, empty, unreadable or too short
-    ├── TokenizerError            1   a tokenizer cannot be read, or a text cannot be written in its vocabulary
-    ├── CheckpointError           1   a run, checkpoint or saved model is missing, damaged or does not fit
-    ├── ContextLengthError        1   a text does not fit the model's context
-    ├── TrainingError             1   training cannot continue
-    │   ├── DivergedError         1   a loss or gradient is not finite
-    │   └── PeerError             1   another process of the training has ended
-    ├── OutputError               1   something cannot be written
-    ├── LessonError               1   a figure of a worked example is not reproduced
-    ├── UsageError                2   invalid arguments
-    │   └── ConfigError           2   an unknown, missing or contradictory configuration value
-    └── Interrupted             130   Ctrl-C (SIGTERM: 143, SIGHUP: 129), after saving
+"""Exceptions for users. The exit code of the command line is 1, 2 for UsageError, and 130, 143 or 129 for a signal.
 
 A message is one line: what is wrong, where, and what to do.
 """

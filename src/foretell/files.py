@@ -60,7 +60,6 @@ def allowed_folders(path: Path) -> list[Path]:
 
 
 def check_regular(path: Path, error: type[ForetellError] = CheckpointError) -> None:
-    """Raise `error` for a file that `open_regular` refuses or that cannot be opened."""
     try:
         open_regular(path, error).close()
     except OSError as reason:
@@ -275,7 +274,6 @@ def sync(path: Path) -> None:
 
 
 def sha256(path: Path) -> str:
-    """The hash of a file's content, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -131,7 +131,6 @@ class Start:
         return [f"from        {self.name}: its weights, shape and tokenizer", *self.model.notes]
 
     def record(self) -> dict[str, Any]:
-        """Its entry in run.json."""
         return {"model": self.argument, "weights_sha256": self.digest}
 
 

@@ -92,12 +92,10 @@ class Manifest:
 
 
 def describe_file(path: Path) -> dict[str, Any]:
-    """A file's entry in a manifest."""
     return {"bytes": path.stat().st_size, "sha256": sha256(path)}
 
 
 def describe_files(paths: Iterable[Path]) -> dict[str, Any]:
-    """The entries of files, by name."""
     return {path.name: describe_file(path) for path in sorted(paths)}
 
 

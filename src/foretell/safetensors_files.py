@@ -100,7 +100,6 @@ def open_by_library(path: Path):
 
 
 def refuse_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Raise ValueError if a JSON object has the same key twice."""
     values = dict(pairs)
     if len(values) != len(pairs):
         raise ValueError("a name appears twice")
@@ -117,7 +116,6 @@ def one_line_errors(path: Path) -> Generator[None]:
 
 
 def refuse(path: Path, reason: str) -> NoReturn:
-    """Raise the one line for a damaged file."""
     raise CheckpointError(f"{path} is damaged, cut short or not a safetensors file: {' '.join(reason.split())[:200]}")
 
 

@@ -6,8 +6,9 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from foretell.cli.main import run as run_command
 from foretell.config import ModelConfig, make_section
 from foretell.convert import export
 from foretell.convert.export import export_huggingface, write_huggingface
-from foretell.convert.families import choose_family, find_family
+from foretell.convert.families import FAMILIES, QWEN3, choose_family, find_family
 from foretell.convert.family import check_weights
 from foretell.convert.gguf.export_gguf import export_gguf
 from foretell.convert.huggingface import load_huggingface, stored_dtype
@@ -200,6 +201,22 @@ def test_a_replaced_weight_that_lacks_a_row_or_has_another_shape_is_refused_by_i
     with pytest.raises(ConfigError, match=r"'trunk.norm.weight' has shape \(1,\), and qwen3 expresses \(16,\)"):
         check_weights(family, config, weights | {"trunk.norm.weight": torch.ones(1)})
     check_weights(family, config, weights)
+
+
+def test_a_new_family_is_one_declaration(model: LanguageModel, monkeypatch, tmp_path: Path) -> None:
+    """A family with a parallel residual and its own names: it is chosen, exported, checked for parity and loaded."""
+    rows = tuple(replace(row, theirs=row.theirs.replace("self_attn.q_proj", "attn.wq")) for row in QWEN3.rows)
+    shared = {**QWEN3.shared, "residual": "parallel"}
+    family = replace(QWEN3, name="parallel", architecture="ParallelForCausalLM", rows=rows, shared=shared)
+    monkeypatch.setitem(cast(dict[str, Any], FAMILIES), family.name, family)
+    weights = model.decoder.state_dict()
+    decoder = make_decoder(model.config.replaced(residual="parallel"), seed=1)
+    decoder.load_state_dict(weights)
+    assert export_huggingface(LanguageModel(decoder.eval(), model.tokenizer), tmp_path / "out")["family"] == "parallel"
+    assert "model.layers.1.attn.wq.weight" in load_file(tmp_path / "out" / "model.safetensors")
+    back = load_huggingface(tmp_path / "out")
+    assert back.config.residual == "parallel"
+    assert all(torch.equal(weight, weights[path]) for path, weight in back.decoder.state_dict().items())
 
 
 def test_loading_does_not_import_the_textbook() -> None:

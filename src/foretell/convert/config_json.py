@@ -71,7 +71,6 @@ def read_settings(family: Family, values: Mapping[str, Any]) -> tuple[ModelConfi
 
 
 def read_field(name: str, field: Field, values: Mapping[str, Any]) -> Any:
-    """Our value for one of their fields."""
     value = values.get(name, field.default)
     if value is REQUIRED:
         raise ConfigError(f"{name} is missing")
@@ -85,7 +84,6 @@ def read_field(name: str, field: Field, values: Mapping[str, Any]) -> Any:
 
 
 def check_fixed(family: Family, values: Mapping[str, Any]) -> None:
-    """Refuse fields with a value that cannot be expressed here."""
     for name, allowed in {**FIXED, **family.fixed}.items():
         value = values.get(name, allowed[0])
         if isinstance(value, list):  # one entry per layer; compare the distinct entries

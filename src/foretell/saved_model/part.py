@@ -87,7 +87,6 @@ class StoredWeights:
     taken: set[str] = field(default_factory=set)
 
     def check_all_taken(self) -> None:
-        """Raise a `CheckpointError` for a tensor that no part has read."""
         for name in self.tensors:
             if name not in self.taken:
                 hint = did_you_mean(name, self.taken)

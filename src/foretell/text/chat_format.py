@@ -69,7 +69,6 @@ class RenderedChat:
         return text
 
     def text(self, count: int, *, add_generation_prompt: bool = False) -> str:
-        """The text of the first `count` messages."""
         key = count, add_generation_prompt
         if key not in self._texts:
             self._texts[key] = self.template.render(
@@ -79,7 +78,6 @@ class RenderedChat:
 
     @property
     def answers(self) -> list[int]:
-        """The indices of the answers."""
         return [index for index, message in enumerate(self.messages) if message.role == "assistant"]
 
     def answer_span(self, index: int, turn_end: str) -> tuple[int, int] | None:

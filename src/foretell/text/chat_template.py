@@ -49,8 +49,6 @@ SPECIAL_NAME = re.compile(r"<\|[^<>|\s]{1,40}\|>")  # how templates and tokenize
 
 @dataclass(frozen=True)
 class Message:
-    """One turn of a conversation."""
-
     role: Role
     content: str
 
@@ -71,7 +69,6 @@ class ChatTemplate:
 
     @property
     def special_names(self) -> list[str]:
-        """The special tokens in the template's source, in order."""
         return list(dict.fromkeys(SPECIAL_NAME.findall(self.source)))
 
     @property

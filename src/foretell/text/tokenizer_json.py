@@ -140,7 +140,6 @@ def openai_gpt_json(vocabulary: dict[str, int], merges: Sequence[Any]) -> Tokeni
 
 
 def special_token(name: str, token_id: int) -> TokenizerJson:
-    """The entry of a special token in `added_tokens`."""
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": token_id, "content": name, **flags, "special": True}
 
@@ -204,7 +203,6 @@ def token_id(content: TokenizerJson, name: str) -> int | None:
 
 
 def unknown_id(content: TokenizerJson) -> int | None:
-    """The id of the unknown token, or None."""
     model = content["model"]
     if model["type"] == "Unigram":
         return model["unk_id"]

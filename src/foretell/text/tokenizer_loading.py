@@ -174,7 +174,6 @@ def _with_end_tokens(content: TokenizerJson, settings: TokenizerSettings) -> tup
 
 
 def _disagreements(content: TokenizerJson, settings: TokenizerSettings) -> list[str]:
-    """Notes on contradictions between tokenizer.json and the settings files."""
     notes = []
     starts, closing = tokenizer_json.template_ids(content)
     if settings.adds_start is not None and settings.adds_start != bool(starts):
@@ -320,7 +319,6 @@ def _read_vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_merges(path: Path) -> list[list[str]]:
-    """The pairs of a merges.txt, in order."""
     merges = []
     for line_number, line in enumerate(read_text(path, VOCABULARY_LIMIT, TokenizerError).split("\n"), start=1):
         if not line or (line_number == 1 and line.startswith("#version")):

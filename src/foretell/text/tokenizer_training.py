@@ -176,7 +176,6 @@ def _train_bpe(texts: Iterator[str], vocab_size: int | None, split: TokenizerJso
 
 
 def _extended(vocabulary: dict[str, int], special: Sequence[str]) -> dict[str, int]:
-    """The vocabulary, then the special tokens."""
     _refuse_ordinary(special, vocabulary)
     return vocabulary | {name: len(vocabulary) + index for index, name in enumerate(special)}
 

@@ -41,7 +41,8 @@ def pairs_in(path: Path) -> dict[str, Any]:
 def test_an_export_is_the_same_model_and_its_report_gives_the_differences(
     case: str, precision: str, make_model, tmp_path: Path
 ) -> None:
-    report = export_gguf(make_model(case), tmp_path / "out.gguf", precision)
+    model = make_model(case)
+    report = export_gguf(model, tmp_path / "out.gguf", precision)
     assert json.loads((tmp_path / EXPORT_REPORT).read_text()) == report
     assert sorted(path.name for path in tmp_path.iterdir()) == [EXPORT_REPORT, "out.gguf"]
     assert case.startswith(report["family"])
@@ -49,15 +50,11 @@ def test_an_export_is_the_same_model_and_its_report_gives_the_differences(
     assert all(probe["greedy_same"] == probe["greedy_tokens"] > 0 for probe in report["probes"])
     assert report["tokenizer"]["same"] == report["tokenizer"]["texts"] > 0
     assert (report["rounding"] is None) == (precision == "f32")
-
-
-def test_f32_weights_are_bit_identical(case: str, make_model, tmp_path: Path) -> None:
-    model = make_model(case)
-    export_gguf(model, tmp_path / "out.gguf")
     weights = read_gguf(gguf, tmp_path / "out.gguf").weights
     assert set(weights) == {path for path, _ in model.decoder.named_parameters()}
-    for path, weight in model.decoder.named_parameters():
-        assert np.array_equal(weights[path], weight.detach().numpy()), path
+    if precision == "f32":
+        for path, weight in model.decoder.named_parameters():
+            assert np.array_equal(weights[path], weight.detach().numpy()), path
 
 
 def spoil_a_weight(pairs: dict[str, Any], tensors: dict[str, Packed]) -> None:

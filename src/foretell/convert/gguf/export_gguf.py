@@ -118,14 +118,11 @@ def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -
 
 @dataclass(frozen=True)
 class Packed:
-    """A tensor as stored in the file."""
-
     precision: str
     content: np.ndarray[Any, Any]
 
 
 def pack_weights(gguf: ModuleType, decoder: Decoder, family: Family, precision: str) -> dict[str, Packed]:
-    """Every tensor of the file, by name."""
     weights = {path: weight.detach().to("cpu", torch.float32) for path, weight in decoder.named_parameters()}
     packed = {}
     for name, tensor in iter_theirs(family, decoder.config, weights):
@@ -173,7 +170,6 @@ def unpacked_model(
 
 
 def describe_file(model: LanguageModel, family: Family, precision: str) -> dict[str, Any]:
-    """The key-value pairs of the file."""
     config: ModelConfig = model.decoder.config
     return {
         "general.type": "model",
