@@ -1,4 +1,4 @@
-"""`foretell train --from MODEL`: a trained model continues with another text."""
+"""`foretell train --start-from MODEL`: a trained model continues with another text."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_it_starts_with_the_weights_of_the_model_and_the_requested_dropout(start
 
 
 def test_the_run_has_the_shape_and_tokenizer_of_the_model_and_records_it(foretell, corpus, trained, start):
-    outcome = foretell("train", corpus, "--from", trained, *QUICK, "--out", "x")
+    outcome = foretell("train", corpus, "--start-from", trained, *QUICK, "--out", "x")
     assert outcome.code == 0
     assert f"from        {start.name}: its weights, shape and tokenizer" in outcome.err
     assert "fresh model" not in outcome.err
@@ -59,7 +59,7 @@ def test_the_run_has_the_shape_and_tokenizer_of_the_model_and_records_it(foretel
 
 def test_a_run_cut_short_and_resumed_is_the_uninterrupted_run(foretell, corpus, trained) -> None:
     for name in ("whole", "cut", "early"):
-        assert foretell("train", corpus, "--from", trained, *QUICK, *DROPOUT, "--out", name).code == 0
+        assert foretell("train", corpus, "--start-from", trained, *QUICK, *DROPOUT, "--out", name).code == 0
     for run, steps in (("cut", (4, 6)), ("early", (2, 4, 6))):  # as if the process had died before
         for step in steps:
             shutil.rmtree(f"{run}/checkpoints/step-{step:06}")
@@ -79,14 +79,14 @@ def other(tmp_path: Path, start: Start) -> Path:
 
 
 def test_another_model_is_another_run(foretell, corpus, trained, other: Path) -> None:
-    foretell("train", corpus, "--from", trained, *QUICK, "--out", "x")
-    assert foretell("train", "--from", trained, "--out", "x", "--resume", "auto").code == 0
-    outcome = foretell("train", "--from", other, "--out", "x", "--resume", "auto")
-    assert (outcome.code, "was started with from = " in outcome.last_line) == (2, True)
+    foretell("train", corpus, "--start-from", trained, *QUICK, "--out", "x")
+    assert foretell("train", "--start-from", trained, "--out", "x", "--resume", "auto").code == 0
+    outcome = foretell("train", "--start-from", other, "--out", "x", "--resume", "auto")
+    assert (outcome.code, "was started with start_from = " in outcome.last_line) == (2, True)
 
 
 def test_a_model_that_was_changed_is_refused(foretell, corpus, other: Path, start: Start) -> None:
-    foretell("train", corpus, "--from", other, *QUICK, "--out", "x")
+    foretell("train", corpus, "--start-from", other, *QUICK, "--out", "x")
     for checkpoint in list_checkpoints(Path("x/checkpoints")):
         shutil.rmtree(checkpoint.directory)
     save_model(other, make_decoder(start.config, seed=10), start.tokenizer)
@@ -107,18 +107,18 @@ REFUSED = (
 
 @pytest.mark.parametrize(("options", "words"), REFUSED)
 def test_settings_that_the_model_fixes_are_refused_in_one_line(options, words, foretell, corpus, trained) -> None:
-    outcome = foretell("train", corpus, "--from", trained, *QUICK, *options, "--out", "x")
+    outcome = foretell("train", corpus, "--start-from", trained, *QUICK, *options, "--out", "x")
     assert outcome.code == 2
     assert words in outcome.last_line
     assert not Path("x").exists()
 
 
 def test_an_unknown_model_is_refused_with_a_suggestion(foretell, corpus) -> None:
-    outcome = foretell("train", corpus, "--from", "primr", "--out", "x")
+    outcome = foretell("train", corpus, "--start-from", "primr", "--out", "x")
     assert (outcome.code, "did you mean 'primer'" in outcome.last_line) == (1, True)
 
 
 def test_tokens_of_another_tokenizer_are_refused(foretell, corpus, trained, tmp_path: Path) -> None:
     foretell("train", corpus, *QUICK, "--size", "toy", "--kind", "characters", "--out", "x")
-    outcome = foretell("train", "x/tokens", "--from", trained, *QUICK, "--out", "y")
+    outcome = foretell("train", "x/tokens", "--start-from", trained, *QUICK, "--out", "y")
     assert (outcome.code, "tokenizer" in outcome.last_line) == (1, True)

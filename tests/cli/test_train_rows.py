@@ -107,7 +107,9 @@ def test_the_first_token_has_a_probability_after_a_chosen_start_token(foretell, 
         assert told["logprob"] == pytest.approx(sum(logprobs))
     assert foretell("score", trained, "The", "--json").json["tokens"][0]["logprob"] is None
     assert "given the start token '<BOS>'" in foretell("score", "x", "The cat").out
-    told = foretell("train", corpus, "--from", trained, "--start-token", "<|endoftext|>", *QUICK[-6:], "--out", "y")
+    told = foretell(
+        "train", corpus, "--start-from", trained, "--start-token", "<|endoftext|>", *QUICK[-6:], "--out", "y"
+    )
     assert told.code == 0, told.err
     assert foretell("score", "y", "The", "--json").json["tokens"][0]["logprob"] is not None
 
@@ -128,7 +130,7 @@ def test_special_tokens_in_a_text_are_read_only_when_allowed(foretell, trained, 
 
 def test_a_model_goes_on_with_a_text_shorter_than_its_context(foretell, tmp_path, trained) -> None:
     (tmp_path / "short.txt").write_text("The cat sat on it.\n")
-    options = ["--from", trained, "--steps", "4", "--dtype", "float32", "--checkpoint-every", "2"]
+    options = ["--start-from", trained, "--steps", "4", "--dtype", "float32", "--checkpoint-every", "2"]
     for name in ("x", "cut"):
         outcome = foretell("train", "short.txt", *options, "--out", name)
         assert outcome.code == 0, outcome.err
@@ -145,14 +147,14 @@ def test_a_model_goes_on_with_a_text_shorter_than_its_context(foretell, tmp_path
 
 def test_a_text_too_short_to_hold_anything_out_is_trained_without_validation(foretell, tmp_path, trained) -> None:
     (tmp_path / "tiny.txt").write_text("c")
-    outcome = foretell("train", "tiny.txt", "--from", trained, "--steps", "2", "--out", "x")
+    outcome = foretell("train", "tiny.txt", "--start-from", trained, "--steps", "2", "--out", "x")
     assert outcome.code == 0, outcome.err
     assert "held out    nothing: the text is too short, so there is no validation loss" in outcome.err
     assert "best " not in outcome.out
 
 
 def test_a_shorter_window_can_be_chosen(foretell, corpus, trained) -> None:
-    options = ["--from", trained, "--steps", "2", "--data.window-length", "8", "--training.batch-size", "2"]
+    options = ["--start-from", trained, "--steps", "2", "--data.window-length", "8", "--training.batch-size", "2"]
     outcome = foretell("train", corpus, *options, "--out", "x")
     assert "window      8 tokens per row of the context of 32" in outcome.err
     assert len(foretell("train", "--show-batch", 1, "--out", "x", "--json").json["rows"][0]["tokens"]) == 9

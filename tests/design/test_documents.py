@@ -48,7 +48,7 @@ def shortened(command: list[str]) -> list[str]:
             index = kept.index(option)
             del kept[index : index + 2]
     short = SHORT[:2] if "translate" in command else SHORT  # its batches are counted in tokens
-    return kept + short + ([] if is_tuned or "--from" in command else SMALL)
+    return kept + short + ([] if is_tuned or "--start-from" in command else SMALL)
 
 
 @pytest.fixture

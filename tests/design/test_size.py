@@ -47,7 +47,10 @@ LIMITS = {
     "typesetting": (7, 1093),
 }
 # (package, files, lines, the reason): what a package may have above its limit
-RAISED: list[tuple[str, int, int, str]] = []
+RAISED: list[tuple[str, int, int, str]] = [
+    ("forecasting", 0, 5, "the error for runs of an older format, which have no copy of their data"),
+    ("pretraining", 0, 1, "the longer name of --start-from"),
+]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it
 # Modules that are kept: take one out when it is merged, and give a reason for one that is new

@@ -24,7 +24,7 @@ OPTIONS = {
     "demo": {"--minutes", "--out"},
     "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--model", "--ask", "--break", "--json"},
     "train": {
-        *("--size", "--tokenizer", "--kind", "--from", "--text-field", "--sample-prompt", "--exportable"),
+        *("--size", "--tokenizer", "--kind", "--start-from", "--text-field", "--sample-prompt", "--exportable"),
         *("--show-batch", "--help-config", "--strict", "--json", "--workers", "--rows", "--special", "--start-token"),
         *("--prompt-field", "--answer-field", "--loss-on"),
         *TRAINING,

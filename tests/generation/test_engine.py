@@ -178,7 +178,7 @@ def test_without_max_tokens_each_sequence_continues_until_the_context_is_full(de
         ([1] * 17, None, {}, ContextLengthError, "the prompt has 17 tokens and the model's context is 16"),
         ([1] * 10, 8, {}, ContextLengthError, "10 tokens and 8 new ones do not fit .* at most --max-tokens 7"),
         ([], 5, {}, UsageError, "the prompt is empty"),
-        ([], 5, {"context_shift": True}, UsageError, "the prompt is empty"),
+        ([], 5, {"slide": True}, UsageError, "the prompt is empty"),
         ([1], -1, {}, UsageError, "max-tokens must be 0 or more, not -1"),
     ],
 )
@@ -207,32 +207,30 @@ LONG_PROMPTS = [[1, 2, 3], list(range(16)), list(range(20)), [4]]
 
 def test_a_context_shift_continues_from_the_last_half_of_the_context(decoder: Decoder) -> None:
     expected = [without_cache(decoder, prompt, RANDOM, 30, sample) for sample, prompt in enumerate(LONG_PROMPTS)]
-    sequences = continued(decoder, LONG_PROMPTS, RANDOM, 30, context_shift=True)
+    sequences = continued(decoder, LONG_PROMPTS, RANDOM, 30, slide=True)
     assert [sequence.generated for sequence in sequences] == expected
     assert reasons(sequences) == ["length"] * 4
 
 
 def test_a_context_shift_is_the_same_alone_or_with_others(decoder: Decoder) -> None:
-    together = continuations(decoder, LONG_PROMPTS, RANDOM, 30, context_shift=True)
+    together = continuations(decoder, LONG_PROMPTS, RANDOM, 30, slide=True)
     for sample, prompt in enumerate(LONG_PROMPTS):
         alone = Sequence(prompt, sample)
-        assert [token for _, token in generate(decoder, [alone], Sampler(RANDOM), 30, context_shift=True)] == together[
-            sample
-        ]
+        assert [token for _, token in generate(decoder, [alone], Sampler(RANDOM), 30, slide=True)] == together[sample]
 
 
 def test_sequences_that_fill_the_context_at_the_same_time_all_shift(decoder: Decoder) -> None:
     prompts = [[1, 2], [3, 4], [5, 6]]
     expected = [without_cache(decoder, prompt, RANDOM, 30, sample) for sample, prompt in enumerate(prompts)]
-    assert continuations(decoder, prompts, RANDOM, 30, context_shift=True) == expected
+    assert continuations(decoder, prompts, RANDOM, 30, slide=True) == expected
 
 
 def test_a_prompt_that_just_fits_is_read_whole_with_or_without_context_shift(decoder: Decoder) -> None:
     prompt = [list(range(CONTEXT))]
-    assert continuations(decoder, prompt, GREEDY, 1, context_shift=True) == continuations(decoder, prompt, GREEDY, None)
+    assert continuations(decoder, prompt, GREEDY, 1, slide=True) == continuations(decoder, prompt, GREEDY, None)
 
 
 def test_a_context_of_one_token_shifts_token_by_token() -> None:
     sizes = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 1, "vocab_size": 5}
     decoder = Decoder(make_section(ModelConfig, sizes)).eval()
-    assert len(continuations(decoder, [[1, 2, 3]], GREEDY, 4, context_shift=True)[0]) == 4
+    assert len(continuations(decoder, [[1, 2, 3]], GREEDY, 4, slide=True)[0]) == 4

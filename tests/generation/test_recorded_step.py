@@ -94,7 +94,7 @@ def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def continuations(decoder: Decoder, prompts: list[list[int]], **options: Any) -> list[list[int]]:
     sequences = [Sequence(prompt, sample) for sample, prompt in enumerate(prompts)]
     sampler = Sampler(SamplingConfig(temperature=1.5, top_k=15, seed=4))
-    for _ in generate(decoder, sequences, sampler, 14 if options.get("context_shift") else 9, **options):
+    for _ in generate(decoder, sequences, sampler, 14 if options.get("slide") else 9, **options):
         pass
     return [sequence.generated for sequence in sequences]
 
@@ -103,7 +103,7 @@ def continuations(decoder: Decoder, prompts: list[list[int]], **options: Any) ->
 def test_recorded_steps_give_the_same_tokens(case: str, decoder: Decoder, request: pytest.FixtureRequest) -> None:
     prompts = PROMPTS[:1] if case == "one row" else PROMPTS
     end = continuations(decoder, prompts)[0][3] if case == "rows that end" else None
-    options = {"end_ids": () if end is None else [end], "context_shift": case == "shifted rows"}
+    options = {"end_ids": () if end is None else [end], "slide": case == "shifted rows"}
     expected = continuations(decoder, prompts, **options)
     recordings = request.getfixturevalue("recordings")
     assert continuations(decoder, prompts, **options) == expected

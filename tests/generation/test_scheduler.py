@@ -77,7 +77,7 @@ def random_sequence(rng: random.Random) -> Sequence:
         sampler=rng.choice(SAMPLERS),
         max_tokens=rng.choice([None, 1, min(5, longest), min(20, longest)]) if not shift else rng.randrange(1, 40),
         end_ids=frozenset(rng.sample(range(VOCABULARY), rng.choice([0, 1]))),
-        context_shift=shift,
+        slide=shift,
     )
 
 
@@ -242,7 +242,7 @@ def test_a_leak_would_be_noticed(decoder: Decoder, monkeypatch: pytest.MonkeyPat
 def test_a_context_shift_waits_while_others_use_the_blocks_that_were_shared(decoder: Decoder) -> None:
     prompt = [(7 * place) % VOCABULARY for place in range(70)]
     scheduler = Scheduler(decoder, num_blocks=4)
-    shifting = make_sequence(prompt, max_tokens=60, context_shift=True)
+    shifting = make_sequence(prompt, max_tokens=60, slide=True)
     other = make_sequence(prompt, 1, max_tokens=27)
     for sequence in (shifting, other):
         scheduler.add(sequence)
@@ -254,7 +254,7 @@ def test_a_context_shift_waits_while_others_use_the_blocks_that_were_shared(deco
 
 def test_a_context_shift_gives_back_what_it_takes(decoder: Decoder) -> None:
     scheduler = Scheduler(decoder, num_blocks=3)
-    sequence = make_sequence([1, 2], max_tokens=200, context_shift=True)
+    sequence = make_sequence([1, 2], max_tokens=200, slide=True)
     scheduler.add(sequence)
     finish(scheduler)
     assert sequence.generated == alone(decoder, sequence)

@@ -70,7 +70,7 @@ def continued(decoder: Decoder, sampling: SamplingConfig, proposer: Proposer | N
 
 
 @pytest.mark.parametrize(
-    "rules", [{}, {"max_tokens": None}, {"end_ids": frozenset([2])}, {"context_shift": True, "max_tokens": 90}], ids=str
+    "rules", [{}, {"max_tokens": None}, {"end_ids": frozenset([2])}, {"slide": True, "max_tokens": 90}], ids=str
 )
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("proposer", PROPOSERS)

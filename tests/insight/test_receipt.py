@@ -95,7 +95,7 @@ def test_a_whole_generation_is_the_same_with_receipts(make_decoder: MakeDecoder,
 
     def written(sampler: Sampler) -> list[Sequence]:
         sequences = [Sequence([1, 2, 3], 0), Sequence([4], 1), Sequence([4], 1)]
-        list(generate(decoder, sequences, sampler, 20, context_shift=True))
+        list(generate(decoder, sequences, sampler, 20, slide=True))
         return sequences
 
     recorder = RecordingSampler(sampling, tokenizer)

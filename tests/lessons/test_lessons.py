@@ -68,7 +68,8 @@ def test_a_lesson_is_found_by_name_and_by_number():
 
 
 @pytest.mark.parametrize(
-    ("name", "message"), [("tyo", "did you mean 'toy'"), ("quantum", "the lessons are smallest, gpt2")]
+    ("name", "message"),
+    [("tyo", "did you mean 'toy'"), ("quantum", "the lessons are smallest, gpt2"), ("", "no lesson ''")],
 )
 def test_an_unknown_lesson_is_refused_with_a_suggestion(name, message):
     with pytest.raises(UsageError, match=message):

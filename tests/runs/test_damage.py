@@ -134,7 +134,7 @@ def test_a_run_whose_record_is_lost_is_never_advised_to_be_removed(run: Run, mon
     monkeypatch.chdir(run.directory.parent)
     (run.directory / "run.json").unlink()
     for action, kind in ((lambda: Run.create(Path("run")), OutputError), (lambda: load("run"), CheckpointError)):
-        with pytest.raises(kind, match=r"--from run/checkpoints/step-000004") as raised:
+        with pytest.raises(kind, match=r"--start-from run/checkpoints/step-000004") as raised:
             action()
         assert "remove" not in str(raised.value)
     assert load("run/checkpoints/step-000004", "cpu").decoder is not None

@@ -6,6 +6,7 @@ import csv
 import json
 import logging
 import math
+import shutil
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.language_model import LanguageModel
 from foretell.loading import load_start
 from foretell.model.init import make_decoder
+from foretell.planning.memory import DeviceMemory
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
@@ -365,7 +367,7 @@ def test_a_label_column_may_not_change(kinds, tmp_path):
 def test_another_model_may_not_be_given(kinds, finished, kind, tmp_path):
     decoder = make_decoder(ModelConfig(**SHAPE, vocab_size=20), seed=5).eval()
     LanguageModel(decoder, train_tokenizer("words", [TEXT])).save(tmp_path / "other")
-    with pytest.raises(ConfigError, match="was started with from = "):
+    with pytest.raises(ConfigError, match="was started with start_from = "):
         run_training(kind.resume(finished, start=load_start(tmp_path / "other")), Reporter(), resume=True)
 
 
@@ -461,3 +463,19 @@ def test_a_configuration_of_another_version_is_refused_with_advice(kind, tmp_pat
     run.replace_record(record)
     with pytest.raises(CheckpointError, match=r"configuration is from another version \(unknown key"):
         run_training(kind.resume(run.directory), Reporter(), resume=True)
+
+
+def test_a_forecast_run_of_an_older_format_is_refused_without_advice_to_restore_files(kinds, tmp_path):
+    run = Run.open(stopped(kinds["forecast"], tmp_path / "run"))
+    shutil.rmtree(run.tokens / "data")
+    with pytest.raises(CheckpointError, match="is missing; restore it"):
+        run_training(kinds["forecast"].resume(run.directory), Reporter(), resume=True)
+    run.replace_record({name: value for name, value in run.record().items() if name != "reasons"})
+    with pytest.raises(CheckpointError, match="cannot be resumed: it is a run of an older format"):
+        run_training(kinds["forecast"].resume(run.directory), Reporter(), resume=True)
+
+
+@pytest.mark.parametrize(("processes", "start"), [(1, "cpu, "), (2, "2 processes (fsdp), each cpu, ")])
+def test_the_machine_is_described_with_its_processes(processes, start):
+    machine = Machine(torch.device("cpu"), torch.float32, DeviceMemory("cpu", 10**9, processes))
+    assert machine.describe("fsdp").startswith(start)

@@ -32,8 +32,8 @@ def finetune_text(
 ) -> None:
     """Continue on a domain's text.
 
-    Trains as `train --from MODEL` does, and reports the perplexity of held-out text of the new and of the old domain,
-    before and after.
+    Trains as `train --start-from MODEL` does, and reports the perplexity of held-out text of the new and of the old
+    domain, before and after.
     """
     if (model is None or not data) and not options.is_resumed:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")

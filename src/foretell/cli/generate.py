@@ -65,9 +65,7 @@ def generate(
             help="End before this string; may be repeated.",
         ),
     ] = None,
-    context_shift: Annotated[
-        bool, Flag, Parameter(name="--slide", help="When the context is full, continue from its last half.")
-    ] = False,
+    slide: Annotated[bool, Flag, Parameter(help="When the context is full, continue from its last half.")] = False,
     receipt: Annotated[bool, Flag, Parameter(help="Then show how each token was sampled.")] = False,
     speculate: Annotated[
         int | None, Whole, Parameter(help="Guess this many tokens from earlier text, and check them in one pass.")
@@ -96,11 +94,11 @@ def generate(
     stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]
     texts = repeated(texts, n)
     completer = make_completer(loaded, texts, make_sampling(sampling.given(), loaded.tokenizer), stops, receipt)
-    if context_shift:
+    if slide:
         note(f"beyond {loaded.decoder.config.context_length} tokens the model sees only the tail of the text")
     watch = Timings(completer)
     proposer = make_proposer(loaded, speculate, drafting)
-    items = watch.watch(completer.advance(max_tokens, context_shift=context_shift, proposer=proposer))
+    items = watch.watch(completer.advance(max_tokens, slide=slide, proposer=proposer))
     if out is not None or prompt_file is not None:
         write_completions(completer, items, out, progress)
     elif json or len(texts) > 1:

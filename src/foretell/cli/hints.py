@@ -44,7 +44,8 @@ HINTS = {
     "train": {
         "--epochs": "give --steps or --minutes; the log says how many times the text is read",
         "--num-epochs": "give --steps or --minutes; the log says how many times the text is read",
-        "--model": "--size chooses the shape; --from MODEL continues a trained one",
+        "--model": "--size chooses the shape; --start-from MODEL continues a trained one",
+        "--from": "the option is --start-from",
         "--text": "the text files are arguments: foretell train DATA...",
     },
     "generate": {

@@ -26,8 +26,8 @@ STORE_FILES = ("index.json", "tokenizer.json")
 def train(
     *data: DataArgument,
     size: Annotated[str | None, Parameter(help="toy, tiny, small, medium, base, gpt2, ...; default: chosen.")] = None,
-    start: Annotated[
-        str | None, Parameter(name="--from", help="Continue from this MODEL: its weights, shape and tokenizer.")
+    start_from: Annotated[
+        str | None, Parameter(help="Continue from this MODEL: its weights, shape and tokenizer.")
     ] = None,
     tokenizer: Annotated[str | None, Parameter(help="Use this tokenizer (a model, file or folder).")] = None,
     kind: Annotated[str | None, Parameter(help="Or make one: bpe, bytes, characters or words.")] = None,
@@ -81,7 +81,7 @@ def train(
 
         return show_config()
     if show_batch is not None:
-        others = (data, size, start, tokenizer, kind, text_field, start_token, special, rows or None, prompt_field)
+        others = (data, size, start_from, tokenizer, kind, text_field, start_token, special, rows or None, prompt_field)
         others += (answer_field, loss_on, workers, strict or None, sample_prompt, options.minutes, options.steps)
         others += (options.config, options.seed, options.checkpoint_every, options.report, options.settings)
         check_alone(*others, options.is_resumed or None)
@@ -119,7 +119,7 @@ def train(
         overrides=overrides,
         tokenizer=find_tokenizer(tokenizer) if tokenizer else None,
         tokens=token_store(data),
-        start=load_start(start) if start else None,
+        start=load_start(start_from) if start_from else None,
         exportable=exportable,
         workers=1 if workers is None else workers,
         device=options.device,

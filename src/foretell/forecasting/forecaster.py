@@ -115,7 +115,7 @@ class Forecaster:
         sampling = SamplingConfig(temperature=1.0, top_p=1.0, seed=seed)
         sampler = Sampler(sampling, vocab_size=self.codec.config.bins)
         is_rolling = self.rolls(horizon)
-        for _ in generate(self.decoder, sequences, sampler, horizon, context_shift=is_rolling):
+        for _ in generate(self.decoder, sequences, sampler, horizon, slide=is_rolling):
             pass  # the sequences keep what is generated
         ids = np.array([sequence.generated for sequence in sequences]).reshape(len(prompts), samples, horizon)
         return [self.codec.decode(each, prompt.scale) for each, prompt in zip(ids, prompts, strict=True)]

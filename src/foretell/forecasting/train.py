@@ -94,6 +94,11 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
 
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
         path = run.kept_file("data")
+        if path is None and "reasons" not in record:
+            raise CheckpointError(
+                f"{run.directory} cannot be resumed: it is a run of an older format, without a copy of its data; its "
+                "checkpoints are models that forecast"
+            )
         if path is None:
             raise CheckpointError(f"{run.tokens / 'data'} is missing; restore it, or start again with another --out")
         return read_series(path, tuple(record["columns"]))

@@ -304,15 +304,15 @@ def generate(
     max_tokens: int | None,
     *,
     end_ids: Collection[int] = (),
-    context_shift: bool = False,
+    slide: bool = False,
 ) -> Iterator[Event]:
     """Continue all sequences together by the same rules, yielding (sequence, id) for each sampled token.
 
     Prompts may differ in length, and the result of each does not depend on the others. A token of end_ids ends its
     sequence; it is added to `generated` but not yielded. The caller may end a sequence by setting its `finish_reason`.
-    For max_tokens and context_shift see `Rules`. Raises ContextLengthError or UsageError before anything is generated.
+    For max_tokens and slide see `Rules`. Raises ContextLengthError or UsageError before anything is generated.
     """
-    rules = Rules(sampler, max_tokens, frozenset(end_ids), context_shift)
+    rules = Rules(sampler, max_tokens, frozenset(end_ids), slide)
     for sequence in sequences:
         sequence.rules = rules
         check_length(sequence, decoder.config.context_length)

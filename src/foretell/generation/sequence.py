@@ -20,13 +20,13 @@ class Rules:
     """How a sequence is continued, and for how long. Sequences with the same sampler are sampled together.
 
     max_tokens: None means until the context is full. end_ids: tokens that end a sequence; they are added to it.
-    context_shift: a sequence that fills the context continues from its last half, which is read again.
+    slide: a sequence that fills the context continues from its last half, which is read again (a context shift).
     """
 
     sampler: TokenChooser
     max_tokens: int | None = None
     end_ids: frozenset[int] = frozenset()
-    context_shift: bool = False
+    slide: bool = False
 
 
 @dataclass(eq=False)
@@ -48,7 +48,7 @@ class Sequence:
     decoder: Decoder | None = None
     row: int | None = None
     finish_reason: FinishReason | None = None
-    window_start: int = 0  # the first token that the model still sees; moves only with context_shift
+    window_start: int = 0  # the first token that the model still sees; moves only with slide
     num_cached: int = 0  # visible tokens that are in the cache
     table: BlockTable | None = None  # its blocks of the cache, while it runs
 
@@ -116,7 +116,7 @@ def reason_to_end(sequence: Sequence, token: int, context_length: int) -> Finish
     if rules.max_tokens is not None and len(sequence.generated) >= rules.max_tokens:
         return "length"
     is_full = sequence.num_visible > context_length
-    return "context" if is_full and not rules.context_shift else None
+    return "context" if is_full and not rules.slide else None
 
 
 def check_length(sequence: Sequence, context_length: int) -> Rules:
@@ -126,7 +126,7 @@ def check_length(sequence: Sequence, context_length: int) -> Rules:
         raise UsageError(f"max-tokens must be 0 or more, not {rules.max_tokens}")
     if length == 0:
         raise UsageError("the prompt is empty; give at least one token to continue from")
-    if rules.context_shift:
+    if rules.slide:
         sequence.window_start = 0 if length <= limit else first_kept(sequence, limit)
     elif length > limit:
         raise ContextLengthError(

@@ -71,7 +71,7 @@ def generate(
     *,
     n: None = None,
     stop: str | list[str] | None = None,
-    context_shift: bool = False,
+    slide: bool = False,
     receipts: bool = False,
     **sampling: Unpack[SamplingOptions],
 ) -> Completion: ...
@@ -85,7 +85,7 @@ def generate(
     *,
     n: int | None = None,
     stop: str | list[str] | None = None,
-    context_shift: bool = False,
+    slide: bool = False,
     receipts: bool = False,
     **sampling: Unpack[SamplingOptions],
 ) -> ShownList[Completion]: ...
@@ -98,7 +98,7 @@ def generate(
     *,
     n: int | None = None,
     stop: str | list[str] | None = None,
-    context_shift: bool = False,
+    slide: bool = False,
     receipts: bool = False,
     **sampling: Unpack[SamplingOptions],
 ) -> Completion | ShownList[Completion]:
@@ -106,7 +106,7 @@ def generate(
 
     n: continue each prompt in this many ways, at most 10,000, sample 0 to n - 1; then a list is returned in any case,
     with the n completions of the first prompt, then those of the second, and so on. max_tokens: None is 200, or what
-    fits the context after the longest prompt. stop: end before any of these strings. context_shift: when the context is
+    fits the context after the longest prompt. stop: end before any of these strings. slide: when the context is
     full, continue from its last half. receipts: keep what decided each token. Other keywords are those of
     `SamplingOptions`.
     The continuation of a prompt does not depend on the other prompts; one that is given n times is continued in n ways,
@@ -116,7 +116,7 @@ def generate(
     check_model(model)
     texts = repeated([prompts] if isinstance(prompts, str) else prompts, n)
     completer = make_completer(model, texts, make_sampling(sampling, model.tokenizer), stop, receipts)
-    for _ in completer.stream(max_tokens, context_shift=context_shift):
+    for _ in completer.stream(max_tokens, slide=slide):
         pass
     completions = completer.completions()
     return completions[0] if isinstance(prompts, str) and n is None else completions
@@ -128,13 +128,13 @@ def stream(
     max_tokens: int | None = None,
     *,
     stop: str | list[str] | None = None,
-    context_shift: bool = False,
+    slide: bool = False,
     **sampling: Unpack[SamplingOptions],
 ) -> Iterator[str]:
     """Pieces of the continuation of one prompt, as they are generated. Arguments and errors as in `generate`."""
     check_model(model)
     completer = make_completer(model, [prompt], make_sampling(sampling, model.tokenizer), stop)
-    return (piece for _, piece in completer.stream(max_tokens, context_shift=context_shift))
+    return (piece for _, piece in completer.stream(max_tokens, slide=slide))
 
 
 class Completer:
@@ -169,17 +169,17 @@ class Completer:
         self.decoders = [model.tokenizer.stream(before=sequence.prompt) for sequence in self.sequences]
 
     def stream(
-        self, max_tokens: int | None = None, *, context_shift: bool = False, scheduler: Scheduler | None = None
+        self, max_tokens: int | None = None, *, slide: bool = False, scheduler: Scheduler | None = None
     ) -> Iterator[tuple[int, str]]:
         """(prompt index, new text) until every continuation has ended; arguments and errors as in `advance`."""
-        items = self.advance(max_tokens, context_shift=context_shift, scheduler=scheduler)
+        items = self.advance(max_tokens, slide=slide, scheduler=scheduler)
         return ((index, text) for index, text, _ in items if text)
 
     def advance(
         self,
         max_tokens: int | None = None,
         *,
-        context_shift: bool = False,
+        slide: bool = False,
         scheduler: Scheduler | None = None,
         proposer: Proposer | None = None,
     ) -> Iterator[tuple[int, str, bool]]:
@@ -188,10 +188,10 @@ class Completer:
         scheduler: one of the same model, whose cache may hold the beginnings of the prompts; default: a new one, which
         has the next tokens guessed by a proposer, if there is one.
         """
-        limit = self._default_length(context_shift) if max_tokens is None else max_tokens
+        limit = self._default_length(slide) if max_tokens is None else max_tokens
         if self.min_tokens > max(limit, 0):
             raise UsageError(f"min-tokens {self.min_tokens} is above the {limit} tokens to generate")
-        rules = Rules(self.sampler, limit, self.stop_ids, context_shift)
+        rules = Rules(self.sampler, limit, self.stop_ids, slide)
         for sequence in self.sequences:
             sequence.rules = rules
             check_length(sequence, self.model.config.context_length)
@@ -218,9 +218,9 @@ class Completer:
             return [end_id]
         return ids
 
-    def _default_length(self, context_shift: bool) -> int:
+    def _default_length(self, slide: bool) -> int:
         """DEFAULT_TOKENS, or what fits after the longest prompt."""
-        if context_shift:
+        if slide:
             return DEFAULT_TOKENS
         longest = max((len(sequence.prompt) for sequence in self.sequences), default=0)
         context_length = self.model.config.context_length

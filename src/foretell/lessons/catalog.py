@@ -53,7 +53,7 @@ def find_lesson(name: str) -> LessonEntry:
         UsageError: there is no such lesson; the message names the nearest.
     """
     for entry in ENTRIES:
-        if name.lower() in (entry.name, entry.alias.lower()):
+        if name and name.lower() in (entry.name, entry.alias.lower()):
             return entry
     names = [entry.name for entry in ENTRIES]
     nearest = did_you_mean(name.lower(), names) or f"; the lessons are {', '.join(names)}"

@@ -107,7 +107,8 @@ class TextTraining(Training[TextRequest, TextTask]):
 
     def how_to_extend(self, steps: int = 0) -> str:
         more = f" --steps {steps}" if steps else ""
-        return f"to train it further: {command_name()} train DATA --from {shlex.quote(str(self.request.out))}{more}"
+        run = shlex.quote(str(self.request.out))
+        return f"to train it further: {command_name()} train DATA --start-from {run}{more}"
 
 
 def row_facts(store: TokenStore) -> RowFacts:

@@ -55,10 +55,10 @@ class TextRequest(TrainingRequest):
         if self.start is None:
             return
         if self.size is not None:
-            raise ConfigError("--from takes the size of its model; leave out --size")
+            raise ConfigError("--start-from takes the size of its model; leave out --size")
         if self.tokenizer is not None or self.tokenizer_settings:
             raise ConfigError(
-                "--from takes the tokenizer of its model; leave out --tokenizer, --kind and their settings"
+                "--start-from takes the tokenizer of its model; leave out --tokenizer, --kind and their settings"
             )
 
     def _check_tokenizer(self) -> None:

@@ -33,7 +33,7 @@ def train(
     seed: int | None = None,
     resume: bool = False,
     tokenizer: Tokenizer | Mapping[str, Any] | None = None,
-    start: str | Path | None = None,
+    start_from: str | Path | None = None,
     device: DeviceName = "auto",
     dtype: DtypeName = "auto",
     progress: bool | None = None,
@@ -47,8 +47,8 @@ def train(
     `model={"width": 256}`, `training={"warmup_steps": 20}`, `tokenizer={"kind": "bytes"}`, `data={"text_field": "t"}`.
     Settings that are left out are chosen from the data and the machine; the log "foretell" has the reasons. progress:
     True shows the training, False shows nothing, None (default) shows it on a terminal and in a notebook. A reporter
-    gets the metrics and samples as well. tokenizer may also be a Tokenizer to use. start: a model to continue from,
-    with its shape and tokenizer. Raises the errors of `foretell.errors`.
+    gets the metrics and samples as well. tokenizer may also be a Tokenizer to use. start_from: a model to continue
+    from, with its shape and tokenizer. Raises the errors of `foretell.errors`.
     """
     paths = [source] if isinstance(source, str | Path) else list(source or [])
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
@@ -67,7 +67,7 @@ def train(
         minutes=minutes,
         overrides=sections,
         tokenizer=tokenizer,
-        start=load_start(start) if start is not None else None,
+        start=load_start(start_from) if start_from is not None else None,
         device=device,
         dtype=dtype,
     )

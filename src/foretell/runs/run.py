@@ -344,7 +344,7 @@ def advice_without_record(directory: Path) -> str:
     if not checkpoints:
         return ""
     path = shlex.quote(str(checkpoints[-1].directory))
-    return f"its {RUN} is lost and its checkpoints are not: each is a model, as in foretell train DATA --from {path}"
+    return f"its {RUN} is lost, but each checkpoint is a model, as in foretell train DATA --start-from {path}"
 
 
 def and_advice(directory: Path) -> str:

@@ -50,9 +50,9 @@ class Machine:
     dtype: torch.dtype
     memory: DeviceMemory
 
-    def __str__(self) -> str:
+    def describe(self, parallel: str) -> str:
         processes = self.memory.processes
-        several = "" if processes == 1 else f"{processes} processes, each "
+        several = "" if processes == 1 else f"{processes} processes ({parallel}), each "
         return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {name_of(self.dtype)} products"
 
 
@@ -197,7 +197,7 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     about |= {"epochs": request.epochs} if request.epochs else {}
     about |= {name: value for name, value in request.choices.items() if value is not None} | choice.record
     task = training.make_task(config, data, training.first_model(config, data, request.start), about)
-    for line in (*training.describe(task), f"machine     {machine}"):
+    for line in (*training.describe(task), f"machine     {machine.describe(config.training.parallel)}"):
         logger.info(line)
     return task
 

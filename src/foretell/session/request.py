@@ -102,7 +102,7 @@ class TrainingRequest:
             raise self.changed("data", ", ".join(record["data"]), ", ".join(self.described))
         start = record.get("from")
         if self.start is not None and (start is None or start["weights_sha256"] != self.start.digest):
-            raise self.changed("from", start and start["model"], self.start.argument)
+            raise self.changed("start_from", start and start["model"], self.start.argument)
 
     def _check_same_section(self, name: str, old: Section | None) -> None:
         """Refuse changed fields of a section, but for settings of the training that decide only about memory."""
