@@ -1,7 +1,8 @@
-"""Transformer blocks for few tokens as one compiled function, made of the kernels of the single layers.
+"""Transformer blocks for few tokens as one compiled program, made of the kernels of single layers.
 
-Their phases follow each other on threads that are started once. In a model in bfloat16 values are rounded where the
-plain modules return them, so a block computes what its modules do, in the same order.
+Its phases follow each other on threads that are started once. Arrays of float32 are given by their addresses, with rows
+padded to a multiple of 32 numbers. In a model in bfloat16 a value is rounded where the plain module returns it, so a
+block computes what its modules do, in the same order; between these places values are in float32.
 """
 
 from __future__ import annotations
@@ -11,76 +12,85 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from foretell.model.kernels.activations import padded_inputs, padded_outputs, prepare
-from foretell.model.kernels.block_attention import CacheView, attend, store_token
-from foretell.model.kernels.block_rows import NormView, activate_tiles, add_update, normalise, rotate, round_row
-from foretell.model.kernels.compiling import compiled, compiled_callback, inlined
-from foretell.model.kernels.matmul import multiply_part, read_matrix, read_rows
-from foretell.model.kernels.numba_numbers import write_numbers
-from foretell.model.kernels.numba_scalars import read_double, read_long
-from foretell.model.kernels.packed_matrix import MatrixView
-from foretell.model.kernels.tasks import claim, finish, num_tasks, wait
+from foretell.model.kernels import vectors as v
+from foretell.model.kernels.block_attention import CachedRow, attend, store_token
+from foretell.model.kernels.compiling import compiled, compiled_callback, inlined, merged
+from foretell.model.kernels.matmul import multiply_part, read_rows
+from foretell.model.kernels.packing import MATRIX, padded_inputs, padded_outputs, prepare
+from foretell.model.kernels.threads import CALL, claim, finish, num_tasks, wait
+from foretell.model.kernels.vector_math import activate, rounded, rounded_number, write_numbers
 
+# The phases of a block: even ones compute rows of tokens, odd ones tiles of outputs, and 3 heads of tokens
+#  0  norm before the attention                  1  query, key, value
+#  2  norms of heads, rotation, cache            3  attention
+#  4                                             5  output, residual
+#  6  norms after and before                     7  gate, up, activation
+#  8                                             9  down, residual
+# 10  norm after the feed-forward layer, output
+# An even phase before a matmul also prepares its activations
 PHASES = 11
 MIN_ROWS = 4  # with fewer, one thread does what is done row by row
 
-
-class BlockView(NamedTuple):
-    """What compiled code is given of a block."""
-
-    qkv: MatrixView
-    output: MatrixView
-    up: MatrixView  # gated: tiles of gates and of what they multiply, in turns
-    down: MatrixView
-    attention_norm: NormView
-    feedforward_norm: NormView
-    query_norm: NormView
-    key_norm: NormView
-    layer: int  # of the cache
-    width: int
-    heads: int
-    kv_heads: int
-    head_width: int
-    feedforward_width: int
-    window: int  # 0: none
-    activation: int
-    is_gated: bool
-    is_post_norm: bool
-    has_residual: bool
-
-
-class PassView(NamedTuple):
-    """One pass over M tokens, the same for all layers: addresses of tables, positions (M,), counts and angles (M, E).
-
-    rows: M, or the next multiple of 16 above 16. The cache is given by the addresses of its first layer and strides,
-    those of a layer in bytes. tables has `table_width` blocks (int32) per row of the batch, and T tokens follow each
-    other in a row; those after the first `counts` of them are padding. The angles of all rows of the batch are the same
-    where `angle_rows` is 1; without rotation their addresses are 0.
-    """
-
-    rows: int
-    is_narrow: bool
-    keys: int
-    values: int
-    layer_stride: int
-    head_stride: int
-    block_stride: int
-    M: int
-    T: int
-    tables: int
-    table_width: int
-    positions: int
-    counts: int
-    cosine: int
-    sine: int
-    angle_rows: int
+# A norm (0: none, 1: LayerNorm, 2: RMSNorm) with the addresses of its scale and shift in float32; none is not null
+NORM = np.dtype([("kind", "i8"), ("scale", "i8"), ("shift", "i8"), ("epsilon", "f8")])
+# Each norm that is not needed at its place has kind 0, scales of 1 and shifts of -0, which change nothing
+BLOCK = np.dtype(
+    [
+        ("qkv", MATRIX),
+        ("output", MATRIX),
+        ("up", MATRIX),  # gated: tiles of gates and of the values they multiply, in turns
+        ("down", MATRIX),
+        ("before_attention", NORM),
+        ("after_attention", NORM),
+        ("before_feedforward", NORM),
+        ("after_feedforward", NORM),
+        ("query_norm", NORM),
+        ("key_norm", NORM),
+        ("layer", "i8"),  # of the cache
+        ("width", "i8"),
+        ("heads", "i8"),
+        ("kv_heads", "i8"),
+        ("head_width", "i8"),
+        ("feedforward_width", "i8"),
+        ("window", "i8"),  # 0: none
+        ("activation", "i8"),
+        ("is_gated", "i8"),
+        ("has_residual", "i8"),
+    ]
+)
+# One pass over M tokens, the same for all layers. T tokens of a row of the batch follow each other
+PASS = np.dtype(
+    [
+        ("M", "i8"),
+        ("T", "i8"),
+        ("rows", "i8"),  # M, padded for the matrix unit
+        ("is_narrow", "i8"),
+        ("keys", "i8"),  # the addresses of the cache's first layer, and strides: of a layer in bytes, others in numbers
+        ("values", "i8"),
+        ("layer_stride", "i8"),
+        ("head_stride", "i8"),
+        ("block_stride", "i8"),
+        ("tables", "i8"),  # addresses: blocks (int32) of each row, positions (M,), tokens of each row without padding
+        ("table_width", "i8"),
+        ("positions", "i8"),
+        ("counts", "i8"),
+        ("cosine", "i8"),  # addresses of angles (T or M, E); 0 without rotation
+        ("sine", "i8"),
+        ("has_equal_angles", "i8"),  # in all rows of the batch
+    ]
+)
+# Blocks by the addresses of their records; the stream (M, D) and the outputs (count, M, D), of which each has `stride` bytes
+BLOCKS = np.dtype(
+    [*CALL, ("step", "i8"), ("x", "i8"), ("out", "i8"), ("stride", "i8"), ("count", "i8"), ("blocks", "i8")]
+)
+call_at, pass_at, block_at = v.record_at(BLOCKS), v.record_at(PASS), v.record_at(BLOCK)
 
 
 class Scratch(NamedTuple):
     """Addresses of float32 arrays that live as long as one call: rows of each kind, padded."""
 
     stream: int
-    source: int  # what the next product reads: (rows, D)
+    source: int  # the input of the next matmul: (rows, D)
     qkv: int
     mixed: int  # the heads' outputs
     update: int
@@ -92,83 +102,26 @@ class Scratch(NamedTuple):
 @cache
 def block_program() -> Any:
     """The compiled program of blocks."""
-    return compiled_callback(compute_blocks, 1)
+    return compiled_callback(compute_blocks, 1, "transformer blocks")
 
 
-def compute_blocks(arguments):
-    """Read the stream (M, D) of a pass, and write the output of one block after the other: (count, M, D).
-
-    The arguments are the addresses of the pass's numbers, of the stream and of the first output, the bytes of an
-    output, the number of blocks, and the address of each one's numbers.
-    """
-    threads, counters, address = read_long(arguments, 0), read_long(arguments, 1), read_long(arguments, 2)
-    step, x, out = read_pass(read_long(arguments, 3)), read_long(arguments, 4), read_long(arguments, 5)
-    for index in range(read_long(arguments, 7)):
-        block = read_block(read_long(arguments, 8 + index))
-        compute_block(block, step, x, out, lay_out(block, step.rows, address), threads, counters, index * PHASES)
-        x, out = out, out + read_long(arguments, 6)
-
-
-@inlined
-def compute_block(block, step, x, out, scratch, threads, counters, first):
-    """The output of one block. first: the counters of its phases begin there."""
-    cache = layer_of_cache(step, block.layer)
-    for phase in range(PHASES):
-        tasks = count_tasks(block, step.M, phase, threads)
-        task = claim(counters, first + phase)
-        while task < tasks:
-            do_task(block, cache, step, x, out, scratch, step.rows, step.is_narrow, phase, task, tasks)
-            finish(counters, first + phase)
-            task = claim(counters, first + phase)
-        wait(counters, first + phase, tasks)
-
-
-def as_numbers(view: BlockView | PassView) -> np.ndarray:
-    """A view as an array of integers, in which compiled code reads it."""
-    numbers: list[float] = []
-    for part in view:
-        numbers += part if isinstance(part, tuple) else [part]
-    return np.array([np.float64(x).view(np.int64) if isinstance(x, float) else x for x in numbers], dtype=np.int64)
-
-
-@inlined
-def layer_of_cache(step, layer):
-    """The view of a layer of the cache."""
-    start = layer * step.layer_stride
-    return CacheView(step.keys + start, step.values + start, step.head_stride, step.block_stride)
-
-
-@inlined
-def read_pass(n):
-    """The view of a pass that was given to `as_numbers`, from the numbers at an address."""
-    rows, is_narrow, keys, values = read_long(n, 0), read_long(n, 1) != 0, read_long(n, 2), read_long(n, 3)
-    strides, M, T = (read_long(n, 4), read_long(n, 5), read_long(n, 6)), read_long(n, 7), read_long(n, 8)
-    tables, table_width, positions, counts = read_long(n, 9), read_long(n, 10), read_long(n, 11), read_long(n, 12)
-    cosine, sine, angle_rows = read_long(n, 13), read_long(n, 14), read_long(n, 15)
-    return PassView(
-        rows, is_narrow, keys, values, strides[0], strides[1], strides[2], M, T, tables, table_width, positions, counts,
-        cosine, sine, angle_rows,
-    )  # fmt: skip
-
-
-@inlined
-def read_norm(n, at):
-    """A norm, from the numbers at an address."""
-    return NormView(read_long(n, at), read_long(n, at + 1), read_long(n, at + 2), read_double(n, at + 3))
-
-
-@inlined
-def read_block(n):
-    """The view that was given to `as_numbers`, from the numbers at an address."""
-    qkv, output, up, down = read_matrix(n, 0), read_matrix(n, 10), read_matrix(n, 20), read_matrix(n, 30)
-    one, two, query, key = read_norm(n, 40), read_norm(n, 44), read_norm(n, 48), read_norm(n, 52)
-    layer, width, heads, kv_heads = read_long(n, 56), read_long(n, 57), read_long(n, 58), read_long(n, 59)
-    head_width, inner, window, activation = read_long(n, 60), read_long(n, 61), read_long(n, 62), read_long(n, 63)
-    is_gated, is_post_norm, has_residual = read_long(n, 64) != 0, read_long(n, 65) != 0, read_long(n, 66) != 0
-    return BlockView(
-        qkv, output, up, down, one, two, query, key, layer, width, heads, kv_heads, head_width, inner, window,
-        activation, is_gated, is_post_norm, has_residual,
-    )  # fmt: skip
+def compute_blocks(address):
+    """Read the stream of a pass, and write the output of one block after the other."""
+    call = call_at(address)
+    step, threads, counters, x, out = pass_at(call.step), call.threads, call.counters, call.x, call.out
+    for index in range(call.count):
+        block = block_at(v.read_int64(call.blocks, index))
+        scratch = lay_out(block, step.rows, call.scratch)
+        for phase in range(PHASES):
+            counter = index * PHASES + phase
+            tasks = count_tasks(block, step.M, phase, threads)
+            task = claim(counters, counter)
+            while task < tasks:
+                do_task(block, step, x, out, scratch, phase, task, tasks)
+                finish(counters, counter)
+                task = claim(counters, counter)
+            wait(counters, counter, tasks)
+        x, out = out, out + call.stride
 
 
 @inlined
@@ -186,149 +139,226 @@ def lay_out(block, rows, address):
 
 
 @inlined
-def count_tasks(block, M, phase, parts):
+def count_tasks(block, M, phase, threads):
     """The number of tasks of a phase."""
-    if phase == 1:
-        return num_tasks(padded_outputs(block.qkv.outputs) // 16, parts)
     if phase == 3:
         return M * block.kv_heads
-    if phase == 5 or phase == 9:
-        return num_tasks(padded_outputs(block.width) // 16, parts)
-    if phase == 7:
-        return num_tasks(padded_outputs(block.feedforward_width) // 16, parts)
-    return parts if M >= MIN_ROWS else 1
+    if phase % 2 == 1:
+        return num_tasks(padded_outputs(matrix_of(block, phase).outputs) // 16 // tiles_at_once(block, phase), threads)
+    return threads if M >= MIN_ROWS else 1
 
 
-@compiled
-def do_task(block, cache, step, x, out, scratch, rows, is_narrow, phase, task, tasks):
+@inlined
+def matrix_of(block, phase):
+    """The matrix that a phase prepares activations for or multiplies by."""
+    if phase < 2:
+        return block.qkv
+    if phase < 6:
+        return block.output
+    return block.up if phase < 8 else block.down
+
+
+@inlined
+def tiles_at_once(block, phase):
+    """Tiles of outputs that belong together: a gate and the values it multiplies."""
+    return 2 if phase == 7 and block.is_gated else 1
+
+
+@inlined
+def share(count, task, tasks):
+    """The first of the rows or tiles of a task, and the one after its last."""
+    return task * count // tasks, (task + 1) * count // tasks
+
+
+@merged
+def do_task(block, step, x, out, scratch, phase, task, tasks):
     """One task of a phase: some rows, some tiles of outputs, or one group of heads of a token."""
-    row, end = task * step.M // tasks, (task + 1) * step.M // tasks
-    if phase == 0:
-        begin(block, x, scratch, rows, is_narrow, row, end)
-    elif phase == 1:
-        N = padded_outputs(block.qkv.outputs)
-        first, last = task * (N // 16) // tasks, (task + 1) * (N // 16) // tasks
-        multiply_part(block.qkv, scratch.source, scratch.prepared, rows, is_narrow, scratch.qkv, first, last)
-    elif phase == 2:
-        store_rows(block, cache, step, scratch, is_narrow, row, end)
-    elif phase == 3:
-        attend_group(block, cache, step, scratch, is_narrow, task // block.kv_heads, task % block.kv_heads)
-    elif phase == 4:
-        prepare(block.output, scratch.mixed, scratch.prepared, rows, is_narrow, row, end)
-    elif phase == 5:
-        project(block.output, block, step.M, scratch.mixed, scratch, rows, is_narrow, block.has_residual, task, tasks)
-    elif phase == 6:
-        norm_between(block, scratch, rows, is_narrow, row, end)
-    elif phase == 7:
-        widen_stream(block, step.M, scratch, rows, is_narrow, task, tasks)
-    elif phase == 8:
-        prepare(block.down, scratch.hidden, scratch.prepared, rows, is_narrow, row, end)
-    elif phase == 9:
-        project(block.down, block, step.M, scratch.hidden, scratch, rows, is_narrow, True, task, tasks)
+    if phase == 3:
+        attend_group(block, step, scratch, task // block.kv_heads, task % block.kv_heads)
+    elif phase % 2 == 1:
+        compute_tiles(block, step, scratch, phase, task, tasks)
     else:
-        finish_rows(block, out, scratch, is_narrow, row, end)
+        first, end = share(step.M, task, tasks)
+        compute_rows(block, step, x, out, scratch, phase, first, end)
+
+
+@merged
+def compute_rows(block, step, x, out, scratch, phase, first, end):
+    """The phases that read whole rows of tokens first, ... end - 1."""
+    stream, D, is_narrow = scratch.stream, padded_inputs(block.width), step.is_narrow != 0
+    source = scratch.source
+    if phase == 0:
+        read_rows(x, block.width, stream, D, is_narrow, first, end)
+    if phase == 2:
+        store_rows(block, step, scratch.qkv, is_narrow, first, end)
+    elif phase == 4:
+        source = scratch.mixed
+    elif phase == 8:
+        source = scratch.hidden
+    if phase == 6 or phase == 10:
+        norm = block.after_attention if phase == 6 else block.after_feedforward
+        norm_rows(norm, stream, stream, D, block.width, is_narrow, first, end)
+    if phase == 0 or phase == 6:
+        norm = block.before_attention if phase == 0 else block.before_feedforward
+        norm_rows(norm, stream, source, D, block.width, is_narrow, first, end)
+    if phase == 10:
+        for row in range(first, end):
+            write_numbers(stream, row * D, block.width, out, row * block.width, is_narrow)
+    elif phase != 2:
+        prepare(matrix_of(block, phase), source, scratch.prepared, step.rows, is_narrow, first, end)
+
+
+@merged
+def compute_tiles(block, step, scratch, phase, task, tasks):
+    """The phases that multiply by some tiles of a matrix."""
+    matrix, at_once, is_narrow = matrix_of(block, phase), tiles_at_once(block, phase), step.is_narrow != 0
+    first, last = share(padded_outputs(matrix.outputs) // 16 // at_once, task, tasks)
+    source, result = scratch.source, scratch.update
+    if phase == 1:
+        result = scratch.qkv
+    elif phase == 5:
+        source = scratch.mixed
+    elif phase == 7:
+        result = scratch.inner
+    else:
+        source = scratch.hidden
+    multiply_part(matrix, source, scratch.prepared, step.rows, is_narrow, result, first * at_once, last * at_once)
+    if phase == 7:
+        activate_tiles(block, result, scratch.hidden, step.M, is_narrow, first, last)
+    elif phase != 1:
+        has_residual = phase == 9 or block.has_residual != 0
+        add_update(matrix.outputs, scratch.stream, result, step.M, has_residual, is_narrow, first, last)
+
+
+# --- parts of a phase ------------------------------------------------------------------------------------------------
 
 
 @inlined
-def norm_rows(block, norm, x, out, is_narrow, first, last):
-    """Norms of rows of (M, D)."""
-    D = padded_inputs(block.width)
-    for row in range(first, last):
-        normalise(norm, x, row * D, out, row * D, block.width, is_narrow)
+def add_update(width, stream, update, M, has_residual, is_narrow, first, last):
+    """Add tiles first, ... last - 1 of an update to the stream, or put them in its place."""
+    D, N = padded_inputs(width), padded_outputs(width)
+    for row in range(M):
+        for i in range(first * 16, last * 16, 16):
+            new = rounded(v.load_float(update, row * N + i), is_narrow)
+            if has_residual:
+                new = rounded(v.add(v.load_float(stream, row * D + i), new), is_narrow)
+            v.store_float(stream, row * D + i, new)
 
 
 @inlined
-def copy_norm(is_on, norm):
-    """The norm, or one that changes nothing."""
-    return NormView(norm.kind if is_on else 0, norm.scale if is_on else 0, norm.shift if is_on else 0, norm.epsilon)
+def row_of_cache(block, step, token):
+    """The row of the cache that a token belongs to."""
+    layer, table = block.layer * step.layer_stride, step.tables + token // step.T * step.table_width * 4
+    return CachedRow(step.keys + layer, step.values + layer, step.head_stride, step.block_stride, table)
 
 
 @compiled
-def begin(block, x, scratch, rows, is_narrow, first, last):
-    """Read rows of the stream; the products for query, key and value read their norm."""
-    read_rows(x, block.width, scratch.stream, padded_inputs(block.width), is_narrow, first, last)
-    norm = copy_norm(not block.is_post_norm, block.attention_norm)
-    norm_rows(block, norm, scratch.stream, scratch.source, is_narrow, first, last)
-    prepare(block.qkv, scratch.source, scratch.prepared, rows, is_narrow, first, last)
-
-
-@compiled
-def store_rows(block, cache, step, scratch, is_narrow, first, last):
+def store_rows(block, step, qkv, is_narrow, first, last):
     """Normalise and rotate queries and keys of some tokens, and put keys and values into the cache."""
     H, G, E, N = block.heads, block.kv_heads, block.head_width, padded_outputs(block.qkv.outputs)
     for token in range(first, last):
-        at = token * N
-        round_row(scratch.qkv, at, N, is_narrow)
-        angle = (token % step.T if step.angle_rows == 1 else token) * E
+        start = token * N
+        for i in range(start, start + N if is_narrow else start, 16):
+            v.store_float(qkv, i, v.round_to_bfloat16(v.load_float(qkv, i)))
+        angle = (token % step.T if step.has_equal_angles else token) * E
         for head in range(H + G):
-            norm = block.query_norm if head < H else block.key_norm
-            if norm.kind != 0:
-                normalise(norm, scratch.qkv, at + head * E, scratch.qkv, at + head * E, E, is_narrow)
+            at, norm = start + head * E, block.query_norm if head < H else block.key_norm
+            normalise(norm, qkv, at, qkv, at, E, is_narrow)
             if step.cosine != 0:
-                rotate(scratch.qkv, at + head * E, E, step.cosine, step.sine, angle, is_narrow)
-        if token % step.T < read_long(step.counts, token // step.T):  # else padding
-            position, table = read_long(step.positions, token), table_of_token(step, token)
+                rotate(qkv, at, E, step.cosine, step.sine, angle, is_narrow)
+        if token % step.T < v.read_int64(step.counts, token // step.T):  # else padding
+            position, row = v.read_int64(step.positions, token), row_of_cache(block, step, token)
             for head in range(G):
-                key = at + (H + head) * E
-                store_token(cache, table, position, head, scratch.qkv, key, key + G * E, E, is_narrow)
-
-
-@inlined
-def table_of_token(step, token):
-    """The address of the table of a token's row."""
-    return step.tables + token // step.T * step.table_width * 4
+                key = start + (H + head) * E
+                store_token(row, position, head, qkv, key, key + G * E, E, is_narrow)
 
 
 @compiled
-def attend_group(block, cache, step, scratch, is_narrow, token, group):
+def attend_group(block, step, scratch, token, group):
     """Attention of the query heads of a token that share a key head."""
     E, per_group = block.head_width, block.heads // block.kv_heads
-    position = read_long(step.positions, token)
-    table = table_of_token(step, token)
+    position, row, is_narrow = v.read_int64(step.positions, token), row_of_cache(block, step, token), step.is_narrow != 0
     query, out = token * padded_outputs(block.qkv.outputs), token * padded_inputs(block.output.inputs)
     for head in range(group * per_group, (group + 1) * per_group):
         start, at = query + head * E, out + head * E
-        attend(cache, table, position, group, block.window, scratch.qkv, start, E, scratch.mixed, at, is_narrow)
+        attend(row, position, group, block.window, scratch.qkv, start, E, scratch.mixed, at, is_narrow)
+
+
+@inlined
+def squares(x, first, width, mean):
+    """The sum of (x[first + i] - mean)^2 for i < width."""
+    center, sums, total = v.broadcast(mean), v.broadcast(0.0), np.float32(0)
+    whole = width // 16 * 16
+    for i in range(0, whole, 16):
+        difference = v.subtract(v.load_float(x, first + i), center)
+        sums = v.fma(difference, difference, sums)
+    for i in range(whole, width):
+        total += (v.read_float(x, first + i) - mean) * (v.read_float(x, first + i) - mean)
+    return v.reduce_add(sums) + total
+
+
+@inlined
+def row_sum(x, first, width):
+    """The sum of x[first + i] for i < width."""
+    sums, total = v.broadcast(0.0), np.float32(0)
+    whole = width // 16 * 16
+    for i in range(0, whole, 16):
+        sums = v.add(sums, v.load_float(x, first + i))
+    for i in range(whole, width):
+        total += v.read_float(x, first + i)
+    return v.reduce_add(sums) + total
 
 
 @compiled
-def project(matrix, block, M, x, scratch, rows, is_narrow, has_residual, task, tasks):
-    """Multiply by some tiles of a matrix with D outputs, and add them to the stream."""
-    N = padded_outputs(block.width)
-    first, last = task * (N // 16) // tasks, (task + 1) * (N // 16) // tasks
-    multiply_part(matrix, x, scratch.prepared, rows, is_narrow, scratch.update, first, last)
-    D = padded_inputs(block.width)
-    add_update(scratch.stream, D, scratch.update, N, has_residual, M, first * 16, last * 16, is_narrow)
+def normalise(norm, x, first, out, at, width, is_narrow):
+    """Write the norm of x[first : first + width] to out[at : at + width]; the two may be the same."""
+    if norm.kind == 0 and x + first * 4 == out + at * 4:
+        return
+    mean, inverse, scale, shift = np.float32(0), np.float32(1), norm.scale, norm.shift
+    if norm.kind == 1:
+        mean = row_sum(x, first, width) / np.float32(width)
+    if norm.kind != 0:
+        variance = squares(x, first, width, mean) / np.float32(width)
+        inverse = np.float32(1) / np.sqrt(variance + np.float32(norm.epsilon))
+    whole, center, factor = width // 16 * 16, v.broadcast(mean), v.broadcast(inverse)
+    for i in range(0, whole, 16):
+        value = v.multiply(v.subtract(v.load_float(x, first + i), center), factor)
+        value = v.add(v.multiply(value, v.load_float(scale, i)), v.load_float(shift, i))
+        v.store_float(out, at + i, rounded(value, is_narrow))
+    for i in range(whole, width):
+        value = (v.read_float(x, first + i) - mean) * inverse * v.read_float(scale, i) + v.read_float(shift, i)
+        v.write_float(out, at + i, rounded_number(value, is_narrow))
 
 
 @compiled
-def norm_between(block, scratch, rows, is_narrow, first, last):
-    """The norm after the attention, or before the feed-forward layer."""
-    if block.is_post_norm:
-        norm_rows(block, block.attention_norm, scratch.stream, scratch.stream, is_narrow, first, last)
-    norm = copy_norm(not block.is_post_norm, block.feedforward_norm)
-    norm_rows(block, norm, scratch.stream, scratch.source, is_narrow, first, last)
-    prepare(block.up, scratch.source, scratch.prepared, rows, is_narrow, first, last)
-
-
-@compiled
-def widen_stream(block, M, scratch, rows, is_narrow, task, tasks):
-    """Some of the feed-forward layer's inner values, activated."""
-    F, N = padded_outputs(block.feedforward_width) // 16, padded_outputs(block.up.outputs)
-    first, last = task * F // tasks, (task + 1) * F // tasks
-    tiles = 2 if block.is_gated else 1
-    multiply_part(
-        block.up, scratch.source, scratch.prepared, rows, is_narrow, scratch.inner, first * tiles, last * tiles
-    )
-    width, kind = padded_inputs(block.feedforward_width), block.activation
-    activate_tiles(scratch.inner, N, scratch.hidden, width, M, first, last, kind, block.is_gated, is_narrow)
-
-
-@compiled
-def finish_rows(block, out, scratch, is_narrow, first, last):
-    """Write rows of the stream."""
-    if block.is_post_norm:
-        norm_rows(block, block.feedforward_norm, scratch.stream, scratch.stream, is_narrow, first, last)
-    D, width = padded_inputs(block.width), block.width
+def norm_rows(norm, x, out, D, width, is_narrow, first, last):
+    """Norms of rows of (M, D)."""
     for row in range(first, last):
-        write_numbers(scratch.stream, row * D, width, out, row * width, is_narrow)
+        normalise(norm, x, row * D, out, row * D, width, is_narrow)
+
+
+@inlined
+def rotate(x, first, width, cosine, sine, angle, is_narrow):
+    """Rotate a head in place: pair i is made of the elements i and i + width / 2. Its first angle is number `angle`."""
+    half = width // 2
+    for i in range(half):
+        c = rounded_number(v.read_float(cosine, angle + i), is_narrow)
+        s = rounded_number(v.read_float(sine, angle + i), is_narrow)
+        one, two = v.read_float(x, first + i), v.read_float(x, first + half + i)
+        one_c, two_s = rounded_number(one * c, is_narrow), rounded_number(two * s, is_narrow)
+        two_c, one_s = rounded_number(two * c, is_narrow), rounded_number(one * s, is_narrow)
+        v.write_float(x, first + i, rounded_number(one_c - two_s, is_narrow))
+        v.write_float(x, first + half + i, rounded_number(two_c + one_s, is_narrow))
+
+
+@inlined
+def activate_tiles(block, inner, hidden, M, is_narrow, first, last):
+    """Activate tiles first, ... last - 1 of 16 inner values; gated: the tile of the gates comes before each of them."""
+    columns, width = padded_outputs(block.up.outputs), padded_inputs(block.feedforward_width)
+    for row in range(M):
+        for tile in range(first, last):
+            at = row * columns + tile * (32 if block.is_gated else 16)
+            value = rounded(activate(rounded(v.load_float(inner, at), is_narrow), block.activation), is_narrow)
+            if block.is_gated:
+                value = rounded(v.multiply(value, rounded(v.load_float(inner, at + 16), is_narrow)), is_narrow)
+            v.store_float(hidden, row * width + tile * 16, value)

@@ -13,7 +13,8 @@ import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,6 @@ intrinsic: Any = numba.extending.intrinsic  # its calls in compiled code have ot
 
 FEATURES = target_features()
 MAX_THREADS: int = config.NUMBA_NUM_THREADS
-HAS_AVX512 = "avx512f" in FEATURES
 
 
 def cache_folder() -> Path:
@@ -121,43 +121,54 @@ start_threads()
 CACHE = config.CACHE_DIR or str(cache_folder())
 
 
+# Inner functions are linked into the programs that call them; without wrappers for Python and files of their own in the
+# cache they compile in half the time
+INNER = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+
+
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function of numbers and arrays. It is compiled at its first call, and loaded from disk after that."""
-    return in_cache(njit(nogil=True, error_model="numpy"), function)
+    """Compile a function of numbers, vectors and records that compiled code calls."""
+    return njit(**INNER)(function)
 
 
 def inlined(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile a function into those that call it: an inner part of a kernel, whose call would take longer than it."""
-    return in_cache(njit(nogil=True, error_model="numpy", forceinline=True), function)
+    return njit(**INNER, forceinline=True)(function)
+
+
+def merged(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Copy a function into the source of its caller: a part of a program that is called in one place."""
+    return njit(**INNER, inline="always")(function)
 
 
 def compiled_parallel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile a function whose `prange` loops run on all threads."""
-    return in_cache(njit(nogil=True, error_model="numpy", parallel=True), function)
+    """Compile a function whose `prange` loops run on all threads, at its first call; later processes load it."""
+    with cache_in_folder():
+        dispatcher = njit(nogil=True, error_model="numpy", parallel=True)(function)
+        dispatcher.enable_caching()
+        return dispatcher
 
 
-def compiled_callback(function: Callable[..., None], arguments: int) -> Any:
-    """Compile a function of this many integers, which others call by its `address`.
+def compiled_callback(function: Callable[..., None], arguments: int, name: str) -> Any:
+    """Compile a function of this many integers, which others call by its `address`; later processes load it.
 
-    Compiled code that calls it need not be compiled with it, so only kernels that are used are compiled.
+    Compiled code that calls it is not compiled with it, so only kernels that are used are compiled.
     """
     signature = types.void(*[types.int64] * arguments)
-    given, config.CACHE_DIR = config.CACHE_DIR, CACHE
     start = time.perf_counter()
     try:
-        return cfunc(signature, cache=True, error_model="numpy")(function)
+        with cache_in_folder():
+            return cfunc(signature, cache=True, error_model="numpy")(function)
     finally:
-        config.CACHE_DIR = given
         if (seconds := time.perf_counter() - start) > SLOW:
-            logger.warning(f"compiled a kernel in {seconds:.0f} s ({function.__name__}); later processes load it")
+            logger.warning(f"compiled a kernel in {seconds:.0f} s ({name}); later processes load it")
 
 
-def in_cache(compiler: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+@contextmanager
+def cache_in_folder() -> Iterator[None]:
     """Compile with the cache in `CACHE`, also where other users of numba in this process chose another."""
     given, config.CACHE_DIR = config.CACHE_DIR, CACHE
     try:
-        dispatcher = compiler(function)
-        dispatcher.enable_caching()
-        return dispatcher
+        yield
     finally:
         config.CACHE_DIR = given

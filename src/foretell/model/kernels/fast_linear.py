@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from foretell.model.decoder import TiedHead
 from foretell.model.kernels.matmul import Matmul, make_matmul
-from foretell.model.kernels.packed_matrix import LANES, pack_floats, pack_int4, pack_int8
+from foretell.model.kernels.packing import LANES, pack_floats, pack_int4, pack_int8
 from foretell.model.quantization import unpack_int4
 from foretell.model.quantized_linear import (
     Int4Linear,

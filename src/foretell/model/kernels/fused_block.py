@@ -1,9 +1,9 @@
-"""Transformer blocks that are computed by one compiled function where nobody watches their modules.
+"""Fused transformer blocks, used where no hooks are registered inside them: a second path through the blocks.
 
-Each form falls back to the modules of the plain block for gradients, hooks, many rows, changed weights and any cache
-but a paged one. A call of a block also computes the blocks after it that nobody watches: each returns its output when
-it is called with that of the block before, and computes it again for any other input. So a token needs one start of
-the threads, not one per block, and everything between two blocks can still be seen and changed.
+A fused block falls back to the modules of the plain block for gradients, hooks, many rows, changed weights, and any
+cache but a paged one. Its call also computes the blocks after it that have no hooks. Each of them returns its output
+when it is called with the very output of the block before it, and computes it again for any other input. So a token
+needs one start of the threads instead of one per block, and everything between two blocks can still be seen and changed.
 """
 
 from __future__ import annotations
@@ -23,15 +23,13 @@ from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
 from foretell.model.feedforward import MLP, GatedMLP
-from foretell.model.kernels.amx_rows import ROWS
-from foretell.model.kernels.block_program import PHASES, BlockView, PassView, as_numbers, block_program
-from foretell.model.kernels.block_rows import NormView
+from foretell.model.kernels.block_program import BLOCK, BLOCKS, NORM, PASS, PHASES, block_program
 from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, can_pack, pack_layers
-from foretell.model.kernels.matmul import prepared_per_row
-from foretell.model.kernels.numba_math import ACTIVATIONS
-from foretell.model.kernels.packed_matrix import INPUTS
+from foretell.model.kernels.matmul import padded_rows, prepared_per_row
+from foretell.model.kernels.packing import INPUTS
 from foretell.model.kernels.rms_norm import CPURMSNorm
-from foretell.model.kernels.tasks import LINE, run_on_threads
+from foretell.model.kernels.threads import LINE, run_on_threads
+from foretell.model.kernels.vector_math import ACTIVATIONS
 from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import Rotation
@@ -45,59 +43,55 @@ version_of = attrgetter("_version")
 
 
 class FusedNorm:
-    """A norm with its scale and shift in float32."""
+    """A norm for compiled code, with its scale and shift in float32."""
 
-    def __init__(self, norm: Any):
-        parts = [] if type(norm) is nn.Identity else [norm.weight, getattr(norm, "bias", None)]
-        self.sources = [part for part in parts if part is not None]
-        self.copies = [None if part is None else part.detach().float().contiguous() for part in parts]
-        scale, shift = [0 if copy is None else copy.data_ptr() for copy in self.copies] or [0, 0]
-        epsilon = 0.0 if type(norm) is nn.Identity else float(norm.eps)
-        self.view = NormView(NORMS[type(norm)], scale, shift, epsilon)
+    def __init__(self, norm: Any, width: int):
+        kind = NORMS[type(norm)]
+        weight, bias = (getattr(norm, name, None) for name in ("weight", "bias"))
+        self.sources = [part for part in (weight, bias) if part is not None]
+        self.scale = torch.ones(width) if weight is None else weight.detach().float().contiguous()
+        self.shift = torch.full((width,), -0.0) if bias is None else bias.detach().float().contiguous()
+        self.values = (kind, self.scale.data_ptr(), self.shift.data_ptr(), float(norm.eps) if kind else 0.0)
 
 
 class FusedWeights:
     """The packed weights of a block, and the versions that show whether they changed."""
 
     def __init__(self, block: Any, max_rows: int | None):
-        attention, feedforward = block.attention, block.feedforward
-        is_gated = type(feedforward) is GatedMLP
-        inner = [feedforward.gate, feedforward.up] if is_gated else [feedforward.up]
-        groups = ([attention.query, attention.key, attention.value], [attention.output], inner, [feedforward.down])
-        self.matrices = [pack_layers(layers, max_rows, in_turns=layers is inner) for layers in groups]
-        norms = (block.attention_norm, block.feedforward_norm, attention.query_norm, attention.key_norm)
-        self.norms = [FusedNorm(norm) for norm in norms]
+        inner = inner_layers(block.feedforward)
+        self.matrices = [pack_layers(layers, max_rows, in_turns=layers == inner) for layers in layer_groups(block)]
+        self.norms = norms_in_order(block)
         self.sources = [source for part in (*self.matrices, *self.norms) for source in part.sources]
         self.versions = list(map(version_of, self.sources))
-        # the dictionaries of hooks are those of the modules: what is registered later is seen
+        # the dictionaries belong to the modules, so hooks that are registered later are seen
         inner_hooks = [hooks for module in block.modules() if module is not block for hooks in hooks_of(module)]
         self.hooks = GLOBAL_HOOKS + inner_hooks
         self.own_hooks = hooks_of(block)
         self.place: tuple[nn.ModuleList, int] | None = None  # in a trunk that calls its blocks one after the other
         self.max_rows = max_rows
-        self.numbers = as_numbers(self._view(block, is_gated))
-        self.address = self.numbers.ctypes.data
+        self.record = self._record(block)
+        self.address = self.record.ctypes.data
         self.per_row = self._scratch_per_row()
         self.is_padded = any(matrix.matmul.is_padded for matrix in self.matrices)
 
-    def _view(self, block: Any, is_gated: bool) -> BlockView:
+    def _record(self, block: Any) -> np.ndarray:
         attention, down = block.attention, self.matrices[3].matmul.matrix
         E = attention.head_width
-        heads, kv_heads = (count_outputs(layer) // E for layer in (attention.query, attention.key))
-        parts: list[Any] = [part.view for part in (*(matrix.matmul for matrix in self.matrices), *self.norms)]
+        heads, kv_heads = (layer.out_features // E for layer in (attention.query, attention.key))
         activation = ACTIVATIONS[activation_name(block.feedforward.activation)]
-        parts += [attention.layer, down.outputs, heads, kv_heads, E, down.inputs, attention.window or 0, activation]
-        parts += [is_gated, isinstance(block, BlockPostNorm), type(block.attention_residual) is AddUpdate]
-        return BlockView(*parts)
+        parts = [matrix.matmul.record.item() for matrix in self.matrices] + [norm.values for norm in self.norms]
+        sizes = [attention.layer, down.outputs, heads, kv_heads, E, down.inputs, attention.window or 0, activation]
+        choices = [type(block.feedforward) is GatedMLP, type(block.attention_residual) is AddUpdate]
+        return np.array((*parts, *sizes, *choices), BLOCK)
 
     def _scratch_per_row(self) -> int:
-        """Float32 numbers per token that the compiled function needs, with every row filled up."""
+        """Float32 numbers per token that the compiled program needs, with every row padded."""
         matrices = [matrix.matmul.matrix for matrix in self.matrices]
         widths = sum(matrix.inputs + matrix.outputs + 2 * INPUTS for matrix in matrices)
         return widths + 2 * matrices[0].inputs + max(map(prepared_per_row, matrices))
 
     def suits(self, x: Tensor, kv: KVView) -> bool:
-        """True if the compiled function computes this call."""
+        """True if the compiled program computes this call."""
         is_few = self.max_rows is None or x.shape[0] * x.shape[1] <= self.max_rows
         if not is_few or torch.is_grad_enabled() or x.dtype != self.matrices[0].dtype or any(self.hooks):
             return False
@@ -111,33 +105,34 @@ class FusedWeights:
         return out if source is x else None
 
     def run(self, x: Tensor, kv: PagedKVView, rotation: Rotation | None) -> Tensor:
-        """The block's output (B, T, D); those of the blocks after it are kept for their calls."""
+        """The block's output (B, T, D); the outputs of the blocks after it are kept for their calls."""
         x = x.contiguous()
-        step, blocks = addresses_of(kv, rotation), self._unwatched(x, kv)
+        step, blocks = step_of(kv, rotation), self._computed_together(x, kv)
         assert x.shape[:2] == step.shape, "the cache was told of other tokens"
         out = torch.empty(len(blocks), *x.shape, dtype=x.dtype)
-        sizes = (x.numel() * x.element_size(), len(blocks), *(block.address for block in blocks))
+        records = np.array([block.address for block in blocks], np.int64)
+        sizes = (x.numel() * x.element_size(), len(blocks), records.ctypes.data)
+        call = np.array((0, 0, 0, step.address, x.data_ptr(), out.data_ptr(), *sizes), BLOCKS)
         scratch = step.rows * max(block.per_row for block in blocks) + LINE
-        arguments = (step.address, x.data_ptr(), out.data_ptr(), *sizes)
-        run_on_threads(block_program(), arguments, PHASES * len(blocks), scratch, self.is_padded)
+        run_on_threads(block_program(), call, PHASES * len(blocks), scratch, self.is_padded)
         outputs = out.unbind()
         step.outputs = dict(zip(blocks[1:], pairwise(outputs), strict=True))
         return outputs[0]
 
-    def _unwatched(self, x: Tensor, kv: PagedKVView) -> list[FusedWeights]:
-        """This block, and those after it whose inputs nobody sees or changes."""
+    def _computed_together(self, x: Tensor, kv: PagedKVView) -> list[FusedWeights]:
+        """This block, and the blocks after it up to the first whose input a hook could see or change."""
         blocks: list[FusedWeights] = [self]
         if x.shape[0] * x.shape[1] > AHEAD_ROWS:
             return blocks
         for following in self._following():
-            is_seen = any(blocks[-1].own_hooks + following.own_hooks)
-            if is_seen or self.is_padded or following.is_padded or not following.suits(x, kv):
+            has_hooks = any(blocks[-1].own_hooks + following.own_hooks)
+            if has_hooks or self.is_padded or following.is_padded or not following.suits(x, kv):
                 break
             blocks.append(following)
         return blocks
 
     def _following(self) -> Iterator[FusedWeights]:
-        """Those of the blocks that are called next; none if this block was replaced or put into another module."""
+        """The blocks that are called next; none if this block was replaced or put into another module."""
         if self.place is None:
             return iter(())
         blocks, index = self.place
@@ -146,7 +141,7 @@ class FusedWeights:
 
 
 class FusedForward(nn.Module):
-    """The forward of a block as one compiled function; its other base class is the plain block."""
+    """The forward of a block as one compiled program; its other base class is the plain block."""
 
     fused: FusedWeights
 
@@ -161,18 +156,18 @@ class FusedForward(nn.Module):
 
 
 class FusedBlock(FusedForward, Block):
-    """`Block` as one compiled function."""
+    """`Block` as one compiled program."""
 
 
 class FusedBlockPostNorm(FusedForward, BlockPostNorm):
-    """`BlockPostNorm` as one compiled function."""
+    """`BlockPostNorm` as one compiled program."""
 
 
 FUSED: dict[type[nn.Module], type[Any]] = {Block: FusedBlock, BlockPostNorm: FusedBlockPostNorm}
 
 
 def fused_form(block: nn.Module, max_rows: int | None = MAX_ROWS) -> nn.Module:
-    """A block that shares the modules of this one and is computed at once; itself where that is not possible."""
+    """A fused block that shares the modules of this one; itself where that is not possible."""
     if not can_fuse(block):
         return block
     fused = recast(block, FUSED[type(block)])
@@ -188,23 +183,43 @@ def link_blocks(blocks: nn.ModuleList) -> None:
 
 
 def can_fuse(block: Any) -> bool:
-    """True if a block has the known plain modules and nobody watches them."""
-    if type(block) not in FUSED or block.sublayers != (ATTENTION, FEEDFORWARD):
+    """True if a block has the known plain modules and no hooks."""
+    if type(block) not in FUSED or block.sublayers != (ATTENTION, FEEDFORWARD) or block.training:
         return False
     if any(hooks for module in block.modules() for hooks in hooks_of(module)):
         return False
     attention, feedforward = block.attention, block.feedforward
-    if type(attention) is not Attention or type(attention.core) is not SDPAttention or block.training:
+    if type(attention) is not Attention or type(attention.core) is not SDPAttention:
         return False
     if type(feedforward) not in (MLP, GatedMLP) or activation_name(feedforward.activation) not in ACTIVATIONS:
         return False
     norms = (block.attention_norm, block.feedforward_norm, attention.query_norm, attention.key_norm)
-    residuals = (block.attention_residual, block.feedforward_residual)
-    if any(type(norm) not in NORMS for norm in norms) or type(residuals[1]) is not AddUpdate:
+    if any(type(norm) not in NORMS for norm in norms) or type(block.feedforward_residual) is not AddUpdate:
         return False
-    inner = [feedforward.gate, feedforward.up] if type(feedforward) is GatedMLP else [feedforward.up]
-    groups = ([attention.query, attention.key, attention.value], [attention.output], inner, [feedforward.down])
-    return type(residuals[0]) in (AddUpdate, ReplaceByUpdate) and all(can_join(layers) for layers in groups)
+    residuals = (AddUpdate, ReplaceByUpdate)
+    return type(block.attention_residual) in residuals and all(map(can_join, layer_groups(block)))
+
+
+def norms_in_order(block: Any) -> list[FusedNorm]:
+    """The norms in the order of the fields of BLOCK."""
+    attention, width = block.attention, block.attention.query.in_features
+    in_stream = [block.attention_norm, nn.Identity(), block.feedforward_norm, nn.Identity()]  # before and after each
+    if isinstance(block, BlockPostNorm):
+        in_stream = [nn.Identity(), block.attention_norm, nn.Identity(), block.feedforward_norm]
+    of_heads = [FusedNorm(norm, attention.head_width) for norm in (attention.query_norm, attention.key_norm)]
+    return [FusedNorm(norm, width) for norm in in_stream] + of_heads
+
+
+def layer_groups(block: Any) -> list[list[Any]]:
+    """The linear layers of a block; those that read the same input are packed as one matrix."""
+    attention, feedforward = block.attention, block.feedforward
+    heads = [attention.query, attention.key, attention.value]
+    return [heads, [attention.output], inner_layers(feedforward), [feedforward.down]]
+
+
+def inner_layers(feedforward: Any) -> list[Any]:
+    """The layers that compute the inner values."""
+    return [feedforward.gate, feedforward.up] if type(feedforward) is GatedMLP else [feedforward.up]
 
 
 def can_join(layers: list[Any]) -> bool:
@@ -220,47 +235,41 @@ def kind_of(layer: Any) -> tuple[Any, ...]:
     return (type(layer), layer.weight.dtype if is_float else layer.scales.dtype, 0 if is_float else layer.group)
 
 
-def count_outputs(layer: Any) -> int:
-    """The number of outputs of a linear layer."""
-    return layer.out_features
-
-
 def hooks_of(module: nn.Module) -> list[Any]:
     """The hooks that a call of a module runs."""
     return [module._forward_hooks, module._forward_pre_hooks]
 
 
-class PassAddresses:
-    """The addresses and sizes of a pass, shared by all layers; the first layer makes them."""
+class Step:
+    """One pass over new tokens for compiled code, shared by all layers; the first layer makes it."""
 
     def __init__(self, kv: PagedKVView, rotation: Rotation | None):
         tables, positions = kv.tables.contiguous(), kv.positions.contiguous()
         counts = np.array([row.count for row in kv.rows], dtype=np.int64)
         self.arrays = tables, positions, counts  # their memory is read as long as this lives
         self.rotation, self.shape = rotation, positions.shape  # (B, T)
-        self.outputs: dict[FusedWeights, tuple[Tensor, Tensor]] = {}  # of blocks to come: for which input, and which
+        self.outputs: dict[FusedWeights, tuple[Tensor, Tensor]] = {}  # of blocks computed ahead: input and output
         M, T = positions.numel(), positions.shape[1]
-        self.rows = M if M <= ROWS else M + -M % ROWS
-        angles = (0, 0, 1)
+        self.rows = padded_rows(M)
+        angles = (0, 0, True)
         if rotation is not None:
             assert all(part.is_contiguous() and part.dtype == torch.float32 for part in rotation)
-            angles = (rotation[0].data_ptr(), rotation[1].data_ptr(), rotation[0].shape[0])
+            angles = (rotation[0].data_ptr(), rotation[1].data_ptr(), rotation[0].shape[0] == 1)
         keys, values = kv.cache.keys, kv.cache.values  # (L, G, N, P, E)
         assert keys.is_contiguous() and values.is_contiguous()
-        places = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), counts.ctypes.data)
-        strides = (keys.stride(0) * keys.element_size(), keys.stride(1), keys.stride(2))
-        pools = (keys.data_ptr(), values.data_ptr())
-        view = PassView(self.rows, keys.dtype == torch.bfloat16, *pools, *strides, M, T, *places, *angles)
-        self.numbers = as_numbers(view)
-        self.address = self.numbers.ctypes.data
+        sizes = (M, T, self.rows, keys.dtype == torch.bfloat16)
+        cache = (keys.data_ptr(), values.data_ptr(), keys.stride(0) * keys.element_size(), *keys.stride()[1:3])
+        tokens = (tables.data_ptr(), tables.shape[1], positions.data_ptr(), counts.ctypes.data)
+        self.record = np.array((*sizes, *cache, *tokens, *angles), PASS)
+        self.address = self.record.ctypes.data
 
 
-PASSES: WeakKeyDictionary[PagedKVView, PassAddresses] = WeakKeyDictionary()
+PASSES: WeakKeyDictionary[PagedKVView, Step] = WeakKeyDictionary()
 
 
-def addresses_of(kv: PagedKVView, rotation: Rotation | None) -> PassAddresses:
-    """The addresses of a pass, made once."""
+def step_of(kv: PagedKVView, rotation: Rotation | None) -> Step:
+    """The pass for compiled code, made once."""
     known = PASSES.get(kv)
     if known is None or known.rotation is not rotation:
-        known = PASSES[kv] = PassAddresses(kv, rotation)
+        known = PASSES[kv] = Step(kv, rotation)
     return known

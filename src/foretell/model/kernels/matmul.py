@@ -10,31 +10,26 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.model.kernels import amx_integers, amx_rows, few_rows, integer_rows
-from foretell.model.kernels.activations import (
-    num_planes,
-    padded_inputs,
-    padded_outputs,
-    prepare,
-    units_of,
-)
-from foretell.model.kernels.amx_vectors import HAS_AMX
+from foretell.model.kernels import amx
+from foretell.model.kernels import vector_matmul as vector
+from foretell.model.kernels import vectors as v
+from foretell.model.kernels.amx import HAS_AMX
 from foretell.model.kernels.compiling import compiled, compiled_callback, inlined
-from foretell.model.kernels.integer_rows import HAS_VNNI
-from foretell.model.kernels.numba_numbers import read_numbers, write_numbers
-from foretell.model.kernels.numba_scalars import call_address, read_long
-from foretell.model.kernels.packed_matrix import INPUTS, LANES, MatrixView, PackedMatrix
-from foretell.model.kernels.tasks import LINE, claim, finish, num_tasks, run_on_threads, wait
+from foretell.model.kernels.packing import INPUTS, LANES, MATRIX, PackedMatrix, padded_inputs, padded_outputs, prepare
+from foretell.model.kernels.threads import CALL, LINE, claim, finish, num_tasks, run_on_threads, wait
+from foretell.model.kernels.vector_math import read_numbers, write_numbers
+from foretell.model.kernels.vector_matmul import HAS_VNNI
 
-FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to so many rows are multiplied faster on vectors, with the same results
+FEW_ROWS_INT8, FEW_ROWS_INT4 = 4, 8  # up to this many rows are multiplied faster on vectors, with the same results
 SERIAL = 2**14  # activations that one thread prepares before the others are asked to help
 
-
 Unit = Literal["vectors", "vnni", "amx"]  # of the processor; all but the first read planes of activations
-ARGUMENTS = 13  # of a kernel
+KERNEL_ARGUMENTS = 8
+LINEAR = np.dtype([*CALL, ("matrix", "i8"), ("x", "i8"), ("out", "i8"), ("M", "i8"), ("rows", "i8"), ("is_narrow", "i8")])
 
 
 @dataclass(frozen=True)
@@ -48,16 +43,20 @@ class Matmul:
     unit: Unit
 
     @cached_property
-    def view(self) -> MatrixView:
+    def record(self) -> np.ndarray:
         """The matrix for compiled code; valid as long as this object exists."""
         matrix = self.matrix
-        words, factors, bias = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
-        group = matrix.group or matrix.inputs
-        address = kernel(matrix.bits, self.unit).address
-        has_both = self.unit == "amx" and matrix.bits < 16 and HAS_VNNI
-        few = kernel(matrix.bits, "vnni").address if has_both else address
-        sizes = (matrix.bits, matrix.outputs, matrix.inputs, group)
-        return MatrixView(address, few, words, factors, bias, *sizes, self.unit != "vectors")
+        kernel = few_rows_kernel = compiled_kernel(matrix.bits, self.unit).address
+        if self.unit == "amx" and matrix.bits < 16 and HAS_VNNI:
+            few_rows_kernel = compiled_kernel(matrix.bits, "vnni").address
+        arrays = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
+        sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, self.unit != "vectors")
+        return np.array((kernel, few_rows_kernel, *arrays, *sizes), MATRIX)
+
+    @cached_property
+    def address(self) -> int:
+        """The address of the record."""
+        return self.record.ctypes.data
 
     @property
     def is_padded(self) -> bool:
@@ -68,13 +67,19 @@ class Matmul:
         """x W' + b for x (..., I) in float32 or bfloat16: (..., O) in the same dtype."""
         x, matrix = x.contiguous(), self.matrix
         out = torch.empty(*x.shape[:-1], matrix.outputs, dtype=x.dtype)
-        M, is_narrow = x.numel() // matrix.inputs, x.dtype == torch.bfloat16
+        M = x.numel() // matrix.inputs
         if M == 0:
             return out  # a tile of the matrix unit must have a row
-        rows = M if M <= amx_rows.ROWS else M + -M % amx_rows.ROWS
-        arguments = (*self.view, x.data_ptr(), out.data_ptr(), M, rows, is_narrow)
-        run_on_threads(linear_program(), arguments, 2, rows * scratch_per_row(matrix) + LINE, self.is_padded)
+        rows = padded_rows(M)
+        call = (0, 0, 0, self.address, x.data_ptr(), out.data_ptr(), M, rows, x.dtype == torch.bfloat16)
+        scratch = rows * scratch_per_row(matrix) + LINE
+        run_on_threads(linear_program(), np.array(call, LINEAR), 2, scratch, self.is_padded)
         return out
+
+
+def padded_rows(count: int) -> int:
+    """Rows of activations that kernels read: from one tile of the matrix unit on, whole tiles."""
+    return count if count <= amx.ROWS else count + -count % amx.ROWS
 
 
 def make_matmul(matrix: PackedMatrix) -> Matmul:
@@ -87,40 +92,72 @@ def make_matmul(matrix: PackedMatrix) -> Matmul:
     return Matmul(matrix, "vnni" if is_integer and HAS_VNNI else "vectors")
 
 
-@cache
-def kernel(bits: int, unit: Unit) -> Any:
-    """The compiled kernel for weights of so many bits."""
-    kernels = {
-        "vectors": few_rows.KERNELS,
-        "vnni": integer_rows.KERNELS,
-        "amx": {**amx_rows.KERNELS, **amx_integers.KERNELS},
-    }
-    return compiled_callback(kernels[unit][bits], ARGUMENTS)
-
-
-@cache
-def linear_program() -> Any:
-    """The compiled program of one linear layer."""
-    return compiled_callback(linear, 1)
-
-
 def scratch_per_row(matrix: PackedMatrix) -> int:
-    """At most so many float32 numbers per row of activations: their copy and its planes, sums of groups, outputs."""
+    """An upper bound of the float32 numbers per row of activations: their copy, what is prepared, outputs."""
     K, N = matrix.inputs + -matrix.inputs % INPUTS, matrix.outputs + -matrix.outputs % LANES
     return K + prepared_per_row(matrix) + N
 
 
 def prepared_per_row(matrix: PackedMatrix) -> int:
-    """At most so many float32 numbers per row of what `prepare` makes of activations."""
+    """An upper bound of the float32 numbers per row that `prepare` writes."""
     K = matrix.inputs + -matrix.inputs % INPUTS  # three planes of bfloat16 take 3/2 of it
-    return K * 3 // 2 + matrix.inputs // (matrix.group or matrix.inputs)
+    return K * 3 // 2 + matrix.inputs // matrix.group
 
 
-def linear(arguments):
+# --- compiled code ---------------------------------------------------------------------------------------------------
+
+
+@cache
+def compiled_kernel(bits: int, unit: Unit) -> Any:
+    """The compiled kernel for weights with this many bits."""
+    return compiled_callback(make_kernel(bits, unit), KERNEL_ARGUMENTS, f"{bits} bits, {unit}")
+
+
+def make_kernel(bits: int, unit: Unit) -> Any:
+    """A kernel: a function that writes the outputs of tiles first, ... last - 1 for all rows.
+
+    numba compiles the branches that these constants choose.
+    """
+
+    def kernel(matrix, x, prepared, rows, is_narrow, out, first, last):
+        p = vector.make_product(bits, matrix_at(matrix), x, prepared, rows, is_narrow != 0, out)
+        if unit == "amx":
+            if bits == 16:
+                amx.multiply_floats(p, first, last)
+            else:
+                amx.multiply_integers(p, first, last)
+        elif unit == "vnni":
+            if bits == 8:
+                vector.multiply_tiles(vector.int8_plane_sums, p, first, last)
+            else:
+                vector.multiply_tiles(vector.int4_plane_sums, p, first, last)
+        elif bits == 32:
+            vector.multiply_tiles(vector.float32_sums, p, first, last)
+        elif bits == 16:
+            vector.multiply_tiles(vector.bfloat16_sums, p, first, last)
+        elif bits == 8:
+            vector.multiply_tiles(vector.int8_sums, p, first, last)
+        else:
+            vector.multiply_tiles(vector.int4_sums, p, first, last)
+
+    return kernel
+
+
+matrix_at, linear_call_at = v.record_at(MATRIX), v.record_at(LINEAR)
+call_kernel = v.callback(KERNEL_ARGUMENTS)
+
+
+@cache
+def linear_program() -> Any:
+    """The compiled program of one linear layer."""
+    return compiled_callback(linear, 1, "linear layers")
+
+
+def linear(address):
     """x W' + b, from rows at an address to rows at an address."""
-    threads, counters, values = read_long(arguments, 0), read_long(arguments, 1), read_long(arguments, 2)
-    matrix, x, out = read_matrix(arguments, 3), read_long(arguments, 13), read_long(arguments, 14)
-    M, rows, is_narrow = read_long(arguments, 15), read_long(arguments, 16), read_long(arguments, 17) != 0
+    call = linear_call_at(address)
+    threads, counters, M, rows, is_narrow = call.threads, call.counters, call.M, call.rows, call.is_narrow != 0
+    matrix, values = matrix_at(call.matrix), call.scratch
     K, N = padded_inputs(matrix.inputs), padded_outputs(matrix.outputs)
     result = values + rows * K * 4
     prepared = result + rows * N * 4
@@ -128,7 +165,7 @@ def linear(arguments):
     share = claim(counters, 0)
     while share < shares:
         first, last = share * M // shares, (share + 1) * M // shares
-        read_rows(x, matrix.inputs, values, K, is_narrow, first, last)
+        read_rows(call.x, matrix.inputs, values, K, is_narrow, first, last)
         prepare(matrix, values, prepared, rows, is_narrow, first, last)
         finish(counters, 0)
         share = claim(counters, 0)
@@ -138,17 +175,8 @@ def linear(arguments):
     while task < tasks:
         first, last = task * (N // 16) // tasks, (task + 1) * (N // 16) // tasks
         multiply_part(matrix, values, prepared, rows, is_narrow, result, first, last)
-        write_columns(result, N, M, first * 16, min(last * 16, matrix.outputs), out, matrix.outputs, is_narrow)
+        write_columns(result, N, M, first * 16, min(last * 16, matrix.outputs), call.out, matrix.outputs, is_narrow)
         task = claim(counters, 1)
-
-
-@inlined
-def read_matrix(numbers, at):
-    """The view of a matrix, from the numbers at an address."""
-    kernel, few, words = read_long(numbers, at), read_long(numbers, at + 1), read_long(numbers, at + 2)
-    factors, bias, bits = read_long(numbers, at + 3), read_long(numbers, at + 4), read_long(numbers, at + 5)
-    outputs, inputs, group = read_long(numbers, at + 6), read_long(numbers, at + 7), read_long(numbers, at + 8)
-    return MatrixView(kernel, few, words, factors, bias, bits, outputs, inputs, group, read_long(numbers, at + 9) != 0)
 
 
 @compiled
@@ -165,12 +193,9 @@ def write_columns(result, N, M, first, last, out, width, is_narrow):
         write_numbers(result, row * N + first, last - first, out, row * width + first, is_narrow)
 
 
-@compiled
+@inlined
 def multiply_part(matrix, x, prepared, rows, is_narrow, result, first, last):
-    """Outputs of tiles first, ... last - 1 for all rows, from what `prepare` made of x."""
-    P, N = num_planes(matrix, is_narrow), padded_outputs(matrix.outputs)
-    weights = (matrix.words, matrix.factors, matrix.bias, matrix.inputs, matrix.group)
-    activations = (prepared if P > 0 else x, units_of(matrix, prepared, rows, is_narrow))
-    few_rows = FEW_ROWS_INT4 if matrix.bits == 4 else FEW_ROWS_INT8
-    kernel = matrix.few_rows_kernel if rows <= few_rows else matrix.kernel
-    call_address(kernel, weights + activations + (P, rows, result, N, first, last))
+    """Outputs of tiles first, ... last - 1 for all rows, from x and what `prepare` wrote."""
+    is_few = rows <= (FEW_ROWS_INT4 if matrix.bits == 4 else FEW_ROWS_INT8)
+    kernel = matrix.few_rows_kernel if is_few else matrix.kernel
+    call_kernel(kernel, v.address_of(matrix), x, prepared, rows, is_narrow, result, first, last)

@@ -1,0 +1,387 @@
+"""Matrix products of few rows on Intel's matrix unit (AMX): eight tiles of 16 rows of 64 bytes.
+
+The unit multiplies bfloat16 and adds in float32 (denormal numbers count as zero), or multiplies int8 and adds in int32.
+Activations are split into planes (packing.py): one or three of bfloat16, two or three of int8. The products of a chunk
+of integers are exact; chunks are added in float32.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from typing import NamedTuple
+
+import numpy as np
+from llvmlite import ir
+
+from foretell.model.kernels import vectors as v
+from foretell.model.kernels.compiling import FEATURES, inlined
+from foretell.model.kernels.packing import INPUTS, NEXT_PLANE, chunk_of, padded_inputs
+from foretell.model.kernels.vector_math import allocate, keep
+from foretell.model.kernels.vector_matmul import NIBBLES, factor_of, tile_start
+
+REQUEST_PERMISSION, TILE_DATA, ARCH_PRCTL = 0x1023, 18, 158  # Linux, x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, 18)
+
+ROWS = 16  # of a tile of activations
+AHEAD, AHEAD_INTEGERS = 512, 1024  # words between the weights that are read and those that are prefetched
+DECODED = 1024  # words of a decoded chunk of a tile of int4 weights
+SECOND, SUMS = 3 * 256, 6 * 256  # words: sums of the first tile's planes come before those of the second
+TOTALS = 2 * SUMS  # sums of even chunks, those of odd chunks, and the totals of two tiles
+SCRATCH = TOTALS + 2 * 256  # words per thread
+
+
+def is_permitted() -> bool:
+    """True where the processor has AMX and Linux lets this process use it, for which it must ask once."""
+    if not {"avx512f", "amx-tile", "amx-bf16", "amx-int8"} <= FEATURES or sys.platform != "linux":
+        return False
+    return ctypes.CDLL(None).syscall(ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0
+
+
+HAS_AMX = is_permitted()
+
+
+# --- instructions; the numbers of tiles are constants -----------------------------------------------------------------
+
+
+def tile_number(tile):
+    """The operand for a tile."""
+    return ir.Constant(v.INT8, tile)
+
+
+@v.operation(v.void, v.integer)
+def configure(builder, settings):
+    """Set the sizes of this thread's tiles: 64 bytes as Intel's manual describes them for `ldtilecfg`."""
+    v.call(builder, "llvm.x86.ldtilecfg", v.VOID, v.pointer(builder, settings, ir.Constant(v.INT64, 0), v.INT8))
+
+
+@v.operation(v.void)
+def release(builder):
+    """Give this thread's tiles back."""
+    v.call(builder, "llvm.x86.tilerelease", v.VOID)
+
+
+@v.operation(v.void, v.LITERAL)
+def zero(builder, tile):
+    """Set a tile to zeros."""
+    v.call(builder, "llvm.x86.tilezero", v.VOID, tile_number(tile))
+
+
+@v.operation(v.void, v.LITERAL, v.integer, v.integer, v.integer)
+def load(builder, tile, address, index, stride):
+    """Read a tile whose rows begin at the index-th word from an address and are `stride` bytes apart."""
+    where = v.pointer(builder, address, index, v.INT32)
+    bytes_at = builder.bitcast(where, v.INT8.as_pointer())
+    v.call(builder, "llvm.x86.tileloadd64", v.VOID, tile_number(tile), bytes_at, stride)
+
+
+@v.operation(v.void, v.LITERAL, v.integer, v.integer)
+def store(builder, tile, address, index):
+    """Write a tile's rows, one after the other, from the index-th word from an address."""
+    where = builder.bitcast(v.pointer(builder, address, index, v.INT32), v.INT8.as_pointer())
+    v.call(builder, "llvm.x86.tilestored64", v.VOID, tile_number(tile), where, ir.Constant(v.INT64, 64))
+
+
+def tile_dot(instruction):
+    """An operation that adds the products of two tiles to a third: of activations, and of weights."""
+    return v.operation(v.void, v.LITERAL, v.LITERAL, v.LITERAL)(
+        lambda builder, sums, x, weights: v.call(
+            builder, instruction, v.VOID, tile_number(sums), tile_number(x), tile_number(weights)
+        )
+    )
+
+
+dot = tile_dot("llvm.x86.tdpbf16ps")  # rows of 32 bfloat16, and 16 pairs of inputs by 16 outputs
+dot_int8 = tile_dot("llvm.x86.tdpbssd")  # rows of 64 signed bytes, and 16 times four inputs by 16 outputs
+
+
+@inlined
+def tile_settings():
+    """The sizes of all tiles: 16 rows of 64 bytes."""
+    settings = np.zeros(64, np.uint8)
+    settings[0] = 1  # palette
+    for tile in range(8):
+        settings[16 + 2 * tile] = 64  # bytes per row
+        settings[48 + tile] = ROWS
+    return settings
+
+
+# --- bfloat16 weights -------------------------------------------------------------------------------------------------
+
+
+@inlined
+def multiply_floats(p, first, last):
+    """The outputs of tiles first, ... last - 1 for all rows."""
+    settings, memory = tile_settings(), allocate(SCRATCH)
+    for tile in range(7):  # tiles 0 to 5 (sums) and 6 (activations); 7 (weights) has 16 rows
+        settings[48 + tile] = min(p.M, ROWS)
+    configure(settings.ctypes.data)
+    scratch = memory.ctypes.data
+    for tile in range(first, last, 2):
+        other = min(tile + 1, last - 1)  # the last of an odd number is computed twice
+        for row in range(0, p.M, ROWS):
+            float_pair(p, tile, other, row, scratch)
+            write_pair(p, tile, other, row, scratch)
+    release()
+    keep(settings)
+    keep(memory)
+
+
+@inlined
+def float_pair(p, tile, other, row, scratch):
+    """Totals of two tiles of bfloat16 weights."""
+    K = padded_inputs(p.inputs)
+    start, second = tile_start(p, tile), tile_start(p, other)
+    zero_sums()
+    for k in range(0, K, INPUTS):
+        at = row * K + k
+        for i in range(0, 256, 16):
+            v.prefetch(p.words, start + k * 8 + i + AHEAD)
+            v.prefetch(p.words, second + k * 8 + i + AHEAD)
+        load(7, p.words, start + k * 8, 64)
+        multiply_first(p.x, at, p.M * K, K * 2, p.P)
+        load(7, p.words, second + k * 8, 64)
+        multiply_second(p.x, at, p.M * K, K * 2, p.P)
+    store_sums(scratch, 0, p.P)
+    for i in range(0, min(ROWS, p.M - row) * 16, 16):
+        v.store_float(scratch, TOTALS + i, plane_sum(scratch, i, p.P))
+        v.store_float(scratch, TOTALS + 256 + i, plane_sum(scratch, SECOND + i, p.P))
+
+
+@inlined
+def write_pair(p, tile, other, row, scratch):
+    """Write the totals of two tiles, with their biases."""
+    one, two = v.load_float(p.bias, tile * 16), v.load_float(p.bias, other * 16)
+    for i in range(min(ROWS, p.M - row)):
+        at = (row + i) * p.N
+        v.store_float(p.out, at + tile * 16, v.add(v.load_float(scratch, TOTALS + i * 16), one))
+        v.store_float(p.out, at + other * 16, v.add(v.load_float(scratch, TOTALS + 256 + i * 16), two))
+
+
+@inlined
+def zero_sums():
+    """Set the sums to zero."""
+    zero(0)
+    zero(1)
+    zero(2)
+    zero(3)
+    zero(4)
+    zero(5)
+
+
+@inlined
+def multiply_first(planes, at, plane, stride, P):
+    """Multiply the weights in tile 7 by each plane of activations, for the first tile of outputs."""
+    load(6, planes, at // 2, stride)
+    dot(0, 6, 7)
+    if P == 3:
+        load(6, planes, (at + plane) // 2, stride)
+        dot(1, 6, 7)
+        load(6, planes, (at + 2 * plane) // 2, stride)
+        dot(2, 6, 7)
+
+
+@inlined
+def multiply_second(planes, at, plane, stride, P):
+    """Multiply the weights in tile 7 by each plane of activations, for the second tile of outputs."""
+    load(6, planes, at // 2, stride)
+    dot(3, 6, 7)
+    if P == 3:
+        load(6, planes, (at + plane) // 2, stride)
+        dot(4, 6, 7)
+        load(6, planes, (at + 2 * plane) // 2, stride)
+        dot(5, 6, 7)
+
+
+@inlined
+def store_sums(scratch, at, P):
+    """Write the sums of all planes and both tiles of outputs to the scratch memory."""
+    store(0, scratch, at)
+    store(3, scratch, at + 768)
+    if P > 1:
+        store(1, scratch, at + 256)
+        store(4, scratch, at + 1024)
+    if P > 2:
+        store(2, scratch, at + 512)
+        store(5, scratch, at + 1280)
+
+
+@inlined
+def plane_sum(scratch, at, P):
+    """The sum over the planes of activations, the smallest numbers first."""
+    first = v.load_float(scratch, at)
+    if P == 1:
+        return first
+    return v.add(first, v.add(v.load_float(scratch, at + 256), v.load_float(scratch, at + 512)))
+
+
+# --- int8 and int4 weights --------------------------------------------------------------------------------------------
+
+
+class Chunk(NamedTuple):
+    """A chunk of inputs, the group it is in, and whether it is the last one there."""
+
+    index: int
+    group: int
+    is_last: bool
+
+
+@inlined
+def multiply_integers(p, first, last):
+    """The outputs of tiles first, ... last - 1 for all rows."""
+    width = min(64, chunk_of(p.group))
+    settings, memory, bytes_of_int4 = tile_settings(), allocate(SCRATCH), allocate(4 * DECODED)
+    for tile in range(8):  # 0 to 3 (sums), 4 and 5 (activations), 6 and 7 (weights)
+        settings[48 + tile] = width // 4 if tile > 5 else min(p.M, ROWS)
+    settings[16 + 2 * 4] = settings[16 + 2 * 5] = width
+    configure(settings.ctypes.data)
+    scratch, decoded = memory.ctypes.data, bytes_of_int4.ctypes.data
+    for tile in range(first, last, 2):
+        other = min(tile + 1, last - 1)  # the last of an odd number is computed twice
+        for row in range(0, p.M, ROWS):
+            integer_pair(p, tile, other, row, scratch, decoded)
+            write_pair(p, tile, other, row, scratch)
+    release()
+    keep(settings)
+    keep(memory)
+    keep(bytes_of_int4)
+
+
+@inlined
+def integer_pair(p, tile, other, row, scratch, decoded):
+    """The totals of two tiles for up to 16 rows, chunk by chunk.
+
+    A tile can be loaded only some 50 cycles after its bytes were written. So int4 weights are decoded a chunk ahead,
+    and the sums of a chunk are read when those of the next one are on their way.
+    """
+    chunk = chunk_of(p.group)
+    step = chunk * p.bits // 2  # words of a chunk
+    start, distance = tile_start(p, tile), tile_start(p, other) - tile_start(p, tile)
+    for i in range(0, 512, 16):
+        v.store_float(scratch, TOTALS + i, v.broadcast(0.0))
+    if p.bits == 4:
+        decode_pair(p.words, start, distance, chunk, decoded)
+    groups, per_group = p.inputs // p.group, p.group // chunk
+    index = 0
+    for group in range(groups):
+        for part in range(per_group):
+            at, sums = start + index * step, index % 2 * SUMS
+            if p.bits == 4:
+                here = decoded + index % 2 * 2 * DECODED * 4
+                if index + 1 < groups * per_group:
+                    decode_pair(p.words, at + step, distance, chunk, decoded + (index + 1) % 2 * 2 * DECODED * 4)
+                multiply_planes(p, row, index, here, 0, DECODED, scratch, sums)
+            else:
+                multiply_planes(p, row, index, p.words, at, distance, scratch, sums)
+            if index > 0:
+                is_last = part == 0  # the chunk before was the last of its group
+                add_pair(p, tile, other, Chunk(index - 1, group - is_last, is_last), row, scratch)
+            index += 1
+    add_pair(p, tile, other, Chunk(index - 1, groups - 1, True), row, scratch)
+
+
+@inlined
+def decode_pair(words, start, distance, inputs, decoded):
+    """The integers of int4 weights as bytes, for two tiles."""
+    for i in range(inputs // 8):
+        v.prefetch(words, start + i * 16 + AHEAD_INTEGERS)
+        v.prefetch(words, start + distance + i * 16 + AHEAD_INTEGERS)
+        decode(words, start + i * 16, decoded, i * 32)
+        decode(words, start + distance + i * 16, decoded, DECODED + i * 32)
+
+
+@inlined
+def decode(words, at, decoded, to):
+    """Eight inputs as bytes, four and four."""
+    eight, nibbles = v.load_int(words, at), v.broadcast_int(NIBBLES)
+    v.store_int(decoded, to, v.bitwise_and(eight, nibbles))
+    v.store_int(decoded, to + 16, v.bitwise_and(v.shift_right(eight, 4), nibbles))
+
+
+@inlined
+def multiply_planes(p, row, index, words, at, distance, scratch, sums):
+    """Multiply a chunk of both tiles of weights, which are at `at` and `distance` words later, by each plane.
+
+    The sums are written to the scratch memory.
+    """
+    inputs, chunk = p.inputs, chunk_of(p.group)
+    stride, first = p.P * inputs, p.x + row * p.P * inputs + index * chunk
+    zero(0)
+    zero(1)
+    zero(2)
+    zero(3)
+    for i in range(0, chunk, 64):
+        here = at + i * 4
+        load(6, words, here, 64)
+        load(4, first + i, 0, stride)
+        dot_int8(0, 4, 6)
+        load(7, words, here + distance, 64)
+        dot_int8(2, 4, 7)
+        load(5, first + i + inputs, 0, stride)
+        dot_int8(1, 5, 6)
+        dot_int8(3, 5, 7)
+        if p.bits == 8:
+            prefetch_tiles(words, here + AHEAD_INTEGERS, distance)
+    store(0, scratch, sums)
+    store(1, scratch, sums + 256)
+    store(2, scratch, sums + SECOND)
+    store(3, scratch, sums + SECOND + 256)
+    if p.P == 3:
+        third_plane(first + 2 * inputs, stride, chunk, words, at, distance, scratch, sums)
+
+
+@inlined
+def prefetch_tiles(words, at, distance):
+    """Ask for two tiles of int8 weights."""
+    for i in range(at, at + 256, 16):
+        v.prefetch(words, i)
+        v.prefetch(words, i + distance)
+
+
+@inlined
+def third_plane(plane, stride, chunk, words, at, distance, scratch, sums):
+    """Multiply a chunk of both tiles of weights by the third plane, and write the sums."""
+    zero(0)
+    zero(2)
+    for i in range(0, chunk, 64):
+        load(4, plane + i, 0, stride)
+        load(6, words, at + i * 4, 64)
+        load(7, words, at + i * 4 + distance, 64)
+        dot_int8(0, 4, 6)
+        dot_int8(2, 4, 7)
+    store(0, scratch, sums + 512)
+    store(2, scratch, sums + SECOND + 512)
+
+
+@inlined
+def add_pair(p, tile, other, chunk, row, scratch):
+    """Add the sums of a chunk to the totals of two tiles."""
+    sums = chunk.index % 2 * SUMS
+    add_chunk(p, tile, chunk, row, scratch, sums, TOTALS)
+    add_chunk(p, other, chunk, row, scratch, sums + SECOND, TOTALS + 256)
+
+
+@inlined
+def add_chunk(p, tile, chunk, row, scratch, sums, total):
+    """Add a chunk's sums times both scales to a tile's totals; in int4 also its group's sum times the minimum."""
+    groups, chunks = p.inputs // p.group, p.inputs // chunk_of(p.group)
+    factor = factor_of(p, tile, chunk.group)
+    scales = v.load_bfloat16(p.factors, factor)
+    for i in range(min(ROWS, p.M - row)):
+        at = total + i * 16
+        activation_scale = v.broadcast_at(p.scales, (row + i) * chunks + chunk.index)
+        parts = combined(scratch, sums + i * 16, p.P)
+        new = v.fma(parts, v.multiply(activation_scale, scales), v.load_float(scratch, at))
+        if p.bits == 4 and chunk.is_last:
+            group_sum = v.broadcast_at(p.sums, (row + i) * groups + chunk.group)
+            new = v.fma(group_sum, v.load_bfloat16(p.factors, factor + 16), new)
+        v.store_float(scratch, at, new)
+
+
+@inlined
+def combined(scratch, at, P):
+    """The sums over all planes of activations, in units of the first."""
+    ratio = v.broadcast(1 / NEXT_PLANE)
+    rest = v.cast_int(v.load_int(scratch, at + 256))
+    if P == 3:
+        rest = v.fma(v.cast_int(v.load_int(scratch, at + 512)), ratio, rest)
+    return v.fma(rest, ratio, v.cast_int(v.load_int(scratch, at)))

@@ -1,0 +1,260 @@
+"""Weights and activations in the layouts that the kernels for few rows read.
+
+Outputs are packed in tiles of 16, one output per lane of a vector: so sums need no additions across lanes, biases and
+scales are vectors in memory, and an activation is read once for 16 outputs. A tile's weights are stored in the order in
+which a kernel reads them, and tiles follow each other: memory is read from one end to the other.
+
+    float32   16 words per input: a number for each output
+    bfloat16  16 words per two inputs: the first in the lower half of a word
+    int8      16 words per four inputs: a byte each, from the lowest on
+    int4      16 words per eight inputs: byte i holds input i in its lower half and input i + 4 in its upper half
+
+Kernels for vectors multiply float32 activations. The others multiply planes. Weights in bfloat16 are multiplied by
+bfloat16 planes whose sum is the activation. Weights in int8 and int4 are multiplied by planes of int8: within a chunk of
+inputs, x = scale (first + second / 254 + third / 254^2), where the activation scale is the largest absolute value over
+127. Two planes have an error of at most 1 / 64,516 of that value, less than the rounding of bfloat16 in most elements,
+and three are as precise as float32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from foretell.model.kernels import vectors as v
+from foretell.model.kernels.compiling import compiled, inlined
+
+LANES = v.LANES
+INPUTS = 32  # packed rows are padded with zeros to a multiple of this many inputs, which AMX multiplies at once
+MAX_INT = 127.0  # of a plane
+NEXT_PLANE = 254.0  # the scale of a plane is this many times that of the next one
+SMALLEST = 1e-36  # MAX_INT over less would be infinite
+MAGIC = 1.5 * 2**23  # a number below 2^22 plus this has an integer in its lowest bits
+UPPER_HALF = 0xFFFF0000
+
+# A packed matrix for compiled code: its kernels and arrays by address, and its sizes
+MATRIX = np.dtype(
+    [
+        ("kernel", "i8"),
+        ("few_rows_kernel", "i8"),
+        ("words", "i8"),
+        ("factors", "i8"),
+        ("bias", "i8"),
+        ("bits", "i8"),
+        ("outputs", "i8"),
+        ("inputs", "i8"),
+        ("group", "i8"),
+        ("reads_planes", "i8"),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class PackedMatrix:
+    """Weights (outputs, inputs), packed. `bits` per weight: 32 and 16 are floating point, 8 and 4 integers with scales.
+
+    words: the weights. factors: for int8 the scales (tiles, groups, 16), for int4 pairs of scales and minima
+    (tiles, groups, 2, 16). bias: one per output, zeros where a layer has none.
+    """
+
+    words: Tensor
+    factors: Tensor
+    bias: Tensor
+    bits: int
+    outputs: int
+    inputs: int
+    group: int  # inputs that share a scale; all of them without scales
+
+    @property
+    def nbytes(self) -> int:
+        """Memory in bytes."""
+        return self.words.nbytes + self.factors.nbytes + self.bias.nbytes
+
+
+def pack_floats(weight: Tensor, bias: Tensor | None) -> PackedMatrix:
+    """Pack a weight (O, I) in float32 or bfloat16."""
+    is_wide = weight.dtype == torch.float32
+    padded = pad_matrix(weight.detach())  # (N, K)
+    columns = padded if is_wide else padded.view(torch.int32)  # (N, K), or pairs (N, K / 2)
+    return make_packed(columns, torch.zeros(0), weight.shape, bias, 32 if is_wide else 16, weight.shape[1])
+
+
+def pack_int8(integers: Tensor, scales: Tensor, bias: Tensor | None) -> PackedMatrix:
+    """Pack integers (O, I) in int8 with scales (O, groups)."""
+    group = integers.shape[1] // scales.shape[1]
+    columns = pad_matrix(integers).view(torch.int32)  # (N, K / 4)
+    return make_packed(columns, factor_tiles(scales), integers.shape, bias, 8, group)
+
+
+def pack_int4(integers: Tensor, scales: Tensor, minima: Tensor, bias: Tensor | None) -> PackedMatrix:
+    """Pack integers 0..15 (O, I) in uint8 with scales and minima (O, groups)."""
+    group = integers.shape[1] // scales.shape[1]
+    padded = pad_matrix(integers).to(torch.int32).unflatten(1, (-1, 2, 4))  # (N, K / 8, half of a byte, byte)
+    shifts = torch.tensor([0, 4])[:, None] + torch.arange(0, 32, 8)  # (half of a byte, byte)
+    columns = (padded << shifts).sum((2, 3), dtype=torch.int32)  # (N, K / 8)
+    factors = torch.stack((factor_tiles(scales), factor_tiles(minima)), dim=2)  # (tiles, groups, 2, 16)
+    return make_packed(columns, factors, integers.shape, bias, 4, group)
+
+
+def pad_matrix(weight: Tensor) -> Tensor:
+    """A weight with zeros up to full tiles and a multiple of INPUTS."""
+    return pad(weight, (0, -weight.shape[1] % INPUTS, 0, -weight.shape[0] % LANES)).contiguous()
+
+
+def factor_tiles(factors: Tensor) -> Tensor:
+    """Factors (O, groups), whose values are exact in bfloat16, as (tiles, groups, 16) with zeros up to full tiles."""
+    return tiles(pad(factors.to(torch.bfloat16), (0, 0, 0, -factors.shape[0] % LANES)))
+
+
+def tiles(columns: Tensor) -> Tensor:
+    """(N, C) in tiles of 16 outputs: (N / 16, C, 16)."""
+    return columns.unflatten(0, (-1, LANES)).transpose(1, 2).contiguous()
+
+
+def make_packed(
+    columns: Tensor, factors: Tensor, shape: torch.Size, bias: Tensor | None, bits: int, group: int
+) -> PackedMatrix:
+    """A packed matrix of words (N, C) and factors; `shape` is the weight's before padding."""
+    outputs, inputs = shape
+    biases = torch.zeros(len(columns))
+    if bias is not None:
+        biases[:outputs] = bias.detach().float()
+    # new memory is at an address that is a multiple of 64, as torch allocates
+    words, factors = (values.flatten().clone() for values in (tiles(columns), factors))
+    return PackedMatrix(words, factors, biases, bits, outputs, inputs, group)
+
+
+# --- activations: in compiled code, all arrays by address --------------------------------------------------------------
+
+
+@inlined
+def padded_inputs(inputs):
+    """Inputs of a row as kernels read it, the last ones zeros."""
+    return (inputs + 31) // 32 * 32
+
+
+@inlined
+def padded_outputs(outputs):
+    """Outputs of a row as kernels write it."""
+    return (outputs + 15) // 16 * 16
+
+
+@inlined
+def num_planes(matrix, is_narrow):
+    """Planes of activations that a matrix is multiplied by; 0: the kernel reads the activations themselves."""
+    if not matrix.reads_planes:
+        return 0
+    if matrix.bits < 16:
+        return 2 if is_narrow else 3
+    return 1 if is_narrow else 3
+
+
+@inlined
+def chunk_of(group):
+    """The number of inputs that share an activation scale: 32, 64, 128, 192 or 256, a part of a group."""
+    if group % 64 != 0:
+        return 32
+    if group % 256 == 0:
+        return 256
+    if group % 192 == 0:
+        return 192
+    return 128 if group % 128 == 0 else 64
+
+
+@inlined
+def scales_of(matrix, prepared, rows, is_narrow):
+    """The address of the activation scales, one per chunk, behind the planes."""
+    element = 1 if matrix.bits < 16 else 2  # bytes
+    planes = num_planes(matrix, is_narrow) * rows * padded_inputs(matrix.inputs) * element
+    return prepared + (planes + 63) // 64 * 64
+
+
+@inlined
+def offsets_of(scales, group, inputs, rows):
+    """The address of the offsets of chunks, behind the scales."""
+    return scales + rows * (inputs // chunk_of(group)) * 4
+
+
+@inlined
+def sums_of(scales, group, inputs, rows, P):
+    """The address of the sums of groups, behind scales and offsets if there are any."""
+    return scales + (P + 1 if P > 0 else 0) * rows * (inputs // chunk_of(group)) * 4
+
+
+@compiled
+def prepare(matrix, x, prepared, rows, is_narrow, first, last):
+    """Write what the kernel of a matrix reads, from rows first, ... last - 1 of x (rows, K)."""
+    K, P = padded_inputs(matrix.inputs), num_planes(matrix, is_narrow)
+    scales = scales_of(matrix, prepared, rows, is_narrow)
+    if matrix.bits >= 16:
+        split_planes(x, prepared, P, rows, K, first, last)
+    elif P > 0:
+        round_planes(x, prepared, scales, P, rows, matrix.inputs, chunk_of(matrix.group), first, last)
+    if matrix.bits == 4:
+        sums = sums_of(scales, matrix.group, matrix.inputs, rows, P)
+        sum_groups(x, K, matrix.group, sums, matrix.inputs // matrix.group, first, last)
+
+
+@compiled
+def round_planes(x, planes, scales, P, rows, K, chunk, first, last):
+    """Planes (rows, P, K) of int8, scales (rows, K / chunk) and offsets (rows, P, K / chunk) of x (rows, K).
+
+    The scale of a chunk that is not finite is NaN. An offset is -128 times the sum of a plane's integers: it is added to
+    their products with weights that are 128 too large.
+    """
+    zero, shift, next_plane, chunks = v.broadcast(0.0), v.broadcast(MAGIC), v.broadcast(NEXT_PLANE), K // chunk
+    for index in range(first * chunks, last * chunks):
+        start, row = index * chunk, index // chunks
+        largest, check = zero, zero
+        for i in range(start, start + chunk, 16):
+            largest = v.maximum(largest, v.absolute(v.load_float(x, i)))
+            check = v.fma(v.load_float(x, i), zero, check)  # NaN if x is not finite
+        most = v.reduce_max(largest)
+        v.write_float(scales, index, most / np.float32(MAX_INT) + v.reduce_add(check))
+        inverse = v.broadcast(np.float32(MAX_INT) / most if most > np.float32(SMALLEST) else np.float32(0))
+        offset = rows * chunks + row * P * chunks + index % chunks  # of the first plane
+        for plane in range(P):
+            v.write_float(scales, offset + plane * chunks, 0.0)
+        for i in range(start, start + chunk, 16):
+            rest = v.multiply(v.load_float(x, i), inverse)
+            for plane in range(P):
+                shifted = v.add(rest, shift)
+                v.store_int8(planes, (row * (P - 1) + plane) * K + i, v.bits_of(shifted))
+                integers = v.subtract(shifted, shift)
+                rest = v.multiply(v.subtract(rest, integers), next_plane)
+                at = offset + plane * chunks
+                v.write_float(scales, at, v.read_float(scales, at) + v.reduce_add(integers))
+        for plane in range(P):
+            at = offset + plane * chunks
+            total = v.read_float(scales, at)
+            v.write_int32(scales, at, np.int32(-128 * total if total == total else 0))
+
+
+@compiled
+def split_planes(x, planes, P, rows, K, first, last):
+    """bfloat16 numbers whose sum is x (rows, K): one plane where x is exact in bfloat16, else three; (P, rows, K).
+
+    Each plane is the upper half of the rest; infinities and NaN are in the first plane alone.
+    """
+    upper = v.broadcast_int(UPPER_HALF)
+    for i in range(first * K, last * K if P > 0 else 0, 16):
+        rest = v.load_float(x, i)
+        for plane in range(P):
+            head = v.bitwise_and(v.quiet_bits(rest), upper)
+            v.store_int16(planes, plane * rows * K + i, v.shift_right(head, 16))
+            rest = v.where_finite(rest, v.subtract(rest, v.from_bits(head)))
+
+
+@compiled
+def sum_groups(x, K, group, sums, groups, first, last):
+    """The sums of x (M, K) over its groups of inputs, (M, groups)."""
+    for row in range(first, last):
+        for i in range(groups):
+            total = np.float32(0)
+            for k in range(row * K + i * group, row * K + (i + 1) * group):
+                total += v.read_float(x, k)
+            v.write_float(sums, row * groups + i, total)

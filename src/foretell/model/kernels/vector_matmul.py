@@ -1,0 +1,264 @@
+"""Matrix products of few rows on vectors: x (M, K) times packed weights (N, K) to (M, N), in float32.
+
+A value is computed by the same operations in the same order with any other rows and outputs. Weights in float32 and
+bfloat16, and integers on processors without VNNI, are multiplied in float32: two sums, over the inputs with even and
+with odd numbers, per group of inputs where weights have scales. With VNNI, integer weights are multiplied by planes of
+activations in exact integer sums; the results have the same bits as on the matrix unit (amx.py).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from foretell.model.kernels import vectors as v
+from foretell.model.kernels.compiling import FEATURES, inlined, merged
+from foretell.model.kernels.packing import (
+    NEXT_PLANE,
+    chunk_of,
+    num_planes,
+    offsets_of,
+    padded_inputs,
+    padded_outputs,
+    scales_of,
+    sums_of,
+)
+
+HAS_AVX512 = "avx512f" in FEATURES
+HAS_VNNI = HAS_AVX512 and "avx512vnni" in FEATURES
+ROWS = 8 if HAS_AVX512 else 2  # rows at once: two sums each must fit the 32, or 8, vectors that registers hold
+AHEAD = 512  # words between the weights that are read and those that are prefetched
+ONE = 0x3F800000  # 1.0 in float32
+NIBBLE = 0x00780000  # the first four bits of the mantissa
+UPPER_HALF = 0xFFFF0000
+SIGN_BITS = 0x80808080
+NIBBLES = 0x0F0F0F0F
+
+MANY, FOUR, TWO, SINGLE = (0,) * ROWS, (0,) * 4, (0,) * 2, (0,)
+
+
+class Product(NamedTuple):
+    """What a kernel computes; all arrays are given by their addresses."""
+
+    bits: int
+    words: int
+    factors: int
+    bias: int
+    inputs: int
+    group: int
+    x: int  # the activations (M, K), or their P planes
+    scales: int  # of the activations
+    sums: int  # of groups
+    P: int
+    M: int
+    out: int
+    N: int
+
+
+@inlined
+def make_product(bits, matrix, x, prepared, rows, is_narrow, out):
+    """The product of a matrix and of activations for which `prepare` was called."""
+    inputs, group, P = matrix.inputs, matrix.group, num_planes(matrix, is_narrow)
+    scales = scales_of(matrix, prepared, rows, is_narrow)
+    planes, sums, N = prepared if P > 0 else x, sums_of(scales, group, inputs, rows, P), padded_outputs(matrix.outputs)
+    return Product(
+        bits, matrix.words, matrix.factors, matrix.bias, inputs, group, planes, scales, sums, P, rows, out, N
+    )
+
+
+@inlined
+def tile_start(p, tile):
+    """The first word of a tile."""
+    return tile * padded_inputs(p.inputs) * p.bits // 2
+
+
+@inlined
+def factor_of(p, tile, group):
+    """The index of the scales of a tile's group; in int4 the minima follow them."""
+    return (tile * (p.inputs // p.group) + group) * (32 if p.bits == 4 else 16)
+
+
+@inlined
+def multiply_tiles(sums, p, first, last):
+    """The outputs of tiles first, ... last - 1 for all rows. `sums` is a function of this file."""
+    for tile in range(first, last):
+        row = p.M // ROWS * ROWS
+        for start in range(0, row, ROWS):
+            multiply_rows(sums, p, tile, start, MANY)
+        if ROWS > 4 and row + 4 <= p.M:
+            multiply_rows(sums, p, tile, row, FOUR)
+            row += 4
+        if ROWS > 2 and row + 2 <= p.M:
+            multiply_rows(sums, p, tile, row, TWO)
+            row += 2
+        if row < p.M:
+            multiply_rows(sums, p, tile, row, SINGLE)
+
+
+@merged
+def multiply_rows(sums, p, tile, row, rows):
+    """One tile of outputs for some rows, as many as the length of `rows`."""
+    outputs = v.add(sums(p, tile, row, rows), v.load_float(p.bias, tile * 16))
+    v.store_float(p.out, v.indices(rows, row * p.N + tile * 16, p.N), outputs)
+
+
+@inlined
+def add_products(sums, weights, x, first, stride):
+    """sums[r] + weights * x[first + r * stride], for every row r."""
+    return v.fma(v.broadcast_at(x, v.indices(sums, first, stride)), weights, sums)
+
+
+# --- sums in float32 -------------------------------------------------------------------------------------------------
+
+
+@inlined
+def float32_sums(p, tile, row, rows):
+    """Sums of a tile of float32 weights."""
+    K, even, odd = padded_inputs(p.inputs), v.zeros(rows), v.zeros(rows)
+    start, first = tile_start(p, tile), row * K
+    for k in range(0, p.inputs, 2):
+        at = start + k * 16
+        v.prefetch(p.words, at + AHEAD)
+        even = add_products(even, v.load_float(p.words, at), p.x, first + k, K)
+        v.prefetch(p.words, at + AHEAD + 16)
+        odd = add_products(odd, v.load_float(p.words, at + 16), p.x, first + k + 1, K)
+    return v.add(even, odd)
+
+
+@inlined
+def bfloat16_sums(p, tile, row, rows):
+    """Sums of a tile of bfloat16 weights, which are the upper halves of float32 numbers."""
+    K, even, odd = padded_inputs(p.inputs), v.zeros(rows), v.zeros(rows)
+    start, first, upper = tile_start(p, tile), row * K, v.broadcast_int(UPPER_HALF)
+    for k in range(0, p.inputs, 2):
+        at = start + k * 8
+        v.prefetch(p.words, at + AHEAD)
+        pair = v.load_int(p.words, at)
+        even = add_products(even, v.from_bits(v.shift_left(pair, 16)), p.x, first + k, K)
+        odd = add_products(odd, v.from_bits(v.bitwise_and(pair, upper)), p.x, first + k + 1, K)
+    return v.add(even, odd)
+
+
+@inlined
+def int8_sums(p, tile, row, rows):
+    """Sums of a tile of int8 weights: each group's sum times its scale."""
+    K, sums = padded_inputs(p.inputs), v.zeros(rows)
+    start, first, factor = tile_start(p, tile), row * K, factor_of(p, tile, 0)
+    for begin in range(0, p.inputs, p.group):
+        even, odd = v.zeros(rows), v.zeros(rows)
+        for k in range(begin, begin + p.group, 4):
+            at, x = start + k * 4, first + k
+            v.prefetch(p.words, at + AHEAD)
+            four = v.load_int(p.words, at)
+            even = add_products(even, signed_byte(v.shift_left(four, 24)), p.x, x, K)
+            odd = add_products(odd, signed_byte(v.shift_left(four, 16)), p.x, x + 1, K)
+            even = add_products(even, signed_byte(v.shift_left(four, 8)), p.x, x + 2, K)
+            odd = add_products(odd, signed_byte(four), p.x, x + 3, K)
+        sums = v.fma(v.add(even, odd), v.load_bfloat16(p.factors, factor), sums)
+        factor += 16
+    return sums
+
+
+@inlined
+def signed_byte(shifted):
+    """The integers in the highest byte of each word."""
+    return v.cast_int(v.shift_right_signed(shifted, 24))
+
+
+@inlined
+def int4_sums(p, tile, row, rows):
+    """Sums of a tile of int4 weights: each group's sum times its scale and the sum of its inputs times its minimum."""
+    K, groups, sums = padded_inputs(p.inputs), p.inputs // p.group, v.zeros(rows)
+    start, first, factor, group_sum = tile_start(p, tile), row * K, factor_of(p, tile, 0), row * groups
+    nibble, one = v.broadcast_int(NIBBLE), v.broadcast_int(ONE)
+    for begin in range(0, p.inputs, p.group):
+        even, odd = v.zeros(rows), v.zeros(rows)
+        for k in range(begin, begin + p.group, 8):
+            at, x = start + k * 2, first + k
+            v.prefetch(p.words, at + AHEAD)
+            eight = v.load_int(p.words, at)
+            even = add_products(even, mantissa(v.shift_left(eight, 19), nibble, one), p.x, x, K)
+            odd = add_products(odd, mantissa(v.shift_left(eight, 11), nibble, one), p.x, x + 1, K)
+            even = add_products(even, mantissa(v.shift_left(eight, 3), nibble, one), p.x, x + 2, K)
+            odd = add_products(odd, mantissa(v.shift_right(eight, 5), nibble, one), p.x, x + 3, K)
+            even = add_products(even, mantissa(v.shift_left(eight, 15), nibble, one), p.x, x + 4, K)
+            odd = add_products(odd, mantissa(v.shift_left(eight, 7), nibble, one), p.x, x + 5, K)
+            even = add_products(even, mantissa(v.shift_right(eight, 1), nibble, one), p.x, x + 6, K)
+            odd = add_products(odd, mantissa(v.shift_right(eight, 9), nibble, one), p.x, x + 7, K)
+        # weights are read as 1 + integer / 16
+        scales = v.multiply(v.load_bfloat16(p.factors, factor), v.broadcast(16.0))
+        minima = v.subtract(v.load_bfloat16(p.factors, factor + 16), scales)
+        sums = v.fma(v.add(even, odd), scales, sums)
+        sums = add_products(sums, minima, p.sums, group_sum, groups)
+        group_sum, factor = group_sum + 1, factor + 32
+    return sums
+
+
+@inlined
+def mantissa(shifted, nibble, one):
+    """1 + integer / 16, from words with the integer's bits at the head of the mantissa."""
+    return v.from_bits(v.bitwise_or(v.bitwise_and(shifted, nibble), one))
+
+
+# --- exact integer sums (VNNI of AVX-512) ----------------------------------------------------------------------------
+
+
+@inlined
+def int8_plane_sums(p, tile, row, rows):
+    """Sums of a tile of int8 weights with two or three planes of activations."""
+    if p.P == 2:
+        return sums_over_planes(int8_dots, p, tile, row, rows, v.zero_planes(rows, 2))
+    return sums_over_planes(int8_dots, p, tile, row, rows, v.zero_planes(rows, 3))
+
+
+@inlined
+def int4_plane_sums(p, tile, row, rows):
+    """Sums of a tile of int4 weights with two or three planes of activations."""
+    if p.P == 2:
+        return sums_over_planes(int4_dots, p, tile, row, rows, v.zero_planes(rows, 2))
+    return sums_over_planes(int4_dots, p, tile, row, rows, v.zero_planes(rows, 3))
+
+
+@merged
+def sums_over_planes(dots, p, tile, row, rows, zeros):
+    """Sums of a tile; `dots` is one of the functions below, `zeros` has a vector for each plane of each row."""
+    groups, chunk = p.inputs // p.group, chunk_of(p.group)
+    chunks, per_group, ratio = p.inputs // chunk, p.group // chunk, v.broadcast(1 / NEXT_PLANE)
+    start, words, sums = tile_start(p, tile), chunk * p.bits // 2, v.zeros(rows)
+    for group in range(groups):  # in two loops, since dividing by a group's chunks took longer than their products
+        factor = factor_of(p, tile, group)
+        scales = v.load_bfloat16(p.factors, factor)
+        for index in range(group * per_group, (group + 1) * per_group):
+            integers = dots(zeros, p, row, index, chunk, start + index * words)
+            activation_scales = v.broadcast_at(p.scales, v.indices(rows, row * chunks + index, chunks))
+            parts = v.join_planes(sums, integers, ratio)
+            sums = v.fma(parts, v.multiply(activation_scales, scales), sums)
+        if p.bits == 4:
+            sums = add_products(sums, v.load_bfloat16(p.factors, factor + 16), p.sums, row * groups + group, groups)
+    return sums
+
+
+@inlined
+def int8_dots(zeros, p, row, index, chunk, at):
+    """The sums of a chunk of int8 weights for all planes. Weights are taken as 128 more, which the offsets undo."""
+    signs, chunks, stride = v.broadcast_int(SIGN_BITS), p.inputs // chunk, p.inputs // 4
+    offsets, first = offsets_of(p.scales, p.group, p.inputs, p.M), (row * p.P * p.inputs + index * chunk) // 4
+    sums = v.broadcast_int_at(offsets, v.indices(zeros, row * p.P * chunks + index, chunks))
+    for i in range(chunk // 4):
+        v.prefetch(p.words, at + i * 16 + AHEAD)
+        four = v.bitwise_xor(v.load_int(p.words, at + i * 16), signs)
+        sums = v.dot_int8(sums, four, v.broadcast_int_at(p.x, v.indices(zeros, first + i, stride)))
+    return sums
+
+
+@inlined
+def int4_dots(zeros, p, row, index, chunk, at):
+    """The sums of a chunk of int4 weights for all planes."""
+    sums, nibbles, stride = zeros, v.broadcast_int(NIBBLES), p.inputs // 4
+    first = (row * p.P * p.inputs + index * chunk) // 4
+    for i in range(chunk // 8):
+        v.prefetch(p.words, at + i * 16 + AHEAD)
+        eight = v.load_int(p.words, at + i * 16)
+        low, high = v.bitwise_and(eight, nibbles), v.bitwise_and(v.shift_right(eight, 4), nibbles)
+        sums = v.dot_int8(sums, low, v.broadcast_int_at(p.x, v.indices(zeros, first + i * 2, stride)))
+        sums = v.dot_int8(sums, high, v.broadcast_int_at(p.x, v.indices(zeros, first + i * 2 + 1, stride)))
+    return sums
