@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import signal
 from collections.abc import Callable, Iterator
@@ -14,8 +13,7 @@ import torch
 from hypothesis import HealthCheck, settings
 
 # The models here are so small that handing work to a second thread takes longer than doing it, and far longer on a
-# machine with other work. Starting numba's threads changes torch's number of threads, so they are started before.
-importlib.import_module("foretell.model.kernels.compiling")
+# machine with other work.
 torch.set_num_threads(1)
 
 # No limits by the clock: a shared machine can stop any test for a second. The same examples in every run: red means

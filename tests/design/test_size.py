@@ -63,7 +63,7 @@ PROTOCOL_NAMES: set[str] = set()
 
 
 def package_of(path: Path, source: Path = SOURCE) -> str:
-    """`model` for src/foretell/model/kernels/tasks.py."""
+    """`model` for src/foretell/model/kernels/matmul.py."""
     parts = path.relative_to(source).parts
     return parts[0] if len(parts) > 1 else TOP
 

@@ -15,13 +15,13 @@ from foretell.model.quantization import dequantize_int4, dequantize_int8, quanti
 
 pytest.importorskip("numba")
 
-from foretell.model.kernels import few_rows
-from foretell.model.kernels.amx_vectors import HAS_AMX
+from foretell.model.kernels import vector_matmul
+from foretell.model.kernels.amx import HAS_AMX
 from foretell.model.kernels.compiling import FEATURES
-from foretell.model.kernels.integer_rows import HAS_VNNI
 from foretell.model.kernels.matmul import Matmul
-from foretell.model.kernels.packed_matrix import PackedMatrix, pack_floats, pack_int4, pack_int8
-from foretell.model.kernels.tasks import SCRATCH
+from foretell.model.kernels.packing import PackedMatrix, pack_floats, pack_int4, pack_int8
+from foretell.model.kernels.threads import SCRATCH
+from foretell.model.kernels.vector_matmul import HAS_VNNI
 
 GROUP = 32
 BITS = (32, 16, 8, 4)
@@ -182,10 +182,11 @@ def test_a_processor_without_avx512_has_the_same_products():
     """The kernels compiled for AVX2 alone (Haswell), in a process of their own."""
     code = f"""
 import importlib.util, torch
-from foretell.model.kernels import amx_vectors, few_rows, matmul
+from foretell.model.kernels import amx, matmul, vector_matmul
 spec = importlib.util.spec_from_file_location("cases", {__file__!r})
 cases = importlib.util.module_from_spec(spec); spec.loader.exec_module(cases)
-assert few_rows.ROWS == 2 and not amx_vectors.HAS_AMX
+assert vector_matmul.ROWS == 2 and not amx.HAS_AMX
+assert torch.get_num_threads() == 1  # numba starts more
 for bits in cases.BITS:
     matrix, weight = cases.packed(bits, 50, 96)
     x = torch.randn(5, 96)
@@ -193,13 +194,13 @@ for bits in cases.BITS:
     assert cases.largest_error(y, x, weight) < cases.BOUND, bits
     assert torch.equal(matmul.Matmul(matrix, "vectors")(x[3:4]), y[3:4])
 """
-    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": ""}
+    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
 def test_the_number_of_rows_at_once_suits_the_registers():
-    assert few_rows.ROWS in (2, 8)
+    assert vector_matmul.ROWS in (2, 8)
 
 
 def test_packed_weights_take_the_memory_that_they_should():

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -23,8 +24,8 @@ pytest.importorskip("numba")
 from foretell.model.kernels import fused_block
 from foretell.model.kernels.block_program import PHASES
 from foretell.model.kernels.fused_block import FUSED, FusedBlock, FusedWeights
-from foretell.model.kernels.numba_math import ACTIVATIONS
-from foretell.model.kernels.tasks import SCRATCH, run_on_threads
+from foretell.model.kernels.threads import SCRATCH, run_on_threads
+from foretell.model.kernels.vector_math import ACTIVATIONS
 
 TABLES = ([3, 1, 4], [2, 5, 6])  # blocks of two rows, not in order
 WHOLE = {"width": 32, "head_width": 16, "feedforward_width": 64}  # multiples of what kernels read at once
@@ -193,7 +194,7 @@ def test_a_wrong_block_is_detected(make):
     decoder = make("gpt2")
     fused = with_fast_kernels(decoder)
     block: Any = fused.trunk.blocks[1]
-    block.fused.numbers[62] = 2  # its window
+    block.fused.record["window"] = 2
     assert distance(read(decoder), read(fused)) > 1e-3
 
 
@@ -201,7 +202,7 @@ def count_starts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many blocks each call of compiled code computes, from now on."""
     started = list[int]()
 
-    def run(program: Any, arguments: tuple[int, ...], phases: int, *rest: Any) -> None:
+    def run(program: Any, arguments: np.ndarray, phases: int, *rest: Any) -> None:
         started.append(phases // PHASES)
         run_on_threads(program, arguments, phases, *rest)
 

@@ -20,7 +20,7 @@ from torch import Tensor
 pytest.importorskip("numba")
 
 from foretell.model.kernels.matmul import Matmul
-from foretell.model.kernels.packed_matrix import INPUTS, LANES, PackedMatrix, pack_floats, pack_int4, pack_int8
+from foretell.model.kernels.packing import INPUTS, LANES, PackedMatrix, pack_floats, pack_int4, pack_int8
 
 BITS = (32, 16, 8, 4)
 OUTPUTS, WIDTH, GROUP, ROWS = 48, 96, 32, 5
@@ -32,16 +32,16 @@ import sys
 from pathlib import Path
 import llvmlite.binding as llvm
 from numba import cfunc, types
-from foretell.model.kernels import few_rows
 from foretell.model.kernels.compiling import FEATURES
-from foretell.model.kernels.matmul import ARGUMENTS
+from foretell.model.kernels.matmul import KERNEL_ARGUMENTS, make_kernel
 assert not any(name.startswith("avx") for name in FEATURES)
 llvm.initialize_all_targets()
 llvm.initialize_all_asmprinters()
 target = llvm.Target.from_triple("aarch64-unknown-linux-gnu")
 machine = target.create_target_machine(features="+neon", opt=3, reloc="static")
-for bits, function in few_rows.KERNELS.items():
-    kernel = cfunc(types.void(*[types.int64] * ARGUMENTS), error_model="numpy")(function)
+for bits in (32, 16, 8, 4):
+    signature = types.void(*[types.int64] * KERNEL_ARGUMENTS)
+    kernel = cfunc(signature, error_model="numpy")(make_kernel(bits, "vectors"))
     code = kernel.inspect_llvm().replace(kernel._wrapper_name, f"kernel{bits}")
     lines = [line for line in code.splitlines() if not line.startswith(("target triple", "target datalayout"))]
     module = llvm.parse_assembly("\\n".join(lines))
@@ -55,7 +55,7 @@ PROGRAM = """
 #include <stdio.h>
 #include <stdlib.h>
 typedef int64_t I;
-#define KERNEL(bits) extern void kernel##bits(I, I, I, I, I, I, I, I, I, I, I, I, I);
+#define KERNEL(bits) extern void kernel##bits(I, I, I, I, I, I, I, I);
 KERNEL(32) KERNEL(16) KERNEL(8) KERNEL(4)
 static I read_array(I bytes) {
   void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64 + 64);
@@ -67,9 +67,10 @@ int main(void) {
   if (fread(n, 8, 10, stdin) != 10) return 1;
   I words = read_array(n[5]), factors = read_array(n[6]), bias = read_array(n[7]), x = read_array(n[8]);
   I totals = read_array(n[9]), out = (I)aligned_alloc(64, n[3] * n[4] * 4 + 64);
-  void (*kernel)(I, I, I, I, I, I, I, I, I, I, I, I, I) =
+  I matrix[10] = {0, 0, words, factors, bias, n[0], n[4], n[1], n[2], 0};  /* the fields of MATRIX */
+  void (*kernel)(I, I, I, I, I, I, I, I) =
     n[0] == 32 ? kernel32 : n[0] == 16 ? kernel16 : n[0] == 8 ? kernel8 : kernel4;
-  kernel(words, factors, bias, n[1], n[2], x, totals, 0, n[3], out, n[4], 0, n[4] / 16);
+  kernel((I)matrix, x, totals, n[3], 0, out, 0, n[4] / 16);
   fwrite((void *)out, 4, n[3] * n[4], stdout);
   return 0;
 }

@@ -79,7 +79,7 @@ PASS = np.dtype(
         ("has_equal_angles", "i8"),  # in all rows of the batch
     ]
 )
-# Blocks by the addresses of their records; the stream (M, D) and the outputs (count, M, D), of which each has `stride` bytes
+# Blocks by the addresses of their records; the stream (M, D) and the outputs (count, M, D), each of `stride` bytes
 BLOCKS = np.dtype(
     [*CALL, ("step", "i8"), ("x", "i8"), ("out", "i8"), ("stride", "i8"), ("count", "i8"), ("blocks", "i8")]
 )
@@ -277,7 +277,11 @@ def store_rows(block, step, qkv, is_narrow, first, last):
 def attend_group(block, step, scratch, token, group):
     """Attention of the query heads of a token that share a key head."""
     E, per_group = block.head_width, block.heads // block.kv_heads
-    position, row, is_narrow = v.read_int64(step.positions, token), row_of_cache(block, step, token), step.is_narrow != 0
+    position, row, is_narrow = (
+        v.read_int64(step.positions, token),
+        row_of_cache(block, step, token),
+        step.is_narrow != 0,
+    )
     query, out = token * padded_outputs(block.qkv.outputs), token * padded_inputs(block.output.inputs)
     for head in range(group * per_group, (group + 1) * per_group):
         start, at = query + head * E, out + head * E

@@ -20,6 +20,7 @@ from typing import Any
 
 import numba
 import numba.extending
+import torch
 from numba import cfunc, njit, types
 from numba.core import registry
 
@@ -102,12 +103,13 @@ def private_folder() -> Path:
 
 
 def start_threads() -> None:
-    """Start numba's threads, so that they wait awake for a short time.
+    """Start numba's threads, so that they wait awake for a short time. torch keeps its number of threads.
 
     A loop on threads that are awake begins after 2 microseconds, after 15 to 25 where they sleep, and a token takes
-    some fifty loops. OpenMP reads the variable when it is loaded, which is now. torch has its own copy of OpenMP.
+    some fifty loops. OpenMP reads the variable when it is loaded, which is now. torch has its own copy of OpenMP, but
+    numba's start sets the number of threads of both.
     """
-    is_chosen = any(choice in os.environ for choice in CHOICES)
+    threads, is_chosen = torch.get_num_threads(), any(choice in os.environ for choice in CHOICES)
     if not is_chosen:
         os.environ["GOMP_SPINCOUNT"] = SPINS
     try:
@@ -115,6 +117,8 @@ def start_threads() -> None:
     finally:
         if not is_chosen:
             del os.environ["GOMP_SPINCOUNT"]
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)
 
 
 start_threads()
@@ -123,7 +127,7 @@ CACHE = config.CACHE_DIR or str(cache_folder())
 
 # Inner functions are linked into the programs that call them; without wrappers for Python and files of their own in the
 # cache they compile in half the time
-INNER = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+INNER: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -156,12 +160,12 @@ def compiled_callback(function: Callable[..., None], arguments: int, name: str) 
     """
     signature = types.void(*[types.int64] * arguments)
     start = time.perf_counter()
-    try:
-        with cache_in_folder():
-            return cfunc(signature, cache=True, error_model="numpy")(function)
-    finally:
-        if (seconds := time.perf_counter() - start) > SLOW:
-            logger.warning(f"compiled a kernel in {seconds:.0f} s ({name}); later processes load it")
+    with cache_in_folder():
+        kernel: Any = cfunc(signature, cache=True, error_model="numpy")(function)
+    seconds = time.perf_counter() - start
+    if not kernel.cache_hits and seconds > SLOW:
+        logger.warning(f"compiled a kernel in {seconds:.0f} s ({name}); later processes load it")
+    return kernel
 
 
 @contextmanager

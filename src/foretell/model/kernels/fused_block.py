@@ -3,7 +3,7 @@
 A fused block falls back to the modules of the plain block for gradients, hooks, many rows, changed weights, and any
 cache but a paged one. Its call also computes the blocks after it that have no hooks. Each of them returns its output
 when it is called with the very output of the block before it, and computes it again for any other input. So a token
-needs one start of the threads instead of one per block, and everything between two blocks can still be seen and changed.
+starts the threads once, not once per block, and everything between two blocks can still be seen and changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
 from foretell.model.feedforward import MLP, GatedMLP
-from foretell.model.kernels.block_program import BLOCK, BLOCKS, NORM, PASS, PHASES, block_program
+from foretell.model.kernels.block_program import BLOCK, BLOCKS, PASS, PHASES, block_program
 from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, can_pack, pack_layers
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
 from foretell.model.kernels.packing import INPUTS

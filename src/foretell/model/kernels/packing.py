@@ -10,10 +10,10 @@ which a kernel reads them, and tiles follow each other: memory is read from one 
     int4      16 words per eight inputs: byte i holds input i in its lower half and input i + 4 in its upper half
 
 Kernels for vectors multiply float32 activations. The others multiply planes. Weights in bfloat16 are multiplied by
-bfloat16 planes whose sum is the activation. Weights in int8 and int4 are multiplied by planes of int8: within a chunk of
-inputs, x = scale (first + second / 254 + third / 254^2), where the activation scale is the largest absolute value over
-127. Two planes have an error of at most 1 / 64,516 of that value, less than the rounding of bfloat16 in most elements,
-and three are as precise as float32.
+bfloat16 planes whose sum is the activation. Weights in int8 and int4 are multiplied by planes of int8: within a chunk
+of inputs, x = scale (first + second / 254 + third / 254^2), where the activation scale is the largest absolute value
+over 127. Two planes have an error of at most 1 / 64,516 of that value, less than the rounding of bfloat16 in most
+elements. Three are as precise as float32.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def make_packed(
     return PackedMatrix(words, factors, biases, bits, outputs, inputs, group)
 
 
-# --- activations: in compiled code, all arrays by address --------------------------------------------------------------
+# --- activations: in compiled code, all arrays by address -------------------------------------------------------------
 
 
 @inlined
@@ -203,8 +203,8 @@ def prepare(matrix, x, prepared, rows, is_narrow, first, last):
 def round_planes(x, planes, scales, P, rows, K, chunk, first, last):
     """Planes (rows, P, K) of int8, scales (rows, K / chunk) and offsets (rows, P, K / chunk) of x (rows, K).
 
-    The scale of a chunk that is not finite is NaN. An offset is -128 times the sum of a plane's integers: it is added to
-    their products with weights that are 128 too large.
+    The scale of a chunk that is not finite is NaN. An offset is -128 times the sum of a plane's integers: it is added
+    to their products with weights that are 128 too large.
     """
     zero, shift, next_plane, chunks = v.broadcast(0.0), v.broadcast(MAGIC), v.broadcast(NEXT_PLANE), K // chunk
     for index in range(first * chunks, last * chunks):

@@ -66,7 +66,7 @@ def activate(x, activation):
     return positive if activation == 2 else v.multiply(positive, positive)
 
 
-# --- arrays in float32, and in the dtype of a model: bfloat16 if `is_narrow`, else float32 ------------------------------
+# --- arrays in float32, and in the dtype of a model: bfloat16 if `is_narrow`, else float32 ----------------------------
 
 
 @inlined

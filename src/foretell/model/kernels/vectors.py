@@ -124,7 +124,7 @@ def emit_store(builder: Any, address: Any, index: Any, value: Any) -> None:
 
 def element_bytes(kind: ir.Type) -> int:
     """The size of a number, or of one lane of a vector."""
-    element = kind.element if isinstance(kind, ir.VectorType) else kind
+    element: Any = kind.element if isinstance(kind, ir.VectorType) else kind
     return 4 if element == FLOAT else element.width // 8
 
 
@@ -195,7 +195,9 @@ minimum = operation(floats, floats, floats)(
     lambda builder, x, y: builder.select(builder.fcmp_ordered(">", x, y), y, x)  # NaN: x
 )
 absolute = operation(floats, floats)(lambda builder, x: call(builder, "llvm.fabs.v16f32", FLOATS, x))
-reduce_add = operation(number, floats)(lambda builder, x: emit_reduce(builder, x, lambda builder, *xs: builder.fadd(*xs)))
+reduce_add = operation(number, floats)(
+    lambda builder, x: emit_reduce(builder, x, lambda builder, *xs: builder.fadd(*xs))
+)
 reduce_max = operation(number, floats)(lambda builder, x: emit_reduce(builder, x, emit_maximum))
 add_int = operation(ints, ints, ints)(lambda builder, x, y: builder.add(x, y))
 bitwise_and = operation(ints, ints, ints)(lambda builder, x, y: builder.and_(x, y))
@@ -355,7 +357,8 @@ def join_planes(typing_context, rows, integers, ratio):
     def generate(context, builder, signature, arguments):
         planes = len(signature.args[1]) // len(signature.args[0])
         numbers = [
-            builder.sitofp(builder.extract_value(arguments[1], index), FLOATS) for index in range(len(signature.args[1]))
+            builder.sitofp(builder.extract_value(arguments[1], index), FLOATS)
+            for index in range(len(signature.args[1]))
         ]
         totals = numbers[planes - 1 :: planes]
         for plane in reversed(range(planes - 1)):
@@ -367,7 +370,5 @@ def join_planes(typing_context, rows, integers, ratio):
 
 
 dot_int8 = operation(ints, ints, ints, ints)(  # one instruction of processors with VNNI
-    lambda builder, sums, unsigned, signed: call(
-        builder, "llvm.x86.avx512.vpdpbusd.512", INTS, sums, unsigned, signed
-    )
+    lambda builder, sums, unsigned, signed: call(builder, "llvm.x86.avx512.vpdpbusd.512", INTS, sums, unsigned, signed)
 )
