@@ -35,6 +35,7 @@ from arguments import BenchmarkReport, make_parser, make_table, print_report, st
 from measure import note
 from rich.console import Console
 
+from foretell.config.typed_dicts import ModelDict, TokenizerDict, TrainingDict
 from foretell.data.table import open_table
 from foretell.finetuning.evaluate import evaluate_file
 from foretell.finetuning.settings import Columns
@@ -43,7 +44,7 @@ Labelled = list[tuple[str, str]]
 
 CORPUS = "wikitext2_valid.txt"
 REPEATS = 6  # of a task's texts in the text of pre-training
-SHAPE: dict[str, Any] = {
+SHAPE: ModelDict = {
     "num_layers": 3,
     "num_heads": 2,
     "width": 128,
@@ -56,8 +57,8 @@ SHAPE: dict[str, Any] = {
     "bias": False,
     "dropout": 0.1,
 }
-VOCABULARY = {"kind": "bpe", "vocab_size": 4096}
-PRETRAINING: dict[str, Any] = {
+VOCABULARY: TokenizerDict = {"kind": "bpe", "vocab_size": 4096}
+PRETRAINING: TrainingDict = {
     "steps": 1000,
     "batch_size": 16,
     "optimizer": "muon",
@@ -87,7 +88,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "random weights": {},  # of the same shape, not pre-trained
 }
 FIRST_SEED = 1  # the only one of the variants after the first
-QUICK = {"steps": 3, "batch_size": 4}
+QUICK: TrainingDict = {"steps": 3, "batch_size": 4}
 
 
 def main() -> None:
@@ -245,7 +246,7 @@ def tune(
     """Tune a model; its accuracy on the held-out examples and on the test file."""
     out = data.folder / f"{variant.replace(' ', '-')}-{seed}"
     recipe, rates = CHOSEN.get(data.folder.name, ({}, {}))
-    training = {**TUNING, **rates, "seed": seed, **(QUICK if quick else {})}
+    training: Any = {**TUNING, **rates, "seed": seed, **(QUICK if quick else {})}
     options = {**RECIPE, **recipe, **changes}
     model = foretell.finetune(start, data.file("train"), out, resume=True, progress=False, training=training, **options)
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))

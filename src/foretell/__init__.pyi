@@ -24,7 +24,6 @@ from foretell.errors import TrainingError as TrainingError
 from foretell.errors import UsageError as UsageError
 from foretell.finetuning.label_attribution import attribute_label as attribute_label
 from foretell.finetuning.predict import predict as predict
-from foretell.finetuning.tune import finetune as finetune
 from foretell.forecasting.forecaster import forecast as forecast
 from foretell.forecasting.forecaster import load_forecaster as load_forecaster
 from foretell.forecasting.series_file import read_series as read_series
@@ -57,7 +56,7 @@ from foretell.model.lora import LoRAConfig as LoRAConfig
 from foretell.model.lora import add_lora as add_lora
 from foretell.model.presets import PRESETS as PRESETS
 from foretell.model.presets import preset_config as preset
-from foretell.pretraining.train import train as train
+from foretell.planning.plan import Plan as Plan
 from foretell.quantization.quantize import quantize as quantize
 from foretell.runs.find import find_run as find_run
 from foretell.runs.run import Run as Run
@@ -74,6 +73,9 @@ from foretell.training.objective import Objective as Objective
 from foretell.training.optimizer import learning_rate_at as learning_rate_at
 from foretell.training.optimizer import make_optimizer as make_optimizer
 from foretell.training.step import training_step as training_step
+from foretell.trainings import finetune as finetune
+from foretell.trainings import plan as plan
+from foretell.trainings import train as train
 from foretell.translation.loading import load_translator as load_translator
 from foretell.translation.translate import Decoding as Decoding
 from foretell.translation.translate import translate as translate

@@ -128,6 +128,7 @@ TABLE = [
     (["plan", "--size", "gpt2", "--gpu", "h100", "--price", "-1"], 2, ["--price -1", "hour"]),
     (["plan", "--size", "gpt2", "--gpu", "h100", "--context", "2000"], 2, ["--context 2000", "1,024"]),
     (["plan", "--size", "gpt2", "--gpu", "h100", "--model.widht", "64"], 2, ["widht", "width"]),
+    (["plan", "--size", "gpt2", "--gpu", "h100", "--data.rows", "true"], 2, ["'data'", "known: model, training"]),
     (["plan", "--size", "gpt2", "--gpu", "h100", "--model=3"], 2, ["--model"]),
     (["plan", "--size", "gpt2", "--gpu", "h100", "--gpus", "8", "--training.batch-size", "4"], 2, ["4 rows", "8"]),
     (["plan", "--size", "gpt3-13b", "--gpu", "h100"], 2, ["h100 memory is 80.0 GB", "--parallel fsdp"]),

@@ -31,6 +31,7 @@ LAYERS = [
     {"inference"},
     {"session"},
     {"pretraining", "finetuning", "forecasting", "translation"},
+    {"trainings"},
     {"lessons"},
     {"cli"},
     {"primer"},

@@ -48,6 +48,13 @@ LIMITS = {
 }
 # (package, files, lines, the reason): what a package may have above its limit
 RAISED: list[tuple[str, int, int, str]] = [
+    (
+        "(top)",
+        1,
+        358,
+        "trainings.py: train and finetune of three packages for Python, typed for editors; plan, from cli",
+    ),
+    ("config", 1, 110, "typed_dicts.py: the sections for editors, which cannot derive them"),
     ("forecasting", 0, 5, "the error for runs of an older format, which have no copy of their data"),
     ("pretraining", 0, 1, "the longer name of --start-from"),
 ]

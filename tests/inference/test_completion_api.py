@@ -15,9 +15,9 @@ from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.pretraining.train import train
 from foretell.sampling_options import SamplingOptions
 from foretell.text import train_tokenizer
+from foretell.trainings import train
 
 
 @pytest.fixture(scope="module")

@@ -185,7 +185,7 @@ def task_input(loaded: LanguageModel, others: Sequence[str] | None) -> LanguageM
 
 def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -> Source:
     """The documents of DATA arguments; what the reader reports goes to stderr."""
-    from foretell.pretraining.train import make_source
+    from foretell.pretraining.tokens import make_source
 
     return make_source(["-" if path == STANDARD_INPUT else path for path in data], config, strict)
 

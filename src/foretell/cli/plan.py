@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Flag, Json, Whole, parse_settings
-from foretell.cli.terminal import note, print_json, report, write
+from foretell.cli.terminal import print_json, report, write
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
-    from foretell.config import ModelConfig, TrainingConfig
-    from foretell.pretraining.request import TextRequest
+    pass
 
 VOCABULARY = 8192  # of a size whose vocabulary comes from the training text
 BLOCKS = ("**.blocks.*",)
@@ -65,52 +63,17 @@ def plan(
         return
     if size is None:
         raise UsageError("give the --size of the model, such as gpt2-xl, or --backtest (foretell plan --help)")
-    from foretell.planning.plan import Plan, find_devices, plan_generating, plan_training
-
-    request = make_request(size, settings or [], parallel, checkpoint_activations)
-    model, training, tokens = resolve(request, size, tokens, gpus)
-    devices = find_devices(gpu, gpus)
-    trained = None if only == "generating" else plan_training(model, training, tokens, devices, price)
-    generated = None if only == "training" else plan_generating(model, devices, context)
-    report(Plan(size, model, training, tokens, devices, trained, generated), json)
-
-
-def make_request(size: str, settings: list[str], parallel: str | None, is_checkpointed: bool) -> TextRequest:
-    """The request of such a training, without data."""
     from foretell.cli.training import check_tables
-    from foretell.pretraining.request import TextRequest
+    from foretell.config import check_known
+    from foretell.trainings import plan as make_plan
 
-    overrides: dict[str, Any] = parse_settings(settings)
+    overrides: dict[str, Any] = parse_settings(settings or [])
     check_tables(overrides, "--set")
+    for name in overrides:
+        check_known(name, ("model", "training"), "section of a plan")
     chosen: dict[str, Any] = {} if parallel is None else {"parallel": parallel}
-    if is_checkpointed:
+    if checkpoint_activations:
         chosen["checkpoint_activations"] = BLOCKS
     if chosen:
         overrides["training"] = {**overrides.get("training", {}), **chosen}
-    return TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
-
-
-def resolve(
-    request: TextRequest, size: str, tokens: float | None, gpus: int
-) -> tuple[ModelConfig, TrainingConfig, float]:
-    """Model, training and tokens, with what `train` chooses where the request leaves it open."""
-    from foretell.model.cost import count_parameters
-    from foretell.model.presets import PUBLISHED, SIZES
-    from foretell.pretraining.resolve import TOKENS_PER_PARAMETER, training_config
-
-    is_given = "vocab_size" in request.section("model")
-    is_assumed = size in SIZES and not is_given
-    if is_assumed:
-        note(f"the vocabulary of {size} comes from the text; {VOCABULARY:,} is assumed (--model.vocab-size)")
-    vocabulary = 1 if is_given else PUBLISHED.get(size, {}).get("vocab_size", VOCABULARY)
-    model = request.model_config(size, vocabulary)
-    training = training_config(request, size, model, request.steps or 1)
-    if "batch_size" not in request.section("training"):
-        least = max(1, gpus) * training.gradient_accumulation_steps
-        training = training.model_copy(update={"batch_size": -(-training.batch_size // least) * least})
-    if tokens is None and request.steps is not None:
-        tokens = float(request.steps * training.batch_size * model.context_length)
-    if tokens is None:
-        tokens = float(TOKENS_PER_PARAMETER * count_parameters(model))
-        note(f"--tokens is not given; {tokens:.3g} are {TOKENS_PER_PARAMETER} per parameter")
-    return model, training, tokens
+    report(make_plan(size, tokens, gpus=gpus, gpu=gpu, price=price, context=context, only=only, **overrides), json)

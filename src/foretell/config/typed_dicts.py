@@ -1,0 +1,110 @@
+"""The sections of the configuration as dicts, for editors and type checkers: `train(..., model={"width": 256})`.
+
+`tests/config/test_typed_dicts.py` compares each with its section. The names of nanoGPT and Hugging Face are accepted
+too, but type checkers do not know them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, TypedDict
+
+
+class ModelDict(TypedDict, total=False):
+    """`ModelConfig`."""
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    width: int
+    head_width: int
+    feedforward_width: int
+    context_length: int
+    vocab_size: int
+    position: Literal["learned", "sinusoidal", "rotary", "none"]
+    rope_theta: float
+    rope_scaling: Mapping[str, Any] | None
+    norm: Literal["layernorm", "rmsnorm", "none"]
+    norm_placement: Literal["pre", "post"]
+    norm_epsilon: float
+    qk_norm: bool
+    feedforward: Literal["mlp", "gated", "none"]
+    activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"]
+    attention_output: bool
+    attention_residual: bool
+    residual: Literal["sequential", "parallel", "parallel_shared_norm"]
+    bias: Mapping[str, bool] | bool
+    window: int | Sequence[int | None] | None
+    tie_embeddings: bool
+    dropout: Mapping[str, float] | float
+    init: Literal["gpt2", "torch"]
+
+
+class TokenizerDict(TypedDict, total=False):
+    """`TokenizerConfig`."""
+
+    kind: Literal["characters", "words", "bytes", "bpe"]
+    vocab_size: int | None
+    split: Literal["gpt2", "qwen2"] | None
+    start_token: str | None
+
+
+class DataDict(TypedDict, total=False):
+    """`DataConfig`."""
+
+    text_field: str | None
+    validation_fraction: float
+    document_mask: bool
+    shuffle_documents: bool
+    window_length: int | None
+    special: Sequence[str]
+    rows: bool
+    prompt_field: str | None
+    answer_field: str | None
+    separator: str
+    loss_on: Literal["all", "answer"]
+
+
+class TrainingDict(TypedDict, total=False):
+    """`TrainingConfig`."""
+
+    steps: int
+    batch_size: int
+    gradient_accumulation_steps: int
+    learning_rate: float
+    final_learning_rate_share: float
+    warmup_steps: int
+    schedule: Literal["cosine", "linear", "stable_decay", "constant"]
+    decay_fraction: float
+    optimizer: Literal["adamw", "muon", "sgd"]
+    frozen: Sequence[str]
+    weight_decay: float
+    weight_decay_by_path: Mapping[str, float]
+    momentum: float
+    beta1: float
+    beta2: float
+    epsilon: float
+    clip_norm: float | None
+    compile: bool | None
+    label_smoothing: float
+    patience: int | None
+    evaluate_every: int
+    evaluation_tokens: int
+    log_every: int
+    sample_every: int
+    sample_prompts: Sequence[str]
+    checkpoint_every: int
+    parallel: Literal["ddp", "fsdp"]
+    checkpoint_activations: Sequence[str]
+    keep_checkpoints: int
+    seed: int
+
+
+class LoRADict(TypedDict, total=False):
+    """`LoRAConfig`."""
+
+    rank: int
+    alpha: float
+    dropout: float
+    targets: Sequence[str]
+    also_trained: Sequence[str]

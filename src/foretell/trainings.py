@@ -1,0 +1,358 @@
+"""`foretell.train`, `foretell.finetune` and `foretell.plan`: trainings from Python, and what one will need."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack, overload
+
+from foretell.config import DataConfig, ModelConfig, TrainingConfig, check_known, make_section
+from foretell.config.typed_dicts import DataDict, LoRADict, ModelDict, TokenizerDict, TrainingDict
+from foretell.device import DeviceName, DtypeName
+from foretell.errors import ConfigError
+from foretell.finding import default_run_directory
+from foretell.finetuning.chat_data import Truncation
+from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
+from foretell.finetuning.finetune import FinetuneTraining
+from foretell.finetuning.request import make_request
+from foretell.finetuning.settings import TASKS, Pool, TaskName, Truncate
+from foretell.language_model import LanguageModel
+from foretell.loading import load, load_start
+from foretell.model.cost import count_parameters
+from foretell.model.presets import PUBLISHED, SIZES
+from foretell.planning.calibration import THIS
+from foretell.planning.plan import Plan, find_devices, plan_generating, plan_training
+from foretell.pretraining.domain import DomainTraining
+from foretell.pretraining.old_domain import find_old_domain
+from foretell.pretraining.pretrain import TextTraining
+from foretell.pretraining.request import TextRequest
+from foretell.pretraining.resolve import TOKENS_PER_PARAMETER, training_config
+from foretell.pretraining.tokens import make_source
+from foretell.session.progress import choose_display, notes_of_the_log
+from foretell.session.protocol import Training, run_training
+from foretell.session.reporter import Reporter, Reporters
+from foretell.text import Tokenizer
+
+Paths = str | Path | Sequence[str | Path]
+
+PLANNED_VOCABULARY = 8192  # of a size whose vocabulary comes from the training text
+REFERENCE = "the language reference inside Python"
+
+logger = logging.getLogger(__name__)
+
+
+class TextSections(TypedDict, total=False):
+    """Sections of the configuration of a text training."""
+
+    model: ModelDict
+    data: DataDict
+    training: TrainingDict
+
+
+def train(
+    source: Paths | None,
+    /,
+    out: str | Path | None = None,
+    *,
+    size: str | None = None,
+    minutes: float | None = None,
+    steps: int | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    seed: int | None = None,
+    resume: bool = False,
+    tokenizer: Tokenizer | TokenizerDict | None = None,
+    start_from: str | Path | None = None,
+    device: DeviceName = "auto",
+    dtype: DtypeName = "auto",
+    progress: bool | None = None,
+    reporter: Reporter | None = None,
+    **sections: Unpack[TextSections],
+) -> LanguageModel:
+    """Train on files or folders (None: the language reference inside Python) and return the best model of the run.
+
+    out: the run's directory; default: runs/NAME after the data. steps, batch_size, learning_rate and seed are fields of
+    the configuration's section `training`; the other fields of each section are given as a dict:
+    `model={"width": 256}`, `training={"warmup_steps": 20}`, `tokenizer={"kind": "bytes"}`, `data={"text_field": "t"}`.
+    Settings that are left out are chosen from the data and the machine; the log "foretell" has the reasons. progress:
+    True shows the training, False shows nothing, None (default) shows it on a terminal and in a notebook. A reporter
+    gets the metrics and samples as well. tokenizer may also be a Tokenizer to use. start_from: a model to continue
+    from, with its shape and tokenizer. Raises the errors of `foretell.errors`.
+    """
+    keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
+    given = {name: value for name, value in keywords.items() if value is not None}
+    training: Mapping[str, Any] = sections.get("training", {})
+    if twice := sorted(given.keys() & training.keys()):
+        raise ConfigError(f"{twice[0]} is given twice, as a keyword and in training; give it once")
+    overrides: dict[str, Any] = {**sections, **({"training": {**training, **given}} if given else {})}
+    if isinstance(tokenizer, Mapping):
+        overrides["tokenizer"], tokenizer = dict(tokenizer), None
+    paths = listed(source)
+    request = TextRequest(
+        source=make_source(paths, make_section(DataConfig, overrides.get("data", {}), "data")),
+        names=[str(path) for path in paths] or [REFERENCE],
+        out=directory_of(out, paths, resume),
+        size=size,
+        minutes=minutes,
+        overrides=overrides,
+        tokenizer=tokenizer,
+        start=load_start(start_from) if start_from is not None else None,
+        device=device,
+        dtype=dtype,
+    )
+    return best_model(TextTraining(request), resume, progress, reporter)
+
+
+# --- fine-tuning -----------------------------------------------------------------------------------------------------
+
+
+class TuningOptions(TypedDict, total=False):
+    """Options of every fine-tuning. training and lora have fields of TrainingConfig and LoRAConfig."""
+
+    minutes: float | None
+    training: TrainingDict
+    device: DeviceName
+    dtype: DtypeName
+
+
+class HeadOptions(TuningOptions, total=False):
+    """The options of `foretell finetune` as keywords."""
+
+    text_column: str | Sequence[str]
+    label_column: str | None
+    choice_column: Sequence[str]
+    columns: Sequence[str]
+    dev: str | Path | None
+    dev_fraction: float
+    encoding: str
+    truncate: Truncate | None
+    pool: Pool | None
+    lm_weight: float
+    class_weights: Literal["balanced", "none"]
+    best_by: Literal["loss", "accuracy", "macro_f1"]
+    epochs: float | None
+    dropout: float | None
+    head_dropout: float
+    word_dropout: float
+    lora: LoRADict | None
+
+
+class ChatOptions(TuningOptions, total=False):
+    """The options of `foretell finetune --task chat`. dev: a file to hold out. template: a built-in name or a file."""
+
+    dev: str | Path | None
+    template: str | None
+    truncate: Truncation | None
+    spell_tokens: bool | None
+    epochs: float | None
+    model: ModelDict
+    data: DataDict
+    lora: LoRADict | None
+
+
+class DomainOptions(TuningOptions, total=False):
+    """The options of `foretell finetune --task text`. old_domain: texts on which forgetting is measured."""
+
+    old_domain: Sequence[str | Path]
+    model: ModelDict
+    data: DataDict
+
+
+@overload
+def finetune(
+    model: str | Path,
+    data: str | Path,
+    /,
+    out: str | Path | None = None,
+    *,
+    task: TaskName = "classify",
+    resume: bool = False,
+    progress: bool | None = None,
+    reporter: Reporter | None = None,
+    **options: Unpack[HeadOptions],
+) -> LanguageModel: ...
+
+
+@overload
+def finetune(
+    model: str | Path,
+    data: Paths,
+    /,
+    out: str | Path | None = None,
+    *,
+    task: Literal["chat"],
+    resume: bool = False,
+    progress: bool | None = None,
+    reporter: Reporter | None = None,
+    **options: Unpack[ChatOptions],
+) -> LanguageModel: ...
+
+
+@overload
+def finetune(
+    model: str | Path,
+    data: Paths,
+    /,
+    out: str | Path | None = None,
+    *,
+    task: Literal["text"],
+    resume: bool = False,
+    progress: bool | None = None,
+    reporter: Reporter | None = None,
+    **options: Unpack[DomainOptions],
+) -> LanguageModel: ...
+
+
+def finetune(
+    model: str | Path,
+    data: Paths,
+    /,
+    out: str | Path | None = None,
+    *,
+    task: TaskName | Literal["chat", "text"] = "classify",
+    resume: bool = False,
+    progress: bool | None = None,
+    reporter: Reporter | None = None,
+    **options: Any,
+) -> LanguageModel:
+    """Train a model further and return the best model of the run.
+
+    task: chat learns the answers of conversations, text continues on a domain's text; the others train one extra layer
+    on the labelled rows of a file. options are the options of `foretell finetune --task TASK`: `HeadOptions`,
+    `ChatOptions` or `DomainOptions`; training and lora are dicts of fields of TrainingConfig and LoRAConfig. out: the
+    run's directory; default: runs/NAME after the data. resume continues a run that exists. The report on labelled rows
+    and on a domain is in the run's report.json. Raises the errors of `foretell.errors`.
+    """
+    check_known(task, (*TASKS, "chat", "text"), "task")
+    paths = listed(data)
+    options |= {"out": directory_of(out, paths, resume), "start": load_start(model)}
+    if task == "chat":
+        training: Training[Any, Any] = ChatTraining(chat_request(paths, **options))
+    elif task == "text":
+        training = DomainTraining(domain_request(paths, **options))
+    elif isinstance(data, str | Path):
+        training = FinetuneTraining(make_request(data, task=task, **options))
+    else:
+        raise ConfigError(f"--task {task} takes one file; give its path")
+    return best_model(training, resume, progress, reporter)
+
+
+def chat_request(
+    paths: Sequence[str | Path],
+    *,
+    dev: str | Path | None = None,
+    truncate: Truncation | None = None,
+    lora: LoRADict | None = None,
+    model: ModelDict | None = None,
+    data: DataDict | None = None,
+    training: TrainingDict | None = None,
+    **options: Any,
+) -> ChatRequest:
+    """The request for a chat tuning; `options` has further fields of `ChatRequest`."""
+    sections = {"model": model, "data": data, "training": training, "lora": lora}
+    return ChatRequest(
+        data=[Path(path) for path in paths],
+        held_out=None if dev is None else Path(dev),
+        truncation=truncate,
+        overrides=given_sections(sections),
+        **options,
+    )
+
+
+def domain_request(
+    paths: Sequence[str | Path],
+    *,
+    old_domain: Sequence[str | Path] = (),
+    model: ModelDict | None = None,
+    data: DataDict | None = None,
+    training: TrainingDict | None = None,
+    **options: Any,
+) -> TextRequest:
+    """The request for continued pretraining; `options` has further fields of `TextRequest`."""
+    return TextRequest(
+        source=make_source(paths, make_section(DataConfig, data or {}, "data")),
+        names=[str(path) for path in paths],
+        old_domain=find_old_domain(old_domain, options["start"].argument),
+        overrides=given_sections({"model": model, "data": data, "training": training}),
+        **options,
+    )
+
+
+def given_sections(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """The sections that are not left out; an empty one counts, as `lora={}` does."""
+    return {name: values for name, values in sections.items() if values is not None}
+
+
+def listed(paths: Paths | None) -> list[str | Path]:
+    """One path or several as a list."""
+    return [paths] if isinstance(paths, str | Path) else list(paths or [])
+
+
+def directory_of(out: str | Path | None, paths: Sequence[str | Path], resume: bool) -> Path:
+    """The run's directory; by default in runs/, named after the data."""
+    return default_run_directory(paths, resume) if out is None else Path(out)
+
+
+def best_model(
+    training: Training[Any, Any], resume: bool, progress: bool | None, reporter: Reporter | None
+) -> LanguageModel:
+    """Run a training with its displays, and load the best checkpoint."""
+    displays = [*choose_display(progress), *([] if reporter is None else [reporter])]
+    with notes_of_the_log(displays), Reporters(displays) as reporters:
+        session = run_training(training, reporters, resume=resume)
+    return load(session.run.directory, training.request.device)
+
+
+# --- planning --------------------------------------------------------------------------------------------------------
+
+
+def plan(
+    size: str,
+    tokens: float | None = None,
+    *,
+    gpus: int = 1,
+    gpu: str = THIS,
+    price: float | None = None,
+    context: int | None = None,
+    only: Literal["training", "generating"] | None = None,
+    model: ModelDict | None = None,
+    training: TrainingDict | None = None,
+) -> Plan:
+    """Plan the memory, time and money of a training before it starts, and generation.
+
+    tokens: to train on; default: the tokens of training's steps, else 20 per parameter. gpu: a name, as in
+    `foretell plan --help`; `this` measures this machine for seconds. price: of one device for an hour. context: tokens
+    of each user in generation; default: the model's context. model and training are dicts of fields of ModelConfig and
+    TrainingConfig. Raises UsageError, and ConfigError for a training that cannot fit.
+    """
+    overrides = given_sections({"model": model, "training": training})
+    request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
+    shape, settings, count = planned(request, size, tokens, gpus)
+    devices = find_devices(gpu, gpus)
+    trained = None if only == "generating" else plan_training(shape, settings, count, devices, price)
+    generated = None if only == "training" else plan_generating(shape, devices, context)
+    return Plan(size, shape, settings, count, devices, trained, generated)
+
+
+def planned(
+    request: TextRequest, size: str, tokens: float | None, gpus: int
+) -> tuple[ModelConfig, TrainingConfig, float]:
+    """Model, training and tokens, with what `train` chooses where the request leaves it open."""
+    is_given = "vocab_size" in request.section("model")
+    if size in SIZES and not is_given:
+        logger.info(
+            f"the vocabulary of {size} comes from the text; {PLANNED_VOCABULARY:,} is assumed (--model.vocab-size)"
+        )
+    vocabulary = 1 if is_given else PUBLISHED.get(size, {}).get("vocab_size", PLANNED_VOCABULARY)
+    model = request.model_config(size, vocabulary)
+    training = training_config(request, size, model, request.steps or 1)
+    if "batch_size" not in request.section("training"):
+        least = max(1, gpus) * training.gradient_accumulation_steps
+        training = training.model_copy(update={"batch_size": -(-training.batch_size // least) * least})
+    if tokens is None and request.steps is not None:
+        tokens = float(request.steps * training.batch_size * model.context_length)
+    if tokens is None:
+        tokens = float(TOKENS_PER_PARAMETER * count_parameters(model))
+        logger.info(f"--tokens is not given; {tokens:.3g} are {TOKENS_PER_PARAMETER} per parameter")
+    return model, training, tokens
