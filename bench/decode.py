@@ -1,12 +1,12 @@
-"""Generation speed next to llama.cpp, CTranslate2 and transformers, with random weights of a known shape.
+"""Generation speed compared with llama.cpp, CTranslate2 and transformers, with random weights of a known shape.
 
     python bench/decode.py                    GPT-2 124M, all precisions: 45 minutes on two cores
     python bench/decode.py --shape llama      a Llama shape of 0.5B parameters
     python bench/decode.py --quick            batch 1 and 16, few tokens and rounds: a few minutes
-    python bench/decode.py --device cuda      on a GPU, next to transformers: batch 1 and 64
+    python bench/decode.py --device cuda      on a GPU, with transformers: batch 1 and 64
 
 All contenders have the same weights and continue the same prompts greedily, in turns. Decoding is timed from the first
-new token to the last, so that preparing weights and reading prompts do not count; reading is a task of its own. Those
+new token to the last, so that preparing weights and reading prompts do not count; reading is a separate task. Programs
 that are not installed are left out: llama-cpp-python and ctranslate2 are in the extra `oracles`.
 """
 
@@ -44,6 +44,10 @@ LLAMA_SHAPE: dict[str, Any] = {
     "context_length": 1024, "vocab_size": 32000, "position": "rotary", "norm": "rmsnorm", "feedforward": "gated",
     "activation": "silu", "bias": False,
 }  # fmt: skip
+SHAPES: dict[str, Callable[[], ModelConfig]] = {
+    "gpt2": lambda: preset_config("gpt2"),
+    "llama": lambda: make_section(ModelConfig, LLAMA_SHAPE),
+}
 # our precision -> that of each peer at equal bits
 PEERS: dict[str, dict[str, str]] = {
     "float32": {"llama.cpp": "f32", "CTranslate2": "float32"},
@@ -133,17 +137,17 @@ class Transformers:
 def main() -> None:
     """Measure all precisions and print a table or one JSON object."""
     parser = make_parser(
-        "Generation speed next to llama.cpp, CTranslate2 and transformers.",
+        "Generation speed compared with llama.cpp, CTranslate2 and transformers.",
         "batch 1 and 16, few tokens and rounds: a few minutes",
         with_threads=True,
     )
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--shape", choices=("gpt2", "llama"), default="gpt2")
+    parser.add_argument("--shape", choices=SHAPES, default="gpt2")
     parser.add_argument("--precisions", nargs="+", choices=PEERS, default=list(PEERS))
     arguments = parser.parse_args()
     use_threads(arguments.threads)
     device, size = choose_device(arguments.device), QUICK if arguments.quick else FULL
-    config = preset_config("gpt2") if arguments.shape == "gpt2" else make_section(ModelConfig, LLAMA_SHAPE)
+    config = SHAPES[arguments.shape]()
     rows = [row for precision in arguments.precisions for row in measure_precision(precision, config, device, size)]
     report = {
         **start_report("decode", "transformers", "llama_cpp_python", "ctranslate2", "numba"),

@@ -33,7 +33,7 @@ from foretell.data.corpora import embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.model.decoder import Decoder
 from foretell.model.quantized_linear import Scheme, make_quantization, quantize_decoder
-from foretell.quantization.calibration import quantize_for_inputs
+from foretell.quantization.gptq import quantize_for_inputs
 
 BABYLLAMA = Path("checkpoints/babyllama105/model5000.bin")
 TOKENS = 2**15  # to measure on, and as many to calibrate on

@@ -29,7 +29,7 @@ from foretell.device import choose_device, memory_of
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.decoder import TiedHead
 from foretell.model.init import make_decoder
-from foretell.model.kernels.aligned_head import AlignedTiedHead
+from foretell.model.kernels.dispatch import AlignedTiedHead
 from foretell.model.presets import preset_config
 from foretell.model.surgery import recast, replace
 from foretell.planning.probe import peak_flops

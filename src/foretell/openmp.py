@@ -23,7 +23,7 @@ TOO_LATE = (
 class PassiveWaiting(MetaPathFinder):
     """Makes the first import of torch read OMP_WAIT_POLICY=passive; the environment is restored after it.
 
-    OpenMP's threads then sleep while they wait, instead of spinning. Next to another busy program on two cores,
+    OpenMP's threads then sleep while they wait, instead of spinning. With another busy program on two cores,
     spinning made training of the tiny size more than five times slower. The variable is read only when the library is
     loaded, and torch loads it.
     """

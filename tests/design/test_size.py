@@ -63,7 +63,6 @@ SMALL = 60  # lines; a smaller module with a single importer belongs in it
 # Modules that are kept: take one out when it is merged, and give a reason for one that is new
 KEPT = {
     "finetuning/dev_split.py": "the rule of the held-out examples, which documents state",
-    "model/kernels/aligned_head.py": "a kernel, with its measurement; dispatch only names it",
 }
 # A function name in three packages of one layer is a protocol, or a copy
 PROTOCOL_NAMES: set[str] = set()

@@ -13,8 +13,7 @@ from foretell.config import ModelConfig, make_section
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
 from foretell.model.kernels import fast_decoder
-from foretell.model.kernels.fast_decoder import with_fast_kernels
-from foretell.model.kernels.packed_linear import MIN_TOKENS, PackedLinear
+from foretell.model.kernels.fast_decoder import MIN_TOKENS, PackedLinear, with_fast_kernels
 from foretell.model.quantized_linear import make_quantization, quantize_decoder
 
 pytest.importorskip("numba")

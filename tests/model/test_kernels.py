@@ -10,8 +10,7 @@ from foretell.config import ModelConfig
 from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
-from foretell.model.kernels.aligned_head import AlignedTiedHead
-from foretell.model.kernels.dispatch import Use, choose_kernels
+from foretell.model.kernels.dispatch import AlignedTiedHead, Use, choose_kernels
 from foretell.model.kernels.rms_norm import CPURMSNorm
 from foretell.model.kernels.short_attention import MAX_LENGTH, ShortAttention
 from foretell.model.norm import RMSNorm

@@ -23,11 +23,11 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
 from foretell.model.quantized_linear import Int4Linear, QuantizationConfig, Scheme, make_quantization
-from foretell.quantization.calibration import find_stages, quantize_for_inputs
-from foretell.quantization.layer_errors import by_kind
+from foretell.quantization.gptq import find_stages, quantize_for_inputs
 from foretell.quantization.quantize import (
     QuantizationReport,
     QuantizationTexts,
+    by_kind,
     choose_texts,
     quantize_with_report,
     token_rows,

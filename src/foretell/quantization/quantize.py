@@ -1,21 +1,22 @@
-"""Quantise a model, and report what that costs: the error of each layer and the perplexity of a text."""
+"""Quantise a model, with a report: the error of each layer and the perplexity of a text before and after."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from foretell.data.corpora import embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, json_number, silent
 from foretell.language_model import LanguageModel
+from foretell.model.decoder import Decoder, logit_chunks
 from foretell.model.quantized_linear import (
     QuantizationConfig,
     Scheme,
@@ -24,16 +25,35 @@ from foretell.model.quantized_linear import (
     quantize_decoder,
 )
 from foretell.model.surgery import copy_with
-from foretell.quantization.calibration import quantize_for_inputs
-from foretell.quantization.layer_errors import LayerError, by_kind, layer_errors
+from foretell.paths import starred
+from foretell.quantization.gptq import quantize_for_inputs
 from foretell.saved_model.model_parts import QUANTIZATION, QuantizationPart
 from foretell.training.objective import Objective
 
 CALIBRATION_TOKENS = 2**15
 MEASURED_TOKENS = 2**15
+TOKENS_AT_ONCE = 2048  # of which layers are compared
 LONGEST_ROW = 1024  # tokens
 
 Step = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]  # the progress of a step, by its name
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """|q - y| / |y| over all outputs y of a layer on a text, and q of its quantised form for the same inputs."""
+
+    path: str
+    error: float
+
+
+@dataclass(frozen=True)
+class KindError:
+    """Errors of the layers whose paths differ in the number of the block alone."""
+
+    kind: str
+    count: int
+    mean: float
+    largest: float
 
 
 @dataclass(frozen=True)
@@ -77,9 +97,9 @@ class QuantizationTexts:
 def choose_texts(
     model: LanguageModel, texts: Iterable[str] | None, calibration: Iterable[str] | None
 ) -> QuantizationTexts:
-    """The beginning of the texts and of those for calibration.
+    """The first tokens of the texts, up to a limit, to measure on and to calibrate with.
 
-    Without texts of their own, measurements use those of the calibration: it takes the first half, they the second.
+    Without texts to measure on, the first half of the calibration texts calibrates and the second half is measured.
     Raises DataError where there is too little text.
     """
     if calibration is None:
@@ -107,7 +127,7 @@ def first_ids(model: LanguageModel, texts: Iterable[str], limit: int) -> list[in
 
 
 def token_rows(model: LanguageModel, ids: Sequence[int]) -> Tensor:
-    """Ids as rows (N, T) of the context or of LONGEST_ROW; what is left over is left out."""
+    """Ids as rows (N, T) as long as the context, at most LONGEST_ROW; the rest is dropped."""
     length = min(model.config.context_length, LONGEST_ROW, len(ids))
     return torch.tensor(ids[: len(ids) // length * length]).view(-1, length)
 
@@ -168,3 +188,49 @@ def quantize_with_report(
     with step("tokens by layer") as progress:
         errors = layer_errors(plain, decoder, paths, measured_rows, progress)
     return quantized, QuantizationReport(settings, tuple(errors), before, after, 0 if rows is None else rows.numel())
+
+
+# --- the error that quantisation adds to the output of each layer -----------------------------------------------------
+
+
+class SquaredErrors:
+    """Sums of squares of a layer's outputs and of the differences of its quantised form."""
+
+    def __init__(self, quantized: nn.Module):
+        self.quantized = quantized
+        self.outputs = self.differences = 0.0
+
+    def add(self, module: nn.Module, given: tuple[Tensor, ...], output: Tensor) -> None:
+        """A forward hook of the plain layer."""
+        self.outputs += float(output.double().square().sum())
+        self.differences += float((self.quantized(*given) - output).double().square().sum())
+
+    @property
+    def relative(self) -> float:
+        return (self.differences / self.outputs) ** 0.5 if self.outputs else 0.0
+
+
+@torch.no_grad()
+def layer_errors(
+    plain: Decoder, quantized: Decoder, paths: Sequence[str], rows: Tensor, progress: Callable[[int, int], None]
+) -> list[LayerError]:
+    """The errors of the layers at these paths on ids (N, T), in the order of the paths."""
+    errors = {path: SquaredErrors(quantized.get_submodule(path)) for path in paths}
+    done = 0
+    with ExitStack() as hooks:
+        for path, each in errors.items():
+            hooks.enter_context(plain.get_submodule(path).register_forward_hook(each.add))
+        for part in rows.to(plain.device).split(max(1, TOKENS_AT_ONCE // rows.shape[1])):
+            for _ in logit_chunks(plain, plain.hidden(part).flatten(0, 1)):
+                pass
+            done += part.numel()
+            progress(done, rows.numel())
+    return [LayerError(path, each.relative) for path, each in errors.items()]
+
+
+def by_kind(errors: Sequence[LayerError]) -> list[KindError]:
+    """Mean and largest error of each kind of layer, in the order of the model."""
+    kinds: dict[str, list[float]] = {}
+    for each in errors:
+        kinds.setdefault(starred(each.path), []).append(each.error)
+    return [KindError(kind, len(values), sum(values) / len(values), max(values)) for kind, values in kinds.items()]

@@ -23,10 +23,10 @@ from foretell.model.kernels.vector_matmul import NIBBLES, factor_of, tile_start
 REQUEST_PERMISSION, TILE_DATA, ARCH_PRCTL = 0x1023, 18, 158  # Linux, x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, 18)
 
 ROWS = 16  # of a tile of activations
-AHEAD, AHEAD_INTEGERS = 512, 1024  # words between the weights that are read and those that are prefetched
+AHEAD, AHEAD_INTEGERS = 512, 1024  # words from the weights that are read to the prefetched ones
 DECODED = 1024  # words of a decoded chunk of a tile of int4 weights
-SECOND, SUMS = 3 * 256, 6 * 256  # words: sums of the first tile's planes come before those of the second
-TOTALS = 2 * SUMS  # sums of even chunks, those of odd chunks, and the totals of two tiles
+SECOND, SUMS = 3 * 256, 6 * 256  # words: the sums of the first tile's planes, then the second tile's
+TOTALS = 2 * SUMS  # sums of even chunks, sums of odd chunks, and the totals of two tiles
 SCRATCH = TOTALS + 2 * 256  # words per thread
 
 
@@ -251,7 +251,7 @@ def integer_pair(p, tile, other, row, scratch, decoded):
     """The totals of two tiles for up to 16 rows, chunk by chunk.
 
     A tile can be loaded only some 50 cycles after its bytes were written. So int4 weights are decoded a chunk ahead,
-    and the sums of a chunk are read when those of the next one are on their way.
+    and the sums of a chunk are read while the next chunk is computed.
     """
     chunk = chunk_of(p.group)
     step = chunk * p.bits // 2  # words of a chunk

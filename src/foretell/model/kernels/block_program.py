@@ -2,7 +2,7 @@
 
 Its phases follow each other on threads that are started once. Arrays of float32 are given by their addresses, with rows
 padded to a multiple of 32 numbers. In a model in bfloat16 a value is rounded where the plain module returns it, so a
-block computes what its modules do, in the same order; between these places values are in float32.
+block has the same operations in the same order as its modules; between these places values are in float32.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foretell.model.kernels.vector_math import activate, rounded, rounded_number
 # 10  norm after the feed-forward layer, output
 # An even phase before a matmul also prepares its activations
 PHASES = 11
-MIN_ROWS = 4  # with fewer, one thread does what is done row by row
+MIN_ROWS = 4  # with fewer, one thread does the work by rows
 
 # A norm (0: none, 1: LayerNorm, 2: RMSNorm) with the addresses of its scale and shift in float32; none is not null
 NORM = np.dtype([("kind", "i8"), ("scale", "i8"), ("shift", "i8"), ("epsilon", "f8")])

@@ -1,6 +1,6 @@
 """How kernels are compiled: the processor's instructions, where compiled code is kept, and how threads wait.
 
-Importing this file imports numba, the extra `fast`.
+Importing this module imports numba, the extra `fast`, and starts its threads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def target_features() -> frozenset[str]:
-    """What numba compiles for: LLVM's names of the features, such as `avx512f`.
+    """The features that numba compiles for, by LLVM's names, such as `avx512f`.
 
     NUMBA_CPU_NAME and NUMBA_CPU_FEATURES limit them: with NUMBA_CPU_NAME=haswell a processor is used as one with AVX2.
     """
@@ -53,8 +53,8 @@ MAX_THREADS: int = config.NUMBA_NUM_THREADS
 def cache_folder() -> Path:
     """Where compiled code is kept between processes: a folder for this version of the kernels.
 
-    numba itself compares only the time stamp of the file that a function is in, not those of what it calls. What it
-    keeps is code and pickled signatures, so a folder that others can write to is not used; then nothing is kept.
+    numba compares only the time stamp of the file that a function is in, not the files of the functions it calls. Its
+    cache is code and pickled signatures, so a folder that others can write to is not used; then nothing is kept.
     """
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.glob("*.py")):
@@ -77,7 +77,7 @@ def cache_folder() -> Path:
 def remove_disused(folder: Path) -> None:
     """Remove the folders of other versions that this user's processes have not used for `DISUSED` seconds.
 
-    A process would fail if it saved a kernel in a folder that is gone, so those of recent use stay.
+    A process would fail if it saved a kernel in a folder that is gone, so recently used folders stay.
     """
     for other in folder.parent.iterdir():
         is_version = re.fullmatch(f"[0-9a-f]{{{DIGITS}}}", other.name) and other.is_dir() and not other.is_symlink()
@@ -89,7 +89,7 @@ def remove_disused(folder: Path) -> None:
 
 
 def is_private(folder: Path) -> bool:
-    """True if nobody but this user can write to a folder, and the user can."""
+    """True if only this user can write to a folder."""
     status = folder.stat()
     is_own = os.name != "posix" or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
     return is_own and os.access(folder, os.W_OK)

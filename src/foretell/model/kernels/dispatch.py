@@ -9,20 +9,37 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from foretell.model.attention import SDPAttention
 from foretell.model.decoder import TiedHead
-from foretell.model.kernels.aligned_head import AlignedTiedHead
 from foretell.model.kernels.rms_norm import CPURMSNorm
 from foretell.model.kernels.short_attention import MAX_LENGTH, ShortAttention
 from foretell.model.norm import RMSNorm
 from foretell.model.surgery import recast, replace
 
+ALIGNMENT = 128  # tokens
+
+
+class AlignedTiedHead(TiedHead):
+    """`TiedHead` for a GPU, whose matmul has rows of zeros up to a multiple of ALIGNMENT; their logits are cut off.
+
+    Matrix units read rows whose length is a multiple of 16 bytes, and work on tiles of 64 or 128 columns. With GPT-2's
+    50,257 tokens each row of the logits begins at another alignment, and the kernels that can do that are slower. The
+    weight, its key and its size on disk stay as they are.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        V = len(self.weight)
+        weight = F.pad(self.weight, (0, 0, 0, -V % ALIGNMENT))
+        bias = None if self.bias is None else F.pad(self.bias, (0, -V % ALIGNMENT))
+        return F.linear(x, weight, bias)[..., :V]
+
 
 @dataclass(frozen=True)
 class Use:
-    """What a model will be used for: on which device, in which dtype of matrix products, with rows of what length."""
+    """What a model will be used for: the device, the dtype of matrix products, the length of rows."""
 
     device: torch.device
     dtype: torch.dtype

@@ -1,6 +1,10 @@
 """A decoder prepared to generate: its layers and blocks in the forms that are fastest on this machine.
 
-The kernels in numba need the extra `fast`; without it, torch's packed weights are used.
+The kernels in numba need the extra `fast`. Without it, linear layers are packed for oneDNN. With few rows a matrix
+product takes as long as its weights take to be read, and torch's own path rearranges or strides through them in each
+call. oneDNN keeps them packed: decoding one row of GPT-2's shape was 1.2 to 1.5 times as fast on two Zen 4 cores.
+
+Packed weights take as much memory again, until the generation ends.
 """
 
 from __future__ import annotations
@@ -10,60 +14,58 @@ import logging
 from functools import cache
 from typing import Any
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.device import memory_of
-from foretell.model.decoder import Decoder
-from foretell.model.kernels.packed_linear import MIN_TOKENS, with_packed_weights
-from foretell.model.surgery import copy_with
+from foretell.model.decoder import Decoder, TiedHead
+from foretell.model.surgery import copy_with, recast
 from foretell.model.transformer import Transformer
 
+MAX_ROWS = 64  # with more rows the arithmetic takes the time, not the reading
+MIN_TOKENS = 32  # packing takes about as long as ten steps
 KERNELS = "foretell.model.kernels.fast_linear"
 BLOCKS = "foretell.model.kernels.fused_block"
 NOTE = "numba is missing: decoding runs on torch's kernels; pip install 'foretell[fast]' for faster ones"
+PRECISIONS = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}  # of oneDNN
 
 logger = logging.getLogger(__name__)
 
 
 def with_fast_kernels(
-    decoder: Decoder, max_tokens: int | None = None, max_rows: int | None = 64, fuse: bool = True
+    decoder: Decoder, max_tokens: int | None = None, max_rows: int | None = MAX_ROWS, fuse: bool = True
 ) -> Decoder:
-    """A copy of the decoder with the kernels of this package, if that pays; else the decoder itself.
+    """A copy of the decoder with faster kernels, if that pays; else the decoder itself.
 
-    The copy shares weights and hooks, and the decoder is not changed. With `max_rows` None the kernels compute calls of
-    any size, so a token's logits have the same bits however many rows are read with it. fuse: compute blocks that
-    nobody watches at once.
+    The copy shares weights and hooks. The decoder is not changed, so other calls of it at the same time have the same
+    bits as alone. With `max_rows` None the kernels in numba compute calls of any size, so a token's logits have the
+    same bits however many rows are read with it. fuse: compute blocks without hooks at once.
     """
-    if is_in_shards(decoder):
-        return decoder  # each pass gathers the weights
-    if not pays(decoder, max_tokens):
-        return with_packed_weights(decoder, max_tokens)
+    if is_in_shards(decoder) or not pays(decoder, max_tokens):
+        return decoder
     if not has_numba():
         tell_once(NOTE)
-        return with_packed_weights(decoder, max_tokens)
+        return with_packed_weights(decoder)
     fast = copy_with(decoder, fast_forms(decoder, max_rows, fuse))
     if type(fast.trunk) is Transformer:  # which calls its blocks one after the other
         importlib.import_module(BLOCKS).link_blocks(fast.trunk.blocks)
     return fast
 
 
-def fast_forms(decoder: Decoder, max_rows: int | None, fuse: bool = True) -> dict[str, nn.Module]:
-    """The layers that have a faster form on this machine, by path."""
-    kernels: Any = importlib.import_module(KERNELS)
-    blocks: Any = importlib.import_module(BLOCKS)
-    modules = {path: module for path, module in decoder.named_modules() if path}
-    forms: dict[str, nn.Module] = {}
-    for path, module in modules.items():
-        if not any(path.startswith(f"{above}.") for above in forms):  # a block comes before its layers
-            block = blocks.fused_form(module, max_rows) if fuse else module
-            form = kernels.fast_form(block, max_rows)
-            forms |= {path: form} if form is not module else {}
-    return forms
-
-
 def is_in_shards(decoder: Decoder) -> bool:
-    """True where this process has only a part of the weights: they are not plain tensors then."""
+    """True where this process has only a part of the weights, which are not plain tensors; each pass gathers them."""
     return any(type(weight) not in (nn.Parameter, Tensor) for weight in decoder.parameters())
+
+
+def pays(decoder: Decoder, max_tokens: int | None) -> bool:
+    """True on a CPU if there are enough steps to come, and memory for a copy of the weights."""
+    if decoder.device.type != "cpu" or (max_tokens is not None and max_tokens < MIN_TOKENS):
+        return False
+    if any(module._compiled_call_impl is not None for module in decoder.modules()):
+        return False
+    needed = sum(tensor.nbytes for tensor in (*decoder.parameters(), *decoder.buffers()))
+    return needed < memory_of(decoder.device) / 4
 
 
 @cache
@@ -82,11 +84,73 @@ def tell_once(note: str) -> None:
     logger.warning(note)
 
 
-def pays(decoder: Decoder, max_tokens: int | None) -> bool:
-    """True on a CPU if there are enough steps to come, and memory for a copy of the weights."""
-    if decoder.device.type != "cpu" or (max_tokens is not None and max_tokens < MIN_TOKENS):
-        return False
-    if any(module._compiled_call_impl is not None for module in decoder.modules()):
-        return False
-    needed = sum(tensor.nbytes for tensor in (*decoder.parameters(), *decoder.buffers()))
-    return needed < memory_of(decoder.device) / 4
+def fast_forms(decoder: Decoder, max_rows: int | None, fuse: bool) -> dict[str, nn.Module]:
+    """The layers that have a faster form in numba on this machine, by path."""
+    kernels: Any = importlib.import_module(KERNELS)
+    blocks: Any = importlib.import_module(BLOCKS)
+    forms: dict[str, nn.Module] = {}
+    for path, module in list(decoder.named_modules())[1:]:
+        if not any(path.startswith(f"{above}.") for above in forms):  # a block comes before its layers
+            block = blocks.fused_form(module, max_rows) if fuse else module
+            form = kernels.fast_form(block, max_rows)
+            forms |= {path: form} if form is not module else {}
+    return forms
+
+
+# --- without numba ---------------------------------------------------------------------------------------------------
+
+
+class PackedWeight:
+    """A weight (O, I) packed for oneDNN. torch's compiler uses the same two operators; there are no public ones."""
+
+    def __init__(self, weight: Tensor):
+        self.version = weight._version
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), 1)
+
+    def matmul(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """x W' + b. Falls back to torch's product for many rows, for gradients, and after the weight has changed."""
+        is_small = x.numel() <= MAX_ROWS * x.shape[-1] and x.dtype == weight.dtype and x.device == weight.device
+        if torch.is_grad_enabled() or not is_small or weight._version != self.version:
+            return F.linear(x, weight, bias)
+        return torch.ops.mkldnn._linear_pointwise(x, self.packed, bias, "none", [], "")
+
+
+class PackedLinear(nn.Linear):
+    """`nn.Linear` with a packed copy of its weight."""
+
+    packed: PackedWeight
+
+    def forward(self, input: Tensor) -> Tensor:
+        return self.packed.matmul(input, self.weight, self.bias)
+
+
+class PackedTiedHead(TiedHead):
+    """`TiedHead` with a packed copy of the weight it shares."""
+
+    packed: PackedWeight
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.packed.matmul(x, self.weight, self.bias)  # (..., V)
+
+
+PACKED: dict[type[nn.Module], type[PackedLinear] | type[PackedTiedHead]] = {
+    nn.Linear: PackedLinear,
+    TiedHead: PackedTiedHead,
+}
+
+
+def with_packed_weights(decoder: Decoder) -> Decoder:
+    """A copy of the decoder whose plain linear layers are packed; itself where oneDNN has no kernel for its weights."""
+    weight = next(decoder.parameters())
+    is_supported = torch.backends.mkldnn.is_available() and PRECISIONS.get(weight.dtype, lambda: False)()
+    layers = {path: layer for path, layer in decoder.named_modules() if type(layer) in PACKED}
+    if not layers or not is_supported or weight.is_inference():
+        return decoder
+    return copy_with(decoder, {path: pack(layer) for path, layer in layers.items()})
+
+
+def pack(layer: nn.Module) -> nn.Module:
+    """A layer that shares the weights of this one and has a packed copy of them."""
+    packed = recast(layer, PACKED[type(layer)])
+    packed.packed = PackedWeight(packed.weight)
+    return packed

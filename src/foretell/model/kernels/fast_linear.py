@@ -30,7 +30,7 @@ DTYPES = (torch.float32, torch.bfloat16)
 
 
 class FastWeight:
-    """The packed weights of one layer, or of several with the same input, and what they were packed from."""
+    """The packed weights of one layer, or of several with the same input, with their sources."""
 
     def __init__(self, matmul: Matmul, sources: list[Tensor], dtype: torch.dtype, max_rows: int | None):
         self.matmul, self.sources, self.dtype, self.max_rows = matmul, sources, dtype, max_rows
@@ -47,13 +47,17 @@ class FastWeight:
         return [source._version for source in self.sources] == self.versions
 
 
-class FastLinear(nn.Linear):
-    """`nn.Linear` with weights packed for few rows."""
+class FastForward(nn.Module):
+    """The forward of a linear layer with packed weights; its other base class is the plain layer."""
 
     fast: FastWeight
 
     def forward(self, input: Tensor) -> Tensor:
         return self.fast.matmul(input) if self.fast.suits(input) else super().forward(input)
+
+
+class FastLinear(FastForward, nn.Linear):
+    """`nn.Linear` with weights packed for few rows."""
 
 
 class FastTiedHead(TiedHead):
@@ -65,22 +69,12 @@ class FastTiedHead(TiedHead):
         return self.fast.matmul(x) if self.fast.suits(x) else super().forward(x)
 
 
-class FastInt8Linear(Int8Linear):
+class FastInt8Linear(FastForward, Int8Linear):
     """`Int8Linear` whose integers are multiplied without a dequantised copy."""
 
-    fast: FastWeight
 
-    def forward(self, input: Tensor) -> Tensor:
-        return self.fast.matmul(input) if self.fast.suits(input) else super().forward(input)
-
-
-class FastInt4Linear(Int4Linear):
+class FastInt4Linear(FastForward, Int4Linear):
     """`Int4Linear` whose integers are multiplied without a dequantised copy."""
-
-    fast: FastWeight
-
-    def forward(self, input: Tensor) -> Tensor:
-        return self.fast.matmul(input) if self.fast.suits(input) else super().forward(input)
 
 
 class FastQuantizedTiedHead(QuantizedTiedHead):
@@ -152,7 +146,7 @@ def pack_layers(layers: list[Any], max_rows: int | None = MAX_ROWS, in_turns: bo
 
 
 def stored_matrix(layer: Any) -> Any:
-    """The module that holds the weights of a layer: for a quantised tied head that of the embedding."""
+    """The module that holds the weights of a layer: for a quantised tied head the embedding."""
     return layer.token[0] if isinstance(layer, QuantizedTiedHead) else layer
 
 

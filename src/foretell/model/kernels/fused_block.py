@@ -230,7 +230,7 @@ def can_join(layers: list[Any]) -> bool:
 
 
 def kind_of(layer: Any) -> tuple[Any, ...]:
-    """What layers that are packed together have in common."""
+    """The properties that layers packed together have in common."""
     is_float = type(layer) is nn.Linear
     return (type(layer), layer.weight.dtype if is_float else layer.scales.dtype, 0 if is_float else layer.group)
 

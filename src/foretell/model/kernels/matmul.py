@@ -95,7 +95,7 @@ def make_matmul(matrix: PackedMatrix) -> Matmul:
 
 
 def scratch_per_row(matrix: PackedMatrix) -> int:
-    """An upper bound of the float32 numbers per row of activations: their copy, what is prepared, outputs."""
+    """An upper bound of the float32 numbers per row of activations: their copy, prepared activations, outputs."""
     K, N = matrix.inputs + -matrix.inputs % INPUTS, matrix.outputs + -matrix.outputs % LANES
     return K + prepared_per_row(matrix) + N
 
@@ -197,7 +197,7 @@ def write_columns(result, N, M, first, last, out, width, is_narrow):
 
 @inlined
 def multiply_part(matrix, x, prepared, rows, is_narrow, result, first, last):
-    """Outputs of tiles first, ... last - 1 for all rows, from x and what `prepare` wrote."""
+    """Outputs of tiles first, ... last - 1 for all rows, from x and its prepared form."""
     is_few = rows <= (FEW_ROWS_INT4 if matrix.bits == 4 else FEW_ROWS_INT8)
     kernel = matrix.few_rows_kernel if is_few else matrix.kernel
     call_kernel(kernel, v.address_of(matrix), x, prepared, rows, is_narrow, result, first, last)

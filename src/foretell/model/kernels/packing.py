@@ -1,4 +1,4 @@
-"""Weights and activations in the layouts that the kernels for few rows read.
+"""The layouts of weights and activations for few rows.
 
 Outputs are packed in tiles of 16, one output per lane of a vector: so sums need no additions across lanes, biases and
 scales are vectors in memory, and an activation is read once for 16 outputs. A tile's weights are stored in the order in
@@ -29,9 +29,9 @@ from foretell.model.kernels import vectors as v
 from foretell.model.kernels.compiling import compiled, inlined
 
 LANES = v.LANES
-INPUTS = 32  # packed rows are padded with zeros to a multiple of this many inputs, which AMX multiplies at once
+INPUTS = 32  # packed rows are padded with zeros to a multiple of it: the inputs of one AMX instruction
 MAX_INT = 127.0  # of a plane
-NEXT_PLANE = 254.0  # the scale of a plane is this many times that of the next one
+NEXT_PLANE = 254.0  # the scale of a plane over the scale of the next one
 SMALLEST = 1e-36  # MAX_INT over less would be infinite
 MAGIC = 1.5 * 2**23  # a number below 2^22 plus this has an integer in its lowest bits
 UPPER_HALF = 0xFFFF0000
@@ -187,7 +187,7 @@ def sums_of(scales, group, inputs, rows, P):
 
 @compiled
 def prepare(matrix, x, prepared, rows, is_narrow, first, last):
-    """Write what the kernel of a matrix reads, from rows first, ... last - 1 of x (rows, K)."""
+    """Write the planes, scales and sums that a kernel reads, for rows first, ... last - 1 of x (rows, K)."""
     K, P = padded_inputs(matrix.inputs), num_planes(matrix, is_narrow)
     scales = scales_of(matrix, prepared, rows, is_narrow)
     if matrix.bits >= 16:

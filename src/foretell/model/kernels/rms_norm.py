@@ -1,7 +1,7 @@
 """RMSNorm for a CPU: its formula and its gradient in few passes over memory.
 
 torch has no CPU kernel for it and computes it, and its gradient, with a dozen operations that each read and write the
-whole tensor. Here there are fewer, and those of the gradient run over parts that stay in a core's cache. Forward and
+whole tensor. Here there are fewer, and the gradient's run over parts that stay in a core's cache. Forward and
 backward take 0.45 of torch's time for 4,096 vectors of 384 in float32, and 0.5 for their 24,576 heads of 64 in bfloat16
 (one Zen 4 core). Second derivatives and torch.func are not supported.
 """

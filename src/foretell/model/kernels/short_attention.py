@@ -44,7 +44,7 @@ def short_attention(query: Tensor, key: Tensor, value: Tensor, mask: Mask) -> Te
 
 
 def additive(mask: Mask, query: Tensor) -> Tensor:
-    """What is added to scores: -infinity where a query may not see a key; (1, T, S) for all rows, or (B, 1, T, S)."""
+    """The mask as numbers to add to scores, 0 or -infinity: (1, T, S) for all rows, or (B, 1, T, S)."""
     T, S = mask.num_queries, mask.num_keys
     if mask.is_open:
         return query.new_zeros(1, 1, 1)

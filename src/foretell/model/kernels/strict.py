@@ -107,6 +107,6 @@ def strict_form(module: nn.Module) -> nn.Module | None:
 
 
 def is_unknown(module: nn.Module) -> bool:
-    """True for a layer with weights that is none of those of this package."""
+    """True for a layer with weights of a class that this package does not have."""
     has_weights = next(module.parameters(recurse=False), None) is not None
     return has_weights and not isinstance(module, BY_VECTOR)

@@ -26,7 +26,7 @@ from foretell.model.kernels.packing import (
 HAS_AVX512 = "avx512f" in FEATURES
 HAS_VNNI = HAS_AVX512 and "avx512vnni" in FEATURES
 ROWS = 8 if HAS_AVX512 else 2  # rows at once: two sums each must fit the 32, or 8, vectors that registers hold
-AHEAD = 512  # words between the weights that are read and those that are prefetched
+AHEAD = 512  # words from the weights that are read to the prefetched ones
 ONE = 0x3F800000  # 1.0 in float32
 NIBBLE = 0x00780000  # the first four bits of the mantissa
 UPPER_HALF = 0xFFFF0000
@@ -37,7 +37,7 @@ MANY, FOUR, TWO, SINGLE = (0,) * ROWS, (0,) * 4, (0,) * 2, (0,)
 
 
 class Product(NamedTuple):
-    """What a kernel computes; all arrays are given by their addresses."""
+    """The arguments of a kernel; all arrays are given by their addresses."""
 
     bits: int
     words: int
@@ -96,7 +96,7 @@ def multiply_tiles(sums, p, first, last):
 
 @merged
 def multiply_rows(sums, p, tile, row, rows):
-    """One tile of outputs for some rows, as many as the length of `rows`."""
+    """One tile of outputs for a number of rows: the length of `rows`."""
     outputs = v.add(sums(p, tile, row, rows), v.load_float(p.bias, tile * 16))
     v.store_float(p.out, v.indices(rows, row * p.N + tile * 16, p.N), outputs)
 

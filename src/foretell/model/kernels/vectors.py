@@ -89,7 +89,7 @@ def row_value(builder: Any, argument: Any, value: Any, row: int) -> Any:
     return argument.literal_value if isinstance(argument, types.Literal) else value
 
 
-# --- pieces of what is emitted ---------------------------------------------------------------------------------------
+# --- emitted by several instructions ---------------------------------------------------------------------------------
 
 
 def constant(kind: ir.Type, value: float) -> ir.Constant:
@@ -224,7 +224,7 @@ def where_finite(builder: Any, x: Any, y: Any) -> Any:
     return builder.select(is_finite, y, constant(FLOATS, 0.0))
 
 
-# --- memory: an address and an index in elements of what is read or written -------------------------------------------
+# --- memory: an address and an index in elements ----------------------------------------------------------------------
 
 
 def load(kind: ir.Type, returns: Any, cast: Callable[..., Any] = lambda builder, loaded: loaded) -> Callable[..., Any]:
@@ -276,7 +276,7 @@ def prefetch(builder: Any, address: Any, index: Any) -> None:
 
 
 def record_at(dtype: np.dtype) -> Callable[..., Any]:
-    """An operation that takes an address as that of a record of this dtype, whose fields are then read by name."""
+    """An operation that returns the record of this dtype at an address; its fields are read by name."""
     return operation(from_dtype(dtype), integer)(
         lambda builder, address: builder.inttoptr(address, ir.ArrayType(INT8, dtype.itemsize).as_pointer())
     )

@@ -1,4 +1,4 @@
-"""Packed weights: equal matmuls, no stale copies, and their removal after a generation."""
+"""A decoder prepared to generate; weights packed for oneDNN: equal matmuls and no stale copies."""
 
 from __future__ import annotations
 
@@ -17,16 +17,28 @@ from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.init import make_decoder
-from foretell.model.kernels import packed_linear
-from foretell.model.kernels.packed_linear import (
+from foretell.model.kernels import fast_decoder
+from foretell.model.kernels.fast_decoder import (
     MIN_TOKENS,
     PackedLinear,
     PackedTiedHead,
     PackedWeight,
-    with_packed_weights,
+    with_fast_kernels,
 )
 
 SIZES = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 64, "vocab_size": 37}
+
+
+@pytest.fixture(params=[False, True], ids=["oneDNN", "numba"])
+def kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernels that prepare a decoder."""
+    if not request.param:
+        monkeypatch.setattr(fast_decoder, "has_numba", lambda: False)
+
+
+@pytest.fixture
+def without_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fast_decoder, "has_numba", lambda: False)
 
 
 @pytest.fixture(params=[True, False], ids=["tied", "untied"])
@@ -38,10 +50,10 @@ def packed_paths(decoder: Decoder) -> list[str]:
     return [path for path, module in decoder.named_modules() if isinstance(module, PackedLinear | PackedTiedHead)]
 
 
-@pytest.mark.parametrize("dtype", packed_linear.PRECISIONS)
+@pytest.mark.parametrize("dtype", fast_decoder.PRECISIONS)
 @pytest.mark.parametrize("rows", [1, 3, 64])
 def test_packed_matmul_equals_the_layer(dtype: torch.dtype, rows: int) -> None:
-    if not packed_linear.PRECISIONS[dtype]():
+    if not fast_decoder.PRECISIONS[dtype]():
         pytest.skip(f"this processor has no {dtype} kernel")
     layer = nn.Linear(24, 40).to(dtype)
     x = torch.randn(1, rows, 24).to(dtype)
@@ -58,14 +70,16 @@ def test_the_packed_copy_of_a_changed_weight_is_not_used() -> None:
         assert torch.equal(packed_weight.matmul(x, layer.weight, layer.bias), layer(x))
 
 
+@pytest.mark.usefixtures("without_numba")
 def test_gradients_are_computed_with_packed_weights(decoder: Decoder) -> None:
-    with_packed_weights(decoder, None)(torch.tensor([[1, 2]])).sum().backward()
+    with_fast_kernels(decoder)(torch.tensor([[1, 2]])).sum().backward()
     assert all(parameter.grad is not None for parameter in decoder.parameters())
 
 
+@pytest.mark.usefixtures("without_numba")
 def test_all_linear_layers_are_packed_in_a_copy(decoder: Decoder) -> None:
     linear_paths = [path for path, module in decoder.named_modules() if isinstance(module, nn.Linear | TiedHead)]
-    copied = with_packed_weights(decoder, MIN_TOKENS)
+    copied = with_fast_kernels(decoder, MIN_TOKENS)
     assert packed_paths(copied) == linear_paths
     assert packed_paths(decoder) == []
     weights, copied_weights = dict(decoder.named_parameters()), dict(copied.named_parameters())
@@ -73,28 +87,33 @@ def test_all_linear_layers_are_packed_in_a_copy(decoder: Decoder) -> None:
     assert all(copied_weights[path] is weight for path, weight in weights.items())
 
 
+@pytest.mark.usefixtures("without_numba")
 def test_hooks_of_the_decoder_are_called_in_the_copy(decoder: Decoder) -> None:
-    copied, calls = with_packed_weights(decoder, None), list[str]()
+    copied, calls = with_fast_kernels(decoder), list[str]()
     for path, module in decoder.named_modules():
         module.register_forward_hook(lambda *_, path=path: calls.append(path))
     copied(torch.tensor([[1, 2]]))
     assert {"", "head", "trunk.blocks.0", "trunk.blocks.1.attention.query"} <= set(calls)
 
 
+@pytest.mark.usefixtures("without_numba")
 def test_weights_are_not_packed_for_a_few_tokens(decoder: Decoder) -> None:
-    assert with_packed_weights(decoder, MIN_TOKENS - 1) is decoder
+    assert with_fast_kernels(decoder, MIN_TOKENS - 1) is decoder
 
 
+@pytest.mark.usefixtures("without_numba")
 def test_weights_are_not_packed_without_memory_for_the_copy(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packed_linear, "memory_of", lambda device: 1000)
-    assert with_packed_weights(decoder, None) is decoder
+    monkeypatch.setattr(fast_decoder, "memory_of", lambda device: 1000)
+    assert with_fast_kernels(decoder) is decoder
 
 
+@pytest.mark.usefixtures("without_numba")
 def test_weights_of_a_compiled_model_are_not_packed(decoder: Decoder) -> None:
     decoder.trunk.blocks[0].compile(backend="eager")
-    assert with_packed_weights(decoder, None) is decoder
+    assert with_fast_kernels(decoder) is decoder
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_model_can_be_copied_while_it_generates(decoder: Decoder) -> None:
     steps = generate(decoder, [Sequence([1, 2])], Sampler(SamplingConfig(temperature=0)), MIN_TOKENS)
     next(steps)
@@ -102,6 +121,7 @@ def test_a_model_can_be_copied_while_it_generates(decoder: Decoder) -> None:
     assert torch.equal(copy.deepcopy(decoder)(ids), decoder(ids))
 
 
+@pytest.mark.usefixtures("kernels")
 def test_a_generation_does_not_change_the_bits_of_other_calls() -> None:
     decoder = make_decoder(make_section(ModelConfig, {**SIZES, "width": 96, "num_layers": 3}), seed=1).eval()
     ids = torch.tensor([[1, 2, 3]])
@@ -112,6 +132,7 @@ def test_a_generation_does_not_change_the_bits_of_other_calls() -> None:
         assert torch.equal(decoder(ids), alone)
 
 
+@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("lengths", [(40, 8), (8, 40), (40, 33)])
 def test_generations_in_turns_have_the_bits_of_each_alone(lengths: tuple[int, int]) -> None:
     decoder = make_decoder(make_section(ModelConfig, {**SIZES, "width": 96, "num_layers": 3}), seed=1).eval()
@@ -144,6 +165,7 @@ class KeepingSampler(Sampler):
         return super().__call__(logits, prefixes, samples)
 
 
+@pytest.mark.usefixtures("kernels")
 def test_packed_weights_generate_the_same_tokens(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
     def generated() -> list[int]:
         sequence = Sequence([1, 2, 3])
@@ -152,7 +174,7 @@ def test_packed_weights_generate_the_same_tokens(decoder: Decoder, monkeypatch: 
         return sequence.generated
 
     with_packing = generated()
-    monkeypatch.setattr(packed_linear, "pays", lambda decoder, max_tokens: False)
+    monkeypatch.setattr(fast_decoder, "pays", lambda decoder, max_tokens: False)
     assert generated() == with_packing
 
 
