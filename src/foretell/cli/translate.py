@@ -19,9 +19,8 @@ from foretell.cli.arguments import (
     is_file,
     read_bytes,
 )
-from foretell.cli.evaluate import show
 from foretell.cli.options import LOADING_DEFAULTS, Loading, LoadKeywords
-from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, results, write
+from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, report, write
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -111,17 +110,7 @@ def evaluate_translation(
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
         note(f"left out of the loss: {result.left_out:,} pairs longer than the model's context")
-    if json:
-        print_json(result.to_json())
-        return
-    quality = result.quality
-    show(
-        ("BLEU", f"{quality.bleu:.2f}", "one reference per pair"),
-        ("chrF", f"{quality.chrf:.2f}", "one reference per pair"),
-        ("BLEU", f"{quality.bleu_all_references:.2f}", "all references of each sentence"),
-        ("loss", f"{result.loss:.4f}", "nats per target token"),
-    )
-    results().print(f"{quality.pairs:,} pairs, {quality.sentences:,} sentences; {quality.signature}")
+    report(result, json)
 
 
 def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> Decoding:

@@ -9,6 +9,7 @@ The continuations are read through the scheduler, so a question with several cho
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -28,6 +29,10 @@ from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import rows_at_once
 from foretell.text import Tokenizer
+from foretell.typesetting.document import DocumentSection, Table
+from foretell.typesetting.notebook import Shown
+
+logger = logging.getLogger(__name__)
 
 GROUPS_AT_ONCE = 32  # texts with different beginnings that are read together
 
@@ -42,7 +47,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class ChoiceResult:
+class ChoiceResult(Shown):
     """The share of right answers with its standard error. cut: number of questions too long for the context."""
 
     answers: list[Answer]
@@ -56,9 +61,18 @@ class ChoiceResult:
         names = ("accuracy", "accuracy_stderr", "accuracy_norm", "accuracy_norm_stderr")
         return {"task": "choice", "questions": len(self.answers), **{name: getattr(self, name) for name in names}}
 
+    def document(self) -> DocumentSection:
+        guessed = sum(1 / len(answer.logprobs) for answer in self.answers) / len(self.answers)
+        rows = [
+            ("accuracy", f"{self.accuracy:.2%}", f"± {self.accuracy_stderr:.2%}, by log-probability"),
+            ("accuracy_norm", f"{self.accuracy_norm:.2%}", f"± {self.accuracy_norm_stderr:.2%}, per byte"),
+            ("questions", f"{len(self.answers):,}", f"guessing would get {guessed:.2%}"),
+        ]
+        return DocumentSection("", [Table(("", "", ""), rows)])
+
 
 @dataclass(frozen=True)
-class EndingResult:
+class EndingResult(Shown):
     """accuracy: the share of endings that greedy decoding would write. perplexity: per token of an ending."""
 
     questions: int
@@ -72,6 +86,14 @@ class EndingResult:
         values = {name: getattr(self, name) for name in names}
         return {"task": "ending", **values, "perplexity": json_number(self.perplexity)}
 
+    def document(self) -> DocumentSection:
+        rows = [
+            ("accuracy", f"{self.accuracy:.2%}", f"± {self.accuracy_stderr:.2%}, every token the most likely"),
+            ("perplexity", f"{self.perplexity:,.2f}", "per token of an ending"),
+            ("endings", f"{self.questions:,}", ""),
+        ]
+        return DocumentSection("", [Table(("", "", ""), rows)])
+
 
 def evaluate_choices(model: LanguageModel, questions: list[Question], progress: Progress = silent) -> ChoiceResult:
     """Answer every question. Raises DataError for a choice that does not fit the context."""
@@ -81,7 +103,7 @@ def evaluate_choices(model: LanguageModel, questions: list[Question], progress: 
     pairs = list(zip(answers, questions, strict=True))
     plain = share([answer.plain == question.gold for answer, question in pairs])
     normalised = share([answer.normalised == question.gold for answer, question in pairs])
-    cut = sum(any(row.cut for row in group) for group in groups)
+    cut = count_cut([any(row.cut for row in group) for group in groups], model)
     return ChoiceResult(answers, *plain, *normalised, cut)
 
 
@@ -105,7 +127,17 @@ def evaluate_endings(model: LanguageModel, endings: list[Ending], progress: Prog
     scored = score_rows(model, rows, progress)
     accuracy, stderr = share([likelihood.is_greedy for likelihood in scored])
     loss = -sum(likelihood.logprob for likelihood in scored) / sum(likelihood.tokens for likelihood in scored)
-    return EndingResult(len(rows), accuracy, stderr, perplexity(loss), sum(row.cut > 0 for row in rows))
+    return EndingResult(len(rows), accuracy, stderr, perplexity(loss), count_cut([row.cut > 0 for row in rows], model))
+
+
+def count_cut(are_cut: Sequence[bool], model: LanguageModel) -> int:
+    """The number of questions that do not fit the context; logged if there are any."""
+    if any(are_cut):
+        logger.info(
+            f"{sum(are_cut):,} of {len(are_cut):,} are longer than the context of {model.config.context_length}: their "
+            "beginning is left out"
+        )
+    return sum(are_cut)
 
 
 def continuation_rows(

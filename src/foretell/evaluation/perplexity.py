@@ -22,6 +22,8 @@ from foretell.distributed.world import evaluating_world
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
+from foretell.typesetting.document import DocumentSection, Table
+from foretell.typesetting.notebook import Shown
 
 TOKENS_AT_ONCE = 8192  # per batch
 
@@ -92,7 +94,7 @@ def evaluate(objective: nn.Module, batches: Iterable[Batch], dtype: torch.dtype 
 
 
 @dataclass(frozen=True)
-class TextEvaluation(Evaluation):
+class TextEvaluation(Evaluation, Shown):
     """The loss of `documents` texts with `text_bytes` bytes of UTF-8."""
 
     text_bytes: int
@@ -107,6 +109,18 @@ class TextEvaluation(Evaluation):
     def to_json(self) -> dict[str, Any]:
         names = ("loss", "perplexity", "bits_per_byte", "tokens", "stride")
         return {**{name: getattr(self, name) for name in names}, "perplexity": json_number(self.perplexity)}
+
+    def document(self) -> DocumentSection:
+        texts = "text" if self.documents == 1 else "texts"
+        least = self.context_length - self.stride
+        rows = [
+            ("loss", f"{self.loss:.4f}", "nats per token"),
+            ("perplexity", f"{self.perplexity:,.2f}", "per token"),
+            ("bits per byte", f"{self.bits_per_byte:.4f}", f"{self.text_bytes / self.tokens:.2f} bytes per token"),
+            ("tokens", f"{self.tokens:,}", f"predicted, {self.text_bytes:,} bytes of {self.documents:,} {texts}"),
+            ("context", f"{self.context_length:,}", f"stride {self.stride:,}: each from {least:,} tokens or more"),
+        ]
+        return DocumentSection("", [Table(("", "", ""), rows)])
 
 
 def evaluate_texts(

@@ -14,6 +14,8 @@ from foretell.translation.batches import PairObjective, evaluation_batches
 from foretell.translation.pairs import Pair
 from foretell.translation.translate import Decoding, translate
 from foretell.translation.translator import Translator
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.notebook import Shown
 
 BATCH_TOKENS = 4096
 
@@ -74,7 +76,7 @@ def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
 
 
 @dataclass(frozen=True)
-class PairEvaluation:
+class PairEvaluation(Shown):
     """Quality and loss on pairs. loss: nats per target token; left_out: pairs that do not fit the context."""
 
     quality: Quality
@@ -84,6 +86,17 @@ class PairEvaluation:
 
     def to_json(self) -> dict[str, Any]:
         return {**self.quality.to_json(), "loss": self.loss, "tokens": self.tokens}
+
+    def document(self) -> DocumentSection:
+        quality = self.quality
+        rows = [
+            ("BLEU", f"{quality.bleu:.2f}", "one reference per pair"),
+            ("chrF", f"{quality.chrf:.2f}", "one reference per pair"),
+            ("BLEU", f"{quality.bleu_all_references:.2f}", "all references of each sentence"),
+            ("loss", f"{self.loss:.4f}", "nats per target token"),
+            ("pairs", f"{quality.pairs:,}", f"{quality.sentences:,} sentences"),
+        ]
+        return DocumentSection("", [Table(("", "", ""), rows), Paragraph(quality.signature)])
 
 
 def evaluate_pairs(translator: Translator, pairs: Sequence[Pair], decoding: Decoding) -> PairEvaluation:
