@@ -30,86 +30,6 @@ CHOSEN_FIELDS = frozenset(
     }.items()
     for field in fields.split()
 )
-MEANINGS = {
-    "model": {
-        "num_layers": "blocks",
-        "num_heads": "query heads per layer",
-        "num_kv_heads": "key and value heads; fewer than num_heads is grouped-query attention",
-        "width": "size of the residual stream",
-        "head_width": "size of a head; left out: width / num_heads",
-        "feedforward_width": "left out: 4 * width, gated: 8/3 * width",
-        "context_length": "the most tokens that the model can see",
-        "vocab_size": "rows of the embedding; left out: the tokenizer's",
-        "position": "how positions are represented",
-        "rope_theta": "base of the rotary frequencies",
-        "rope_scaling": "rotary positions for a longer context than the model was trained with",
-        "norm": "kind of normalisation",
-        "norm_placement": "before or after each part of a block",
-        "norm_epsilon": "added to the variance",
-        "qk_norm": "normalise queries and keys",
-        "feedforward": "kind of feed-forward layer",
-        "activation": "of the feed-forward layer",
-        "attention_output": "a projection of the heads' outputs",
-        "attention_residual": "add the attention's output to the stream",
-        "residual": "parallel: attention and feed-forward read the same stream, through two norms or a shared one",
-        "bias": "biases: true, false, or attention, attention_output, feedforward, norm, head",
-        "window": "how many positions back a query sees, itself included; a number or one per layer",
-        "tie_embeddings": "the head uses the weights of the token embedding",
-        "dropout": "a rate, or embedding, attention, residual",
-        "init": "whose initial weights",
-    },
-    "tokenizer": {
-        "kind": "what a token is",
-        "vocab_size": "number of entries, for bpe and words",
-        "split": "how bpe cuts text into words before merging; none: qwen2",
-        "start_token": "a special token to put before every text",
-    },
-    "data": {
-        "text_field": "the field or column that holds the text",
-        "validation_fraction": "share of the documents held out",
-        "document_mask": "hide other documents that were packed into the same row",
-        "shuffle_documents": "join the documents in another random order in every epoch",
-        "window_length": "tokens per row of training; none: the context",
-        "special": "names in the data that are read as special tokens",
-        "rows": "each line or record is a row of its own, padded, never joined with another",
-        "prompt_field": "rows of two parts: the field or column with the prompt",
-        "answer_field": "the field or column with the answer",
-        "separator": "between prompt and answer",
-        "loss_on": "all tokens or those of the answer; left out: the answer where there is one",
-    },
-    "training": {
-        "steps": "optimizer steps",
-        "batch_size": "rows per step, over all micro-batches",
-        "gradient_accumulation_steps": "micro-batches per step",
-        "learning_rate": "the largest, after the warm-up",
-        "final_learning_rate_share": "where the schedule ends, as a share of learning_rate",
-        "warmup_steps": "steps in which the rate rises",
-        "schedule": "how the rate falls",
-        "decay_fraction": "stable_decay: the last share of the steps, falling linearly",
-        "optimizer": "the optimizer of the matrices",
-        "frozen": "globs over weights that are not trained",
-        "weight_decay": "for weights of two dimensions or more",
-        "weight_decay_by_path": "glob = decay; the last match counts",
-        "momentum": "muon and sgd",
-        "beta1": "adamw, also for what muon leaves to it",
-        "beta2": "adamw, also for what muon leaves to it",
-        "epsilon": "adamw, also for what muon leaves to it",
-        "clip_norm": "largest norm of the gradient; none: not clipped",
-        "compile": "blocks and loss by torch's compiler; none: on a GPU",
-        "parallel": "ddp: a copy of the model on every process; fsdp: a share of it",
-        "checkpoint_activations": "globs of modules whose values are computed again for the gradient",
-        "label_smoothing": "share of the target's probability given to all tokens",
-        "patience": "evaluations without a better validation loss before training stops",
-        "evaluate_every": "steps between evaluations",
-        "evaluation_tokens": "validation tokens per evaluation",
-        "log_every": "steps between lines of metrics.jsonl",
-        "sample_every": "steps between samples",
-        "sample_prompts": "texts to continue; none: the beginning of the validation text",
-        "checkpoint_every": "steps between checkpoints",
-        "keep_checkpoints": "the last few; the best is always kept",
-        "seed": "the seed of everything random",
-    },
-}
 INDENT, WIDTH = 6, 80
 
 
@@ -123,7 +43,7 @@ def show_config() -> None:
         for name, info in fields.model_fields.items():
             default = CHOSEN if f"{section}.{name}" in CHOSEN_FIELDS else written(info.get_default())
             console.print(f"  --{section}.{name.replace('_', '-')} {kind_of(info.annotation)} = {default}")
-            for line in wrap(MEANINGS[section][name], WIDTH - INDENT):
+            for line in wrap(info.description or "", WIDTH - INDENT):
                 console.print(" " * INDENT + line, style="dim")
 
 

@@ -69,32 +69,49 @@ class RopeScaling(Section):
 class ModelConfig(Section):
     """The shape of a decoder. The defaults of the choices are GPT-2's; the five sizes have none."""
 
-    num_layers: Depth
-    num_heads: Size
-    num_kv_heads: Size = FOLLOWS  # from the others: num_heads
-    width: Size
-    head_width: Size = FOLLOWS  # from the others: width / num_heads
-    feedforward_width: Size = FOLLOWS  # from the others: 4 * width, gated: 8/3 * width rounded up to a multiple of 8
-    context_length: Size
-    vocab_size: Size
+    num_layers: Depth = Field(description="blocks")
+    num_heads: Size = Field(description="query heads per layer")
+    num_kv_heads: Size = Field(
+        FOLLOWS, description="key and value heads; fewer than num_heads is grouped-query attention; left out: num_heads"
+    )
+    width: Size = Field(description="size of the residual stream")
+    head_width: Size = Field(FOLLOWS, description="size of a head; left out: width / num_heads")
+    feedforward_width: Size = Field(
+        FOLLOWS, description="left out: 4 * width, gated: 8/3 * width rounded up to a multiple of 8"
+    )
+    context_length: Size = Field(description="the most tokens that the model can see")
+    vocab_size: Size = Field(description="rows of the embedding; left out: the tokenizer's")
 
-    position: Literal["learned", "sinusoidal", "rotary", "none"] = "learned"
-    rope_theta: float = Field(10_000.0, gt=0)
-    rope_scaling: RopeScaling | None = None
-    norm: Literal["layernorm", "rmsnorm", "none"] = "layernorm"
-    norm_placement: Literal["pre", "post"] = "pre"
-    norm_epsilon: float = Field(1e-5, gt=0)
-    qk_norm: bool = False  # None in input: wherever there is a norm
-    feedforward: Literal["mlp", "gated", "none"] = "mlp"
-    activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"] = "gelu_tanh"
-    attention_output: bool = True
-    attention_residual: bool = True
-    residual: Literal["sequential", "parallel", "parallel_shared_norm"] = "sequential"
-    bias: Bias = Bias()
-    window: int | tuple[int | None, ...] | None = None  # how many positions back a query sees, itself included
-    tie_embeddings: bool = True
-    dropout: DropoutRates = DropoutRates()
-    init: Literal["gpt2", "torch"] = "gpt2"
+    position: Literal["learned", "sinusoidal", "rotary", "none"] = Field(
+        "learned", description="how positions are represented"
+    )
+    rope_theta: float = Field(10_000.0, gt=0, description="base of the rotary frequencies")
+    rope_scaling: RopeScaling | None = Field(
+        None, description="rotary positions for a longer context than the model was trained with"
+    )
+    norm: Literal["layernorm", "rmsnorm", "none"] = Field("layernorm", description="kind of normalisation")
+    norm_placement: Literal["pre", "post"] = Field("pre", description="before or after each part of a block")
+    norm_epsilon: float = Field(1e-5, gt=0, description="added to the variance")
+    qk_norm: bool = Field(False, description="normalise queries and keys")  # None in input: wherever there is a norm
+    feedforward: Literal["mlp", "gated", "none"] = Field("mlp", description="kind of feed-forward layer")
+    activation: Literal["gelu_tanh", "gelu_erf", "relu", "relu2", "silu"] = Field(
+        "gelu_tanh", description="of the feed-forward layer"
+    )
+    attention_output: bool = Field(True, description="a projection of the heads' outputs")
+    attention_residual: bool = Field(True, description="add the attention's output to the stream")
+    residual: Literal["sequential", "parallel", "parallel_shared_norm"] = Field(
+        "sequential",
+        description="parallel: attention and feed-forward read the same stream, through two norms or a shared one",
+    )
+    bias: Bias = Field(
+        Bias(), description="biases: true, false, or attention, attention_output, feedforward, norm, head"
+    )
+    window: int | tuple[int | None, ...] | None = Field(
+        None, description="how many positions back a query sees, itself included; a number or one per layer"
+    )
+    tie_embeddings: bool = Field(True, description="the head uses the weights of the token embedding")
+    dropout: DropoutRates = Field(DropoutRates(), description="a rate, or embedding, attention, residual")
+    init: Literal["gpt2", "torch"] = Field("gpt2", description="whose initial weights")
 
     @model_validator(mode="before")
     @classmethod

@@ -20,26 +20,38 @@ Globs = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isi
 class TokenizerConfig(Section):
     """Which tokenizer to make from the training text."""
 
-    kind: Literal["characters", "words", "bytes", "bpe"] = "bpe"
-    vocab_size: int | None = Field(None, gt=0)  # bpe and words; None: chosen from the amount of text
-    split: Literal["gpt2", "qwen2"] | None = None  # how bpe cuts text into words before merging; None: qwen2
-    start_token: str | None = None  # a special token to put before every text
+    kind: Literal["characters", "words", "bytes", "bpe"] = Field("bpe", description="what a token is")
+    vocab_size: int | None = Field(
+        None, gt=0, description="number of entries, for bpe and words; none: chosen from the amount of text"
+    )
+    split: Literal["gpt2", "qwen2"] | None = Field(
+        None, description="how bpe cuts text into words before merging; none: qwen2"
+    )
+    start_token: str | None = Field(None, description="a special token to put before every text")
 
 
 class DataConfig(Section):
     """How text becomes rows of tokens."""
 
-    text_field: str | None = None  # the field or column that holds the text, where a file has several
-    validation_fraction: float = Field(0.1, ge=0, lt=1)
-    document_mask: bool = False  # hide other documents that were packed into the same row
-    shuffle_documents: bool = False  # join the documents in another random order in every epoch
-    window_length: int | None = Field(None, gt=0)  # tokens per row, at most the context; None: the context
-    special: tuple[str, ...] = ()  # names that are read as special tokens; a tokenizer that is made has them
-    rows: bool = False  # each line or record is a row of its own, padded and never joined with its neighbour
-    prompt_field: str | None = None  # rows of two parts: the field or column with the first part
-    answer_field: str | None = None  # the field or column with the second part
-    separator: str = ""  # between prompt and answer, part of the prompt
-    loss_on: Literal["all", "answer"] = FOLLOWS  # from the others: "answer" where there is one, else "all"
+    text_field: str | None = Field(
+        None, description="the field or column that holds the text, where a file has several"
+    )
+    validation_fraction: float = Field(0.1, ge=0, lt=1, description="share of the documents held out")
+    document_mask: bool = Field(False, description="hide other documents that were packed into the same row")
+    shuffle_documents: bool = Field(False, description="join the documents in another random order in every epoch")
+    window_length: int | None = Field(
+        None, gt=0, description="tokens per row of training, at most the context; none: the context"
+    )
+    special: tuple[str, ...] = Field(
+        (), description="names in the data that are read as special tokens; a tokenizer that is made has them"
+    )
+    rows: bool = Field(False, description="each line or record is a row of its own, padded, never joined with another")
+    prompt_field: str | None = Field(None, description="rows of two parts: the field or column with the prompt")
+    answer_field: str | None = Field(None, description="the field or column with the answer")
+    separator: str = Field("", description="between prompt and answer, part of the prompt")
+    loss_on: Literal["all", "answer"] = Field(
+        FOLLOWS, description="all tokens or the answer's; left out: the answer where there is one"
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -75,36 +87,54 @@ class DataConfig(Section):
 class TrainingConfig(Section):
     """How a model is trained. Counts of steps are optimizer steps."""
 
-    steps: int = Field(gt=0, le=10**12)  # more would take longer than anything trained so far
-    batch_size: int = Field(32, gt=0)  # rows per step, over all ranks and micro-batches
-    gradient_accumulation_steps: int = Field(1, gt=0)  # micro-batches per step
-    learning_rate: float = Field(1e-3, gt=0)
-    final_learning_rate_share: float = Field(0.1, ge=0, le=1)  # where the schedule ends, as a share of learning_rate
-    warmup_steps: int = Field(50, ge=0)
-    schedule: Literal["cosine", "linear", "stable_decay", "constant"] = "cosine"
-    decay_fraction: float = Field(0.2, gt=0, le=1)  # stable_decay: the last share of the steps, falling linearly
-    optimizer: Literal["adamw", "muon", "sgd"] = "adamw"
-    frozen: tuple[str, ...] = ()  # globs over weight paths; these weights are not trained
-    weight_decay: float = Field(0.1, ge=0)  # for weights of two dimensions or more; the others have none
-    weight_decay_by_path: dict[str, Annotated[float, Field(ge=0)]] = Field({})  # glob: decay; the last match counts
-    momentum: float = Field(0.95, ge=0, lt=1)  # muon and sgd
-    beta1: float = Field(0.9, ge=0, lt=1)  # beta1, beta2, epsilon: adamw, also for what muon leaves to it
-    beta2: float = Field(0.95, ge=0, lt=1)
-    epsilon: float = Field(1e-8, gt=0)
-    clip_norm: float | None = Field(1.0, gt=0)
-    compile: bool | None = None  # the blocks and the loss by torch's compiler; None: on a GPU
-    label_smoothing: float = Field(0.0, ge=0, lt=1)  # Szegedy et al. 2016, section 7; validation losses stay plain
-    patience: int | None = Field(None, gt=0)  # evaluations without a better validation loss before training stops
-    evaluate_every: int = Field(100, gt=0)
-    evaluation_tokens: int = Field(65_536, gt=0)  # validation tokens per evaluation during training
-    log_every: int = Field(10, gt=0)
-    sample_every: int = Field(200, gt=0)
-    sample_prompts: tuple[str, ...] = ()  # empty: the beginning of the validation text
-    checkpoint_every: int = Field(200, gt=0)
-    parallel: Literal["ddp", "fsdp"] = "ddp"  # many processes have copies of the weights, or shards
-    checkpoint_activations: Globs = ()  # over module paths; their values are computed again for the gradient
-    keep_checkpoints: int = Field(2, gt=0)  # the last few; the best is always kept
-    seed: int = Field(1, ge=0, lt=2**63)
+    # More steps would take longer than anything trained so far
+    steps: int = Field(gt=0, le=10**12, description="optimizer steps")
+    batch_size: int = Field(32, gt=0, description="rows per step, over all processes and micro-batches")
+    gradient_accumulation_steps: int = Field(1, gt=0, description="micro-batches per step")
+    learning_rate: float = Field(1e-3, gt=0, description="the largest, after the warm-up")
+    final_learning_rate_share: float = Field(
+        0.1, ge=0, le=1, description="where the schedule ends, as a share of learning_rate"
+    )
+    warmup_steps: int = Field(50, ge=0, description="steps in which the rate rises")
+    schedule: Literal["cosine", "linear", "stable_decay", "constant"] = Field(
+        "cosine", description="how the rate falls"
+    )
+    decay_fraction: float = Field(
+        0.2, gt=0, le=1, description="stable_decay: the last share of the steps, falling linearly"
+    )
+    optimizer: Literal["adamw", "muon", "sgd"] = Field("adamw", description="the optimizer of the matrices")
+    frozen: tuple[str, ...] = Field((), description="globs over weight paths that are not trained")
+    weight_decay: float = Field(0.1, ge=0, description="for weights of two dimensions or more; the others have none")
+    weight_decay_by_path: dict[str, Annotated[float, Field(ge=0)]] = Field(
+        {}, description="glob = decay; the last match counts"
+    )
+    momentum: float = Field(0.95, ge=0, lt=1, description="muon and sgd")
+    beta1: float = Field(0.9, ge=0, lt=1, description="adamw, also for what muon leaves to it")
+    beta2: float = Field(0.95, ge=0, lt=1, description="adamw, also for what muon leaves to it")
+    epsilon: float = Field(1e-8, gt=0, description="adamw, also for what muon leaves to it")
+    clip_norm: float | None = Field(1.0, gt=0, description="largest norm of the gradient; none: not clipped")
+    compile: bool | None = Field(None, description="blocks and loss by torch's compiler; none: on a GPU")
+    # Szegedy et al. 2016, section 7; validation losses stay plain
+    label_smoothing: float = Field(0.0, ge=0, lt=1, description="share of the target's probability given to all tokens")
+    patience: int | None = Field(
+        None, gt=0, description="evaluations without a better validation loss before training stops"
+    )
+    evaluate_every: int = Field(100, gt=0, description="steps between evaluations")
+    evaluation_tokens: int = Field(65_536, gt=0, description="validation tokens per evaluation during training")
+    log_every: int = Field(10, gt=0, description="steps between lines of metrics.jsonl")
+    sample_every: int = Field(200, gt=0, description="steps between samples")
+    sample_prompts: tuple[str, ...] = Field(
+        (), description="texts to continue; none: the beginning of the validation text"
+    )
+    checkpoint_every: int = Field(200, gt=0, description="steps between checkpoints")
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp", description="ddp: a copy of the model on every process; fsdp: a share of it"
+    )
+    checkpoint_activations: Globs = Field(
+        (), description="globs of modules whose values are computed again for the gradient"
+    )
+    keep_checkpoints: int = Field(2, gt=0, description="the last few; the best is always kept")
+    seed: int = Field(1, ge=0, lt=2**63, description="the seed of everything random")
 
     @model_validator(mode="after")
     def _check(self) -> Self:
