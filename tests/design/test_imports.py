@@ -17,7 +17,7 @@ SOURCE = Path(foretell.__file__).parent
 LAYERS = [
     {"errors", "openmp", "sampling_options"},
     {"files", "typesetting"},
-    {"activations", "config", "paths", "randomness", "device", "manifest", "safetensors_files"},
+    {"activations", "norms", "config", "paths", "randomness", "device", "manifest", "safetensors_files"},
     {"distributed"},
     {"text", "model", "textbook"},
     {"data"},

@@ -59,6 +59,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("translation", 0, 13, "the result of an evaluation describes itself, which cli/translate.py did"),
     ("forecasting", 0, 5, "the error for runs of an older format, which have no copy of their data"),
     ("pretraining", 0, 1, "the longer name of --start-from"),
+    ("(top)", 1, 80, "norms.py: the record of a norm, which model, textbook and explain read"),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it

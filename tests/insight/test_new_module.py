@@ -29,9 +29,10 @@ from foretell.insight.trace import Trace, trace_names
 from foretell.language_model import LanguageModel
 from foretell.model.attention import SDPAttention
 from foretell.model.description import Declared, Derivation, Description
-from foretell.model.norm import FrozenNorm, RMSNorm, mean_square
+from foretell.model.norm import FrozenNorm, RMSNorm
 from foretell.model.structure import model_structure
 from foretell.model.surgery import replace
+from foretell.norms import MEAN_SQUARE
 from foretell.text import train_tokenizer
 
 TEXT = "abcadjb"
@@ -69,7 +70,7 @@ class MeanSquareNorm(nn.Module):
         self.weight, self.eps, self.bias = nn.Parameter(torch.linspace(0.5, 1.5, WIDTH)), 1e-5, None
 
     def forward(self, x: Tensor) -> Tensor:
-        return x / (mean_square(x) + self.eps).sqrt() * self.weight
+        return x / (MEAN_SQUARE.tensor(x) + self.eps).sqrt() * self.weight
 
     def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
         return FrozenNorm(self.weight.detach().double() / (statistics["mean_square"].double() + self.eps).sqrt())

@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.errors import ContextLengthError
+from foretell.norms import EPSILON
 from foretell.textbook.attention import bidirectional_mask, cross_attention, mh_attention, unidirectional_mask
 from foretell.textbook.parameters import AttentionParameters, Hyperparameters, MultiHeadParameters, combine
 from foretell.textbook.transformer import e_transformer
-from foretell.textbook.vectors import EPSILON
 from tests.textbook.encoder_decoder import (
     e_training,
     ed_inference,

@@ -10,6 +10,7 @@ import pytest
 
 from foretell.config import ModelConfig, make_section
 from foretell.lessons.algorithms_decoder import model_weights
+from foretell.norms import EPSILON
 from foretell.textbook.family import decoder_forward
 from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
 from foretell.textbook.transformer import (
@@ -18,7 +19,7 @@ from foretell.textbook.transformer import (
     d_transformer_overwriting,
     sequence_log_probability,
 )
-from foretell.textbook.vectors import EPSILON, softmax_per_column
+from foretell.textbook.vectors import softmax_per_column
 
 SIZES = Hyperparameters(N_V=5, l_max=6, L=2, H=2, d_e=4, d_mlp=7)
 FORMS = {"overwriting": d_transformer_overwriting, "GPT-2": d_transformer_gpt2}

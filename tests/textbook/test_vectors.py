@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from foretell.errors import ContextLengthError, UsageError
+from foretell.norms import layer_norm, rms_norm
 from foretell.textbook.transformer import (
     embed,
     positional_embedding,
@@ -15,7 +16,7 @@ from foretell.textbook.transformer import (
     token_embedding,
     unembedding,
 )
-from foretell.textbook.vectors import layer_norm, rms_norm, softmax
+from foretell.textbook.vectors import softmax
 
 
 def test_softmax_of_large_scores_and_minus_infinity():

@@ -11,6 +11,7 @@ from typing import Any
 from foretell.config import Bias, ModelConfig, make_section
 from foretell.convert.family import REQUIRED, Family, Field, names
 from foretell.errors import ConfigError
+from foretell.norms import NORMS
 
 NESTED = ("bias", "dropout")
 # Fields that any config.json may hold and that do not affect the logits
@@ -197,7 +198,7 @@ def meaningful(config: ModelConfig) -> dict[str, Any]:
         **{f"dropout.{name}": True for name in ("embedding", "attention", "residual")},
         "rope_theta": config.position != "rotary",
         "rope_scaling": config.position != "rotary",
-        "bias.norm": config.norm != "layernorm",
+        "bias.norm": config.norm == "none" or not NORMS[config.norm].has_bias,
         "bias.attention_output": not config.attention_output,
         "norm_epsilon": config.norm == "none",
         "norm_placement": config.norm == "none",

@@ -111,15 +111,10 @@ def verdict(test: MaskTest) -> str:
     return "the mask is correct." if test.error is None else f"foretell: {test.error}"
 
 
-def mask_config() -> ModelConfig:
-    """Two layers, two heads, width 16."""
-    sizes = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 8, "vocab_size": len(VOCABULARY)}
-    return make_section(ModelConfig, {**sizes, "init": "torch"})
-
-
 def make_correct() -> Decoder:
     """A decoder with random weights."""
-    return make_decoder(mask_config(), SEED)
+    sizes = {"num_layers": 2, "num_heads": 2, "width": 16, "context_length": 8, "vocab_size": len(VOCABULARY)}
+    return make_decoder(make_section(ModelConfig, {**sizes, "init": "torch"}), SEED)
 
 
 def make_peeking() -> Decoder:

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from foretell.lessons.lesson import FigureCheck, Lesson, above, near, same
+from foretell.norms import EPSILON
 from foretell.textbook.attention import (
     attention,
     attention_weights,
@@ -22,7 +23,7 @@ from foretell.textbook.attention import (
 )
 from foretell.textbook.parameters import AttentionParameters, CrossLayerParameters, MultiHeadParameters
 from foretell.textbook.transformer import decoder_layer_states, embed, sinusoidal_encoding
-from foretell.textbook.vectors import EPSILON, masked_softmax, softmax_per_column
+from foretell.textbook.vectors import masked_softmax, softmax_per_column
 from foretell.typesetting.expression import Matrix, SymbolMatrix, row, script
 
 # Printed in the source. Most of its tables have dots instead of numbers; these are the complete ones

@@ -13,8 +13,9 @@ from foretell.model.cache import KVView
 from foretell.model.description import MEMORY, Declared, Derivation, Description
 from foretell.model.dropout import make_dropout
 from foretell.model.mask import Mask
-from foretell.model.norm import in_float32, make_head_norm
+from foretell.model.norm import make_head_norm
 from foretell.model.position import Rotate, Rotation, keep_heads, rotate_heads
+from foretell.norms import in_float32
 
 
 class Attention(nn.Module):

@@ -1,17 +1,19 @@
-"""Normalisation of a vector to unit scale: LayerNorm, RMSNorm, or none."""
+"""Normalisation of a vector to unit scale, by the records in `norms.py`, or none."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from foretell import norms
 from foretell.config import ModelConfig
 from foretell.model.description import STATISTIC, Derivation, Description
+from foretell.norms import NORMS, in_float32
 
 
 @dataclass(frozen=True)
@@ -39,63 +41,67 @@ class Norm(Protocol):
         ...
 
 
-def mean(x: Tensor) -> Tensor:
-    """(..., 1), which LayerNorm subtracts (Ba, Kiros, Hinton 2016)."""
-    return in_float32(x).mean(dim=-1, keepdim=True)
+def describe_norm(record: norms.Norm) -> Description:
+    """The description of modules that compute a norm."""
+    derived = {
+        name: Derivation(statistic.tensor, ("x",), STATISTIC, name) for name, statistic in record.statistics.items()
+    }
+    return Description(formula=record.formula, derived=derived, saved_as_given=("x",))
 
 
-def variance(x: Tensor) -> Tensor:
-    """(..., 1), the mean over D squares, not D - 1; LayerNorm divides by sqrt(variance + epsilon)."""
-    return in_float32(x).var(dim=-1, correction=0, keepdim=True)
+class RecordedNorm(nn.Module):
+    """A norm with the formula of its record."""
+
+    record: norms.Norm
+    weight: Any
+    bias: Any
+    eps: Any
+
+    def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
+        divisor = self.divisor(statistics[self.record.spread].double())
+        bias = dict(self.named_parameters()).get("bias")
+        shift = None if bias is None else bias.detach().double()
+        return FrozenNorm(self.weight.detach().double() / divisor, self.record.is_centered, shift)
+
+    def divisor(self, spread: Tensor) -> Tensor:
+        return torch.sqrt(spread + self.eps) if self.record.has_root else spread + self.eps
 
 
-def mean_square(x: Tensor) -> Tensor:
-    """(..., 1); RMSNorm divides by sqrt(mean square + epsilon) and subtracts nothing (Zhang and Sennrich 2019)."""
-    return in_float32(x).square().mean(dim=-1, keepdim=True)
+class PlainNorm(RecordedNorm):
+    """A norm computed by the formula of its record, step by step."""
+
+    def __init__(self, record: norms.Norm, width: int, epsilon: float, bias: bool):
+        super().__init__()
+        self.record, self.eps, self.description = record, epsilon, describe_norm(record)
+        self.weight = nn.Parameter(torch.ones(width))
+        self.bias = nn.Parameter(torch.zeros(width)) if bias else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        spread = self.record.statistics[self.record.spread].tensor(x)
+        center = self.record.statistics["mean"].tensor(x) if self.record.is_centered else 0.0
+        y = (in_float32(x) - center) / self.divisor(spread) * self.weight
+        return (y if self.bias is None else y + self.bias).to(matmul_dtype(x))
 
 
-class LayerNorm(nn.LayerNorm):
+class LayerNorm(RecordedNorm, nn.LayerNorm):
     """Subtract the mean, divide by the standard deviation, scale, shift (Ba, Kiros, Hinton 2016)."""
 
-    description = Description(
-        formula="layer_norm",
-        derived={
-            "mean": Derivation(mean, ("x",), STATISTIC, "mean"),
-            "variance": Derivation(variance, ("x",), STATISTIC, "variance"),
-        },
-        saved_as_given=("x",),
-    )
+    record = NORMS["layernorm"]
+    description = describe_norm(record)
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input).to(matmul_dtype(input))
 
-    def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
-        shift = None if self.bias is None else self.bias.detach().double()
-        scale = self.weight.detach().double() / torch.sqrt(statistics["variance"].double() + self.eps)
-        return FrozenNorm(scale, centers=True, shift=shift)
 
-
-class RMSNorm(nn.RMSNorm):
+class RMSNorm(RecordedNorm, nn.RMSNorm):
     """Divide by the root mean square, scale (Zhang and Sennrich 2019)."""
 
-    description = Description(
-        formula="rms_norm",
-        derived={"mean_square": Derivation(mean_square, ("x",), STATISTIC, "mean_square")},
-        saved_as_given=("x",),
-    )
-
-    @property
-    def epsilon(self) -> float:
-        assert self.eps is not None, "the configuration always has one"
-        return self.eps
+    record = NORMS["rmsnorm"]
+    description = describe_norm(record)
 
     def forward(self, x: Tensor) -> Tensor:
         scale = self.weight.to(x.dtype)
-        return F.rms_norm(x, self.normalized_shape, scale, self.epsilon).to(matmul_dtype(x))
-
-    def frozen(self, statistics: dict[str, Tensor]) -> FrozenNorm:
-        root = torch.sqrt(statistics["mean_square"].double() + self.epsilon)
-        return FrozenNorm(self.weight.detach().double() / root)
+        return F.rms_norm(x, self.normalized_shape, scale, self.eps).to(matmul_dtype(x))
 
 
 def matmul_dtype(x: Tensor) -> torch.dtype:
@@ -105,12 +111,8 @@ def matmul_dtype(x: Tensor) -> torch.dtype:
     return torch.get_autocast_dtype(device) if is_autocast else x.dtype
 
 
-def in_float32(x: Tensor) -> Tensor:
-    """x in float32, or in its own dtype if that is more precise."""
-    return x.to(torch.promote_types(x.dtype, torch.float32))
-
-
-NORMS: dict[str, Callable[[int, float, bool], nn.Module]] = {  # from width, epsilon, and whether there is a shift
+# from width, epsilon, and whether there is a bias; all other norms are `PlainNorm`
+BY_TORCH: dict[str, Callable[[int, float, bool], nn.Module]] = {
     "layernorm": lambda width, epsilon, bias: LayerNorm(width, eps=epsilon, bias=bias),
     "rmsnorm": lambda width, epsilon, bias: RMSNorm(width, eps=epsilon),
     "none": lambda width, epsilon, bias: nn.Identity(),
@@ -119,7 +121,10 @@ NORMS: dict[str, Callable[[int, float, bool], nn.Module]] = {  # from width, eps
 
 def make_norm(config: ModelConfig, width: int) -> nn.Module:
     """The configured norm over the last dimension, of this width."""
-    return NORMS[config.norm](width, config.norm_epsilon, config.bias.norm)
+    if make := BY_TORCH.get(config.norm):
+        return make(width, config.norm_epsilon, config.bias.norm)
+    record = NORMS[config.norm]
+    return PlainNorm(record, width, config.norm_epsilon, record.has_bias and config.bias.norm)
 
 
 def make_head_norm(config: ModelConfig) -> nn.Module:

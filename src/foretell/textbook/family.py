@@ -15,9 +15,10 @@ import numpy as np
 from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig, RopeScaling
 from foretell.errors import ContextLengthError, UsageError
+from foretell.norms import NORMS
 from foretell.textbook.family_weights import ModuleWeights, check_weights, linear
 from foretell.textbook.transformer import check_token, sinusoidal_encoding
-from foretell.textbook.vectors import Matrix, Vector, layer_norm, rms_norm, softmax
+from foretell.textbook.vectors import Matrix, Vector, softmax
 
 Stream = list[Vector]  # T vectors (D,)
 
@@ -120,9 +121,9 @@ def normalise(config: ModelConfig, module: ModuleWeights, x: Vector) -> Vector:
     """The configured norm of x (D,), or of the query or key of one head (E,)."""
     if config.norm == "none":
         return x
-    if config.norm == "rmsnorm":
-        return rms_norm(x, module["weight"], config.norm_epsilon)
-    return layer_norm(x, module["weight"], module["bias"] if config.bias.norm else 0.0, config.norm_epsilon)
+    record = NORMS[config.norm]
+    bias = module["bias"] if record.has_bias and config.bias.norm else 0.0
+    return record.compute(x, module["weight"], bias, config.norm_epsilon)
 
 
 def attention(config: ModelConfig, layer: int, module: ModuleWeights, stream: Stream) -> Stream:

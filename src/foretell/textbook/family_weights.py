@@ -11,6 +11,7 @@ from safetensors import SafetensorError, deserialize
 
 from foretell.config import ModelConfig
 from foretell.errors import CheckpointError, did_you_mean
+from foretell.norms import NORMS
 from foretell.textbook.vectors import Matrix, Vector
 
 Shapes = dict[str, tuple[int, ...]]
@@ -95,9 +96,10 @@ def _feedforward_shapes(config: ModelConfig, path: str) -> Shapes:
 
 
 def _norm_shapes(config: ModelConfig, path: str, width: int) -> Shapes:
-    scale: Shapes = {f"{path}.weight": (width,)}
-    shift: Shapes = {f"{path}.bias": (width,)}
-    return {"none": {}, "rmsnorm": scale, "layernorm": scale | shift if config.bias.norm else scale}[config.norm]
+    if config.norm == "none":
+        return {}
+    names = ("weight", "bias") if NORMS[config.norm].has_bias and config.bias.norm else ("weight",)
+    return {f"{path}.{name}": (width,) for name in names}
 
 
 def _linear_shapes(path: str, outputs: int, inputs: int, has_bias: bool) -> Shapes:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from foretell.activations import gelu_erf, normal_distribution, relu
+from foretell.norms import EPSILON
 from foretell.textbook.attention import attention, attention_weights, project, unidirectional_mask
 from foretell.textbook.parameters import (
     AttentionParameters,
@@ -28,7 +29,7 @@ from foretell.textbook.transformer import (
     overwriting_states,
     unembedding_per_column,
 )
-from foretell.textbook.vectors import EPSILON, BooleanMask, Matrix, Vector
+from foretell.textbook.vectors import BooleanMask, Matrix, Vector
 
 
 def d_training(

@@ -11,13 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foretell.errors import UsageError
+from foretell.norms import layer_norm
 
 Vector = NDArray[np.floating[Any]]  # (d,)
 Matrix = NDArray[np.floating[Any]]  # weights, or a sequence (d, l) with one column per token
 BooleanMask = NDArray[np.bool_]  # (l_z, l_x): True where query t_x may see context token t_z
-
-# Phuong and Hutter's Algorithm 6 divides by sqrt(v) alone, which fails for a constant vector; GPT-2 adds this
-EPSILON = 1e-5
 
 
 def softmax(s: Vector) -> Vector:
@@ -45,21 +43,6 @@ def masked_softmax(S: Matrix, mask: BooleanMask) -> Matrix:
     return softmax_per_column(np.where(mask, S, -np.inf))
 
 
-def layer_norm(e: Vector, gamma: Vector, beta: Vector | float, epsilon: float = EPSILON) -> Vector:
-    """(e - m) / sqrt(v + epsilon) * gamma + beta with mean m and variance v of e (d,).
-
-    Phuong and Hutter 2022, Algorithm 6; Ba, Kiros and Hinton 2016, section 3.
-    """
-    m = e.mean()
-    v = ((e - m) ** 2).mean()
-    return (e - m) / np.sqrt(v + epsilon) * gamma + beta
-
-
 def layer_norm_per_column(X: Matrix, gamma: Vector, beta: Vector) -> Matrix:
     """`layer_norm` of every token of X (d, l)."""
     return np.stack([layer_norm(X[:, t], gamma, beta) for t in range(X.shape[1])], axis=1)
-
-
-def rms_norm(e: Vector, gamma: Vector, epsilon: float = EPSILON) -> Vector:
-    """e / sqrt(mean(e^2) + epsilon) * gamma: `layer_norm` with m = beta = 0 (Zhang and Sennrich 2019, section 4)."""
-    return e / np.sqrt((e**2).mean() + epsilon) * gamma

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -28,6 +28,7 @@ from foretell.insight.explain.steps import (
     written,
 )
 from foretell.insight.recording import Array, Recording, TracedScalar, address_of
+from foretell.norms import NORMS, Norm
 from foretell.typesetting.expression import Call, Expression, Fraction, Number, Root, Symbol, script
 
 
@@ -200,37 +201,25 @@ def written_out(scalar: TracedScalar, kind: str, terms: Expression | None, numbe
     return Working([*definition, equation], value, abs(x) + x * x)
 
 
-Statistic = Callable[[Array, str], Working]  # of a vector (D,), given with its address
-
-
-def mean_of(x: Array, source: str) -> Working:
-    listing = Listing("", {"element": range(len(x)), "x": x}, ("x",), operands={"x": source})
-    return divided("mean", listing, "x", float(np.abs(x).mean()))
-
-
-def variance_of(x: Array, source: str) -> Working:
-    """The mean squared difference from the mean."""
-    mean = mean_of(x, source)
-    left = x - mean.value
-    columns = {"element": range(len(x)), "x": x, "x - mean": left, "(x - mean)²": left**2}
-    listing = Listing("", columns, ("x", "(x - mean)²"), operands={"x": source})
+def statistic_of(norm: Norm, name: str, x: Array, source: str) -> Working:
+    """A statistic of a vector (D,), which is given with its address."""
+    statistic, title = norm.statistics[name], Symbol(name.replace("_", " "))
+    columns = {"element": range(len(x)), **statistic.columns(x)}
+    terms = list(columns)[-1]
+    if statistic.is_largest:
+        row = int(np.argmax(columns[terms]))
+        listing = Listing("", columns, focus=row, operands={"x": source})
+        equation = equals(float(columns[terms][row]), title, "= max", Symbol(terms), note=f"of element {row}")
+        return Working([listing, equation], equation.value, abs(equation.value))
+    listing = Listing("", columns, ("x", terms) if statistic.is_centered else (terms,), operands={"x": source})
+    equation = equals(listing.sums[terms] / len(x), title, "=", quotient(listing.sums[terms], len(x)))
+    scale = math.fsum(np.abs(columns[terms])) / len(x)
+    if not statistic.is_centered:
+        return Working([listing, equation], equation.value, scale)
+    mean = statistic_of(norm, "mean", x, source)
     # An error of epsilon max|x| in the mean changes each square by twice that error times its own root
-    scale = listing.sums["(x - mean)²"] / len(x) + 2 * float(np.abs(x).max() * np.abs(left).mean())
-    variance = divided("variance", listing, "(x - mean)²", scale)
-    return Working([listing, mean.steps[-1], variance.steps[-1]], variance.value, scale)
-
-
-def mean_square_of(x: Array, source: str) -> Working:
-    """The mean of the squares; no mean is subtracted."""
-    listing = Listing("", {"element": range(len(x)), "x": x, "x²": x**2}, ("x²",), operands={"x": source})
-    return divided("mean square", listing, "x²", listing.sums["x²"] / len(x))
-
-
-def divided(name: str, listing: Listing, column: str, scale: float) -> Working:
-    """The sum of a column divided by the number of its entries."""
-    total, count = listing.sums[column], len(listing.columns[column])
-    equation = equals(total / count, Symbol(name), "=", quotient(total, count))
-    return Working([listing, equation], equation.value, scale)
+    scale += 2 * float(np.abs(x).max() * np.abs(x - mean.value).mean())
+    return Working([listing, mean.steps[-1], equation], equation.value, scale)
 
 
 def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ...]) -> tuple[Array, str]:
@@ -243,38 +232,50 @@ def read_vector(recording: Recording, scalar: TracedScalar, index: tuple[int, ..
     return recording.array(source)[position, first : first + width], f"{source}[{position},{first}:{first + width}]"
 
 
-def explain_statistic(recording: Recording, scalar: TracedScalar, statistic: Statistic) -> Working:
-    """A norm's mean, variance or mean square at one position."""
-    return statistic(*read_vector(recording, scalar, scalar.index))
+def explain_statistic(recording: Recording, scalar: TracedScalar, norm: Norm, name: str) -> Working:
+    """A statistic of a norm at one position."""
+    return statistic_of(norm, name, *read_vector(recording, scalar, scalar.index))
 
 
-def explain_norm(recording: Recording, scalar: TracedScalar, statistic: Statistic) -> Working:
-    """(x - mean) / sqrt(variance + epsilon) · γ + β, or x / sqrt(mean square + epsilon) · γ."""
+def explain_norm(recording: Recording, scalar: TracedScalar, norm: Norm) -> Working:
+    """(x - mean) / sqrt(spread + epsilon) · γ + β, without the mean, the root or β where the norm has none."""
     *index, element = scalar.index
     x, source = read_vector(recording, scalar, tuple(index))
-    spread = statistic(x, source)
-    mean = float(x.mean()) if statistic is variance_of else 0.0
+    spread = statistic_of(norm, norm.spread, x, source)
+    mean = float(x.mean()) if norm.is_centered else 0.0
     epsilon = recording.setting(scalar.value, "eps")
-    root = math.sqrt(spread.value + epsilon)
-    unit = (float(x[element]) - mean) / root
+    inner = written(spread.value, "+", epsilon)
+    divisor = math.sqrt(spread.value + epsilon) if norm.has_root else spread.value + epsilon
+    unit = (float(x[element]) - mean) / divisor
     gain = float(recording.weight(recording.weight_path(scalar.value), element))
     bias = f"{scalar.name}.bias"
     has_bias = recording.parameter(bias) is not None
     shift = float(recording.weight(bias, element)) if has_bias else 0.0
     value = unit * gain + shift
     centered = written(float(x[element]), *([] if mean == 0.0 else plus(-mean)))
-    normalized = Fraction(centered, Root(written(spread.value, "+", epsilon)))
+    normalized = Fraction(centered, Root(inner) if norm.has_root else inner)
     shifted = f", then shifted by {address_of(bias, element)}" if has_bias else ""
     note = f"scaled by {address_of(f'{scalar.name}.weight', element)}{shifted}"
+    inside = f"element {element}, epsilon inside the root" if norm.has_root else f"element {element}"
     steps = [
         *spread.steps,
-        equals(unit, "unit =", normalized, note=f"element {element}, epsilon inside the root"),
+        equals(unit, "unit =", normalized, note=inside),
         equals(value, "y =", unit, "·", factor(gain), *(plus(shift) if has_bias else ()), note=note),
     ]
-    # An error of one epsilon of the largest element in the mean changes the difference and, through the variance, the
-    # root
-    lost = float(np.abs(x).max()) / root * (1 + abs(unit))
+    # An error of one epsilon of the largest element in the mean changes the difference and, through the spread, the
+    # divisor
+    lost = float(np.abs(x).max()) / divisor * (1 + abs(unit))
     return Working(steps, value, abs(gain) * (lost + 2 * abs(unit)) + abs(shift))
+
+
+def norm_explainer(formula: str) -> Explainer | None:
+    """The explanation of a norm or of one of its statistics; None for another formula."""
+    for norm in NORMS.values():
+        if formula == norm.formula:
+            return partial(explain_norm, norm=norm)
+        if formula in norm.statistics:
+            return partial(explain_statistic, norm=norm, name=formula)
+    return None
 
 
 LAYER_EXPLAINERS: dict[str, Explainer] = {
@@ -290,9 +291,4 @@ LAYER_EXPLAINERS: dict[str, Explainer] = {
     "tied linear": explain_linear,
     "gated linear": explain_gated,
     "activation": explain_activation,
-    "layer_norm": partial(explain_norm, statistic=variance_of),
-    "rms_norm": partial(explain_norm, statistic=mean_square_of),
-    "mean": partial(explain_statistic, statistic=mean_of),
-    "variance": partial(explain_statistic, statistic=variance_of),
-    "mean_square": partial(explain_statistic, statistic=mean_square_of),
 }

@@ -12,7 +12,7 @@ import torch
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
-from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS
+from foretell.insight.explain.explain_layers import LAYER_EXPLAINERS, norm_explainer
 from foretell.insight.explain.steps import (
     Explainer,
     Listing,
@@ -251,8 +251,8 @@ def explain_loss(recording: Recording, scalar: TracedScalar) -> Working:
     return Working([*probability.steps, equation], value, 2 + abs(value))
 
 
-# By the formula that the module's class declares. Extend it for a formula of your own; what a formula needs of its
-# module is in docs/explain.md
+# By the formula that the module's class declares; norms are explained by their record. Extend it for a formula of your
+# own; what a formula needs of its module is in docs/explain.md
 EXPLAINERS: dict[str, Explainer] = {
     **LAYER_EXPLAINERS,
     **ATTENTION_EXPLAINERS,
@@ -262,12 +262,19 @@ EXPLAINERS: dict[str, Explainer] = {
 IN_CORE = {stage.formula for stage in STAGES.values()}
 
 
+def find_explainer(formula: str) -> Explainer | None:
+    """The explanation of a formula, or None."""
+    return EXPLAINERS.get(formula) or norm_explainer(formula)
+
+
 def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
     """The steps to one number."""
     check_explained(recording.model.decoder, recording.structure, scalar.name, recording.value(scalar.name))
     part = returned_part(scalar.value)
     if part is None:
-        return EXPLAINERS[scalar.value.formula](recording, scalar)
+        explainer = find_explainer(scalar.value.formula)
+        assert explainer is not None, "checked above"
+        return explainer(recording, scalar)
     working = explain_scalar(recording, TracedScalar(recording.value(part), scalar.index))
     remark: Step = Remark(f"{scalar.name} returns the output of {part}.")
     return Working([remark, *working.steps], working.value, working.scale)
@@ -285,7 +292,7 @@ def check_explained(decoder: Decoder, structure: Structure, name: str, value: Va
     value = value or structure[name]
     while (part := returned_part(value)) is not None:
         value = structure[part]
-    if value.formula in EXPLAINERS:
+    if find_explainer(value.formula) is not None:
         return
     kind = type(decoder.get_submodule(value.module)).__name__
     if value.formula != UNKNOWN_FORMULA:

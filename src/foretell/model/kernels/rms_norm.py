@@ -23,7 +23,7 @@ class CPURMSNorm(RMSNorm):
     """`RMSNorm` with the formula and gradient of this file."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return rms_norm(x, self.weight, self.epsilon, matmul_dtype(x))
+        return rms_norm(x, self.weight, self.eps, matmul_dtype(x))
 
 
 class ScaleToUnit(torch.autograd.Function):

@@ -1,0 +1,101 @@
+"""Norms: each in torch for the model, in NumPy for the textbook, and as statistics for explanations.
+
+A new one is a record in `NORMS`, and its name in `config/model.py`. Kernels and exports use those that they know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Vector = NDArray[np.floating[Any]]
+
+# Phuong and Hutter's Algorithm 6 divides by sqrt(v) alone, which fails for a constant vector; GPT-2 adds this
+EPSILON = 1e-5
+
+
+@dataclass(frozen=True)
+class Statistic:
+    """One number of a vector x: the mean of terms computed from its elements, or the largest of them.
+
+    tensor: in torch, (..., D) to (..., 1). columns: in NumPy, x (D,) to the columns of an explanation; the last one
+    holds the terms. is_centered: the terms are computed from x - mean.
+    """
+
+    tensor: Callable[[Tensor], Tensor]
+    columns: Callable[[Vector], Mapping[str, Vector]]
+    is_centered: bool = False
+    is_largest: bool = False
+
+
+@dataclass(frozen=True)
+class Norm:
+    """(x - mean) / sqrt(spread + epsilon) * weight + bias, for a vector x (D,).
+
+    formula: its name in descriptions. compute: in NumPy, from x, weight, bias and epsilon, in the dtype of x.
+    statistics: by name; the last one is the spread, and "mean" is subtracted if it is among them.
+    has_root: without it the divisor is spread + epsilon. has_bias: there is a bias if the configuration asks for one.
+    """
+
+    formula: str
+    compute: Callable[[Vector, Vector, Vector | float, float], Vector]
+    statistics: Mapping[str, Statistic]
+    has_root: bool = True
+    has_bias: bool = False
+
+    @property
+    def is_centered(self) -> bool:
+        """True if the mean is subtracted."""
+        return "mean" in self.statistics
+
+    @property
+    def spread(self) -> str:
+        """The name of the statistic that the divisor is computed from."""
+        return list(self.statistics)[-1]
+
+
+def layer_norm(e: Vector, gamma: Vector, beta: Vector | float, epsilon: float = EPSILON) -> Vector:
+    """(e - m) / sqrt(v + epsilon) * gamma + beta with mean m and variance v of e (d,).
+
+    Phuong and Hutter 2022, Algorithm 6; Ba, Kiros and Hinton 2016, section 3.
+    """
+    m = e.mean()
+    v = ((e - m) ** 2).mean()
+    return (e - m) / np.sqrt(v + epsilon) * gamma + beta
+
+
+def rms_norm(e: Vector, gamma: Vector, epsilon: float = EPSILON) -> Vector:
+    """e / sqrt(mean(e^2) + epsilon) * gamma: `layer_norm` with m = beta = 0 (Zhang and Sennrich 2019, section 4)."""
+    return e / np.sqrt((e**2).mean() + epsilon) * gamma
+
+
+def in_float32(x: Tensor) -> Tensor:
+    """x in float32, or in its own dtype if that is more precise."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
+
+
+def differences_from_mean(x: Vector) -> Mapping[str, Vector]:
+    """The columns of the variance, which divides by D, not by D - 1."""
+    difference = x - math.fsum(x) / len(x)
+    return {"x": x, "x - mean": difference, "(x - mean)²": difference**2}
+
+
+MEAN = Statistic(lambda x: in_float32(x).mean(dim=-1, keepdim=True), lambda x: {"x": x})
+VARIANCE = Statistic(
+    lambda x: in_float32(x).var(dim=-1, correction=0, keepdim=True), differences_from_mean, is_centered=True
+)
+MEAN_SQUARE = Statistic(lambda x: in_float32(x).square().mean(dim=-1, keepdim=True), lambda x: {"x": x, "x²": x**2})
+
+NORMS = {
+    "layernorm": Norm("layer_norm", layer_norm, {"mean": MEAN, "variance": VARIANCE}, has_bias=True),
+    "rmsnorm": Norm(
+        "rms_norm", lambda x, weight, _, epsilon: rms_norm(x, weight, epsilon), {"mean_square": MEAN_SQUARE}
+    ),
+}
