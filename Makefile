@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-oracles lint primer chaos fuzz neon clean
+.PHONY: demo test test-oracles lint primer chaos fuzz amx neon clean
 
 demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -44,6 +44,9 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt
 
 fuzz: $(VENV)/.installed-dev  ## 100,000 steps of sequences that join and leave, in about ten minutes
 	FORETELL_FUZZ_STEPS=100000 $(BIN)/pytest tests/generation/test_scheduler.py -k random
+
+amx: $(VENV)/.installed-dev  ## runs the kernels for Intel's matrix unit with its instructions emulated, with gcc
+	FORETELL_AMX=1 $(BIN)/pytest tests/model/test_matmul.py -k "amx or matrix_unit"
 
 neon: $(VENV)/.installed-dev  ## compiles kernels for AArch64, and runs them with gcc-aarch64-linux-gnu and qemu-user
 	FORETELL_NEON=1 $(BIN)/pytest tests/model/test_neon.py -rs

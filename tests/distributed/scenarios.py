@@ -30,7 +30,7 @@ from foretell.insight.trace import Trace
 from foretell.manifest import Manifest
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
-from foretell.model.kernels import fast_decoder, packed_linear
+from foretell.model.kernels import fast_decoder
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import TextRequest
 from foretell.session.reporter import Reporter
@@ -158,7 +158,7 @@ def looking_inside(world: World) -> dict[str, float]:
         evaluations = [evaluate(Objective(plain), [batch]).loss, evaluate(objective, [batch]).loss]
         shares = shared_evaluation(objective, plain, world)
         sequences = [Sequence([1, 2, 3], 0) for _ in range(2)]
-        with patch.object(packed_linear, "MIN_TOKENS", 1), patch.object(fast_decoder, "MIN_TOKENS", 1):
+        with patch.object(fast_decoder, "MIN_TOKENS", 1):
             for decoder, sequence in zip((plain, sharded), sequences, strict=True):  # kernels for long texts
                 list(generate(decoder, [sequence], Sampler(SamplingConfig(temperature=0)), 6))
     return {

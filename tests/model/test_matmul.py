@@ -1,7 +1,8 @@
-"""Matrix products of few rows: equal to the plain product, with the same bits in any company."""
+"""Matrix products of few rows: equal to the plain product, with the same bits with any other rows."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import subprocess
 import sys
@@ -15,14 +16,17 @@ from foretell.model.quantization import dequantize_int4, dequantize_int8, quanti
 
 pytest.importorskip("numba")
 
-from foretell.model.kernels import vector_matmul
-from foretell.model.kernels.amx import HAS_AMX
+from foretell.model.kernels import amx, vector_matmul
 from foretell.model.kernels.compiling import FEATURES
 from foretell.model.kernels.matmul import Matmul
 from foretell.model.kernels.packing import PackedMatrix, pack_floats, pack_int4, pack_int8
 from foretell.model.kernels.threads import SCRATCH
 from foretell.model.kernels.vector_matmul import HAS_VNNI
 
+IS_EMULATED = "FORETELL_AMX" in os.environ  # `make amx`
+if IS_EMULATED:
+    importlib.import_module("tests.model.emulated_amx").emulate_amx()
+HAS_AMX = amx.HAS_AMX or IS_EMULATED
 GROUP = 32
 BITS = (32, 16, 8, 4)
 UNITS = ("vectors", *(["vnni"] if HAS_VNNI else []), *(["amx"] if HAS_AMX else []))
@@ -194,7 +198,8 @@ for bits in cases.BITS:
     assert cases.largest_error(y, x, weight) < cases.BOUND, bits
     assert torch.equal(matmul.Matmul(matrix, "vectors")(x[3:4]), y[3:4])
 """
-    environment = {**os.environ, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "OMP_NUM_THREADS": "1"}
+    inherited = {name: value for name, value in os.environ.items() if name != "FORETELL_AMX"}
+    environment = {**inherited, "NUMBA_CPU_NAME": "haswell", "NUMBA_CPU_FEATURES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 
