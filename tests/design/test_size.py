@@ -60,6 +60,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("forecasting", 0, 5, "the error for runs of an older format, which have no copy of their data"),
     ("pretraining", 0, 1, "the longer name of --start-from"),
     ("(top)", 1, 80, "norms.py: the record of a norm, which model, textbook and explain read"),
+    ("generation", 0, 75, "limits of the size of a constraint, and errors instead of a dropped constraint"),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it

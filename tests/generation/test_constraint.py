@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, TokenizerError, UsageError
+from foretell.generation import constraint
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.inference.completion import generate
@@ -115,6 +116,13 @@ def test_what_a_vocabulary_lacks_inside_a_match_ends_the_generation_with_an_erro
         sampler(torch.zeros(1, 2), [Prefix([0])], [0])
 
 
+def nested(depth: int) -> dict[str, Any]:
+    schema: dict[str, Any] = {}
+    for _ in range(depth):
+        schema = {"items": schema}
+    return schema
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -124,6 +132,13 @@ def test_what_a_vocabulary_lacks_inside_a_match_ends_the_generation_with_an_erro
         ({"json_schema": {"type": "strange"}}, "the JSON schema cannot be used: Invalid type: strange"),
         ({"json_schema": {"type": "integer", "minimum": 3, "maximum": 1}}, "Unsatisfiable schema: minimum"),
         ({"json_schema": {"not": {}}}, "Unimplemented keys"),
+        ({"regex": "(a?){500}a{500}"}, "too many expressions constructed"),
+        ({"regex": "a{100000}"}, "has 100,000 characters with its repetitions written out; at most 20,000"),
+        ({"regex": "(a{5000}){5000}"}, "has 25,000,000 characters"),
+        ({"regex": "a" * 30_000}, "regex 'a{57}...' has 30,000 characters"),
+        ({"json_schema": {"items": [{"pattern": "^a{100000}$"}]}}, "has 100,002 characters"),
+        ({"json_schema": nested(100_000)}, "the JSON schema is nested too deeply"),
+        ({"json_schema": {"const": "a" * 100_000}}, "the JSON schema has 100,013 characters; at most 65,536"),
     ],
 )
 def test_constraints_that_cannot_match_are_one_line(options: dict[str, Any], message: str) -> None:
@@ -131,6 +146,39 @@ def test_constraints_that_cannot_match_are_one_line(options: dict[str, Any], mes
     with pytest.raises(UsageError, match=message) as failure:
         Sampler(SamplingConfig(**options), None, tokenizer.token_bytes)
     assert "\n" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "size"),
+    [
+        ("abc", 3),
+        ("a{3}", 3),
+        ("(ab){2,5}c", 11),
+        ("((a{10}){10}|b){2}", 204),
+        (r"\({3}", 3),
+        ("a{,3}", 5),
+        ("a{2,}", 2),
+    ],
+)
+def test_the_size_of_a_pattern_counts_its_repetitions(pattern: str, size: int) -> None:
+    assert constraint.written_out(pattern) == size
+
+
+def test_a_limit_reached_during_a_text_is_an_error_and_not_a_dropped_constraint() -> None:
+    sampler = Sampler(SamplingConfig(regex="[ab]{5}"), None, lambda: (b"a", b"b"))
+    assert sampler.constraint is not None
+    sampler.constraint.grammar = constraint.make_grammar(SamplingConfig(regex="(a?){500}a{500}"))
+    sampler.constraint._states.clear()
+    with pytest.raises(UsageError, match="too many expressions constructed"):
+        sampler.constraint.state((0, 0))
+
+
+def test_an_allowed_token_that_the_library_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    sampler = Sampler(SamplingConfig(regex="ab"), None, lambda: (b"a", b"b"))
+    assert sampler.constraint is not None
+    sampler.constraint.state(()).allowed[:] = True  # as if the mask were wrong
+    with pytest.raises(UsageError, match="refused the token 1, which its mask had allowed"):
+        sampler.constraint.state((1,))
 
 
 def test_a_regex_and_a_schema_exclude_each_other() -> None:

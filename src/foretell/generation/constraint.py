@@ -5,8 +5,10 @@ The matching is done by llguidance (the extra `constrain`), over the bytes that 
 
 from __future__ import annotations
 
+import json
+import re
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,6 +21,10 @@ from foretell.config import SamplingConfig
 from foretell.errors import UsageError
 from foretell.generation.filters import Filter, Prefix, Prefixes
 
+# llguidance has no time limit, and a{100000} takes 0.3 s per token: each step follows the rest of the repetition
+MAX_CHARACTERS = 20_000  # of a regular expression with its repetitions written out
+MAX_SCHEMA = 2**16  # characters of a schema
+REPETITION = re.compile(r"\{(\d+)(?:,(\d*))?\}")
 STATES_KEPT = 1024  # of unfinished and finished texts; a missing state is computed from the beginning of its text
 JSON_FORM: Any = {"item_separator": ", ", "key_separator": ": ", "whitespace_flexible": False}  # as json.dumps writes
 TokenBytes = tuple[bytes, ...]  # the bytes of each id; empty for special tokens
@@ -39,10 +45,12 @@ class Constraint:
     def __init__(self, config: SamplingConfig, token_bytes: TokenBytes):
         """Raises UsageError for a pattern or schema that is wrong, cannot match, or that no tokens can write."""
         self.name = "regex" if config.regex is not None else "json_schema"
+        self.shown = "the JSON schema" if config.regex is None else f"regex '{excerpt(config.regex)}'"
+        check_size(config)
         self.size, self.vocabulary = len(token_bytes), vocabulary_of(token_bytes)
         self.grammar = make_grammar(config)
         self._states: OrderedDict[tuple[int, ...], State] = OrderedDict()
-        self._check(config)
+        self._check()
 
     def state(self, generated: Sequence[int]) -> State:
         """The state after these ids. After ids that do not match, anything can follow: they are guesses."""
@@ -76,25 +84,87 @@ class Constraint:
             return State(None, before.allowed, True)
         else:
             matcher, new = before.matcher.deep_copy(), [key[-1]]
-        if matcher.try_consume_tokens(new) < len(new):
+        num_consumed = matcher.try_consume_tokens(new)
+        self._check_matcher(matcher)
+        if num_consumed < len(new):
+            if before is not None and bool(before.allowed[new[-1]]):
+                raise UsageError(f"{self.shown}: llguidance refused the token {new[-1]}, which its mask had allowed")
             return State(None, torch.ones(self.size, dtype=torch.bool), True)
         may_end = matcher.is_accepting()
         allowed = np.frombuffer(matcher.compute_logit_bias(), np.uint8)[: self.size] > 0
+        self._check_matcher(matcher)
         return State(matcher, torch.from_numpy(allowed), may_end)
+
+    def _check_matcher(self, matcher: Any) -> None:
+        """Raises UsageError for a matcher in an error state, such as a limit reached; it accepts nothing after that."""
+        error = matcher.get_error()
+        if error and not error.startswith("NoExtensionBias"):  # no token can follow: the mask shows that
+            raise UsageError(f"{self.shown} cannot be used: {first_reason(error)}")
 
     def _make_matcher(self) -> Any:
         from llguidance import LLMatcher
 
         return LLMatcher(self.vocabulary, self.grammar, log_level=0)
 
-    def _check(self, config: SamplingConfig) -> None:
-        shown = f"regex '{config.regex}'" if config.regex is not None else "the JSON schema"
-        if error := self._make_matcher().get_error():
-            raise UsageError(f"{shown} cannot be used: {first_reason(error)}")
+    def _check(self) -> None:
         start = self.state(())
         if not bool(start.allowed.any()):
             why = "matches only the empty text" if start.may_end else "has no match that this vocabulary can write"
-            raise UsageError(f"{shown} {why}")
+            raise UsageError(f"{self.shown} {why}")
+        self.state((int(start.allowed.nonzero()[0]),))  # one step finds most limits before a text begins
+
+
+def excerpt(text: str) -> str:
+    """A text in at most 60 characters."""
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def check_size(config: SamplingConfig) -> None:
+    """Raises UsageError for a regular expression or schema that would take long for each token."""
+    try:
+        size = len(json.dumps(config.json_schema)) if config.json_schema else 0
+    except RecursionError:
+        raise UsageError("the JSON schema is nested too deeply") from None
+    if size > MAX_SCHEMA:
+        raise UsageError(f"the JSON schema has {size:,} characters; at most {MAX_SCHEMA:,} are supported")
+    for pattern in [config.regex] if config.regex else iter_patterns(config.json_schema):
+        if (size := written_out(pattern)) > MAX_CHARACTERS:
+            raise UsageError(
+                f"regex '{excerpt(pattern)}' has {size:,} characters with its repetitions written out; "
+                f"at most {MAX_CHARACTERS:,} are supported"
+            )
+
+
+def iter_patterns(schema: Any) -> Iterator[str]:
+    """The regular expressions in a schema."""
+    if isinstance(schema, dict):
+        for key, value in schema.items():
+            yield from (value,) if key == "pattern" and isinstance(value, str) else iter_patterns(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from iter_patterns(value)
+
+
+def written_out(pattern: str) -> int:
+    """The characters of a regular expression with its counted repetitions written out, at most."""
+    groups, last, place = [0], 0, 0  # characters of each open group, and of the part that a repetition would repeat
+    while place < len(pattern):
+        repetition = REPETITION.match(pattern, place)
+        character = pattern[place]
+        if repetition is not None:
+            groups[-1] += last * (max(int(number) for number in repetition.groups() if number) - 1)
+            place = repetition.end()
+            continue
+        if character == "(":
+            groups.append(0)
+        elif character == ")" and len(groups) > 1:
+            last = groups.pop()
+            groups[-1] += last
+        else:
+            last = 1
+            groups[-1] += 1
+        place += 2 if character == "\\" else 1
+    return sum(groups)
 
 
 def first_reason(error: str) -> str:
