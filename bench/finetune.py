@@ -37,7 +37,7 @@ from rich.console import Console
 
 from foretell.config.typed_dicts import ModelDict, TokenizerDict, TrainingDict
 from foretell.data.table import open_table
-from foretell.finetuning.evaluate import evaluate_file
+from foretell.finetuning.report import evaluate_file
 from foretell.finetuning.settings import Columns
 
 Labelled = list[tuple[str, str]]

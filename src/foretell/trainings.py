@@ -14,9 +14,9 @@ from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
 from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
-from foretell.finetuning.finetune import FinetuneTraining
-from foretell.finetuning.request import make_request
-from foretell.finetuning.settings import TASKS, Pool, TaskName, Truncate
+from foretell.finetuning.finetune import FinetuneTraining, make_request
+from foretell.finetuning.kinds import KINDS
+from foretell.finetuning.settings import Pool, Truncate
 from foretell.language_model import LanguageModel
 from foretell.loading import load, load_start
 from foretell.model.cost import count_parameters
@@ -130,7 +130,7 @@ class HeadOptions(TuningOptions, total=False):
     pool: Pool | None
     lm_weight: float
     class_weights: Literal["balanced", "none"]
-    best_by: Literal["loss", "accuracy", "macro_f1"]
+    best_by: str
     epochs: float | None
     dropout: float | None
     head_dropout: float
@@ -157,21 +157,6 @@ class DomainOptions(TuningOptions, total=False):
     old_domain: Sequence[str | Path]
     model: ModelDict
     data: DataDict
-
-
-@overload
-def finetune(
-    model: str | Path,
-    data: str | Path,
-    /,
-    out: str | Path | None = None,
-    *,
-    task: TaskName = "classify",
-    resume: bool = False,
-    progress: bool | None = None,
-    reporter: Reporter | None = None,
-    **options: Unpack[HeadOptions],
-) -> LanguageModel: ...
 
 
 @overload
@@ -204,13 +189,28 @@ def finetune(
 ) -> LanguageModel: ...
 
 
+@overload
+def finetune(
+    model: str | Path,
+    data: str | Path,
+    /,
+    out: str | Path | None = None,
+    *,
+    task: str = "classify",
+    resume: bool = False,
+    progress: bool | None = None,
+    reporter: Reporter | None = None,
+    **options: Unpack[HeadOptions],
+) -> LanguageModel: ...
+
+
 def finetune(
     model: str | Path,
     data: Paths,
     /,
     out: str | Path | None = None,
     *,
-    task: TaskName | Literal["chat", "text"] = "classify",
+    task: str = "classify",
     resume: bool = False,
     progress: bool | None = None,
     reporter: Reporter | None = None,
@@ -224,7 +224,7 @@ def finetune(
     run's directory; default: runs/NAME after the data. resume continues a run that exists. The report on labelled rows
     and on a domain is in the run's report.json. Raises the errors of `foretell.errors`.
     """
-    check_known(task, (*TASKS, "chat", "text"), "task")
+    check_known(task, (*KINDS, "chat", "text"), "task")
     paths = listed(data)
     options |= {"out": directory_of(out, paths, resume), "start": load_start(model)}
     if task == "chat":

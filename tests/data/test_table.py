@@ -24,9 +24,8 @@ from foretell.data.questions import read_questions
 from foretell.data.sources import DocumentReader, RecordFields, read_documents
 from foretell.data.table import open_table
 from foretell.errors import DataError
-from foretell.finetuning.columns import find_columns
 from foretell.finetuning.conversations import ConversationReader
-from foretell.finetuning.examples import read_examples
+from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.settings import Columns
 from foretell.forecasting.series_file import read_series
 from foretell.translation.pairs import read_pairs
@@ -85,8 +84,8 @@ COMPRESSIONS: dict[str, Callable[[bytes, str], bytes]] = {
 
 def read_labels(path: Path) -> list[Any]:
     table = open_table(path)
-    columns = find_columns(table.first_columns(), "classify", Columns(texts=()), str(path))
-    return [(example.texts, example.label) for example in read_examples(table, columns, "classify")]
+    columns = LabelKind.find_columns(table.first_columns(), Columns(texts=()), str(path))
+    return [(example.texts, *example.labels) for example in LabelKind.read_all(table, columns)]
 
 
 QUESTION = {"sentence": "Ann met Bo, so _ sang.", "option1": "Ann", "option2": "Bo", "answer": "2"}

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from foretell.config import ModelConfig
-from foretell.finetuning.finetune import finetune
-from foretell.finetuning.request import FinetuneRequest
+from foretell.finetuning.finetune import FinetuneRequest, FinetuneTraining
+from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, load_start
 from foretell.model.init import make_decoder
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
+from foretell.session.session import Session
 from foretell.text import train_tokenizer
 
 GOOD, BAD = ("great", "lovely", "fine"), ("awful", "dull", "poor")
@@ -79,6 +81,18 @@ def make_tiny_request(data: Path, out: Path, task: str = "classify", **changes: 
     return FinetuneRequest(data=data, out=out, overrides=overrides, **changes)
 
 
+def run_finetuning(
+    request: FinetuneRequest, reporter: Reporter | None = None, resume: bool = False
+) -> Session[FinetuneTask]:
+    return run_training(FinetuneTraining(request), reporter or Reporter(), resume=resume)
+
+
+@pytest.fixture
+def finetune() -> Callable[..., Session[FinetuneTask]]:
+    """Trains as a request asks for."""
+    return run_finetuning
+
+
 @pytest.fixture
 def reviews() -> list[tuple[str, str]]:
     return make_reviews()
@@ -94,5 +108,5 @@ def tuned(start: Start, review_file: Path, tmp_path_factory) -> Path:
     """A run whose model knows the labels of the reviews."""
     out = tmp_path_factory.mktemp("runs") / "reviews"
     training = {"steps": 150, "checkpoint_every": 75, "evaluate_every": 50, "patience": None}
-    finetune(make_tiny_request(review_file, out, overrides={"training": training}, start=start), Reporter())
+    run_finetuning(make_tiny_request(review_file, out, overrides={"training": training}, start=start))
     return out

@@ -14,15 +14,14 @@ from foretell.config import ModelConfig
 from foretell.data.batch import PADDING
 from foretell.errors import CheckpointError, ConfigError, DataError, Interrupted
 from foretell.files import sha256
-from foretell.finetuning.chat_batch import replay_batch
-from foretell.finetuning.chat_data import CHATS, ChatData
-from foretell.finetuning.chat_packing import PackedChats, pack
-from foretell.finetuning.chat_task import ChatTask
-from foretell.finetuning.chat_tuning import ChatRequest, tune_chat
+from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, pack
+from foretell.finetuning.chat_task import ChatTask, replay_batch
+from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, load, load_start
 from foretell.model.init import make_decoder
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.text import train_tokenizer
@@ -68,9 +67,13 @@ def request(start: Start | None, chats: Path, out: Path, **fields: Any) -> ChatR
     return ChatRequest(start=start, data=[chats], out=out, **fields)
 
 
+def tune(request: ChatRequest, resume: bool = False) -> Session[ChatTask]:
+    return run_training(ChatTraining(request), Reporter(), resume=resume)
+
+
 @pytest.fixture(scope="module")
 def tuned(small, chats, tmp_path_factory) -> Session[ChatTask]:
-    return tune_chat(request(small, chats, tmp_path_factory.mktemp("runs") / "where"), Reporter())
+    return tune(request(small, chats, tmp_path_factory.mktemp("runs") / "where"))
 
 
 # --- batches ---------------------------------------------------------------------------------------------------------
@@ -165,20 +168,20 @@ def test_resuming_is_bit_identical_to_never_stopping(tuned, small, chats, tmp_pa
     with monkeypatch.context() as patch:
         patch.setattr(Session, "save", stop)
         with pytest.raises(Interrupted):
-            tune_chat(request(small, chats, out), Reporter())
-    again = tune_chat(ChatRequest(out=out), Reporter(), resume=True)
+            tune(request(small, chats, out))
+    again = tune(ChatRequest(out=out), resume=True)
     last = tuned.run.at("last").directory / "model.safetensors"
     assert (again.run.at("last").directory / "model.safetensors").read_bytes() == last.read_bytes()
-    finished = tune_chat(ChatRequest(out=out), Reporter(), resume=True)
+    finished = tune(ChatRequest(out=out), resume=True)
     assert finished.progress.step == STEPS
 
 
 def test_resuming_refuses_other_settings_and_damaged_data(tuned, small, chats, tmp_path):
     out = tuned.run.directory
     with pytest.raises(ConfigError, match="learning_rate = 0.01, not 1.0"):
-        tune_chat(ChatRequest(out=out, overrides={"training": {"learning_rate": 1.0}}), Reporter(), resume=True)
+        tune(ChatRequest(out=out, overrides={"training": {"learning_rate": 1.0}}), resume=True)
     with pytest.raises(ConfigError, match="template = chatml, not plain"):
-        tune_chat(ChatRequest(out=out, template="plain"), Reporter(), resume=True)
+        tune(ChatRequest(out=out, template="plain"), resume=True)
     (tmp_path / CHATS).write_bytes(b"x")
     with pytest.raises(CheckpointError, match="not as it was written"):
         ChatData.load(tmp_path, "0" * 64)
@@ -197,31 +200,31 @@ def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, c
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     open_data = {"overrides": {"training": {"steps": 1}, "data": {"validation_fraction": 0}}}
     with pytest.raises(DataError, match="1 of 3 conversations do not fit the context of 96 tokens.*line 3.*--truncate"):
-        tune_chat(request(small, path, tmp_path / "a", **open_data), Reporter())
+        tune(request(small, path, tmp_path / "a", **open_data))
     assert not (tmp_path / "a").exists()
     caplog.set_level("INFO", logger="foretell")
-    session = tune_chat(request(small, path, tmp_path / "b", truncation=truncation, **open_data), Reporter())
+    session = tune(request(small, path, tmp_path / "b", truncation=truncation, **open_data))
     assert len(session.task.train.chats) == kept
     assert "1 of 3 conversations are longer than the context" in caplog.text
 
 
 def test_repeated_held_out_conversations_are_counted(small, chats, tmp_path, caplog):
     caplog.set_level("INFO", logger="foretell")
-    tune_chat(request(small, chats, tmp_path / "x", held_out=chats, overrides={"training": {"steps": 1}}), Reporter())
+    tune(request(small, chats, tmp_path / "x", held_out=chats, overrides={"training": {"steps": 1}}))
     assert "21 of the held-out conversations are also learned from" in caplog.text
     assert "new in the vocabulary: <|im_start|>, <|im_end|>" in caplog.text
 
 
 def test_lora_trains_its_updates_and_the_rows_of_new_tokens(small, chats, tmp_path):
     settings = {"training": {"steps": 4, "batch_size": 4, "checkpoint_every": 2}, "lora": {"rank": 2}}
-    session = tune_chat(ChatRequest(start=small, data=[chats], out=tmp_path / "run", overrides=settings), Reporter())
+    session = tune(ChatRequest(start=small, data=[chats], out=tmp_path / "run", overrides=settings))
     trained = {path for path, weight in session.task.model.named_parameters() if weight.requires_grad}
     assert {path for path in trained if ".lora_" not in path} == {"embed.token.weight"}
     before, after = small.model.decoder.state_dict(), session.task.decoder.state_dict()
     assert all(torch.equal(after[path], before[path]) for path in before if path != "embed.token.weight")
     shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-000004")
-    tune_chat(ChatRequest(out=tmp_path / "run"), Reporter(), resume=True)
+    tune(ChatRequest(out=tmp_path / "run"), resume=True)
     resumed = load(tmp_path / "run@last", keep_adapters=True).decoder.state_dict()
     assert all(torch.equal(resumed[path], weight) for path, weight in after.items())
     with pytest.raises(ConfigError, match="was started with lora"):
-        tune_chat(ChatRequest(out=tmp_path / "run", overrides={"lora": {"rank": 3}}), Reporter(), resume=True)
+        tune(ChatRequest(out=tmp_path / "run", overrides={"lora": {"rank": 3}}), resume=True)

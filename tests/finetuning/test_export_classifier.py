@@ -14,7 +14,8 @@ from foretell.errors import OutputError, UsageError
 from foretell.finetuning import export_classifier as module
 from foretell.finetuning.export_classifier import export_classifier
 from foretell.finetuning.head import head_of, with_head
-from foretell.finetuning.input_format import choose_tokens
+from foretell.finetuning.inputs import choose_tokens
+from foretell.finetuning.kind import kind_of
 from foretell.finetuning.predict import predict
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.language_model import LanguageModel
@@ -38,7 +39,8 @@ def tuned_model(shape: dict, task: str = "classify", pool: str = "extract") -> L
     decoder = make_decoder(ModelConfig.model_validate({**sizes, **shape}), seed=1).eval()
     labels = ("bad", "good", "mixed") if task in ("classify", "entailment") else ()
     settings = HeadSettings.model_validate({"task": task, "pool": pool, "labels": labels, "columns": Columns(texts=())})
-    settings = settings.model_copy(update={"tokens": choose_tokens(tokenizer, settings.task, settings.pool)})
+    tokens = choose_tokens(tokenizer, settings.pool, kind_of(settings).has_delimiter)
+    settings = settings.model_copy(update={"tokens": tokens})
     model = with_head(LanguageModel(decoder, tokenizer), settings, seed=2)
     with torch.no_grad():
         for weight in (*model.decoder.parameters(), head_of(model).linear.weight):

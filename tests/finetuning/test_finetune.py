@@ -13,11 +13,10 @@ from safetensors.torch import load_file
 from foretell.convert.peft import export_peft
 from foretell.errors import CheckpointError
 from foretell.files import read_json
-from foretell.finetuning.finetune import FinetuneTraining, finetune
+from foretell.finetuning.finetune import FinetuneRequest, FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT
-from foretell.finetuning.request import FinetuneRequest
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
 from foretell.saved_model.model_parts import LORA
@@ -62,20 +61,20 @@ def test_a_tuned_model_keeps_its_head_and_goes_on_writing(tuned: Path, tmp_path:
 
 
 def test_resuming_is_bit_identical_to_never_stopping(
-    start: Start, review_file: Path, tmp_path: Path, tiny_request
+    start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune
 ) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    finetune(tiny_request(review_file, whole, start=start), Reporter())
+    finetune(tiny_request(review_file, whole, start=start))
     with pytest.raises(KeyboardInterrupt):
         finetune(tiny_request(review_file, cut, start=start), Stopping(9))
-    finetune(FinetuneRequest(out=cut), Reporter(), resume=True)
+    finetune(FinetuneRequest(out=cut), resume=True)
     for name in ("model.safetensors", "optimizer.safetensors"):
         first, second = (load_file(path / "checkpoints" / "step-000012" / name) for path in (whole, cut))
         assert all(torch.equal(first[key], second[key]) for key in first | second), name
 
 
 def test_a_run_resumes_with_its_copy_of_the_examples_alone(
-    start: Start, review_file: Path, tmp_path: Path, tiny_request
+    start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune
 ) -> None:
     data, run = tmp_path / "reviews.csv", tmp_path / "run"
     data.write_bytes(review_file.read_bytes())
@@ -85,9 +84,9 @@ def test_a_run_resumes_with_its_copy_of_the_examples_alone(
     kept = run / "tokens" / "data" / "reviews.csv"
     kept.write_text(kept.read_text(encoding="utf-8") + "the song was fine,good\n", encoding="utf-8")
     with pytest.raises(CheckpointError, match="examples"):
-        finetune(FinetuneRequest(out=run), Reporter(), resume=True)
+        finetune(FinetuneRequest(out=run), resume=True)
     kept.write_bytes(review_file.read_bytes())
-    assert finetune(FinetuneRequest(out=run), Reporter(), resume=True).progress.step == 12
+    assert finetune(FinetuneRequest(out=run), resume=True).progress.step == 12
 
 
 def gradients(session: Session, step: int = 0) -> dict[str, torch.Tensor | None]:
@@ -111,11 +110,11 @@ def test_gradients_reach_only_what_should_train(start: Start, review_file: Path,
 
 
 def test_lora_trains_its_updates_and_the_head_alone(
-    start: Start, review_file: Path, tmp_path: Path, tiny_request
+    start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune
 ) -> None:
     tuning = {"lora": {"rank": 2, "targets": ["**.attention.*"]}}
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    session = finetune(tiny_request(review_file, whole, overrides=tuning, start=start), Reporter())
+    session = finetune(tiny_request(review_file, whole, overrides=tuning, start=start))
     trained = {path for path, weight in session.task.model.named_parameters() if weight.requires_grad}
     assert all(path.startswith(TASK_HEAD) or path.endswith(("lora_a", "lora_b")) for path in trained)
     weights = load_file(whole / "checkpoints" / "step-000012" / "model.safetensors")
@@ -124,15 +123,15 @@ def test_lora_trains_its_updates_and_the_head_alone(
     assert float(weights["trunk.blocks.0.attention.query.lora_b"].abs().max()) > 0
     with pytest.raises(KeyboardInterrupt):
         finetune(tiny_request(review_file, cut, overrides=tuning, start=start), Stopping(9))
-    finetune(FinetuneRequest(out=cut), Reporter(), resume=True)
+    finetune(FinetuneRequest(out=cut), resume=True)
     resumed = load_file(cut / "checkpoints" / "step-000012" / "model.safetensors")
     assert all(torch.equal(weights[path], resumed[path]) for path in weights | resumed)
     assert LORA not in load(whole).parts  # merged for inference
 
 
 def test_the_updates_of_a_tuned_model_leave_for_peft(
-    start: Start, review_file: Path, tmp_path: Path, tiny_request
+    start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune
 ) -> None:
-    finetune(tiny_request(review_file, tmp_path / "run", overrides={"lora": {}}, start=start), Reporter())
+    finetune(tiny_request(review_file, tmp_path / "run", overrides={"lora": {}}, start=start))
     report = export_peft(load(tmp_path / "run", keep_adapters=True), tmp_path / "adapter", family_name="gpt2")
     assert report["layers"] == ["transformer.h.0.attn.c_attn"]

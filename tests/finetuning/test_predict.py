@@ -11,15 +11,13 @@ import torch
 
 from foretell.data.table import open_table
 from foretell.errors import DataError, OutputError, UsageError
-from foretell.finetuning.batches import EncodedExample, make_task_batch
-from foretell.finetuning.evaluate import evaluate_file
 from foretell.finetuning.head import head_of, with_head
-from foretell.finetuning.input_format import choose_tokens
+from foretell.finetuning.inputs import EncodedExample, choose_tokens, make_task_batch
+from foretell.finetuning.kind import find_kind
 from foretell.finetuning.label_attribution import attribute_label
-from foretell.finetuning.predict import predict
-from foretell.finetuning.prediction_file import predict_file, write_predictions
+from foretell.finetuning.predict import as_task_input, predict, predict_file, write_predictions
+from foretell.finetuning.report import evaluate_file
 from foretell.finetuning.settings import Columns, HeadSettings
-from foretell.finetuning.task_input import as_task_input
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.loading import load
@@ -45,7 +43,7 @@ def test_a_file_of_predictions_keeps_the_columns(
 ) -> None:
     out = tmp_path / f"out{suffix}"
     rows = predict_file(model, open_table(review_file), NONE)
-    assert write_predictions(out, rows, head_of(model).settings, lambda count: None) == 60
+    assert write_predictions(out, rows, head_of(model).task, lambda count: None) == 60
     content = out.read_text(encoding="utf-8").splitlines()
     if suffix == ".jsonl":
         first = json.loads(content[0])
@@ -56,7 +54,7 @@ def test_a_file_of_predictions_keeps_the_columns(
         assert list(first) == ["text", "label", "predicted_label", "probability_bad", "probability_good"]
     assert first["predicted_label"] == "good"
     with pytest.raises(OutputError, match="exists"):
-        write_predictions(out, [], head_of(model).settings, lambda count: None)
+        write_predictions(out, [], head_of(model).task, lambda count: None)
 
 
 def test_rows_are_read_as_they_are_needed(model: LanguageModel, review_file: Path) -> None:
@@ -88,7 +86,7 @@ def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
 
 
 def headed(start, task, labels: tuple[str, ...], pool) -> LanguageModel:
-    tokens = choose_tokens(start.tokenizer, task, pool)
+    tokens = choose_tokens(start.tokenizer, pool, find_kind(task).has_delimiter)
     settings = HeadSettings(task=task, labels=labels, pool=pool, tokens=tokens, columns=Columns(texts=("text",)))
     return with_head(start.model, settings, seed=3)
 

@@ -178,7 +178,7 @@ def is_file(path: Path) -> bool:
 
 def task_input(loaded: LanguageModel, others: Sequence[str] | None) -> LanguageModel:
     """A tuned model that reads texts as its head does."""
-    from foretell.finetuning.task_input import as_task_input
+    from foretell.finetuning.predict import as_task_input
 
     return as_task_input(loaded, others or ())
 

@@ -154,7 +154,7 @@ def attribute_prediction(loaded: LanguageModel, text: str, html: Path | None = N
     """Show the contributions to the label of a tuned model; with `html`, also as a page."""
     from foretell.files import write_text
     from foretell.finetuning.label_attribution import attribute_label
-    from foretell.finetuning.task_input import TaskInputModel
+    from foretell.finetuning.predict import TaskInputModel
     from foretell.typesetting.html import page
 
     assert isinstance(loaded, TaskInputModel)

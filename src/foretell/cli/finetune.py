@@ -12,16 +12,7 @@ from foretell.cli.arguments import ChoiceColumn, ColumnNames, Encoding, Flag, Js
 from foretell.cli.terminal import print_json, results
 from foretell.cli.training import DEFAULTS, Options, train_and_report
 from foretell.errors import UsageError
-
-PAIR = '"a text" "another text"'
-EXAMPLES = {  # texts to predict for, by task
-    "classify": '"a text"',
-    "regress": '"a text"',
-    "similarity": PAIR,
-    "entailment": PAIR,
-    "choice": '"a question" "an answer" "another answer"',
-}
-TaskArgument = Literal["classify", "regress", "similarity", "entailment", "choice"]
+from foretell.finetuning.kinds import KINDS
 
 
 def finetune(
@@ -29,13 +20,7 @@ def finetune(
     data: Annotated[Path | None, Parameter(help="A csv, tsv, jsonl or json file with a row per example.")] = None,
     /,
     *,
-    task: Annotated[
-        TaskArgument | None,
-        Parameter(
-            help="classify, regress, similarity, entailment, choice, chat or text; default: classify.",
-            show_choices=False,
-        ),
-    ] = None,
+    task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text; default: classify.")] = None,
     dev: Annotated[Path | None, Parameter(help="Held-out examples; default: cut from DATA.")] = None,
     dev_fraction: Annotated[float | None, Parameter(help="The share of DATA that is held out; default: 0.1.")] = None,
     text_column: Annotated[
@@ -60,8 +45,7 @@ def finetune(
         Parameter(help="balanced: all labels weigh the same; default: none.", show_choices=False),
     ] = None,
     best_by: Annotated[
-        Literal["loss", "accuracy", "macro_f1"] | None,
-        Parameter(help="The figure that selects the best checkpoint; default: loss.", show_choices=False),
+        str | None, Parameter(help="The figure that selects the best checkpoint, such as accuracy; default: loss.")
     ] = None,
     epochs: Annotated[float | None, Parameter(help="How often the examples are read; default: 3.")] = None,
     dropout: Annotated[float | None, Parameter(help="Dropout of the whole model; default: 0.1.")] = None,
@@ -86,8 +70,7 @@ def finetune(
     if (model is None or data is None) and not options.is_resumed:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA --task classify")
     out = options.directory([] if data is None else [data])
-    from foretell.finetuning.finetune import FinetuneTraining
-    from foretell.finetuning.request import make_request
+    from foretell.finetuning.finetune import FinetuneTraining, make_request
     from foretell.loading import load_start
 
     sections = options.sections({})
@@ -96,8 +79,9 @@ def finetune(
             raise UsageError(f"--{name}... is not a section of finetune; its sections are training and lora")
     request = make_request(
         data,
-        out,
-        task,
+        out=out,
+        task=task,
+        start=load_start(model) if model else None,
         text_column=text_column or (),
         label_column=label_column,
         choice_column=choice_column or (),
@@ -110,7 +94,6 @@ def finetune(
         truncate=truncate,
         training=sections.get("training", {}),
         lora=sections.get("lora", {} if lora else None),
-        start=load_start(model) if model else None,
         device=options.device,
         dtype=options.dtype,
         lm_weight=lm_weight,
@@ -127,8 +110,8 @@ def finetune(
 def finish(directory: Path, json: bool) -> None:
     """Show the report, and what to do with the run."""
     from foretell.files import read_json
-    from foretell.finetuning.report import REPORT, report_lines
-    from foretell.finetuning.report_plot import PICTURE
+    from foretell.finetuning.kind import find_kind
+    from foretell.finetuning.report import PICTURE, REPORT, report_lines
     from foretell.session.failures import command_name
 
     report = read_json(directory / REPORT)
@@ -138,5 +121,6 @@ def finish(directory: Path, json: bool) -> None:
     console.print("\n".join(report_lines(report)))
     picture = f", {PICTURE}" if (directory / PICTURE).exists() else " (for report.png: pip install 'foretell[plot]')"
     console.print(f"run         {directory}: checkpoints/, metrics.jsonl, {REPORT}{picture}")
-    console.print(f"try         {command_name()} predict {shlex.quote(str(directory))} {EXAMPLES[report['task']]}")
+    texts = find_kind(report["task"]).arguments
+    console.print(f"try         {command_name()} predict {shlex.quote(str(directory))} {texts}")
     return None

@@ -78,7 +78,7 @@ def finetune_chat(
 def show_next_batch(session: Session[ChatTask]) -> None:
     """The batch of the next step: which tokens are learned, with their losses now, and which are masked."""
     from foretell.cli.batch_display import show_row
-    from foretell.finetuning.chat_batch import replay_batch
+    from foretell.finetuning.chat_task import replay_batch
 
     console = results()
     step, task = session.progress.step, session.task

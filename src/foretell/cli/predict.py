@@ -25,9 +25,8 @@ from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from foretell.data.table import Row
-    from foretell.finetuning.predict import TaskPrediction
-    from foretell.finetuning.prediction_file import Predicted
-    from foretell.language_model import LanguageModel
+    from foretell.finetuning.kind import Kind, TaskPrediction
+    from foretell.finetuning.predict import Predicted
 
 
 def predict(
@@ -54,43 +53,35 @@ def predict(
     if not text:
         raise UsageError("give a TEXT, or a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     path = Path(text[0])
-    has_rows = len(text) == 1 and is_file(path) and is_table(path)
-    if out is not None and not has_rows:
+    is_one_file = len(text) == 1 and is_file(path)
+    if out is not None and not is_one_file:
         raise UsageError("--out is for a FILE with rows (csv, tsv, jsonl, json, parquet or txt)")
     loaded = open_model(model, **options.keywords())
-    from foretell.data.table import open_table
-    from foretell.finetuning.head import with_truncation
-    from foretell.finetuning.predict import predict_rows
-    from foretell.finetuning.prediction_file import predict_file
+    from foretell.finetuning.head import head_of, with_truncation
+    from foretell.finetuning.predict import find_table, predict_file, predict_rows
     from foretell.finetuning.settings import Columns
 
     loaded = with_truncation(loaded, truncate)
+    kind = head_of(loaded).task
     if text == (STANDARD_INPUT,):
         for prediction in predict_rows(loaded, [(line,) for line in read_lines()]):
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
-    if not has_rows:
+    table = find_table(path, kind, encoding, column_names(columns)) if is_one_file else None
+    if table is None:
         prediction = predict_rows(loaded, [text])[0]
         print_json(prediction.to_json()) if json else write(prediction.lines())
         return
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
-    predicted = predict_file(loaded, open_table(path, encoding, column_names(columns)), given)
+    predicted = predict_file(loaded, table, given)
     if out is not None:
-        write_file(out, predicted, loaded)
+        write_file(out, predicted, kind)
         return
     for row, result in predicted:
         if json:
             print_json({**(result.to_json() if result else {"label": None}), "row": row.cells})
         else:
             write(row_line(row, result))
-
-
-def is_table(path: Path) -> bool:
-    """True for a file with rows by its suffix, and for a zip."""
-    from foretell.data.lines import ZIP, content_suffix
-    from foretell.data.table import FORMATS
-
-    return content_suffix(path) in (*FORMATS, ".txt", ZIP)
 
 
 def read_lines() -> list[str]:
@@ -101,13 +92,12 @@ def read_lines() -> list[str]:
     return lines
 
 
-def write_file(out: Path, predicted: Iterable[Predicted], loaded: LanguageModel) -> None:
+def write_file(out: Path, predicted: Iterable[Predicted], kind: Kind) -> None:
     """Write the rows with their predictions, with progress on stderr."""
-    from foretell.finetuning.head import head_of
-    from foretell.finetuning.prediction_file import write_predictions
+    from foretell.finetuning.predict import write_predictions
 
     with CountLine("predicting") as progress:
-        count = write_predictions(out, predicted, head_of(loaded).settings, progress)
+        count = write_predictions(out, predicted, kind, progress)
     note(f"{out}: {count:,} rows")
 
 
@@ -143,12 +133,12 @@ def evaluate_task(
     --task text evaluates it as a language model.
     """
     from foretell.data.table import open_table
-    from foretell.finetuning.evaluate import evaluate_file
-    from foretell.finetuning.head import with_truncation
-    from foretell.finetuning.report import figure_lines
+    from foretell.finetuning.head import head_of, with_truncation
+    from foretell.finetuning.report import evaluate_file, figure_lines
     from foretell.finetuning.settings import Columns
 
     given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
     loaded = with_truncation(open_model(model, **options.keywords()), truncate)
-    report = evaluate_file(loaded, open_table(file, encoding, column_names(columns)), given)
+    table = open_table(file, encoding, column_names(columns), head_of(loaded).task.otherwise)
+    report = evaluate_file(loaded, table, given)
     print_json(report) if json else results().print("\n".join(figure_lines(report)))

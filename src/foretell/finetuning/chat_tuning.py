@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
-import torch
-
 from foretell.config import DataConfig, ModelConfig, Section, TrainingConfig, make_section
-from foretell.errors import UsageError
 from foretell.files import TOKENIZER_FILE, sha256, sync
-from foretell.finetuning.chat_data import CHATS, ChatData, Truncation, count_repeated, encode_all, split
-from foretell.finetuning.chat_packing import PackedChats
+from foretell.finetuning.chat_data import CHATS, ChatData, PackedChats, Truncation, count_repeated, encode_all, split
 from foretell.finetuning.chat_task import ChatConfig, ChatTask
 from foretell.finetuning.conversations import ConversationReader
-from foretell.language_model import LanguageModel, load_model
+from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
+from foretell.language_model import LanguageModel
 from foretell.loading import Start
 from foretell.model.cost import count_parameters
 from foretell.model.init import weight_shapes, with_vocabulary
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
-from foretell.saved_model.model_parts import LORA, add_adapters
-from foretell.session.duration import choose_steps
-from foretell.session.protocol import Choice, Machine, Training, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.resources import Footprint
-from foretell.session.session import Session
 from foretell.text import Tokenizer, load_tokenizer
 from foretell.text.chat_format import ChatFormat, prepare_tokenizer
 from foretell.text.chat_template import ChatTemplate, find_template, missing_names, own_template
 
 DEFAULT_TEMPLATE, DEFAULT_EPOCHS = "chatml", 3.0
 DEFAULTS = {"batch_size": 8, "weight_decay": 0.01}
-SMALL_WIDTH = 512  # below it a model is tuned with the first rate, measured on primer (docs/chat.md), else the second
-LEARNING_RATES = 1e-3, 1e-4
+LEARNING_RATES = 1e-3, 1e-4  # below SMALL_WIDTH the first, measured on primer (docs/chat.md), else the second
 
 logger = logging.getLogger(__name__)
 
@@ -80,16 +72,10 @@ class TokenizedChats:
     digest: str
 
 
-class ChatTraining(Training[ChatRequest, ChatTask]):
+class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
     """Training on conversations. The run keeps their tokens and the tokenizer."""
 
     verb = "finetune --task chat"
-
-    @property
-    def start(self) -> Start:
-        if self.request.start is None:
-            raise UsageError(f"{self.request.out} is not a run; name a model to start one")
-        return self.request.start
 
     def read(self, run: Run, reporter: Reporter) -> TokenizedChats:
         template = choose_template(self.request, self.start)
@@ -105,15 +91,11 @@ class ChatTraining(Training[ChatRequest, ChatTask]):
         digest, tokenizer = record["conversations"], load_tokenizer(run.tokens / TOKENIZER_FILE)
         return TokenizedChats(ChatData.load(run.tokens, digest), record["template"], tokenizer, digest)
 
-    def choose(self, data: TokenizedChats, machine: Machine) -> Choice:
-        request, shape = self.request, self.start.config
-        config, reasons = choose_config(request, data.chats, shape, data.tokenizer), []
-        if request.minutes is not None:
-            seconds = self.seconds_per_step(config, data, machine)
-            steps, why = choose_steps(request.minutes, request.minutes, seconds, f"{seconds:.2f} s per step")
-            config = choose_config(request, data.chats, shape, data.tokenizer, steps)
-            reasons = [f"steps       {steps:,}: {why}"]
-        return Choice(config, self.start.name, reasons, {"template": data.template, "conversations": data.digest})
+    def configure(self, data: TokenizedChats, steps: int | None = None) -> ChatConfig:
+        return choose_config(self.request, data.chats, self.start.config, data.tokenizer, steps)
+
+    def recorded(self, data: TokenizedChats) -> dict[str, Any]:
+        return {"template": data.template, "conversations": data.digest}
 
     def footprint(self, config: ChatConfig, data: TokenizedChats) -> Footprint:
         return Footprint(weight_shapes(config.model), config.model)
@@ -123,13 +105,7 @@ class ChatTraining(Training[ChatRequest, ChatTask]):
         assert start is not None, "a chat run begins with a model"
         decoder = start.decoder(config.model.replaced(vocab_size=start.config.vocab_size))
         decoder = with_vocabulary(decoder, config.model.vocab_size, config.training.seed).train()
-        if config.lora is None:
-            return LanguageModel(decoder, data.tokenizer)
-        adapters = add_adapters(decoder, config.lora, config.training.seed)
-        return LanguageModel(decoder, data.tokenizer, parts={LORA: adapters})
-
-    def load_model(self, directory: Path, device: torch.device) -> LanguageModel:
-        return load_model(directory, device, for_training=True)
+        return with_updates(LanguageModel(decoder, data.tokenizer), config.lora, config.training.seed)
 
     def make_task(
         self, config: ChatConfig, data: TokenizedChats, model: LanguageModel, about: dict[str, Any]
@@ -151,17 +127,6 @@ class ChatTraining(Training[ChatRequest, ChatTask]):
             f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} "
             f"schedule, {training.steps:,} steps of {training.batch_size:,} rows",
         ]
-
-
-def tune_chat(
-    request: ChatRequest,
-    reporter: Reporter,
-    *,
-    resume: bool = False,
-    before: Callable[[Session[ChatTask]], None] = lambda session: None,
-) -> Session[ChatTask]:
-    """Tune as requested; with `resume`, continue the run if it exists. `before` is called before the next step."""
-    return run_training(ChatTraining(request), reporter, resume=resume, before=before)
 
 
 def choose_template(request: ChatRequest, start: Start) -> ChatTemplate:

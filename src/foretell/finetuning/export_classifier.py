@@ -23,11 +23,10 @@ from foretell.convert.family import Family, iter_ours, iter_theirs
 from foretell.convert.parity import ABSOLUTE, RELATIVE, probe_texts, report_head
 from foretell.errors import OutputError, UsageError
 from foretell.files import CONFIG, TOKENIZER_FILE, check_new, new_directory, read_json, write_json
-from foretell.finetuning.batches import EncodedExample
-from foretell.finetuning.head import TaskHead, head_of, input_format
-from foretell.finetuning.input_format import EncodedTexts
-from foretell.finetuning.settings import PAIRED
-from foretell.finetuning.task import head_outputs
+from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
+from foretell.finetuning.inputs import EncodedExample
+from foretell.finetuning.kind import find_kind
+from foretell.finetuning.kinds import KINDS
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.textbook.family import decoder_stream
@@ -35,7 +34,6 @@ from foretell.textbook.family_weights import load_weights
 from foretell.textbook.vectors import Matrix
 
 SCORE = "score.weight"
-EXPRESSIBLE = ("classify", "entailment")  # tasks whose example is one sequence with a label
 
 
 def export_classifier(
@@ -69,12 +67,10 @@ def export_classifier(
 
 def check_expressible(head: TaskHead) -> None:
     """Refuse a head that reads something else than the last token of one sequence."""
-    settings = head.settings
-    if settings.task not in EXPRESSIBLE:
-        raise UsageError(
-            f"a model for --task {settings.task} has no class in transformers; {' and '.join(EXPRESSIBLE)} have one"
-        )
-    if settings.pool == "mean":
+    if not head.task.in_transformers:
+        expressible = " and ".join(task for task in KINDS if find_kind(task).in_transformers)
+        raise UsageError(f"a model for --task {head.task.task} has no class in transformers; {expressible} have one")
+    if head.settings.pool == "mean":
         raise UsageError("transformers' classifiers read the last token; tune with --pool extract or last to export")
 
 
@@ -139,13 +135,13 @@ def compare(directory: Path, model: LanguageModel, family: Family) -> dict[str, 
     """Outputs by the textbook in NumPy and ids by the `tokenizers` library, from disk, next to the model's own."""
     head, tokenizer = head_of(model), model.tokenizer
     texts = [shortened(text, model) for text in probe_texts(tokenizer)]
-    rows = [(text, texts[0]) if head.settings.task in PAIRED else (text,) for text in texts]
-    encoded = input_format(model).encode_all(rows)
+    rows = [(text, texts[0]) if head.task.text_columns > 1 else (text,) for text in texts]
+    encoded = head.task.encode(rows, input_format(model))
     theirs = tokenizers.Tokenizer.from_file(str(directory / TOKENIZER_FILE))
     for row, example in zip(rows, encoded, strict=True):
         if theirs.encode(row[0], row[1] if len(row) > 1 else None).ids != example.sequences[0]:
             raise OutputError(f"the exported tokenizer reads {row[0]!r} differently; nothing was kept")
-    ours = head_outputs(model.decoder, head, [EncodedExample(texts.sequences) for texts in encoded], torch.float32)
+    ours = np.stack(head_outputs(model.decoder, head, encoded, torch.float32))
     read = outputs_read_back(directory, model.config, family, encoded)
     difference, bound = float(np.abs(ours - read).max()), max(ABSOLUTE, RELATIVE * float(np.abs(ours).max()))
     if not difference <= bound:
@@ -162,7 +158,7 @@ def shortened(text: str, model: LanguageModel) -> str:
 
 
 def outputs_read_back(
-    directory: Path, config: ModelConfig, family: Family, examples: Sequence[EncodedTexts]
+    directory: Path, config: ModelConfig, family: Family, examples: Sequence[EncodedExample]
 ) -> np.ndarray:
     """The outputs (N, C) for examples of one sequence, by the textbook from the weights on disk."""
     arrays: dict[str, Matrix] = {}

@@ -1,15 +1,23 @@
-"""Figures of predictions against targets: of labels, of numbers, and the baselines that they are compared with."""
+"""Metrics of predictions in NumPy, and their plots."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from foretell.finetuning.settings import HeadSettings
+from foretell.files import printable_name
 
 BINS = 10  # of confidence, for the calibration
+MOST_WRITTEN = 20  # labels whose counts are written into a confusion matrix
+SHADE_LIMIT = 0.5  # of a row's share: above it, letters on the shade are white
+NAMES = {"macro_f1": "macro F1", "span_f1": "span F1", "rmse": "RMSE", "mae": "MAE", "r2": "R2"}
+
+
+def describe_figures(figures: Mapping[str, float]) -> str:
+    """`accuracy 0.812, macro F1 0.790`."""
+    return ", ".join(f"{NAMES.get(name, name)} {value:.3f}" for name, value in figures.items())
 
 
 def label_figures(logits: np.ndarray, targets: np.ndarray) -> dict[str, float]:
@@ -35,16 +43,16 @@ def confusion(chosen: np.ndarray, targets: np.ndarray, count: int) -> np.ndarray
 
 
 def class_scores(matrix: np.ndarray) -> list[dict[str, float]]:
-    """Precision, recall, F1 and number of examples of each class; 0 where nothing was predicted or is there."""
+    """The scores of each class of a confusion matrix (C, C)."""
     hits, predicted, present = np.diag(matrix), matrix.sum(0), matrix.sum(1)
-    precision = np.divide(hits, predicted, out=np.zeros(len(hits)), where=predicted > 0)
-    recall = np.divide(hits, present, out=np.zeros(len(hits)), where=present > 0)
-    both = precision + recall
-    f1 = np.divide(2 * precision * recall, both, out=np.zeros(len(hits)), where=both > 0)
-    return [
-        {"precision": float(p), "recall": float(r), "f1": float(f), "examples": int(n)}
-        for p, r, f, n in zip(precision, recall, f1, present, strict=True)
-    ]
+    return [scores(*counts) for counts in zip(hits.tolist(), predicted.tolist(), present.tolist(), strict=True)]
+
+
+def scores(hits: int, predicted: int, present: int) -> dict[str, float]:
+    """Precision, recall, F1 and number of examples of a class; 0 where nothing was predicted or is there."""
+    precision, recall = hits / predicted if predicted else 0.0, hits / present if present else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+    return {"precision": precision, "recall": recall, "f1": f1, "examples": present}
 
 
 def macro_f1(matrix: np.ndarray) -> float:
@@ -89,42 +97,48 @@ def number_figures(values: np.ndarray, targets: np.ndarray) -> dict[str, float]:
     }
 
 
-def on_scale(values: np.ndarray, settings: HeadSettings) -> np.ndarray:
-    """Outputs or targets (N,) as numbers of the data."""
-    return settings.mean + settings.deviation * values
+# --- plots -----------------------------------------------------------------------------------------------------------
 
 
-def evaluation_figures(outputs: np.ndarray, targets: np.ndarray, settings: HeadSettings) -> dict[str, float]:
-    """The figures of outputs (N, C) on the scale of the data."""
-    if settings.is_number:
-        return number_figures(on_scale(outputs[:, 0], settings), on_scale(targets, settings))
-    return label_figures(outputs, targets.astype(int))
+def draw_confusion(axes: Any, labels: list[str], matrix: np.ndarray) -> None:
+    """Shares of each true label by predicted label, with the counts."""
+    shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
+    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+    names = [printable_name(label)[:16].replace("$", r"\$") for label in labels]
+    if len(labels) <= MOST_WRITTEN:
+        axes.set_xticks(range(len(labels)), names, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(range(len(labels)), names)
+        for (row, column), count in np.ndenumerate(matrix):
+            color = "white" if shares[row, column] > SHADE_LIMIT else "black"
+            axes.text(column, row, f"{count:,}", ha="center", va="center", color=color, fontsize=8)
+    axes.set(xlabel="predicted", ylabel="true", title="confusion on the held-out examples")
 
 
-def baseline_figures(train: Sequence[float], targets: np.ndarray, settings: HeadSettings) -> dict[str, Any]:
-    """What always predicting the most frequent label, or the mean, of the training examples gives."""
-    if settings.is_number:
-        values = on_scale(targets, settings)
-        mean = float(on_scale(np.array(train), settings).mean())
-        return {"rule": "the mean", "value": mean, **number_figures(np.full(len(values), mean), values)}
-    counts = np.bincount(np.array(train, dtype=int))
-    majority = int(counts.argmax())
-    count = max(len(settings.labels), int(targets.max()) + 1, majority + 1)
-    chosen = np.full(len(targets), majority)
-    label = settings.labels[majority] if settings.labels else str(majority)
-    matrix = confusion(chosen, targets.astype(int), count)
-    accuracy = float((chosen == targets).mean())
-    return {"rule": "the most frequent label", "label": label, "accuracy": accuracy, "macro_f1": macro_f1(matrix)}
+def draw_calibration(axes: Any, calibration: dict[str, Any]) -> None:
+    """Accuracy over confidence, with the size of each bin."""
+    bins = calibration["bins"]
+    axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1, label="calibrated")
+    confidence, accuracy = [each["confidence"] for each in bins], [each["accuracy"] for each in bins]
+    axes.plot(confidence, accuracy, "o-", color="C0", label="model")
+    for each in bins:
+        axes.annotate(
+            f"{each['examples']:,}",
+            (each["confidence"], each["accuracy"]),
+            textcoords="offset points",
+            xytext=(4, -10),
+            fontsize=7,
+        )
+    error = calibration["expected_calibration_error"]
+    axes.set(xlim=(0, 1.02), ylim=(0, 1.02), xlabel="confidence", ylabel="share that is right")
+    axes.set_title(f"calibration, expected error {error:.3f}")
+    axes.grid(alpha=0.3)
+    axes.legend(loc="upper left")
 
 
-def evaluation_report(outputs: np.ndarray, targets: np.ndarray, settings: HeadSettings) -> dict[str, Any]:
-    """All figures of outputs (N, C) for the targets (N,)."""
-    figures: dict[str, Any] = dict(evaluation_figures(outputs, targets, settings))
-    if settings.is_number:
-        return figures
-    indices = targets.astype(int)
-    names = settings.labels or tuple(str(index) for index in range(outputs.shape[1]))
-    matrix = confusion(outputs.argmax(1), indices, outputs.shape[1])
-    scores = dict(zip(names, class_scores(matrix), strict=True))
-    own = {"labels": list(names), "confusion": matrix.tolist(), "by_label": scores}
-    return {**figures, **own, "calibration": calibration(outputs, indices)}
+def draw_scatter(axes: Any, true: np.ndarray, predicted: np.ndarray) -> None:
+    """Predicted over true numbers."""
+    low, high = min(true.min(), predicted.min()), max(true.max(), predicted.max())
+    axes.plot([low, high], [low, high], color="0.6", linestyle="--", linewidth=1)
+    axes.plot(true, predicted, ".", color="C0", alpha=0.5)
+    axes.set(xlabel="true", ylabel="predicted", title="held-out examples")
+    axes.grid(alpha=0.3)

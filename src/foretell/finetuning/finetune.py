@@ -1,52 +1,110 @@
-"""Fine-tuning with a head: the task of labelled texts as the protocol sees it."""
+"""Fine-tuning with a head: the request, and the training as the protocol sees it."""
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-import torch
 from torch import nn
 
-from foretell.errors import CheckpointError, UsageError
-from foretell.finetuning.head import head_of, with_head
-from foretell.finetuning.input_format import choose_tokens
+from foretell.config import Section, TrainingConfig, make_section
+from foretell.errors import CheckpointError
+from foretell.finetuning.head import with_head
+from foretell.finetuning.inputs import choose_tokens
+from foretell.finetuning.kind import kind_of
 from foretell.finetuning.report import write_report
-from foretell.finetuning.request import DROPOUT, FinetuneRequest, LabelledFiles, read_files
-from foretell.finetuning.settings import FinetuneConfig, HeadSettings
-from foretell.finetuning.task import FinetuneTask
-from foretell.language_model import LanguageModel, load_model
+from foretell.finetuning.settings import Columns, FinetuneConfig, Pool, Truncate, TuningSettings
+from foretell.finetuning.task import FinetuneTask, LabelledFiles, read_files
+from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
+from foretell.language_model import LanguageModel
 from foretell.loading import Start
 from foretell.model.init import weight_shapes
+from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
-from foretell.saved_model.model_parts import LORA, add_adapters
-from foretell.session.duration import choose_steps
-from foretell.session.protocol import Choice, Machine, Training, run_training
 from foretell.session.reporter import Reporter
+from foretell.session.request import TrainingRequest
 from foretell.session.resources import Footprint
 from foretell.session.session import Session
 
-NO_START = "give a MODEL to start from: foretell finetune MODEL DATA"
+EPOCHS, BATCH_SIZE, LEARNING_RATE = 3.0, 32, 6.25e-5  # Radford et al. 2018, section 4.1
+DROPOUT = 0.1
+SMALL_LEARNING_RATE = 5e-4  # for models below SMALL_WIDTH
+WARMUP_SHARE = 0.002  # of the steps, as in the paper
+EVALUATIONS_PER_EPOCH = 2
 
 
-class FinetuneTraining(Training[FinetuneRequest, FinetuneTask]):
+@dataclass(frozen=True, kw_only=True)
+class FinetuneRequest(TrainingRequest):
+    """A model, a file of examples, and settings. Only resuming needs no data and no model."""
+
+    config_type: ClassVar[type[Section]] = FinetuneConfig
+
+    data: Path | None = None
+    dev: Path | None = None
+    columns: Columns = field(default_factory=lambda: Columns(texts=()))
+
+    @property
+    def described(self) -> list[str]:
+        return [str(path) for path in (self.data, self.dev) if path is not None]
+
+    def tuning(self) -> TuningSettings:
+        return make_section(TuningSettings, self.section("finetuning"), "finetuning")
+
+    @property
+    def seed(self) -> int:
+        """The seed of the training, which also chooses the held-out examples."""
+        seeds = {key: value for key, value in self.section("training").items() if key == "seed"}
+        return make_section(TrainingConfig, {"steps": 1, **seeds}, "training").seed
+
+    def lora_config(self) -> LoRAConfig | None:
+        return make_section(LoRAConfig, self.section("lora"), "lora") if "lora" in self.overrides else None
+
+    def check_same_run(self, config: FinetuneConfig, record: Mapping[str, Any]) -> None:
+        super().check_same_run(config, record)
+        for name, value in self.columns.model_dump().items():
+            old = getattr(config.head.columns, name)
+            if value not in (None, (), old):
+                raise self.changed(f"{name} in the columns", old, value)
+
+    def training_config(self, examples: int, width: int, steps: int | None = None) -> TrainingConfig:
+        """The settings of the training, those of the paper where none are given."""
+        given = self.section("training")
+        checked = make_section(TrainingConfig, {"steps": 1, "batch_size": BATCH_SIZE, **given}, "training")
+        batch_size = min(checked.batch_size, examples)
+        per_epoch = examples // batch_size
+        by_epochs = max(1, round((self.epochs or EPOCHS) * per_epoch))
+        steps = checked.steps if "steps" in given else steps or by_epochs
+        every = max(1, per_epoch // EVALUATIONS_PER_EPOCH)
+        defaults = {
+            "steps": steps,
+            "learning_rate": LEARNING_RATE if width >= SMALL_WIDTH else SMALL_LEARNING_RATE,
+            "schedule": "linear",
+            "final_learning_rate_share": 0.0,
+            "warmup_steps": max(1, round(WARMUP_SHARE * steps)),
+            "weight_decay": 0.01,
+            "beta2": 0.999,
+            "patience": 6,
+            "evaluate_every": every,
+            "log_every": max(1, min(10, steps // 50)),
+            "checkpoint_every": max(every, steps // 5),
+            "keep_checkpoints": 1,
+        }
+        return make_section(TrainingConfig, {**defaults, **given, "steps": steps, "batch_size": batch_size}, "training")
+
+
+class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     """Training with a head on labelled texts. The run keeps copies of the files."""
 
     verb = "finetune"
 
-    @property
-    def start(self) -> Start:
-        if self.request.start is None:
-            raise UsageError(NO_START)
-        return self.request.start
-
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request
         assert request.data is not None
-        head = {"pool": "extract", **request.section("head")}
+        head = request.section("head")
         files = read_files(request.data, request.dev, request.tuning(), head, request.columns, request.seed)
+        kind_of(files.settings).check(request.tuning())
         for part, path in (("data", request.data), ("dev", request.dev)):
             if path is not None:
                 run.keep_file(path, part)
@@ -61,23 +119,17 @@ class FinetuneTraining(Training[FinetuneRequest, FinetuneTask]):
         files = read_files(data, run.kept_file("dev"), config.finetuning, settings, head.columns, config.training.seed)
         return replace(files, split_rule=record.get("split", files.split_rule))
 
-    def choose(self, data: LabelledFiles, machine: Machine) -> Choice:
-        request, start = self.request, self.start
+    def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
+        request, start, head = self.request, self.start, data.settings
         model = start.config.replaced(**{"dropout": DROPOUT, **request.section("model")})
-        head = data.settings
-        config = FinetuneConfig(
+        tokens = choose_tokens(start.tokenizer, head.pool, kind_of(head).has_delimiter)
+        return FinetuneConfig(
             model=model,
             finetuning=request.tuning(),
-            head=head.model_copy(update={"tokens": choose_tokens(start.tokenizer, head.task, head.pool)}),
-            training=request.training_config(len(data.train), model.width),
+            head=head.model_copy(update={"tokens": tokens}),
+            training=request.training_config(len(data.train), model.width, steps),
             lora=request.lora_config(),
         )
-        if request.minutes is None:
-            return Choice(config, start.name, [])
-        seconds = self.seconds_per_step(config, data, machine)
-        steps, why = choose_steps(request.minutes, request.minutes, seconds, f"{seconds:.2f} s per step")
-        training = request.training_config(len(data.train), model.width, steps)
-        return Choice(config.model_copy(update={"training": training}), start.name, [f"steps       {steps:,}: {why}"])
 
     def footprint(self, config: FinetuneConfig, data: LabelledFiles) -> Footprint:
         """The memory of a row of one token at least: texts have no length before they are encoded."""
@@ -85,24 +137,16 @@ class FinetuneTraining(Training[FinetuneRequest, FinetuneTask]):
 
     def first_model(self, config: FinetuneConfig, data: LabelledFiles, start: Start | None) -> LanguageModel:
         """The start's weights with a new head, rows for new tokens, and LoRA updates if they are asked for."""
-        if start is None:
-            raise UsageError(NO_START)
+        assert start is not None, "a fine-tuning begins with a model"
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
         untuned = replace(start.model, decoder=start.decoder(shape), notes=())
-        model = with_head(untuned, config.head, config.training.seed)
-        if config.lora is None:
-            return model
-        adapters = add_adapters(model.decoder, config.lora, config.training.seed)
-        return replace(model, parts={**model.parts, LORA: adapters})
-
-    def load_model(self, directory: Path, device: torch.device) -> LanguageModel:
-        return load_model(directory, device, for_training=True)
+        return with_updates(with_head(untuned, config.head, config.training.seed), config.lora, config.training.seed)
 
     def make_task(
         self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel, about: dict[str, Any]
     ) -> FinetuneTask:
         config = config.model_copy(update={"model": model.config})  # with the rows of new tokens
-        return FinetuneTask(config, data.encoded(model, head_of(model).settings), model, about)
+        return FinetuneTask(config, data.encoded(model), model, about)
 
     def describe(self, task: FinetuneTask) -> list[str]:
         head, data, training = task.head.settings, task.data, task.config.training
@@ -113,7 +157,7 @@ class FinetuneTraining(Training[FinetuneRequest, FinetuneTask]):
         return [
             f"columns     {columns}; label {head.columns.label}",
             f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.split_rule}",
-            f"labels      {describe_targets(head, [example.target for example in data.train])}",
+            f"labels      {task.head.task.describe_targets([example.target for example in data.train])}",
             f"input       pool {head.pool}, {tokens}; at most {longest} of {task.config.model.context_length} tokens",
             f"trained     {describe_trained(task.model)}",
             *task.about["reasons"],
@@ -126,25 +170,47 @@ class FinetuneTraining(Training[FinetuneRequest, FinetuneTask]):
             write_report(session)
 
 
-def finetune(request: FinetuneRequest, reporter: Reporter, *, resume: bool = False) -> Session[FinetuneTask]:
-    """Fine-tune as requested; with `resume`, continue the run if it exists. The report is in report.json."""
-    return run_training(FinetuneTraining(request), reporter, resume=resume)
-
-
-def describe_targets(head: HeadSettings, targets: list[float]) -> str:
-    """The labels with their numbers of examples, or the scale of the numbers."""
-    if head.task == "choice":
-        return "the index of the right answer"
-    if head.is_number:
-        return f"a number, mean {head.mean:.4g}, deviation {head.deviation:.4g}"
-    counts = Counter(int(target) for target in targets)
-    shown = ", ".join(f"{label} {counts[index]:,}" for index, label in enumerate(head.labels[:8]))
-    return shown + (" ..." if len(head.labels) > 8 else "")
-
-
 def describe_trained(model: nn.Module) -> str:
     """The number of trained weights: `all 812,034 weights`, `2,048 of 812,034 weights (0.25%)`."""
     weights = list(model.parameters())
     count = sum(weight.numel() for weight in weights)
     trained = sum(weight.numel() for weight in weights if weight.requires_grad)
     return f"all {count:,} weights" if trained == count else f"{trained:,} of {count:,} weights ({trained / count:.2%})"
+
+
+def make_request(
+    data: str | Path | None,
+    *,
+    task: str | None = None,
+    text_column: str | Sequence[str] = (),
+    label_column: str | None = None,
+    choice_column: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    dev: str | Path | None = None,
+    dropout: float | None = None,
+    pool: Pool | None = None,
+    truncate: Truncate | None = None,
+    training: Mapping[str, Any] | None = None,
+    lora: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> FinetuneRequest:
+    """A request from options of the command line; `options` has fields of `TuningSettings` and `FinetuneRequest`."""
+    tuning = {name: options.pop(name) for name in TuningSettings.model_fields if name in options}
+    sections: dict[str, Mapping[str, Any]] = {
+        "model": {"dropout": dropout},
+        "finetuning": {**tuning, "task": task, "names": tuple(columns) or None},
+        "head": {"pool": pool, "truncate": truncate},
+    }
+    given = {name: {key: value for key, value in each.items() if value is not None} for name, each in sections.items()}
+    overrides = {name: values for name, values in {**given, "training": training}.items() if values}
+    return FinetuneRequest(
+        data=None if data is None else Path(data),
+        dev=None if dev is None else Path(dev),
+        columns=Columns(
+            texts=(text_column,) if isinstance(text_column, str) else tuple(text_column),
+            label=label_column,
+            choices=tuple(choice_column),
+        ),
+        overrides=overrides if lora is None else {**overrides, "lora": lora},
+        **options,
+    )

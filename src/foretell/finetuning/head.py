@@ -1,75 +1,39 @@
-"""The head of a tuned model: one linear layer on a text's vector, a part of the saved model called `task_head`."""
+"""The head of a tuned model: one linear layer, a part of the saved model called `task_head`; and its loss."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from foretell.config import make_section
+from foretell.device import autocast
 from foretell.errors import CheckpointError, UsageError
-from foretell.finetuning.batches import TaskBatch
-from foretell.finetuning.input_format import InputFormat, with_input_tokens
+from foretell.finetuning.inputs import EncodedExample, InputFormat, TaskBatch, iter_by_length, with_input_tokens
+from foretell.finetuning.kind import Example, Kind, kind_of
 from foretell.finetuning.settings import HeadSettings, Truncate
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
+from foretell.model.dropout import Dropout, make_dropout
 from foretell.model.init import WEIGHT_STD, with_vocabulary
 from foretell.saved_model.model_parts import DECODER, TOKENIZER, DecoderPart, TokenizerPart
 from foretell.saved_model.part import Part, PartSource, register_part
+from foretell.training.objective import Loss, Objective
 
 TASK_HEAD = "task_head"  # the name and the kind of the part
 
-
-def last_vectors(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The vectors (N, D) of hidden (N, T, D) at the last token of each sequence; its position is length - 1."""
-    return hidden[torch.arange(len(hidden), device=hidden.device), (lengths - 1).clamp(min=0)]
-
-
-def mean_vectors(hidden: Tensor, lengths: Tensor) -> Tensor:
-    """The mean (N, D) over the tokens of each sequence, without padding."""
-    is_token = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]  # (N, T)
-    return (hidden * is_token[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
-
-
-# `extract` and `last` differ in what the last token is: the extract token, or the text's own
-POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "extract": last_vectors,
-    "last": last_vectors,
-    "mean": mean_vectors,
-}
-
-
-def outputs_of_texts(head: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:
-    """One sequence per example: (B, C) from vectors (B, 1, D)."""
-    return head(vectors[:, 0])
-
-
-def outputs_of_orders(head: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:
-    """Two orders of the same texts: their vectors are added, (B, C) from (B, 2, D)."""
-    return head(vectors.sum(1))
-
-
-def outputs_of_answers(head: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:
-    """A score per answer, (B, K) from (B, K, D); minus infinity where an example has fewer answers."""
-    return head(vectors)[..., 0].masked_fill(lengths == 0, float("-inf"))
-
-
-OUTPUTS: dict[str, Callable[[nn.Module, Tensor, Tensor], Tensor]] = {
-    "classify": outputs_of_texts,
-    "regress": outputs_of_texts,
-    "entailment": outputs_of_texts,
-    "similarity": outputs_of_orders,
-    "choice": outputs_of_answers,
-}
+logger = logging.getLogger(__name__)
 
 
 @register_part
 @dataclass(frozen=True)
 class TaskHead(Part):
-    """A linear layer (D to the number of outputs) with the settings that say what it reads and what it predicts."""
+    """A linear layer (D to the number of outputs) with the settings of its kind."""
 
     kind: ClassVar[str] = TASK_HEAD
     settings: HeadSettings
@@ -96,15 +60,15 @@ class TaskHead(Part):
         linear.load_state_dict(weights, assign=True)
         return cls(settings, linear)
 
-    def outputs(self, decoder: Decoder, batch: TaskBatch) -> Tensor:
-        """The outputs (B, C) of a batch: logits of labels or answers, or one number."""
-        hidden = decoder.hidden(batch.ids.flatten(0, 1))  # (B*K, T, D)
-        return self.outputs_from(hidden, batch.lengths, self.linear)
+    @property
+    def task(self) -> Kind:
+        """What the head reads and predicts."""
+        return kind_of(self.settings)
 
-    def outputs_from(self, hidden: Tensor, lengths: Tensor, layer: nn.Module) -> Tensor:
-        """The outputs (B, C) from hidden states (B*K, T, D) of sequences of lengths (B, K), by the linear `layer`."""
-        vectors = POOLS[self.settings.pool](hidden, lengths.flatten())  # (B*K, D)
-        return OUTPUTS[self.settings.task](layer, vectors.unflatten(0, lengths.shape), lengths)  # (B, C)
+    def outputs(self, decoder: Decoder, batch: TaskBatch) -> Tensor:
+        """The outputs (B, C) of a batch."""
+        hidden = decoder.hidden(batch.ids.flatten(0, 1))  # (B*K, T, D)
+        return self.task.outputs(self.linear, hidden, batch)
 
 
 def new_head(settings: HeadSettings, width: int, seed: int) -> TaskHead:
@@ -143,4 +107,93 @@ def with_truncation(model: LanguageModel, truncate: Truncate | None) -> Language
 
 def input_format(model: LanguageModel) -> InputFormat:
     """How texts of its task reach a tuned model."""
-    return InputFormat(model.tokenizer, head_of(model).settings, model.config.context_length)
+    settings = head_of(model).settings
+    return InputFormat(model.tokenizer, settings.tokens, model.config.context_length, settings.truncate)
+
+
+def encode_examples(examples: Sequence[Example], model: LanguageModel) -> list[EncodedExample]:
+    """Examples as token sequences of a tuned model, with targets; those that do not fit are logged, or refused."""
+    kind, inputs = head_of(model).task, input_format(model)
+    encoded = [
+        replace(each, target=kind.target(example), where=example.where)
+        for each, example in zip(kind.encode([example.texts for example in examples], inputs), examples, strict=True)
+    ]
+    if line := inputs.check_cuts(encoded):
+        logger.warning(line)
+    return encoded
+
+
+@torch.no_grad()
+def head_outputs(
+    decoder: Decoder, head: TaskHead, examples: Sequence[EncodedExample], dtype: torch.dtype
+) -> list[np.ndarray]:
+    """The outputs (C,) of each example; C is that of its batch where examples differ, as in a choice."""
+    device = head.linear.weight.device
+    outputs: dict[int, np.ndarray] = {}
+    for indices, batch in iter_by_length(examples):
+        with autocast(device, dtype):
+            rows = head.outputs(decoder, batch.to(device)).double().cpu().numpy()  # (B, C)
+        outputs |= zip(indices, rows, strict=True)
+    return [outputs[index] for index in range(len(examples))]
+
+
+def weights_by_path(decoder: Decoder, head: TaskHead) -> nn.Module:
+    """A module that holds the weights of a decoder and its head under the paths that a saved model has."""
+    tree = nn.Module()
+    for name, child in decoder.named_children():
+        tree.add_module(name, child)
+    tree.add_module(TASK_HEAD, head.linear)
+    return tree
+
+
+# --- the loss --------------------------------------------------------------------------------------------------------
+
+
+class TaskObjective(nn.Module):
+    """L_task + lambda L_lm (Radford et al. 2018, equation 5), both as means over examples.
+
+    The language modelling loss of an example is the mean over its tokens, and over its sequences. In evaluation mode
+    the loss is that of the task alone, unweighted and not smoothed, so that runs can be compared.
+    """
+
+    def __init__(
+        self, decoder: Decoder, head: TaskHead, lm_weight: float, head_dropout: float, label_smoothing: float = 0.0
+    ):
+        super().__init__()
+        self.decoder, self.linear, self.kind = decoder, head.linear, head.task
+        self.lm_weight, self.label_smoothing = lm_weight, label_smoothing
+        self.dropout = make_dropout(head_dropout)
+        if isinstance(self.dropout, Dropout):
+            self.dropout.bind(decoder.dropout_rng, TASK_HEAD)
+        self.language_modelling = Objective(decoder)
+
+    def forward(self, batch: TaskBatch) -> Loss:
+        outputs, hidden = self.outputs(batch)
+        smoothing = self.label_smoothing if self.training else 0.0
+        losses = self.kind.losses(outputs.float(), batch, smoothing)  # (B,)
+        task = (losses * batch.weights).sum() if self.training else losses.sum()
+        parts = {"task": task.detach()}
+        total = task
+        if self.training and self.lm_weight > 0:
+            text = self.text_losses(batch, hidden).sum()
+            parts["language_modelling"] = text.detach()
+            total = task + self.lm_weight * text
+        return Loss(total, torch.full((), batch.count, device=total.device), parts)
+
+    def outputs(self, batch: TaskBatch) -> tuple[Tensor, Tensor]:
+        """The outputs (B, C) and the hidden states (B*K, T, D) that they come from."""
+        rng = self.decoder.dropout_rng
+        rng.sequences = batch.ids.shape[1]  # a row of the batch is K rows of the decoder, each with a mask
+        hidden = self.decoder.hidden(batch.ids.flatten(0, 1))  # (B*K, T, D)
+        rng.sequences = 1
+        return self.kind.outputs(nn.Sequential(self.dropout, self.linear), hidden, batch), hidden
+
+    def text_losses(self, batch: TaskBatch, hidden: Tensor) -> Tensor:
+        """The language modelling loss of each example, (B,)."""
+        ids, lengths = batch.ids.flatten(0, 1), batch.lengths.flatten()  # (B*K, T), (B*K,)
+        T = ids.shape[1]
+        losses = self.language_modelling.losses_from(hidden[:, :-1], ids[:, 1:])  # (B*K, T-1)
+        is_target = torch.arange(1, T, device=ids.device) < lengths[:, None]
+        means = (losses * is_target).sum(1) / (lengths - 1).clamp(min=1)  # (B*K,)
+        present = (batch.lengths > 0).sum(1)
+        return means.view_as(batch.lengths).sum(1) / present  # (B,)

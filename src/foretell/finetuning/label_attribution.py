@@ -13,20 +13,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from foretell.errors import UsageError, did_you_mean
-from foretell.finetuning.batches import EncodedExample, make_task_batch
-from foretell.finetuning.head import TaskHead, head_of, input_format
-from foretell.finetuning.input_format import Sequences
-from foretell.finetuning.predict import TaskPrediction, check_counts, prediction_of
-from foretell.finetuning.settings import HeadSettings
-from foretell.finetuning.task import head_outputs
+from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
+from foretell.finetuning.inputs import EncodedExample, Sequences, make_task_batch
+from foretell.finetuning.kind import TaskPrediction
 from foretell.insight.attribution.direct_logit_attribution import (
     DirectContribution,
     SourceOutputs,
@@ -147,72 +142,27 @@ def attribute_label(
     label, for `against` with a number or a choice, and for a model without a head.
     """
     head, inputs = head_of(model), input_format(model)
-    check_counts([texts], head.settings)
-    example = EncodedExample(inputs.encode_all([texts])[0].sequences)
-    batch = make_task_batch([example]).to(model.device)
-    outputs = head.outputs(model.decoder, batch)[0].double()  # (C,)
-    prediction = prediction_of(outputs.cpu().numpy(), texts, head.settings)
-    names = head.settings.labels or tuple(texts[1:])
-    chosen = choose_label(names, label if label is not None else prediction.label)
-    other = None if against is None else choose_label(names, against)
-    if against is not None and not head.settings.labels:
-        raise UsageError(f"--against compares two labels, and this model is for --task {head.settings.task}")
-    direction, constant = readout(head, chosen, other)
-    logit_of = partial(shown_logit, chosen=chosen, other=other, settings=head.settings)
-    wanted = [chosen] if head.settings.task == "choice" else range(len(example.sequences))
+    texts = head.task.given_texts(texts)
+    (example,) = head.task.encode([texts], inputs)
+    outputs = head.outputs(model.decoder, make_task_batch([example]).to(model.device))[0].double()  # (C,)
+    prediction = head.task.prediction(outputs.cpu().numpy(), texts)
+    chosen = prediction.label if label is None else label
+    readout = head.task.readout(head.linear.weight.double(), texts, chosen, against)
     tokens, parts = list[TokenContribution](), defaultdict[str, float](float)
-    for index in wanted:
+    for index in range(len(example.sequences)) if readout.sequence is None else [readout.sequence]:
         ids = example.sequences[index]
-        by_token, by_part = sequence_contributions(model, head, ids, direction)
-        effects = token_effects(model, head, example, index, logit_of)
+        by_token, by_part = sequence_contributions(model, head, ids, readout.direction)
+        effects = token_effects(model, head, example, index, readout.logit_of)
         tokens += [
             TokenContribution(at, model.tokenizer.text_of(ids[at]), effects.get(at), value, index)
             for at, value in by_token
         ]
         for name, value in by_part.items():
             parts[name] += value
-    total = sum(parts.values()) + constant
-    title, minus = describe_logit(names, chosen, other, head.settings)
+    total = sum(parts.values()) + readout.constant
     direct = [DirectContribution(name, value) for name, value in parts.items()]
-    return LabelAttribution(prediction, title, minus, tokens, direct, constant, total, float(logit_of(outputs)))
-
-
-def choose_label(names: Sequence[str], label: str | None) -> int:
-    """The index of a label or answer; 0 where a number is predicted."""
-    if label is None or not names:
-        return 0
-    if label not in names:
-        raise UsageError(f"unknown label '{label}'{did_you_mean(label, names)}; the labels are {', '.join(names[:12])}")
-    return names.index(label)
-
-
-def readout(head: TaskHead, chosen: int, other: int | None) -> tuple[Tensor, float]:
-    """The vector (D,) whose dot product with a text's vector is the logit, and what is added to it."""
-    weight, settings = head.linear.weight.double(), head.settings
-    if settings.is_number:
-        return settings.deviation * weight[0], settings.mean
-    if settings.task == "choice":
-        return weight[0], 0.0
-    return weight[chosen] - (weight.mean(0) if other is None else weight[other]), 0.0
-
-
-def shown_logit(outputs: Tensor, chosen: int, other: int | None, settings: HeadSettings) -> Tensor:
-    """The model's own value (...) of what is divided, from outputs (..., C)."""
-    if settings.is_number:
-        return settings.mean + settings.deviation * outputs[..., 0]
-    if settings.task == "choice":
-        return outputs[..., chosen]
-    return outputs[..., chosen] - (outputs.mean(-1) if other is None else outputs[..., other])
-
-
-def describe_logit(names: Sequence[str], chosen: int, other: int | None, settings: HeadSettings) -> tuple[str, str]:
-    """What is divided, and what it is compared with, in words."""
-    if settings.is_number:
-        return "the number", ""
-    if settings.task == "choice":
-        return f"the score of answer {chosen}, {quoted(names[chosen])}", ""
-    minus = "the mean of all labels" if other is None else f"that of {quoted(names[other])}"
-    return f"the logit of {quoted(names[chosen])}", f"minus {minus}"
+    logit = float(readout.logit_of(outputs))
+    return LabelAttribution(prediction, readout.title, readout.minus, tokens, direct, readout.constant, total, logit)
 
 
 def token_effects(
@@ -225,7 +175,9 @@ def token_effects(
     without = [replace(example, sequences=left_out(example.sequences, which, at)) for at in positions]
     if not without:
         return {}
-    logits = logit_of(torch.from_numpy(head_outputs(model.decoder, head, [example, *without], model.dtype)))  # (N,)
+    logits = logit_of(
+        torch.from_numpy(np.stack(head_outputs(model.decoder, head, [example, *without], model.dtype)))
+    )  # (N,)
     return {at: float(logits[0] - value) for at, value in zip(positions, logits[1:], strict=True)}
 
 

@@ -1,66 +1,32 @@
-"""Predictions of a tuned model for texts and for files of any size, a batch at a time."""
+"""Predictions of a tuned model for texts and for files of any size, and the model that reads texts as its head does."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+import csv
+import json
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from itertools import islice
-from typing import Any
+from pathlib import Path
+from typing import IO, Any
 
-import numpy as np
-
-from foretell.data.table import Row
-from foretell.errors import UsageError
-from foretell.finetuning.batches import EncodedExample
-from foretell.finetuning.figures import log_softmax
-from foretell.finetuning.head import head_of, input_format
-from foretell.finetuning.input_format import check_cuts
-from foretell.finetuning.settings import PAIRED, HeadSettings
-from foretell.finetuning.task import head_outputs
-from foretell.insight.wording import percent
+from foretell.data.lines import ZIP, content_suffix
+from foretell.data.table import FORMATS, LINES, TEXT, Delimited, Row, Table, open_table
+from foretell.errors import DataError, OutputError, UsageError
+from foretell.files import new_files
+from foretell.finetuning.head import head_of, head_outputs, input_format
+from foretell.finetuning.kind import Kind, TaskPrediction
+from foretell.finetuning.settings import Columns
 from foretell.language_model import LanguageModel
-from foretell.typesetting.document import DocumentSection, Table
-from foretell.typesetting.notebook import Shown, ShownList
+from foretell.typesetting.notebook import ShownList
 
-COUNTS = {1: "one text", 2: "two texts", 3: "a question and two answers or more"}
 ROWS_AT_ONCE = 1024
-SHOWN, BAR_WIDTH = 20, 24  # labels of one prediction, columns of a bar
 
+logger = logging.getLogger(__name__)
 
-@dataclass(frozen=True)
-class TaskPrediction(Shown):
-    """A label with the probability of each, or a number."""
-
-    label: str | None = None
-    probabilities: dict[str, float] | None = None
-    value: float | None = None
-
-    def document(self) -> DocumentSection:
-        """The labels with their probabilities, the likeliest first; or the number."""
-        if self.probabilities is None:
-            return DocumentSection(f"{self.value:.6g}", [])
-        ordered = sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
-        rows = [(percent(value), "█" * max(1, round(BAR_WIDTH * value)), name) for name, value in ordered]
-        return DocumentSection(f"label {self.label}", [Table(("probability", "", "label"), rows)])
-
-    def lines(self) -> str:
-        """The labels with their probabilities, one per line; or the number."""
-        if self.probabilities is None:
-            return f"{self.value:.6g}"
-        ordered = sorted(self.probabilities.items(), key=lambda item: -item[1])
-        return "\n".join(f"{percent(value):>7}  {name}" for name, value in ordered[:SHOWN])
-
-    def short(self) -> str:
-        """The label and its probability, or the number, in a few characters."""
-        if self.probabilities is None:
-            return f"{self.value:.6g}"
-        assert self.label is not None
-        return f"{self.probabilities[self.label]:>6.1%}  {self.label[:16]}"
-
-    def to_json(self) -> dict[str, Any]:
-        if self.probabilities is None:
-            return {"value": self.value}
-        return {"label": self.label, "probabilities": self.probabilities}
+Predicted = tuple[Row, TaskPrediction | None]
+Done = Callable[[int], None]  # takes the number of rows so far
 
 
 def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) -> ShownList[TaskPrediction]:
@@ -81,36 +47,17 @@ def predict_rows(
     Raises UsageError for an empty text, the wrong number of texts and a model without a head, DataError for a text that
     does not fit the context where the model was not trained to cut it.
     """
-    head = head_of(model)
-    check_counts(rows, head.settings)
-    if not all(text.strip() for texts in rows for text in texts):
+    head, inputs = head_of(model), input_format(model)
+    given = [head.task.given_texts(texts) for texts in rows]
+    if not all(text.strip() for texts in given for text in texts):
         raise UsageError("the text is empty; give at least one character")
     places = where or [f"text {index}" for index in range(1, len(rows) + 1)]
-    inputs = input_format(model)
-    encoded = inputs.encode_all(rows)
-    check_cuts(encoded, places, head.settings, inputs.context_length)
-    examples = [EncodedExample(texts.sequences) for texts in encoded]
-    outputs = head_outputs(model.decoder, head, examples, model.dtype) if examples else np.zeros((0, 1))
-    return [prediction_of(row, texts, head.settings) for row, texts in zip(outputs, rows, strict=True)]
-
-
-def check_counts(rows: Sequence[Sequence[str]], settings: HeadSettings) -> None:
-    """Refuse a row with another number of texts than the task reads."""
-    least = 2 if settings.task in PAIRED else 3 if settings.task == "choice" else 1
-    for texts in rows:
-        if len(texts) < least or (len(texts) > least and settings.task != "choice"):
-            what = COUNTS[least]
-            raise UsageError(f"a model for --task {settings.task} reads {what}, not {len(texts)}")
-
-
-def prediction_of(outputs: np.ndarray, texts: Sequence[str], settings: HeadSettings) -> TaskPrediction:
-    """The prediction from the outputs (C,) of one example."""
-    if settings.is_number:
-        return TaskPrediction(value=settings.mean + settings.deviation * float(outputs[0]))
-    names = settings.labels or tuple(texts[1:])
-    probabilities = np.exp(log_softmax(outputs[None, : len(names)])[0])
-    pairs = dict(zip(names, probabilities.tolist(), strict=True))
-    return TaskPrediction(label=names[int(probabilities.argmax())], probabilities=pairs)
+    encoded = [
+        replace(example, where=place) for example, place in zip(head.task.encode(given, inputs), places, strict=True)
+    ]
+    inputs.check_cuts(encoded)
+    outputs = head_outputs(model.decoder, head, encoded, model.dtype)
+    return [head.task.prediction(row, texts) for row, texts in zip(outputs, given, strict=True)]
 
 
 def iter_predictions(
@@ -124,3 +71,122 @@ def iter_predictions(
         present = {id(row) for row, _ in full}
         for row, _ in group:
             yield row, next(results) if id(row) in present else None
+
+
+# --- rows of files ----------------------------------------------------------------------------------------------------
+
+
+def predict_file(model: LanguageModel, table: Table, given: Columns) -> Iterator[Predicted]:
+    """The rows of a file with their predictions, in order; None for a row with an empty text.
+
+    Columns that are not given are those that the model was trained on. The number of rows without a text is logged.
+    """
+    kind = head_of(model).task
+    columns = prediction_columns(table, kind, given)
+    empty, first = 0, ""
+    for row, prediction in iter_predictions(model, ((row, kind.texts(row, columns)) for row in table)):
+        if prediction is None:
+            empty, first = empty + 1, first or row.where
+        yield row, prediction
+    if empty:
+        logger.warning(f"{empty:,} rows have an empty text and so no prediction; the first is {first}")
+
+
+def find_table(path: Path, kind: Kind, encoding: str | None = None, names: tuple[str, ...] = ()) -> Table | None:
+    """The table in a file, where .txt has a text per line; None for a file with another suffix."""
+    suffix = content_suffix(path)
+    if suffix not in (*FORMATS, ".txt", ZIP, *kind.suffixes):
+        return None
+    return open_table(path, encoding, names, kind.otherwise if suffix in kind.suffixes else LINES)
+
+
+def prediction_columns(table: Table, kind: Kind, given: Columns) -> Columns:
+    """The columns with the texts of a file: given, as in training, or the one whose name leaves no doubt."""
+    available = table.first_columns()
+    trained = kind.settings.columns
+    if not given.texts and not given.choices and all(name in available for name in trained.texts):
+        return trained.model_copy(update={"label": None})
+    if not given.texts and available == [TEXT] and len(trained.texts) == 1:
+        return Columns(texts=(TEXT,))
+    return kind.find_texts(available, given, str(table))
+
+
+def write_predictions(path: Path, predicted: Iterable[Predicted], kind: Kind, done: Done) -> int:
+    """Write rows with their predictions; the file appears whole when all are done. Returns the number of rows."""
+    writer = WRITERS.get(path.suffix.lower())
+    if writer is None:
+        raise UsageError(f"--out {path}: give a name that ends in {', '.join(WRITERS)}")
+    if path.exists():
+        raise OutputError(f"could not write {path}: it exists; give another name")
+    if not path.parent.is_dir():
+        raise OutputError(f"could not write {path}: there is no folder {path.parent}")
+    with new_files(path) as (temporary,), temporary.open("w", encoding="utf-8", newline="") as file:
+        count = 0
+        for count, cells in enumerate(writer(file, path, predicted, kind), start=1):  # noqa: B007
+            done(count)
+    return count
+
+
+def write_table(file: IO[str], path: Path, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
+    """The cells of each row and of its prediction, the same columns for every row."""
+    table = None
+    for row, prediction in predicted:
+        cells = joined_cells(row, kind.table_cells(prediction))
+        cells = {name: json.dumps(cell) if isinstance(cell, list) else cell for name, cell in cells.items()}
+        if table is None:
+            written_as = FORMATS[path.suffix.lower()]
+            assert isinstance(written_as, Delimited)
+            table = csv.DictWriter(file, list(cells), delimiter=written_as.delimiter, lineterminator="\n")
+            table.writeheader()
+        try:
+            table.writerow(cells)
+        except ValueError as error:
+            raise DataError(f"{row.where}: other columns than the rows before it ({error}); write .jsonl") from None
+        yield cells
+
+
+def write_lines(file: IO[str], path: Path, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
+    """The cells of each row, then those of its prediction."""
+    for row, prediction in predicted:
+        cells = joined_cells(row, kind.cells(prediction))
+        file.write(json.dumps(cells, ensure_ascii=False, default=str) + "\n")
+        yield cells
+
+
+WRITERS = {".csv": write_table, ".tsv": write_table, ".jsonl": write_lines}
+
+
+def joined_cells(row: Row, cells: dict[str, Any]) -> dict[str, Any]:
+    """The cells of a row and of its prediction; refuses a row that has the column of the prediction."""
+    name = next(iter(cells))
+    if name in row.cells:
+        raise DataError(f"{row.where}: the file has a column {name!r} already; rename it")
+    return {**row.cells, **cells}
+
+
+# --- the input of the head --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class TaskInputModel(LanguageModel):
+    """The model, whose `encode` puts the special tokens of its task around a text and the `others` of the example.
+
+    Of the two orders of a similarity it is the given one; of the answers of a choice, the first.
+    """
+
+    others: tuple[str, ...] = ()
+
+    def encode(self, text: str, allow_special: bool = False) -> list[int]:
+        """The token sequence that the head reads; a UsageError for the wrong number of texts."""
+        kind = head_of(self).task
+        (encoded,) = kind.encode([kind.given_texts([text, *self.others])], input_format(self))
+        if encoded.cut:
+            raise UsageError(f"the text does not fit the context by {encoded.cut} tokens; give a shorter one")
+        return encoded.sequences[0]
+
+
+def as_task_input(model: LanguageModel, others: Sequence[str] = ()) -> TaskInputModel:
+    """The model for texts of its task; a UsageError for a model without a head."""
+    head_of(model)
+    own = {field.name: getattr(model, field.name) for field in fields(LanguageModel)}
+    return TaskInputModel(**own, others=tuple(others))

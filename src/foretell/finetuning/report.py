@@ -1,61 +1,93 @@
-"""The report of a fine-tuning: figures of the best checkpoint on the held-out examples, next to a baseline."""
+"""The report of a fine-tuning: figures on held-out or other labelled rows, compared with a baseline."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from foretell.data.table import Table
+from foretell.errors import OutputError
 from foretell.files import write_json
-from foretell.finetuning.figures import (
-    baseline_figures,
-    evaluation_report,
-    on_scale,
-)
-from foretell.finetuning.head import head_of
-from foretell.finetuning.report_plot import draw_report
-from foretell.finetuning.settings import HeadSettings
-from foretell.finetuning.task import FinetuneTask, describe_figures, head_outputs
-from foretell.language_model import load_model
+from foretell.finetuning.figures import describe_figures
+from foretell.finetuning.head import encode_examples, head_of, head_outputs
+from foretell.finetuning.settings import Columns
+from foretell.finetuning.task import FinetuneTask
+from foretell.language_model import LanguageModel, load_model
+from foretell.session.plots import has_matplotlib, import_figure
 from foretell.session.session import Session
 
-REPORT = "report.json"
+REPORT, PICTURE = "report.json", "report.png"
 SHOWN = 20  # labels of which a terminal shows the figures
+
+logger = logging.getLogger(__name__)
 
 
 def write_report(session: Session[FinetuneTask]) -> dict[str, Any]:
     """Evaluate the best checkpoint on the held-out examples and write report.json into the run."""
     task, run = session.task, session.run
-    best = run.best()
+    best, kind = run.best(), task.head.task
     model = load_model(best.directory, session.device)
-    targets = np.array([example.target for example in task.data.dev])
     outputs = head_outputs(model.decoder, head_of(model), task.data.dev, session.dtype)
-    train = [example.target for example in task.data.train]
+    targets = [example.target for example in task.data.dev]
     report = {
-        "task": task.head.settings.task,
+        "task": kind.task,
         "examples": {"train": len(task.data.train), "dev": len(task.data.dev)},
         "split": task.data.split_rule,
         "best_step": best.step,
         "minutes": round(session.progress.seconds / 60, 3),
-        "dev": evaluation_report(outputs, targets, task.head.settings),
-        "baseline": baseline_figures(train, targets, task.head.settings),
+        "dev": kind.report(outputs, targets),
+        "baseline": kind.baseline([example.target for example in task.data.train], targets),
     }
     write_json(run.directory / REPORT, report)
-    draw_report(run.directory, report["dev"], numbers_of(outputs, targets, task.head.settings))
+    draw_report(run.directory, partial(kind.draw, report=report["dev"], outputs=outputs, targets=targets))
     return report
 
 
-def numbers_of(
-    outputs: np.ndarray, targets: np.ndarray, settings: HeadSettings
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """True and predicted numbers (N,) on the scale of the data; None for labels."""
-    if not settings.is_number:
-        return None
-    return on_scale(targets, settings), on_scale(outputs[:, 0], settings)
+def draw_report(directory: Path, draw: Callable[[Any], None]) -> None:
+    """Write the picture of a report, which `draw` puts into a figure, if matplotlib is installed; else warn."""
+    if not has_matplotlib():
+        return
+    path = directory / PICTURE
+    try:
+        figure = import_figure(path)(figsize=(10, 4.6), dpi=150, layout="constrained")
+        draw(figure)
+        figure.savefig(path, format="png")
+    except OSError as error:
+        logger.warning(f"could not write {path}: {error.strerror or error}; the run itself is complete")
+    except OutputError as error:
+        logger.warning(f"{error}; the run itself is complete")
+
+
+def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> dict[str, Any]:
+    """All figures on the rows of a file, and those of the file's own most frequent label, or of its mean.
+
+    Columns that are not given are those of the training, where the file has them.
+    """
+    head, available = head_of(model), table.first_columns()
+    kind, trained = head.task, head.settings.columns
+    if not given.texts and all(name in available for name in trained.texts):
+        given = given.model_copy(update={"texts": trained.texts})
+    if given.label is None and trained.label in available:
+        given = given.model_copy(update={"label": trained.label})
+    columns = kind.find_columns(available, given, str(table))
+    examples = encode_examples(kind.read_all(table, columns), model)
+    outputs = head_outputs(model.decoder, head, examples, model.dtype)
+    targets = [example.target for example in examples]
+    return {
+        "examples": len(examples),
+        "figures": kind.report(outputs, targets),
+        "baseline": kind.baseline(targets, targets),
+    }
+
+
+# --- lines for a terminal --------------------------------------------------------------------------------------------
 
 
 def report_lines(report: dict[str, Any]) -> list[str]:
-    """The report for a terminal."""
+    """The report of a run."""
     dev = {"examples": report["examples"]["dev"], "figures": report["dev"], "baseline": report["baseline"]}
     return [
         *figure_lines(dev, "held out"),
@@ -64,31 +96,30 @@ def report_lines(report: dict[str, Any]) -> list[str]:
 
 
 def figure_lines(report: dict[str, Any], where: str = "figures") -> list[str]:
-    """Figures next to the baseline, then those of each label."""
+    """Figures and the baseline, then those of each label."""
     figures, baseline = report["figures"], report["baseline"]
-    rows = [] if "by_label" not in figures or len(figures["labels"]) > SHOWN else label_lines(figures)
     error = figures.get("calibration", {}).get("expected_calibration_error")
     calibrated = "" if error is None else f", calibration error {error:.3f}"
     return [
         f"{where:<11} {described(figures)}{calibrated} on {report['examples']:,} examples",
         f"baseline    {described(baseline)}: {baseline['rule']}",
-        *rows,
+        *(score_lines("label", figures["by_label"], figures["confusion"]) if "by_label" in figures else []),
     ]
 
 
-def label_lines(figures: dict[str, Any]) -> list[str]:
+def score_lines(name: str, scores: dict[str, dict[str, float]], confusion: list[list[int]]) -> list[str]:
     """A line per label: precision, recall, F1 and how often it was predicted as which label."""
-    width = min(24, max(len(label) for label in figures["labels"]))
-    head = f"{'label':<{width}}  precision  recall     F1  examples  predicted as, in this order"
-    lines = [
-        f"{label[:width]:<{width}}  {score['precision']:9.3f}  {score['recall']:6.3f}  {score['f1']:5.3f}  "
-        f"{score['examples']:8,}  {' '.join(f'{count:,}' for count in counts)}"
-        for (label, score), counts in zip(figures["by_label"].items(), figures["confusion"], strict=True)
-    ]
-    return [head, *lines]
+    if len(scores) > SHOWN:
+        return []
+    width = min(24, max(map(len, scores)))
+    lines = [f"{name:<{width}}  precision  recall     F1  examples  predicted as, in this order"]
+    for (label, score), counts in zip(scores.items(), confusion, strict=True):
+        figures = f"{score['precision']:9.3f}  {score['recall']:6.3f}  {score['f1']:5.3f}  {score['examples']:8,}"
+        lines.append(f"{label[:width]:<{width}}  {figures}  {' '.join(f'{count:,}' for count in counts)}")
+    return lines
 
 
 def described(figures: dict[str, Any]) -> str:
-    """The figures that are numbers, in one line."""
-    names = ("accuracy", "macro_f1", "rmse", "mae", "r2")
-    return describe_figures({name: figures[name] for name in names if name in figures})
+    """The figures that are compared with a baseline, in one line."""
+    numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
+    return describe_figures({name: value for name, value in numbers.items() if name not in ("loss", "value")})

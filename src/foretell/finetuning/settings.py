@@ -1,19 +1,18 @@
-"""Settings of a fine-tuning: those of the training (run.json) and those of the head, which the tuned model keeps."""
+"""Settings of a fine-tuning: of the training (run.json), and of the head, which the tuned model keeps."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from foretell.config import ModelConfig, Section, TrainingConfig
+from foretell.finetuning.kinds import known_task
 from foretell.model.lora import LoRAConfig
 
-TaskName = Literal["classify", "regress", "similarity", "entailment", "choice"]
+TaskName = Annotated[str, AfterValidator(known_task)]
 Pool = Literal["extract", "last", "mean"]
 Truncate = Literal["head", "tail", "middle"]
-TASKS: tuple[TaskName, ...] = ("classify", "regress", "similarity", "entailment", "choice")
-PAIRED = ("similarity", "entailment")  # tasks on two texts
 
 
 class Columns(Section):
@@ -33,10 +32,10 @@ class InputTokens(Section):
 
 
 class HeadSettings(Section):
-    """What a head predicts and what it reads; an entry of config.json.
+    """The kind of a head, its inputs and its outputs; an entry of config.json.
 
-    labels: the names of the classes in the order of the outputs. Without labels, `regress` and `similarity` predict a
-    number, which is mean + deviation * output, and `choice` scores an answer.
+    labels: the names of the classes in the order of the outputs; empty where the kind has none. A predicted number is
+    mean + deviation * output.
     """
 
     task: TaskName
@@ -50,13 +49,8 @@ class HeadSettings(Section):
 
     @property
     def num_outputs(self) -> int:
-        """Numbers that the linear layer gives for a text."""
+        """Outputs of the linear layer."""
         return len(self.labels) or 1
-
-    @property
-    def is_number(self) -> bool:
-        """True where the prediction is a number."""
-        return not self.labels and self.task != "choice"
 
 
 class TuningSettings(Section):
@@ -70,7 +64,7 @@ class TuningSettings(Section):
     )  # the share of a text's tokens that a step leaves out (Iyyer et al. 2015)
     class_weights: Literal["balanced", "none"] = "none"
     dev_fraction: float = Field(0.1, gt=0, le=0.5)
-    best_by: Literal["loss", "accuracy", "macro_f1"] = "loss"
+    best_by: str = "loss"  # the figure that selects the best checkpoint: the loss, or a score of the kind
     encoding: str = "utf-8"
     names: tuple[str, ...] = ()  # of the columns of a file without a header
 

@@ -1,32 +1,25 @@
-"""The task of a fine-tuning: a decoder and its head on labelled texts."""
+"""The task of a fine-tuning with a head: the examples of labelled files, and what a session trains on them."""
 
 from __future__ import annotations
 
+import hashlib
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from torch import nn
 
-from foretell.device import autocast
-from foretell.finetuning.batches import (
-    BatchOrder,
-    EncodedExample,
-    TaskBatch,
-    iter_by_length,
-    make_task_batch,
-    without_words,
-)
-from foretell.finetuning.figures import evaluation_figures
-from foretell.finetuning.head import TASK_HEAD, TaskHead, head_of
-from foretell.finetuning.objective import TaskObjective
-from foretell.finetuning.settings import FinetuneConfig
-from foretell.finetuning.targets import class_weights
+from foretell.config import make_section
+from foretell.data.table import open_table
+from foretell.errors import DataError
+from foretell.finetuning.figures import describe_figures
+from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
+from foretell.finetuning.inputs import BatchOrder, EncodedExample, TaskBatch, make_task_batch, without_words
+from foretell.finetuning.kind import Example, find_kind, kind_of
+from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.language_model import LanguageModel
-from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.randomness import stream_key
 from foretell.saved_model.parts_on_disk import save_parts
@@ -43,6 +36,88 @@ class TaskData:
     digest: str
 
 
+@dataclass(frozen=True)
+class LabelledFiles:
+    """Training and held-out examples, the settings of their head, and the rule of the split."""
+
+    settings: HeadSettings
+    train: list[Example]
+    dev: list[Example]
+    split_rule: str
+
+    def encoded(self, model: LanguageModel) -> TaskData:
+        encoded, count = encode_examples([*self.train, *self.dev], model), len(self.train)
+        return TaskData(encoded[:count], encoded[count:], self.split_rule, digest(self.train, self.dev))
+
+
+def read_files(
+    data: Path, dev: Path | None, tuning: TuningSettings, head: Mapping[str, Any], columns: Columns, seed: int
+) -> LabelledFiles:
+    """The examples of a file, and held-out ones from another file or from a part of it. `head` has settings of it."""
+    kind = find_kind(tuning.task)
+    table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
+    columns = kind.find_columns(table.first_columns(), columns, str(data))
+    train = kind.read_all(table, columns)
+    head = {"pool": kind.pools[0], **head, "task": tuning.task, "columns": columns.model_dump()}
+    settings = kind.fit(make_section(HeadSettings, head, "head"), train)
+    if dev is not None:
+        table = open_table(dev, tuning.encoding, tuning.names, kind.otherwise)
+        return LabelledFiles(settings, train, kind.read_all(table, columns), f"dev is {dev}")
+    fraction, by_label = tuning.dev_fraction, kind_of(settings).splits_by_label
+    train, held_out = split_off_dev(train, fraction, seed, by_label)
+    return LabelledFiles(settings, train, held_out, describe_split(fraction, seed, by_label))
+
+
+def digest(*parts: Sequence[Example]) -> str:
+    """A hash of all texts and labels in their order."""
+    state = hashlib.sha256()
+    for part in parts:
+        for example in part:
+            state.update("\0".join((*example.texts, *example.labels, "")).encode("utf-8", "surrogatepass"))
+        state.update(b"\n")
+    return state.hexdigest()[:16]
+
+
+# --- held-out examples -----------------------------------------------------------------------------------------------
+
+
+def split_off_dev(
+    examples: Sequence[Example], fraction: float, seed: int, by_label: bool
+) -> tuple[list[Example], list[Example]]:
+    """Training and held-out examples: of each label, the `fraction` whose hash of seed and texts is the smallest.
+
+    So the shares of the labels are kept, the same texts are on the same side, and rows that are added later move few
+    others. A label with one example stays in training. Without `by_label` all examples are one group.
+    """
+    groups: dict[str, list[Example]] = defaultdict(list)
+    for example in examples:
+        groups[example.labels[0] if by_label else ""].append(example)
+    held_out: set[int] = set()
+    for group in groups.values():
+        count = min(len(group) - 1, max(1, round(fraction * len(group))))
+        ordered = sorted(group, key=lambda example: text_digest(example, seed))
+        held_out |= {id(example) for example in ordered[:count]}
+    train = [example for example in examples if id(example) not in held_out]
+    dev = [example for example in examples if id(example) in held_out]
+    if not dev:
+        raise DataError("no label has two examples, so none can be held out; give more rows, or --dev FILE")
+    return train, dev
+
+
+def text_digest(example: Example, seed: int) -> bytes:
+    """A hash of seed and texts."""
+    return hashlib.sha256("\0".join((str(seed), *example.texts)).encode("utf-8", "surrogatepass")).digest()
+
+
+def describe_split(fraction: float, seed: int, by_label: bool) -> str:
+    """The rule in one line."""
+    of = "of each label " if by_label else ""
+    return f"dev is the {fraction:.3g} {of}with the smallest SHA-256 of seed {seed} and text"
+
+
+# --- the task --------------------------------------------------------------------------------------------------------
+
+
 class FinetuneTask(Task):
     """Trains a model that has a head. `about` is what run.json says next to the configuration."""
 
@@ -57,17 +132,9 @@ class FinetuneTask(Task):
         self.order = BatchOrder(
             [example.length for example in data.train], config.training.batch_size, config.training.seed
         )
-        self.weights = self.example_weights()
+        self.weights = self.head.task.weights(data.train, settings.class_weights)  # (N,)
         self.kept = frozenset(tuned.tokenizer.special_tokens.values())
         self.model = weights_by_path(tuned.decoder, self.head)
-
-    def example_weights(self) -> np.ndarray:
-        """The weight of each training example in the loss, (N,)."""
-        targets = [example.target for example in self.data.train]
-        if self.config.finetuning.class_weights == "none":
-            return np.ones(len(targets))
-        by_class = class_weights(targets, self.head.settings.num_outputs)
-        return np.array([by_class[int(target)] for target in targets])
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
         choose_kernels(self.tuned.decoder, Use(device, dtype, self.config.model.context_length, is_training=True))
@@ -82,19 +149,18 @@ class FinetuneTask(Task):
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """Figures on the held-out examples; the first decides which checkpoint is best."""
-        figures = evaluation_figures(*self.outputs(dtype), self.head.settings)
+        figures = self.figures(dtype)
         best_by = self.config.finetuning.best_by
         decisive = next(iter(figures.values())) if best_by == "loss" else 1 - figures[best_by]
         own = {name: value for name, value in figures.items() if name != "loss"}
         return {"validation_loss": decisive, **own}
 
-    def outputs(self, dtype: torch.dtype) -> tuple[np.ndarray, np.ndarray]:
-        """The outputs (N, C) for the held-out examples and their targets (N,)."""
-        targets = np.array([example.target for example in self.data.dev])
+    def figures(self, dtype: torch.dtype) -> dict[str, float]:
+        """The figures of the current weights on the held-out examples."""
         self.tuned.decoder.eval()
         outputs = head_outputs(self.tuned.decoder, self.head, self.data.dev, dtype)
         self.tuned.decoder.train()
-        return outputs, targets
+        return self.head.task.figures(outputs, [example.target for example in self.data.dev])
 
     def save_model(self, directory: Path) -> None:
         save_parts(directory, self.tuned.all_parts())
@@ -112,35 +178,4 @@ class FinetuneTask(Task):
 
     def describe_start(self, batch: TaskBatch, dtype: torch.dtype) -> list[str]:
         """The figures of the head before its first step."""
-        figures = evaluation_figures(*self.outputs(dtype), self.head.settings)
-        return [f"before      {describe_figures(figures)} on the held-out examples"]
-
-
-def describe_figures(figures: Mapping[str, float]) -> str:
-    """`accuracy 0.812, macro F1 0.790`."""
-    names = {"macro_f1": "macro F1", "rmse": "RMSE", "mae": "MAE", "r2": "R2"}
-    return ", ".join(f"{names.get(name, name)} {value:.3f}" for name, value in figures.items())
-
-
-@torch.no_grad()
-def head_outputs(
-    decoder: Decoder, head: TaskHead, examples: Sequence[EncodedExample], dtype: torch.dtype
-) -> np.ndarray:
-    """The outputs (N, C) for examples, in their order; C is the largest number of answers of a choice."""
-    device = head.linear.weight.device
-    most = max(len(example.sequences) for example in examples) if head.settings.task == "choice" else 0
-    outputs = np.full((len(examples), most or head.settings.num_outputs), -np.inf)
-    for indices, batch in iter_by_length(examples):
-        with autocast(device, dtype):
-            rows = head.outputs(decoder, batch.to(device)).double().cpu().numpy()  # (B, C)
-        outputs[indices, : rows.shape[1]] = rows
-    return outputs
-
-
-def weights_by_path(decoder: Decoder, head: TaskHead) -> nn.Module:
-    """A module that holds the weights of a decoder and its head under the paths that a saved model has."""
-    tree = nn.Module()
-    for name, child in decoder.named_children():
-        tree.add_module(name, child)
-    tree.add_module(TASK_HEAD, head.linear)
-    return tree
+        return [f"before      {describe_figures(self.figures(dtype))} on the held-out examples"]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from foretell.errors import DataError
-from foretell.finetuning.input_format import InputFormat, check_cuts, choose_tokens, fit, with_input_tokens
+from foretell.finetuning.inputs import EncodedExample, InputFormat, choose_tokens, fit, with_input_tokens
+from foretell.finetuning.kind import find_kind, kind_of
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.text import train_tokenizer
 
@@ -16,10 +18,13 @@ A, B, C, D, END = range(5)
 START, DELIMITER, EXTRACT = 5, 6, 7  # the ids after the highest of the tokenizer
 
 
-def format_of(task: Any, pool: Any = "extract", context: int = 16, truncate: str | None = None) -> InputFormat:
-    tokens = choose_tokens(WORDS, task, pool)
-    values = {"task": task, "pool": pool, "truncate": truncate, "tokens": tokens, "columns": Columns(texts=())}
-    return InputFormat(with_input_tokens(WORDS, tokens), HeadSettings.model_validate(values), context)
+def format_of(task: str, pool: Any = "extract", context: int = 16, truncate: Any = None) -> InputFormat:
+    tokens = choose_tokens(WORDS, pool, find_kind(task).has_delimiter)
+    return InputFormat(with_input_tokens(WORDS, tokens), tokens, context, truncate)
+
+
+def encoded(inputs: InputFormat, *examples: list[str], task: str = "classify") -> list[EncodedExample]:
+    return kind_of(HeadSettings(task=task, columns=Columns(texts=()))).encode(examples, inputs)
 
 
 @pytest.mark.parametrize(
@@ -33,12 +38,12 @@ def format_of(task: Any, pool: Any = "extract", context: int = 16, truncate: str
     ],
 )
 def test_the_inputs_of_the_paper(task, texts, sequences):
-    assert [list(row) for row in format_of(task).encode_all([texts])[0].sequences] == sequences
+    assert [list(row) for row in encoded(format_of(task), texts, task=task)[0].sequences] == sequences
 
 
 @pytest.mark.parametrize("pool", ["last", "mean"])
 def test_without_an_extract_token_the_text_is_read_as_it_is(pool):
-    assert format_of("classify", pool).encode_all([["a b"]])[0].sequences == ([A, B],)
+    assert encoded(format_of("classify", pool), ["a b"])[0].sequences == ([A, B],)
 
 
 @pytest.mark.parametrize(("truncate", "kept"), [("tail", [[A, B, C]]), ("head", [[B, C, D]]), ("middle", [[A, B, D]])])
@@ -53,11 +58,11 @@ def test_of_two_texts_the_longer_one_is_cut():
 
 def test_texts_that_do_not_fit_are_refused_or_counted():
     inputs = format_of("classify", context=4)
-    encoded = inputs.encode_all([["a b c d"], ["a b"]])
+    lines = [replace(each, where=f"line {n}") for n, each in enumerate(encoded(inputs, ["a b c d"], ["a b"]), start=1)]
     with pytest.raises(
         DataError, match=r"1 of 2 examples .* context of 4, by up to 2 tokens \(line 1\); give --truncate"
     ):
-        check_cuts(encoded, ["line 1", "line 2"], inputs.settings, 4)
+        inputs.check_cuts(lines)
     inputs = format_of("classify", context=4, truncate="head")
-    assert list(inputs.encode_all([["a b c d"]])[0].sequences) == [[START, C, D, EXTRACT - 1]]
-    assert "lose their head" in check_cuts(encoded, ["line 1", "line 2"], inputs.settings, 4)
+    assert list(encoded(inputs, ["a b c d"])[0].sequences) == [[START, C, D, EXTRACT - 1]]
+    assert "lose their head" in inputs.check_cuts(lines)

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from foretell.config import ModelConfig
-from foretell.finetuning.batches import BatchOrder, EncodedExample, iter_by_length, make_task_batch, without_words
-from foretell.finetuning.head import POOLS, new_head
-from foretell.finetuning.objective import TaskObjective
+from foretell.finetuning.head import TaskObjective, new_head
+from foretell.finetuning.inputs import BatchOrder, EncodedExample, iter_by_length, make_task_batch, without_words
+from foretell.finetuning.kind import POOLS
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.model.init import make_decoder
 from foretell.training.step import seed_dropout
@@ -24,10 +24,14 @@ LABELS = {
     "regress": (),
 }
 EXAMPLES = {
-    "classify": [EncodedExample(([1, 2, 3],), 2), EncodedExample(([4, 5],), 0), EncodedExample(([0],), 1)],
-    "regress": [EncodedExample(([1, 2, 3],), 0.5), EncodedExample(([4, 0],), -1.0), EncodedExample(([7, 3],), 0.1)],
-    "similarity": [EncodedExample(([1, 2, 3], [3, 2, 1]), 1), EncodedExample(([4, 0], [0, 4]), 0)] * 2,
-    "choice": [EncodedExample(([1, 2], [3, 4], [5, 0, 0]), 2), EncodedExample(([6, 0], [7, 8]), 1)],
+    "classify": [EncodedExample(([1, 2, 3],), (2,)), EncodedExample(([4, 5],), (0,)), EncodedExample(([0],), (1,))],
+    "regress": [
+        EncodedExample(([1, 2, 3],), (0.5,)),
+        EncodedExample(([4, 0],), (-1.0,)),
+        EncodedExample(([7, 3],), (0.1,)),
+    ],
+    "similarity": [EncodedExample(([1, 2, 3], [3, 2, 1]), (1,)), EncodedExample(([4, 0], [0, 4]), (0,))] * 2,
+    "choice": [EncodedExample(([1, 2], [3, 4], [5, 0, 0]), (2,)), EncodedExample(([6, 0], [7, 8]), (1,))],
 }
 
 
@@ -87,7 +91,7 @@ def test_lambda_adds_the_language_modelling_loss_in_training_alone() -> None:
 
 def test_similarity_does_not_depend_on_the_order_of_the_texts() -> None:
     objective = objective_of("similarity").eval()
-    swapped = EncodedExample(EXAMPLES["similarity"][0].sequences[::-1], 1)
+    swapped = EncodedExample(EXAMPLES["similarity"][0].sequences[::-1], (1,))
     outputs = objective.outputs(make_task_batch([EXAMPLES["similarity"][0], swapped]))[0]
     assert torch.allclose(outputs[0], outputs[1])
 
@@ -109,7 +113,7 @@ def test_evaluation_reads_each_example_once() -> None:
 
 
 def test_word_dropout_is_a_function_of_its_key_and_keeps_the_tokens_of_the_format() -> None:
-    example = EncodedExample(([8, *range(1, 7), 7], [8, *range(1, 7), 3]), 1)
+    example = EncodedExample(([8, *range(1, 7), 7], [8, *range(1, 7), 3]), (1,))
     once, again, other = (without_words(example, 0.5, key, {7, 8}) for key in (1, 1, 2))
     assert once == again != other
     for kept, whole in zip(once.sequences, example.sequences, strict=True):

@@ -1,0 +1,130 @@
+"""The right answer of several to a question: `--task choice`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from foretell.data.table import Row, list_names
+from foretell.errors import DataError, UsageError
+from foretell.finetuning.inputs import Target, TaskBatch
+from foretell.finetuning.kind import Example, Readout, cell_text, label_text, only
+from foretell.finetuning.label_kind import LabelKind, find_label
+from foretell.finetuning.settings import Columns, HeadSettings
+from foretell.insight.wording import quoted
+
+QUESTION_NAMES = ("query", "question", "context", "premise", "ctx", "prompt", "text")
+CHOICES = "choices"  # a column with a list, in JSON
+LETTERS = "ABCDEFGH"
+
+
+class ChoiceKind(LabelKind):
+    """A score for each answer after the question; the softmax is over the answers. The label is the index of one."""
+
+    task = "choice"
+    fewest_texts, most_texts = 3, None
+    reads = "a question and two answers or more"
+    arguments = '"a question" "an answer" "another answer"'
+    has_delimiter = True
+    in_transformers = False
+
+    # --- rows of a file
+
+    @classmethod
+    def find_texts(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
+        columns = super().find_texts(available, given, where)
+        others = [name for name in available if name not in columns.texts]
+        return columns.model_copy(update={"choices": find_choices(others, given.choices, where)})
+
+    @classmethod
+    def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
+        return (only(available, QUESTION_NAMES, "question", "--text-column", where),)
+
+    @classmethod
+    def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:
+        """The question and the answers, of which those in columns may be fewer."""
+        question = super().texts(row, columns)
+        if columns.choices:
+            return (*question, *(text for name in columns.choices if (text := cell_text(row, name))))
+        choices = row.cells.get(CHOICES)
+        if not isinstance(choices, list) or len(choices) < 2 or not all(isinstance(choice, str) for choice in choices):
+            raise DataError(f"{row.where}: 'choices' must be a list of two or more texts")
+        return (*question, *choices)
+
+    @classmethod
+    def text_name(cls, index: int, columns: Columns) -> str:
+        names = (*columns.texts, *columns.choices)
+        return names[index] if index < len(names) else f"{CHOICES}, item {index}"
+
+    @classmethod
+    def labels(cls, row: Row, texts: tuple[str, ...], columns: Columns) -> tuple[str, ...]:
+        """The index of the right answer: it is written as an index from 0, a letter, the answer or its column."""
+        assert columns.label is not None
+        label, choices = label_text(row.cells.get(columns.label), columns.label, row.where), texts[1:]
+        names = {str(index): index for index in range(len(choices))}
+        names |= {letter: index for index, letter in enumerate(LETTERS[: len(choices)])}
+        names |= {column: index for index, column in enumerate(columns.choices)}
+        names |= {choice: index for index, choice in enumerate(choices)}
+        if label not in names:
+            raise DataError(
+                f"{row.where}: the right answer is {label[:40]!r}; give its index (0 to {len(choices) - 1}), its "
+                "letter, its column or the answer itself"
+            )
+        return (str(names[label]),)
+
+    # --- targets, head and loss
+
+    @classmethod
+    def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
+        return settings
+
+    def target(self, example: Example) -> Target:
+        return (int(example.labels[0]),)
+
+    def describe_targets(self, targets: Sequence[Target]) -> str:
+        return "the index of the right answer"
+
+    def groups(self, texts: list[list[int]]) -> list[list[list[int]]]:
+        return [[texts[0], answer] for answer in texts[1:]]
+
+    def combined(self, layer: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """(B, K): minus infinity where an example has fewer answers."""
+        return layer(vectors)[..., 0].masked_fill(lengths == 0, float("-inf"))
+
+    def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
+        """Not smoothed: a score of minus infinity has no probability."""
+        return F.cross_entropy(outputs, batch.targets[:, 0].long(), reduction="none")
+
+    # --- predictions
+
+    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(texts[1:])
+
+    def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
+        """The score of an answer."""
+        names = self.names(texts)
+        chosen = find_label(names, label)
+        if against is not None:
+            raise UsageError(f"--against compares two labels, and this model is for --task {self.task}")
+        title = f"the score of answer {chosen}, {quoted(names[chosen])}"
+        return Readout(weight[0], lambda outputs: outputs[..., chosen], title, sequence=chosen)
+
+
+def find_choices(available: Sequence[str], given: tuple[str, ...], where: str) -> tuple[str, ...]:
+    """The columns of the answers; none where one column holds them as a list."""
+    numbered = tuple(
+        name
+        for name in available
+        if name.lower().startswith(("choice", "answer", "ending", "option"))
+        and name[-1:].isalnum()
+        and name.lower() != CHOICES
+    )
+    choices = given or (() if CHOICES in available else numbered)
+    if CHOICES not in available and len(choices) < 2:
+        raise DataError(
+            f"{where}: which columns hold the answers? Name each with --choice-column; its columns are "
+            f"{list_names(available, 12)}"
+        )
+    return choices

@@ -1,0 +1,360 @@
+"""The base of the kinds of fine-tuning.
+
+A kind has everything that depends on the task: the columns it reads, how the texts of an example become token
+sequences, the head's outputs, the loss, the metrics and the baseline, and how a prediction is shown and written.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from foretell.data.table import LINES, Format, Row, Table, list_names
+from foretell.errors import DataError, UsageError, did_you_mean
+from foretell.finetuning.figures import draw_calibration, draw_confusion
+from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
+from foretell.finetuning.kinds import KINDS, known_task
+from foretell.finetuning.settings import Columns, HeadSettings, Pool, TuningSettings
+from foretell.typesetting.notebook import Shown
+
+TEXT_NAMES = (
+    *("text", "sentence", "content", "review", "tweet", "document", "body", "message", "comment", "headline", "title"),
+)
+LABEL_NAMES = (
+    *("label", "labels", "class", "category", "target", "gold_label", "gold", "sentiment", "score", "rating"),
+    *("similarity", "stars", "answer", "y"),
+)
+
+
+@dataclass(frozen=True)
+class Example:
+    """The texts of a row and its labels as they are written there; `where` is its file and line."""
+
+    texts: tuple[str, ...]
+    labels: tuple[str, ...]
+    where: str
+
+
+@dataclass(frozen=True)
+class TaskPrediction(Shown):
+    """The prediction for one example; an attribute that its kind does not predict is None."""
+
+    label: str | None = None
+    probabilities: dict[str, float] | None = None
+    value: float | None = None
+
+    @abstractmethod
+    def lines(self) -> str:
+        """The prediction for a terminal."""
+
+    @abstractmethod
+    def short(self) -> str:
+        """The prediction in a few characters."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Readout:
+    """A number that is divided into contributions: `logit_of` computes it (...) from the head's outputs (..., C).
+
+    It is the dot product of a text's vector with `direction` (D,), plus `constant`. title, minus: what it is, and
+    what it is compared with. sequence: the only one it depends on; None: it is the sum over all.
+    """
+
+    direction: Tensor
+    logit_of: Callable[[Tensor], Tensor]
+    title: str
+    minus: str = ""
+    constant: float = 0.0
+    sequence: int | None = None
+
+
+class Kind(ABC):
+    """A task of a head with its settings. Class methods need no settings.
+
+    Shapes: B examples of up to K sequences of T tokens, D width, C outputs of the head. In NumPy, `outputs` has an
+    array (C,) per example, and `targets` what `target` returned.
+    """
+
+    task: ClassVar[str]
+    # rows of a file
+    text_columns: ClassVar[int] = 1
+    label_names: ClassVar[tuple[str, ...]] = LABEL_NAMES
+    otherwise: ClassVar[Format] = LINES  # the format of files whose suffix no table format has
+    suffixes: ClassVar[tuple[str, ...]] = ()  # of files in that format, for `predict`
+    splits_by_label: ClassVar[bool] = True  # the held-out examples keep the shares of the labels
+    # an example
+    fewest_texts: ClassVar[int] = 1
+    most_texts: ClassVar[int | None] = 1
+    reads: ClassVar[str] = "one text"
+    arguments: ClassVar[str] = '"a text"'  # of `foretell predict`
+    has_delimiter: ClassVar[bool] = False  # between the texts of a sequence
+    pools: ClassVar[tuple[Pool, ...]] = ("extract", "last", "mean")  # the first is the default
+    scores: ClassVar[tuple[str, ...]] = ()  # figures between 0 and 1 that may select the best checkpoint
+    in_transformers: ClassVar[bool] = False  # as one of its classes for sequence classification
+    predicted: ClassVar[str]  # the column of the predictions in a file
+
+    def __init__(self, settings: HeadSettings):
+        self.settings = settings
+
+    @classmethod
+    def of(cls, settings: HeadSettings) -> Kind:
+        """The kind of a head, whose settings are complete."""
+        return cls(settings)
+
+    # --- rows of a file
+
+    @classmethod
+    def find_columns(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
+        """The columns of texts and labels among those of a file; `given` are those that the user named.
+
+        Raises DataError for a named column that is missing, and, with the list of what is there, where names leave a
+        doubt.
+        """
+        check_there(available, (*given.texts, *given.choices, *([given.label] if given.label else [])), where)
+        label = given.label or only(available, cls.label_names, "label", "--label-column", where)
+        if label in given.texts:
+            raise DataError(
+                f"{where}: {label!r} is named as text and as label; its columns are {list_names(available, 12)}"
+            )
+        others = [name for name in available if name != label and name not in given.choices]
+        return cls.find_texts(others, given, where).model_copy(update={"label": label})
+
+    @classmethod
+    def find_texts(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
+        """The columns of texts alone."""
+        check_there(available, given.texts, where)
+        texts = given.texts or cls.guess_texts(available, where)
+        if len(texts) != cls.text_columns:
+            needed = f"{cls.text_columns} text column{'s' * (cls.text_columns > 1)}"
+            raise DataError(f"{where}: --task {cls.task} reads {needed}, not {len(texts)}")
+        return Columns(texts=texts)
+
+    @classmethod
+    def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
+        """The columns of texts by their names."""
+        return (only(available, TEXT_NAMES, "text", "--text-column", where) if len(available) > 1 else available[0],)
+
+    @classmethod
+    def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:
+        """The texts of a row, which may be empty; a DataError for a column that is missing or does not hold a text."""
+        return tuple(cell_text(row, name) for name in columns.texts)
+
+    @classmethod
+    def text_name(cls, index: int, columns: Columns) -> str:
+        """The column of a text, for messages."""
+        return columns.texts[index]
+
+    @classmethod
+    def labels(cls, row: Row, texts: tuple[str, ...], columns: Columns) -> tuple[str, ...]:
+        """The labels of a row."""
+        assert columns.label is not None
+        return (label_text(row.cells.get(columns.label), columns.label, row.where),)
+
+    @classmethod
+    def read(cls, row: Row, columns: Columns) -> Example:
+        """A row as an example. Raises DataError for an empty text or label."""
+        texts = cls.texts(row, columns)
+        empty = next((index for index, text in enumerate(texts) if not text.strip()), None)
+        if empty is not None:
+            name = cls.text_name(empty, columns)
+            raise DataError(f"{row.where}: the text in column {name!r} is empty; fill it or remove the row")
+        return Example(texts, cls.labels(row, texts, columns), row.where)
+
+    @classmethod
+    def read_all(cls, table: Table, columns: Columns) -> list[Example]:
+        """All rows of a file as examples. Raises DataError for a row that is not one, and for a file without rows."""
+        examples = [cls.read(row, columns) for row in table]
+        if not examples:
+            raise DataError(f"{table}: it has no rows; give a file with a row per example")
+        return examples
+
+    # --- targets
+
+    @classmethod
+    def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
+        """The settings, completed from the training examples: the names of the labels, or the scale of the numbers."""
+        return settings
+
+    @abstractmethod
+    def target(self, example: Example) -> Target:
+        """The numbers that the head should learn."""
+
+    @abstractmethod
+    def describe_targets(self, targets: Sequence[Target]) -> str:
+        """The labels with their numbers of examples, or the scale of the numbers."""
+
+    def check(self, tuning: TuningSettings) -> None:
+        """Refuse settings without a meaning for the task."""
+        if self.settings.pool not in self.pools:
+            raise UsageError(f"--task {self.task} has no --pool {self.settings.pool}; give {' or '.join(self.pools)}")
+        known = ("loss", *self.scores)
+        if tuning.best_by not in known:
+            raise UsageError(f"--task {self.task} has no --best-by {tuning.best_by}; give {' or '.join(known)}")
+        if tuning.class_weights != "none" and not self.settings.labels:
+            raise UsageError(f"--class-weights {tuning.class_weights} needs labels, which --task {self.task} lacks")
+
+    def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
+        """The weight of each training example in the loss (N,); their mean is 1."""
+        return np.ones(len(examples))
+
+    # --- inputs
+
+    def given_texts(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """The texts of an example that a user gives; a UsageError for the wrong number."""
+        if len(texts) < self.fewest_texts or (self.most_texts is not None and len(texts) > self.most_texts):
+            raise UsageError(f"a model for --task {self.task} reads {self.reads}, not {len(texts)}")
+        return tuple(texts)
+
+    def encode(self, examples: Sequence[Sequence[str]], inputs: InputFormat) -> list[EncodedExample]:
+        """The token sequences of examples, given their texts."""
+        ids = iter(inputs.tokenizer.encode_batch([text for texts in examples for text in texts]))
+        return [self.arrange([next(ids).tolist() for _ in texts], inputs) for texts in examples]
+
+    def arrange(self, texts: list[list[int]], inputs: InputFormat) -> EncodedExample:
+        """The sequences of an example from the ids of its texts."""
+        joined = [inputs.join(group) for group in self.groups(texts)]
+        return EncodedExample(tuple(ids for ids, _ in joined), cut=max(cut for _, cut in joined))
+
+    def groups(self, texts: list[list[int]]) -> list[list[list[int]]]:
+        """The texts of each sequence."""
+        return [texts]
+
+    # --- outputs of the head, and the loss
+
+    def outputs(self, layer: nn.Module, hidden: Tensor, batch: TaskBatch) -> Tensor:
+        """The outputs (B, C) by the linear `layer` from hidden states (B*K, T, D)."""
+        vectors = POOLS[self.settings.pool](hidden, batch.lengths.flatten())  # (B*K, D)
+        return self.combined(layer, vectors.unflatten(0, batch.lengths.shape), batch.lengths)
+
+    def combined(self, layer: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:
+        """(B, C) from the vectors (B, K, D) of sequences of lengths (B, K), 0 where an example has fewer."""
+        return layer(vectors[:, 0])
+
+    @abstractmethod
+    def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
+        """The loss of each example, (B,)."""
+
+    # --- figures
+
+    @abstractmethod
+    def figures(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, float]:
+        """The figures on the scale of the data; the first one, better if smaller, selects the best checkpoint."""
+
+    def report(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, Any]:
+        """All figures, those of each label included."""
+        return dict(self.figures(outputs, targets))
+
+    @abstractmethod
+    def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
+        """The figures of a `rule` that uses nothing but the targets of the training examples."""
+
+    def draw(
+        self, figure: Any, report: dict[str, Any], outputs: Sequence[np.ndarray], targets: Sequence[Target]
+    ) -> None:
+        """Draw the report into a figure of matplotlib."""
+        axes = iter(np.atleast_1d(figure.subplots(1, ("confusion" in report) + ("calibration" in report) or 1)))
+        if "confusion" in report:
+            draw_confusion(next(axes), report["labels"], np.array(report["confusion"]))
+        if "calibration" in report:
+            draw_calibration(next(axes), report["calibration"])
+
+    # --- predictions
+
+    @abstractmethod
+    def prediction(self, outputs: np.ndarray, texts: Sequence[str]) -> TaskPrediction:
+        """The prediction from the outputs of one example."""
+
+    @abstractmethod
+    def cells(self, prediction: Any) -> dict[str, Any]:
+        """The cells that are written for a prediction, or for None (an empty text); the first is `predicted`."""
+
+    def table_cells(self, prediction: Any) -> dict[str, Any]:
+        """The cells in a table, the same columns for every row."""
+        return self.cells(prediction)
+
+    def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
+        """The number that `explain --prediction` divides, given the head's weight (C, D) and the label to explain."""
+        raise UsageError(f"explain --prediction cannot divide what a model for --task {self.task} predicts")
+
+
+def find_kind(task: str) -> type[Kind]:
+    """The class of a kind, given its name."""
+    module, _, name = KINDS[known_task(task)].partition(":")
+    return getattr(import_module(module), name)
+
+
+def kind_of(settings: HeadSettings) -> Kind:
+    """The kind of a head."""
+    return find_kind(settings.task).of(settings)
+
+
+# --- the vector of a text --------------------------------------------------------------------------------------------
+
+
+def last_vectors(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The vectors (N, D) of hidden (N, T, D) at the last token of each sequence; its position is length - 1."""
+    return hidden[torch.arange(len(hidden), device=hidden.device), (lengths - 1).clamp(min=0)]
+
+
+def mean_vectors(hidden: Tensor, lengths: Tensor) -> Tensor:
+    """The mean (N, D) over the tokens of each sequence, without padding."""
+    is_token = torch.arange(hidden.shape[1], device=hidden.device) < lengths[:, None]  # (N, T)
+    return (hidden * is_token[..., None]).sum(1) / lengths.clamp(min=1)[:, None]
+
+
+# `extract` and `last` differ in what the last token is: the extract token, or the text's own
+POOLS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "extract": last_vectors,
+    "last": last_vectors,
+    "mean": mean_vectors,
+}
+
+
+# --- columns and cells -----------------------------------------------------------------------------------------------
+
+
+def check_there(available: Sequence[str], names: Sequence[str], where: str) -> None:
+    """Refuse a named column that is missing."""
+    for name in names:
+        if name not in available:
+            near = did_you_mean(name, available)
+            raise DataError(f"{where}: no column {name!r}{near}; its columns are {list_names(available, 12)}")
+
+
+def only(available: Sequence[str], names: Sequence[str], what: str, option: str, where: str) -> str:
+    """The only column with one of these names in upper or lower case."""
+    matching = [name for name in available if name.lower() in names]
+    if len(matching) == 1:
+        return matching[0]
+    raise DataError(
+        f"{where}: which column holds the {what}? Name it with {option}; its columns are {list_names(available, 12)}"
+    )
+
+
+def cell_text(row: Row, column: str) -> str:
+    """A cell that holds a text."""
+    value = row.cells.get(column)
+    if isinstance(value, str):
+        return value
+    what = "missing" if column not in row.cells else f"{str(value)[:40]!r}, not a text"
+    raise DataError(f"{row.where}: column {column!r} is {what}; its columns are {list_names(list(row.cells))}")
+
+
+def label_text(value: Any, column: str, where: str) -> str:
+    """A label as text; numbers and true or false of JSON as they are written there."""
+    if isinstance(value, bool):
+        value = str(value).lower()
+    if value is None or not isinstance(value, str | int | float) or not str(value).strip():
+        what = "empty" if value is None or value == "" else f"{str(value)[:40]!r}"
+        raise DataError(f"{where}: the label in column {column!r} is {what}; give a word or a number")
+    return str(value).strip()

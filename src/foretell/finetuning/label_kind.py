@@ -1,0 +1,209 @@
+"""Labels of texts: `--task classify`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor
+
+from foretell.errors import DataError, UsageError, did_you_mean
+from foretell.finetuning.figures import calibration, class_scores, confusion, label_figures, log_softmax, macro_f1
+from foretell.finetuning.inputs import EncodedExample, Target, TaskBatch
+from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
+from foretell.finetuning.number_kind import parse_number
+from foretell.finetuning.settings import HeadSettings
+from foretell.insight.wording import percent, quoted
+from foretell.typesetting.document import DocumentSection, Table
+
+MOST_LABELS = 1000
+PROBABILITY, PROBABILITIES = "probability_", "probabilities"
+SHOWN, BAR_WIDTH = 20, 24  # labels of one prediction, columns of a bar
+
+
+@dataclass(frozen=True)
+class LabelPrediction(TaskPrediction):
+    """A label, and the probability of each."""
+
+    label: str = ""
+    probabilities: dict[str, float] = field(default_factory=dict)
+
+    def likeliest(self) -> list[tuple[str, float]]:
+        return sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
+
+    def document(self) -> DocumentSection:
+        rows = [(percent(value), "█" * max(1, round(BAR_WIDTH * value)), name) for name, value in self.likeliest()]
+        return DocumentSection(f"label {self.label}", [Table(("probability", "", "label"), rows)])
+
+    def lines(self) -> str:
+        return "\n".join(f"{percent(value):>7}  {name}" for name, value in self.likeliest())
+
+    def short(self) -> str:
+        return f"{self.probabilities[self.label]:>6.1%}  {self.label[:16]}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {"label": self.label, "probabilities": self.probabilities}
+
+
+class LabelKind(Kind):
+    """One of several labels for a text: cross entropy on a logit per label."""
+
+    task = "classify"
+    predicted = "predicted_label"
+    in_transformers = True
+    scores = ("accuracy", "macro_f1")
+
+    @classmethod
+    def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
+        return settings.model_copy(update={"labels": find_labels(examples)})
+
+    def target(self, example: Example) -> Target:
+        (label,) = example.labels
+        return (label_index(label, self.settings.labels, example.where),)
+
+    def describe_targets(self, targets: Sequence[Target]) -> str:
+        return describe_counts(self.settings.labels, [int(index) for (index,) in targets])
+
+    def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
+        if class_weights == "none":
+            return super().weights(examples, class_weights)
+        indices = indices_of([example.target for example in examples])
+        return np.array(balanced_weights(indices, self.settings.num_outputs))[indices]
+
+    def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
+        targets = batch.targets[:, 0].long()
+        return F.cross_entropy(outputs, targets, reduction="none", label_smoothing=label_smoothing)
+
+    # --- figures
+
+    def figures(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, float]:
+        return label_figures(stacked(outputs), indices_of(targets))
+
+    def report(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, Any]:
+        logits, indices = stacked(outputs), indices_of(targets)
+        names = self.settings.labels or tuple(map(str, range(logits.shape[1])))
+        matrix = confusion(logits.argmax(1), indices, len(names))
+        return {
+            **label_figures(logits, indices),
+            "labels": list(names),
+            "confusion": matrix.tolist(),
+            "by_label": dict(zip(names, class_scores(matrix), strict=True)),
+            "calibration": calibration(logits, indices),
+        }
+
+    def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
+        indices, labels = indices_of(targets), self.settings.labels
+        majority = int(np.bincount(indices_of(train)).argmax())
+        chosen = np.full(len(indices), majority)
+        count = max(len(labels), int(indices.max()) + 1, majority + 1)
+        return {
+            "rule": "the most frequent label",
+            "label": labels[majority] if labels else str(majority),
+            "accuracy": float((chosen == indices).mean()),
+            "macro_f1": macro_f1(confusion(chosen, indices, count)),
+        }
+
+    # --- predictions
+
+    def names(self, texts: Sequence[str]) -> tuple[str, ...]:
+        """The label of each output."""
+        return self.settings.labels
+
+    def prediction(self, outputs: np.ndarray, texts: Sequence[str]) -> LabelPrediction:
+        names = self.names(texts)
+        probabilities = np.exp(log_softmax(outputs[None, : len(names)])[0])
+        pairs = dict(zip(names, probabilities.tolist(), strict=True))
+        return LabelPrediction(names[int(probabilities.argmax())], pairs)
+
+    def cells(self, prediction: LabelPrediction | None) -> dict[str, Any]:
+        if prediction is None:
+            return {self.predicted: None}
+        return {self.predicted: prediction.label, PROBABILITIES: prediction.probabilities}
+
+    def table_cells(self, prediction: LabelPrediction | None) -> dict[str, Any]:
+        values = [] if prediction is None else [f"{value:.6g}" for value in prediction.probabilities.values()]
+        names = self.settings.labels or tuple(map(str, range(len(values))))
+        cells = zip(names, values or [""] * len(names), strict=True)
+        first = {self.predicted: None if prediction is None else prediction.label}
+        return first | {f"{PROBABILITY}{name}": value for name, value in cells}
+
+    def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
+        """The logit of a label minus the logit of `against`, or minus the mean over all labels."""
+        names = self.settings.labels
+        chosen, other = find_label(names, label), None if against is None else find_label(names, against)
+        return Readout(
+            weight[chosen] - (weight.mean(0) if other is None else weight[other]),
+            lambda outputs: outputs[..., chosen] - (outputs.mean(-1) if other is None else outputs[..., other]),
+            f"the logit of {quoted(names[chosen])}",
+            "minus the mean of all labels" if other is None else f"minus that of {quoted(names[other])}",
+        )
+
+
+# --- labels ----------------------------------------------------------------------------------------------------------
+
+
+def find_labels(examples: Sequence[Example]) -> tuple[str, ...]:
+    """The labels in order: numbers by value, words by alphabet. Refuses one label alone and a column of names."""
+    counts = Counter(example.labels[0] for example in examples)
+    if len(counts) == 1:
+        raise DataError(f"every row has the label {next(iter(counts))!r}; there is nothing to tell apart")
+    if len(counts) > MOST_LABELS or len(counts) > max(2, len(examples) / 2):
+        raise DataError(
+            f"{len(counts):,} different labels in {len(examples):,} rows, such as {next(iter(counts))[:30]!r}: at most "
+            f"{MOST_LABELS:,}, with two rows each, can be learned; name the right column with --label-column, or use "
+            "--task regress"
+        )
+    return in_order(counts)
+
+
+def in_order(labels: Iterable[str]) -> tuple[str, ...]:
+    """Labels in order: numbers by value, words by alphabet."""
+    numbers = {label: parse_number(label) for label in labels}
+    if None in numbers.values():
+        return tuple(sorted(numbers))
+    return tuple(sorted(numbers, key=lambda label: (numbers[label], label)))
+
+
+def label_index(label: str, labels: tuple[str, ...], where: str) -> int:
+    """The index of a label; a DataError for one that was not in the training examples."""
+    if label not in labels:
+        raise DataError(
+            f"{where}: the label {label[:40]!r} is not one of {', '.join(labels[:12])}, which the model learned"
+        )
+    return labels.index(label)
+
+
+def find_label(labels: Sequence[str], label: str | None) -> int:
+    """The index of a label that a user named."""
+    if label is None or label not in labels:
+        known = ", ".join(labels[:12])
+        raise UsageError(f"unknown label '{label}'{did_you_mean(str(label), labels)}; the labels are {known}")
+    return labels.index(label)
+
+
+def describe_counts(labels: Sequence[str], indices: Iterable[int]) -> str:
+    """Labels with their numbers of occurrences."""
+    counts = Counter(indices)
+    shown = ", ".join(f"{label} {counts[index]:,}" for index, label in enumerate(labels[:8]))
+    return shown + (" ..." if len(labels) > 8 else "")
+
+
+def balanced_weights(indices: np.ndarray, count: int) -> list[float]:
+    """A weight per class so that all classes weigh the same in the loss; their mean over the examples is 1."""
+    seen = np.bincount(indices, minlength=count)
+    return [len(indices) / (count * max(1, int(number))) for number in seen]
+
+
+def stacked(outputs: Sequence[np.ndarray]) -> np.ndarray:
+    """Logits (N, C), minus infinity where an example has fewer."""
+    most = max(map(len, outputs))
+    return np.stack([np.pad(each, (0, most - len(each)), constant_values=-np.inf) for each in outputs])
+
+
+def indices_of(targets: Sequence[Target]) -> np.ndarray:
+    """Targets as indices, (N,)."""
+    return np.array([int(index) for (index,) in targets])

@@ -1,0 +1,115 @@
+"""Numbers of texts: `--task regress`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from foretell.errors import DataError, UsageError
+from foretell.finetuning.figures import draw_scatter, number_figures
+from foretell.finetuning.inputs import Target, TaskBatch
+from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
+from foretell.finetuning.settings import HeadSettings
+from foretell.typesetting.document import DocumentSection
+
+LARGEST = 1e150  # a number whose square is still finite
+
+
+@dataclass(frozen=True)
+class NumberPrediction(TaskPrediction):
+    """A number on the scale of the data."""
+
+    value: float = math.nan
+
+    def document(self) -> DocumentSection:
+        return DocumentSection(self.lines(), [])
+
+    def lines(self) -> str:
+        return f"{self.value:.6g}"
+
+    def short(self) -> str:
+        return self.lines()
+
+    def to_json(self) -> dict[str, Any]:
+        return {"value": self.value}
+
+
+class NumberKind(Kind):
+    """A number for a text: squared error on one output, which is (number - mean) / deviation."""
+
+    task = "regress"
+    splits_by_label = False
+    predicted = "predicted_value"
+
+    @classmethod
+    def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
+        values = np.array([number_of(example) for example in examples])
+        deviation = float(values.std())
+        if deviation == 0:
+            raise DataError(f"every number is {values[0]:g}; there is nothing to learn")
+        return settings.model_copy(update={"mean": float(values.mean()), "deviation": deviation})
+
+    def target(self, example: Example) -> Target:
+        return ((number_of(example) - self.settings.mean) / self.settings.deviation,)
+
+    def describe_targets(self, targets: Sequence[Target]) -> str:
+        return f"a number, mean {self.settings.mean:.4g}, deviation {self.settings.deviation:.4g}"
+
+    def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
+        return (outputs[:, 0] - batch.targets[:, 0]).square()
+
+    def on_scale(self, numbers: Sequence[Any]) -> np.ndarray:
+        """Outputs or targets (N, 1) as numbers of the data (N,)."""
+        return self.settings.mean + self.settings.deviation * np.array(numbers)[:, 0]
+
+    def figures(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, float]:
+        return number_figures(self.on_scale(outputs), self.on_scale(targets))
+
+    def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
+        values, mean = self.on_scale(targets), float(self.on_scale(train).mean())
+        return {"rule": "the mean", "value": mean, **number_figures(np.full(len(values), mean), values)}
+
+    def draw(
+        self, figure: Any, report: dict[str, Any], outputs: Sequence[np.ndarray], targets: Sequence[Target]
+    ) -> None:
+        draw_scatter(figure.subplots(), self.on_scale(targets), self.on_scale(outputs))
+
+    def prediction(self, outputs: np.ndarray, texts: Sequence[str]) -> NumberPrediction:
+        return NumberPrediction(value=self.settings.mean + self.settings.deviation * float(outputs[0]))
+
+    def cells(self, prediction: NumberPrediction | None) -> dict[str, Any]:
+        return {self.predicted: None if prediction is None else prediction.value}
+
+    def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
+        """The number itself."""
+        mean, deviation = self.settings.mean, self.settings.deviation
+        if against is not None:
+            raise UsageError(f"--against compares two labels, and this model is for --task {self.task}")
+        return Readout(
+            deviation * weight[0], lambda outputs: mean + deviation * outputs[..., 0], "the number", constant=mean
+        )
+
+
+def number_of(example: Example) -> float:
+    """The label as a finite number."""
+    (label,) = example.labels
+    number = parse_number(label)
+    if number is None:
+        raise DataError(f"{example.where}: the label {label[:40]!r} is not a finite number")
+    if abs(number) > LARGEST:
+        raise DataError(f"{example.where}: the label {number:g} is too large to compute with; rescale the numbers")
+    return number
+
+
+def parse_number(text: str) -> float | None:
+    """A finite number; None for anything else."""
+    try:
+        number = float(text)
+    except ValueError:
+        return None
+    return number if math.isfinite(number) else None

@@ -1,0 +1,82 @@
+"""Labels or numbers of two texts: `--task entailment` and `--task similarity`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from foretell.data.table import list_names
+from foretell.errors import DataError
+from foretell.finetuning.kind import Example, Kind
+from foretell.finetuning.label_kind import LabelKind
+from foretell.finetuning.number_kind import NumberKind, parse_number
+from foretell.finetuning.settings import HeadSettings
+
+PAIR_NAMES = (
+    *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text1", "text2"), ("question1", "question2")),
+    *(("text_a", "text_b"), ("sentence_a", "sentence_b"), ("text", "text2"), ("first", "second")),
+)
+MANY = 20  # a similarity with more different numbers is a scale, with fewer a set of labels
+
+
+class PairKind(Kind):
+    """Two texts, one after the other."""
+
+    fewest_texts = most_texts = text_columns = 2
+    reads = "two texts"
+    arguments = '"a text" "another text"'
+    has_delimiter = True
+
+    @classmethod
+    def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
+        """The two columns with known names, or the only two that are left."""
+        lower = {name.lower(): name for name in available}
+        pairs = [(lower[first], lower[second]) for first, second in PAIR_NAMES if first in lower and second in lower]
+        if len(pairs) == 1:
+            return pairs[0]
+        if not pairs and len(available) == 2:
+            return tuple(available)
+        raise DataError(
+            f"{where}: which two columns hold the texts? Name them with --text-column A --text-column B; besides the "
+            f"label there are {list_names(available, 12)}"
+        )
+
+
+class EntailmentKind(PairKind, LabelKind):
+    """A label for two texts in their order."""
+
+    task = "entailment"
+
+
+class SimilarityKind(PairKind):
+    """Two texts in both orders, whose vectors are added, so that the order has no influence. A label or a number."""
+
+    task = "similarity"
+    in_transformers = False
+
+    @classmethod
+    def of(cls, settings: HeadSettings) -> Kind:
+        return (SimilarityLabel if settings.labels else SimilarityNumber)(settings)
+
+    @classmethod
+    def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
+        """A number where the labels are numbers with fractions, or more than MANY different ones; else labels."""
+        labels = {example.labels[0] for example in examples}
+        numbers = [number for label in labels if (number := parse_number(label)) is not None]
+        is_number = len(numbers) == len(labels) and (len(labels) > MANY or any(number % 1 for number in numbers))
+        return (NumberKind if is_number else LabelKind).fit(settings, examples)
+
+    def groups(self, texts: list[list[int]]) -> list[list[list[int]]]:
+        return [texts, texts[::-1]]
+
+    def combined(self, layer: nn.Module, vectors: Tensor, lengths: Tensor) -> Tensor:
+        return layer(vectors.sum(1))
+
+
+class SimilarityLabel(SimilarityKind, LabelKind):
+    """One of several labels."""
+
+
+class SimilarityNumber(SimilarityKind, NumberKind):
+    """A number."""

@@ -1,0 +1,56 @@
+"""The part of the protocol that tuning with a head and tuning on conversations share: they start from a model."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foretell.errors import UsageError
+from foretell.language_model import LanguageModel, load_model
+from foretell.loading import Start
+from foretell.model.lora import LoRAConfig
+from foretell.saved_model.model_parts import LORA, add_adapters
+from foretell.session.duration import choose_steps
+from foretell.session.protocol import AnyRequest, AnyTask, Choice, Machine, Training
+
+SMALL_WIDTH = 512  # models below it have a larger default learning rate
+
+
+class TunedTraining(Training[AnyRequest, AnyTask]):
+    """Training that starts from a trained model, with `--minutes` measured on its own batches."""
+
+    @property
+    def start(self) -> Start:
+        if self.request.start is None:
+            raise UsageError(f"give a MODEL to start from: foretell {self.verb} MODEL DATA")
+        return self.request.start
+
+    @abstractmethod
+    def configure(self, data: Any, steps: int | None = None) -> Any:
+        """The configuration; `steps` for a training whose length is a time."""
+
+    def recorded(self, data: Any) -> dict[str, Any]:
+        """Entries of run.json besides the configuration."""
+        return {}
+
+    def choose(self, data: Any, machine: Machine) -> Choice:
+        config, minutes, reasons = self.configure(data), self.request.minutes, []
+        if minutes is not None:
+            seconds = self.seconds_per_step(config, data, machine)
+            steps, why = choose_steps(minutes, minutes, seconds, f"{seconds:.2f} s per step")
+            config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
+        return Choice(config, self.start.name, reasons, self.recorded(data))
+
+    def load_model(self, directory: Path, device: torch.device) -> LanguageModel:
+        return load_model(directory, device, for_training=True)
+
+
+def with_updates(model: LanguageModel, lora: LoRAConfig | None, seed: int) -> LanguageModel:
+    """The model with new LoRA updates if they are asked for."""
+    if lora is None:
+        return model
+    return replace(model, parts={**model.parts, LORA: add_adapters(model.decoder, lora, seed)})

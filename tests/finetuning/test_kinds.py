@@ -1,0 +1,214 @@
+"""The kinds of fine-tuning: the columns they find, the targets they make of labels, and their figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foretell.data.table import Row
+from foretell.errors import DataError, UsageError
+from foretell.finetuning.choice_kind import ChoiceKind
+from foretell.finetuning.figures import calibration, confusion, label_figures, number_figures
+from foretell.finetuning.kind import Example, find_kind, kind_of
+from foretell.finetuning.label_kind import LabelKind, balanced_weights
+from foretell.finetuning.number_kind import NumberKind
+from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
+from foretell.finetuning.task import split_off_dev
+
+# --- columns: found where their names leave no doubt, and asked for elsewhere -----------------------------------------
+
+
+def columns(texts: tuple[str, ...] = (), label: str | None = None, choices: tuple[str, ...] = ()) -> Columns:
+    return Columns(texts=texts, label=label, choices=choices)
+
+
+@pytest.mark.parametrize(
+    ("available", "task", "given", "expected"),
+    [
+        (["text", "label"], "classify", columns(), columns(("text",), "label")),
+        (["Label", "Anything"], "classify", columns(), columns(("Anything",), "Label")),
+        (["id", "review", "stars"], "regress", columns(), columns(("review",), "stars")),
+        (["a", "b", "c"], "classify", columns(("b",), "c"), columns(("b",), "c")),
+        (["premise", "hypothesis", "label"], "entailment", columns(), columns(("premise", "hypothesis"), "label")),
+        (["x", "y1", "score"], "similarity", columns(), columns(("x", "y1"), "score")),
+        (
+            ["question", "choice1", "choice2", "label"],
+            "choice",
+            columns(),
+            columns(("question",), "label", ("choice1", "choice2")),
+        ),
+        (["query", "choices", "gold"], "choice", columns(), columns(("query",), "gold")),
+    ],
+)
+def test_columns_that_leave_no_doubt(available: list[str], task: Any, given: Columns, expected: Columns) -> None:
+    assert find_kind(task).find_columns(available, given, "file") == expected
+
+
+@pytest.mark.parametrize(
+    ("available", "task", "given", "message"),
+    [
+        (["text", "title", "label"], "classify", columns(), "which column holds the text.*--text-column.*'title'"),
+        (["text", "label", "class"], "classify", columns(), "which column holds the label.*--label-column"),
+        (["text", "label"], "classify", columns(("txt",)), "no column 'txt', did you mean 'text'"),
+        (["text", "label"], "classify", columns(("label",), "label"), "named as text and as label"),
+        (["a", "b", "c", "label"], "entailment", columns(), "which two columns"),
+        (["premise", "label"], "entailment", columns(("premise",)), "reads 2 text columns, not 1"),
+        (["question", "label"], "choice", columns(), "which columns hold the answers.*--choice-column"),
+    ],
+)
+def test_columns_in_doubt_are_asked_for(available: list[str], task: Any, given: Columns, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        find_kind(task).find_columns(available, given, "file")
+
+
+# --- labels as targets -----------------------------------------------------------------------------------------------
+
+
+def settings_of(task: Any, labels: list[str]) -> HeadSettings:
+    settings = HeadSettings(task=task, columns=Columns(texts=("text",), label="label"))
+    examples = [Example((f"text {index}",), (label,), "row") for index, label in enumerate(labels)]
+    return find_kind(task).fit(settings, examples)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "names"),
+    [
+        ("classify", ["b", "a", "b", "a"], ("a", "b")),
+        ("classify", ["10", "2", "10", "2"], ("2", "10")),
+        ("similarity", ["0", "1", "1", "0"], ("0", "1")),
+        ("similarity", ["0.5", "1", "1", "0"], ()),
+        ("regress", ["3", "1", "1", "3"], ()),
+    ],
+)
+def test_labels_and_numbers(task: str, labels: list[str], names: tuple[str, ...]) -> None:
+    settings = settings_of(task, labels)
+    assert settings.labels == names
+    assert isinstance(kind_of(settings), LabelKind if names else NumberKind)
+
+
+def test_numbers_are_learned_on_their_own_scale() -> None:
+    settings = settings_of("regress", ["1", "3"] * 5)
+    assert (settings.mean, settings.deviation) == (2, 1)
+    assert kind_of(settings).target(Example(("a",), ("5",), "row")) == (3,)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "message"),
+    [
+        ("classify", ["x"] * 9, "every row has the label 'x'"),
+        ("classify", [f"id{n}" for n in range(2000)] * 2, "2,000 different labels"),
+        ("classify", ["a", "b", "c", "d"], "4 different labels in 4 rows"),
+        ("regress", ["1", "nan"], "'nan' is not a finite number"),
+        ("regress", ["1", "1e308"], "1e\\+308 is too large to compute with"),
+        ("regress", ["1", "word"], "'word' is not a finite number"),
+        ("regress", ["1", "1"], "every number is 1"),
+    ],
+)
+def test_labels_that_cannot_be_learned_are_refused(task: str, labels: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        settings_of(task, labels)
+
+
+def test_a_label_that_was_never_learned_is_refused() -> None:
+    with pytest.raises(DataError, match="the label 'c' is not one of a, b"):
+        kind_of(settings_of("classify", ["a", "b"] * 2)).target(Example(("text",), ("c",), "row"))
+
+
+CHOICE = Columns(texts=("q",), label="gold")
+
+
+@pytest.mark.parametrize("gold", [1, "1", "B", "right"])
+def test_the_right_answer_has_several_forms(gold: Any) -> None:
+    row = Row("row 1", {"q": "why", "choices": ["wrong", "right"], "gold": gold})
+    assert ChoiceKind.read(row, CHOICE) == Example(("why", "wrong", "right"), ("1",), "row 1")
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ({"text": " ", "label": "a"}, "row 1: the text in column 'text' is empty"),
+        ({"text": "a", "label": ""}, "row 1: the label in column 'label' is empty"),
+        ({"text": "a", "label": None}, "row 1: the label in column 'label' is empty"),
+        ({"text": 7, "label": "a"}, "row 1: column 'text' is '7', not a text"),
+        ({"label": "a"}, "row 1: column 'text' is missing"),
+    ],
+)
+def test_rows_without_text_or_label_are_refused(cells: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        LabelKind.read(Row("row 1", cells), Columns(texts=("text",), label="label"))
+
+
+def test_the_split_keeps_shares_and_ignores_the_order_of_rows() -> None:
+    examples = [Example((f"text {index}",), ("ab"[index % 4 == 0],), f"row {index}") for index in range(80)]
+    train, dev = split_off_dev(examples, 0.1, 1, by_label=True)
+    assert sorted(example.labels[0] for example in dev) == ["a"] * 6 + ["b"] * 2
+    assert {*train, *dev} == {*examples}
+    assert (
+        {*split_off_dev(examples[::-1], 0.1, 1, by_label=True)[1]}
+        == {*dev}
+        != {*split_off_dev(examples, 0.1, 2, by_label=True)[1]}
+    )
+    assert len(train) + len(dev) == 80
+
+
+def test_class_weights_have_the_mean_one() -> None:
+    targets = np.array([0, 0, 0, 1])
+    weights = balanced_weights(targets, 2)
+    assert weights == [4 / 6, 2]
+    assert sum(weights[target] for target in targets) == pytest.approx(4)
+
+
+# --- figures, by scikit-learn's definitions worked out by hand --------------------------------------------------------
+
+LOGITS = np.log(np.array([[0.92, 0.08], [0.61, 0.39], [0.17, 0.83], [0.74, 0.26]]))
+TARGETS = np.array([0, 0, 1, 1])
+
+
+def test_accuracy_f1_and_confusion() -> None:
+    figures = label_figures(LOGITS, TARGETS)
+    assert figures["accuracy"] == 0.75
+    assert figures["loss"] == pytest.approx(-np.log([0.92, 0.61, 0.83, 0.26]).mean())
+    assert figures["macro_f1"] == pytest.approx((0.8 + 2 / 3) / 2)  # precision 2/3, recall 1; precision 1, recall 1/2
+    assert confusion(LOGITS.argmax(1), TARGETS, 2).tolist() == [[2, 0], [1, 1]]
+
+
+def test_the_calibration_error_is_the_mean_distance() -> None:
+    report = calibration(LOGITS, TARGETS)
+    assert report["expected_calibration_error"] == pytest.approx((0.08 + 0.39 + 0.17 + 0.74) / 4)
+    assert sum(each["examples"] for each in report["bins"]) == 4
+
+
+def test_numbers() -> None:
+    figures = number_figures(np.array([1.0, 2.0, 4.0]), np.array([1.0, 2.0, 3.0]))
+    assert figures == {"rmse": pytest.approx((1 / 3) ** 0.5), "mae": pytest.approx(1 / 3), "r2": pytest.approx(0.5)}
+
+
+def test_baselines_and_the_report() -> None:
+    columns, rows, targets = Columns(texts=("text",)), list(LOGITS), [(0,), (0,), (1,), (1,)]
+    labels = LabelKind(HeadSettings(task="classify", labels=("x", "y"), columns=columns))
+    baseline = labels.baseline([(1,), (1,), (0,)], targets)
+    assert (baseline["label"], baseline["accuracy"]) == ("y", 0.5)
+    assert labels.report(rows, targets)["by_label"]["y"]["recall"] == 0.5
+    number = NumberKind(HeadSettings(task="regress", mean=10, deviation=2, columns=columns))
+    assert number.report([np.array([1.0]), np.array([0.0])], [(1.0,), (-1.0,)])["mae"] == 1.0  # 0 and 2
+    assert number.baseline([(1.0,), (-1.0,)], [(1.0,), (-1.0,)])["r2"] == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "tuning", "message"),
+    [
+        (
+            "regress",
+            {"class_weights": "balanced"},
+            "--class-weights balanced needs labels, which --task regress lacks",
+        ),
+        ("choice", {"class_weights": "balanced"}, "needs labels"),
+        ("regress", {"best_by": "accuracy"}, "--task regress has no --best-by accuracy; give loss"),
+    ],
+)
+def test_settings_without_a_meaning_for_the_task_are_refused(task: Any, tuning: dict[str, Any], message: str) -> None:
+    kind = kind_of(HeadSettings(task=task, columns=Columns(texts=())))
+    with pytest.raises(UsageError, match=message):
+        kind.check(TuningSettings(task=task, **tuning))
