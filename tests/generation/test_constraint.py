@@ -165,12 +165,14 @@ def test_the_size_of_a_pattern_counts_its_repetitions(pattern: str, size: int) -
 
 
 def test_a_limit_reached_during_a_text_is_an_error_and_not_a_dropped_constraint() -> None:
-    sampler = Sampler(SamplingConfig(regex="[ab]{5}"), None, lambda: (b"a", b"b"))
+    token_bytes = tuple(bytes([byte]) for byte in range(256))
+    sampler = Sampler(SamplingConfig(regex="[ab]{5}"), None, lambda: token_bytes)
     assert sampler.constraint is not None
     sampler.constraint.grammar = constraint.make_grammar(SamplingConfig(regex="(a?){500}a{500}"))
     sampler.constraint._states.clear()
+    sampler.constraint.state(b"")
     with pytest.raises(UsageError, match="too many expressions constructed"):
-        sampler.constraint.state((0, 0))
+        sampler.constraint.state(b"a")
 
 
 def test_an_allowed_token_that_the_library_refuses_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
