@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
+from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import UsageError
 from foretell.generation.filters import Prefixes
@@ -23,6 +25,7 @@ from foretell.model.kernels.strict import strict_copy
 from foretell.model.lora import LoRAConfig, add_lora
 from foretell.model.paged_cache import PagedKVCache, PagedKVView, PagedRow
 from foretell.model.quantized_linear import make_quantization, quantize_decoder
+from foretell.model.surgery import recast
 
 LENGTH, ROWS = 70, 5
 MODELS: dict[str, dict[str, Any]] = {
@@ -36,9 +39,9 @@ MODELS: dict[str, dict[str, Any]] = {
 DTYPES = [torch.float32, torch.bfloat16]
 
 
-def new_decoder(name: str, dtype: torch.dtype) -> Decoder:
+def new_decoder(name: str, dtype: torch.dtype, **changes: Any) -> Decoder:
     sizes = {"num_layers": 2, "num_heads": 4, "width": 192, "context_length": 96, "vocab_size": 501}
-    decoder = make_decoder(make_section(ModelConfig, {**sizes, **MODELS[name]}), seed=1)
+    decoder = make_decoder(make_section(ModelConfig, {**sizes, **MODELS[name], **changes}), seed=1)
     return decoder.eval().requires_grad_(False).to(dtype)
 
 
@@ -46,6 +49,13 @@ def new_decoder(name: str, dtype: torch.dtype) -> Decoder:
 def numba(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if not request.param:
         monkeypatch.setattr(strict, "has_numba", lambda: False)
+
+
+@pytest.fixture
+def restore_threads() -> Iterator[None]:
+    count = torch.get_num_threads()
+    yield
+    torch.set_num_threads(count)
 
 
 @pytest.fixture
@@ -76,6 +86,34 @@ def test_logits_have_the_same_bits_alone_in_a_batch_in_parts_and_cached(
     assert torch.equal(in_parts(decoder, ids[:1], [1] * LENGTH), whole[:1])
     with Trace(decoder, "**"):
         assert torch.equal(decoder(ids[:, :9]), whole[:, :9])
+
+
+@pytest.mark.parametrize(("feedforward_width", "num_threads"), [(33, 1), (172, 1), (160, 2), (1001, 2)])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@torch.inference_mode()
+def test_odd_widths_keep_the_bits_with_every_activation_and_number_of_threads(
+    activation: str, feedforward_width: int, num_threads: int, ids: Tensor, numba: None, restore_threads: None
+) -> None:
+    torch.set_num_threads(num_threads)
+    changes = {
+        "width": 36, "num_heads": 2, "activation": activation, "feedforward_width": feedforward_width,
+        "position": "rotary", "feedforward": "gated" if feedforward_width % 2 else "mlp", "norm": "rmsnorm",
+    }  # fmt: skip
+    decoder, ids = strict_copy(new_decoder("gpt2", torch.float32, **changes)), ids[:, :9]
+    whole = decoder(ids)
+    assert torch.equal(torch.cat([decoder(row[None]) for row in ids]), whole)
+    assert torch.equal(in_parts(decoder, ids[:2], [1, 3, 5]), whole[:2])
+    assert torch.equal(in_parts(decoder, ids[:1], [1] * 9), whole[:1])
+
+
+@pytest.mark.parametrize("activation", ["silu", "gelu_tanh"])
+def test_plain_activations_round_by_the_place_in_a_tensor(activation: str) -> None:
+    x = torch.randn(5, 172, generator=torch.Generator().manual_seed(1))
+    plain, strict_form = ACTIVATIONS[activation].make(), strict.STRICT[ACTIVATIONS[activation].module]
+    form = recast(plain, strict_form)
+    assert torch.equal(form(x), torch.cat([form(row[None]) for row in x]))
+    assert not torch.equal(plain(x), form(x))
+    torch.testing.assert_close(plain(x), form(x))
 
 
 @torch.inference_mode()

@@ -14,6 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from foretell.activations import ACTIVATIONS
 from foretell.errors import UsageError
 from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.decoder import Decoder, TiedHead
@@ -62,10 +63,25 @@ class StrictAttention(SDPAttention):
         return mixed[0, :, 0]
 
 
+def activation_by_row(kind: type[nn.Module]) -> type[nn.Module]:
+    """A subclass of an activation that is applied to one vector at a time.
+
+    torch computes most elements of a tensor in vector registers and the last ones, also of each thread's part, with
+    scalar functions, whose exp and tanh round differently.
+    """
+
+    def forward(self: nn.Module, x: Tensor) -> Tensor:
+        rows = [kind.forward(self, row) for row in x.reshape(-1, 1, x.shape[-1])]
+        return torch.cat(rows).view(x.shape)
+
+    return type(f"Strict{kind.__name__}", (kind,), {"forward": forward})
+
+
 STRICT: dict[type[nn.Module], type[nn.Module]] = {
     nn.Linear: StrictLinear,
     TiedHead: StrictTiedHead,
     SDPAttention: StrictAttention,
+    **{activation.module: activation_by_row(activation.module) for activation in ACTIVATIONS.values()},
 }
 BY_VECTOR = (
     nn.Embedding,
