@@ -29,7 +29,7 @@ from foretell.generation.scheduler import run
 from foretell.generation.sequence import Rules, Sequence
 from foretell.model.kernels import fused_block, matmul
 
-NEW_TOKENS, ROUNDS, TURNS = 64, 5, 15
+NEW_TOKENS, ROUNDS, TURNS = 64, 5, 9
 KERNELS = {"blocks": fused_block, "head": matmul}  # modules that start compiled code
 # --without: the attribute that is changed while a program is prepared, the rows, and the precisions that use it
 WITHOUT: dict[str, tuple[tuple[Any, str, Any], int, tuple[str, ...]]] = {

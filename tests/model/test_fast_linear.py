@@ -52,7 +52,7 @@ def tolerance(dtype: torch.dtype) -> float:
     return 1e-5 if dtype == torch.float32 else 2e-2
 
 
-def test_weights_and_names_are_those_of_the_decoder():
+def test_weights_and_names_of_the_decoder_are_kept():
     decoder = model("int4")
     fast = with_fast_kernels(decoder)
     state, others = decoder.state_dict(), fast.state_dict()
@@ -70,7 +70,7 @@ def test_packed_copies_of_changed_weights_are_not_used(to):
         torch.testing.assert_close(fast(IDS), decoder(IDS))
 
 
-def test_gradients_are_those_of_the_plain_layers():
+def test_gradients_equal_the_plain_layers():
     decoder = model()
     with_fast_kernels(decoder)(IDS).sum().backward()
     assert all(parameter.grad is not None for parameter in decoder.parameters())
@@ -94,7 +94,7 @@ def test_rows_of_another_width_are_refused_as_the_plain_layer_does(inputs):
         fast(torch.randn(4, inputs))
 
 
-def test_without_a_limit_a_row_has_the_same_bits_in_any_company():
+def test_without_a_limit_a_row_has_the_same_bits_with_any_other_rows():
     decoder = with_fast_kernels(model(), max_rows=None, fuse=False)
     layer = decoder.get_submodule("trunk.blocks.0.feedforward.up")
     x = torch.randn(500, 32)

@@ -1,4 +1,4 @@
-"""Blocks computed at once: equal to their modules, for every configuration, and left where somebody watches them."""
+"""Fused blocks: equal to their modules for every configuration, and not used where hooks are registered."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_attention_reaches_over_blocks(window, head_width, make):
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
 @pytest.mark.parametrize("width", [32, 40])
 @pytest.mark.parametrize("to", ["int8", None])
-def test_what_a_call_before_has_left_in_memory_is_not_read(name, width, to, make):
+def test_memory_left_by_an_earlier_call_is_not_read(name, width, to, make):
     decoder = make(name, width=width, head_width=width // 2, feedforward_width=width + 8)
     if to is not None:
         quantize_decoder(decoder, make_quantization(decoder, to))
@@ -144,7 +144,7 @@ def test_quantised_blocks_are_computed(to, name, make):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_chunks_company_and_threads_do_not_change_a_bit(dtype, make):
+def test_chunks_other_rows_and_threads_do_not_change_a_bit(dtype, make):
     fused = with_fast_kernels(make("mistral").to(dtype))
     whole = read(fused, (8, 1))
     torch.set_num_threads(1)
@@ -226,7 +226,7 @@ def outputs_of_blocks(decoder: Decoder) -> list[Tensor]:
     return seen
 
 
-def test_one_call_computes_all_blocks_that_nobody_watches(make, monkeypatch):
+def test_one_call_computes_all_blocks_without_hooks(make, monkeypatch):
     decoder = make("gpt2", num_layers=4, **WHOLE)
     fused, started = with_fast_kernels(decoder), count_starts(monkeypatch)
     assert distance(read(decoder), read(fused)) < 1e-5
@@ -255,7 +255,7 @@ def change_a_weight(decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize("change", [change_output, change_output_in_place, change_input, change_a_weight])
-def test_blocks_that_were_computed_ahead_see_what_is_changed_between_them(change, make, monkeypatch):
+def test_blocks_computed_ahead_see_changes_between_them(change, make, monkeypatch):
     decoder = make("gpt2", num_layers=5, **WHOLE)
     fused, started = with_fast_kernels(decoder), count_starts(monkeypatch)
     unchanged = read(fused)

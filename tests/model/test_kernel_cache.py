@@ -49,7 +49,7 @@ def test_a_home_that_cannot_be_written_to_gives_a_folder_of_this_process(
 
 
 def make_version(folder: Path, days: float) -> Path:
-    """A folder of compiled code that was last used so many days ago."""
+    """A folder of compiled code that was last used this many days ago."""
     folder.mkdir(mode=0o700, parents=True)
     (folder / "kernel.nbi").write_text("index")
     used = time.time() - days * 24 * 3600
@@ -57,7 +57,7 @@ def make_version(folder: Path, days: float) -> Path:
     return folder
 
 
-def test_a_new_folder_removes_those_of_versions_that_are_no_longer_used(home: Path, tmp_path: Path) -> None:
+def test_a_new_folder_removes_folders_of_disused_versions(home: Path, tmp_path: Path) -> None:
     kernels = home / "foretell" / "kernels"
     days = DISUSED / (24 * 3600)
     old, recent = make_version(kernels / ("a" * 16), days + 1), make_version(kernels / ("b" * 16), days - 1)

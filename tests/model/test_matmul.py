@@ -68,7 +68,7 @@ def largest_error(output: Tensor, x: Tensor, weight: Tensor, bias: Tensor | floa
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize(("outputs", "inputs"), [(16, 32), (1, 64), (50, 96), (257, 160)])
 @pytest.mark.parametrize("rows", [1, 2, 7, 16, 33])
-def test_products_equal_those_with_the_weights_in_float64(bits, unit, dtype, outputs, inputs, rows):
+def test_products_equal_float64(bits, unit, dtype, outputs, inputs, rows):
     bias = torch.randn(outputs)
     matrix, weight = packed(bits, outputs, inputs, bias=bias)
     x = torch.randn(rows, inputs).to(dtype)
@@ -100,7 +100,7 @@ def test_groups_of_any_size_are_scaled(bits, group, unit):
 
 @pytest.mark.parametrize(("bits", "unit"), CASES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_a_row_has_the_same_bits_in_any_company_and_on_any_threads(bits, unit, dtype):
+def test_a_row_has_the_same_bits_with_any_other_rows_and_threads(bits, unit, dtype):
     multiply = Matmul(packed(bits, 83, 128)[0], unit)
     x = torch.randn(64, 128).to(dtype)
     together = multiply(x)
@@ -129,7 +129,7 @@ def test_rows_at_any_address_are_read(bits, unit):
 @pytest.mark.parametrize(("bits", "unit"), CASES)
 @pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_what_is_not_finite_stays_in_its_row_and_does_not_become_finite(bits, unit, value, dtype):
+def test_infinities_and_nan_stay_in_their_row_and_do_not_become_finite(bits, unit, value, dtype):
     multiply = Matmul(packed(bits, 40, 64)[0], unit)
     x = torch.randn(3, 64).to(dtype)
     expected = multiply(x)
@@ -164,7 +164,7 @@ def test_planes_of_integers_lose_less_than_bfloat16_activations_hold(bits):
 
 @pytest.mark.parametrize(("bits", "unit"), CASES)
 @pytest.mark.parametrize("inputs", [64, 72])
-def test_what_a_call_before_has_left_in_memory_is_not_read(bits, unit, inputs):
+def test_memory_left_by_an_earlier_call_is_not_read(bits, unit, inputs):
     is_padded = inputs == 72  # integers in groups of 8 are multiplied by vectors alone
     matrix, _ = packed(bits, 24, inputs, 8 if is_padded else 32)
     multiply = Matmul(matrix, "vectors" if is_padded and bits < 16 else unit)

@@ -105,7 +105,7 @@ def test_the_group_is_the_default_where_it_divides_all_widths() -> None:
 
 
 @pytest.mark.parametrize(("width", "group"), [(48, 32), (48, 3), (7, 7)])
-def test_a_group_that_does_not_fit_is_refused_with_those_that_do(width: int, group: int) -> None:
+def test_a_group_that_does_not_fit_is_refused_with_groups_that_do(width: int, group: int) -> None:
     with pytest.raises(ConfigError) as raised:
         check_group("trunk.blocks.0.attention.query", width, group)
     message = str(raised.value)
@@ -113,7 +113,7 @@ def test_a_group_that_does_not_fit_is_refused_with_those_that_do(width: int, gro
     assert ("2, 4, 6, 8, 12, 16, 24, 48" in message) == (width == 48)
 
 
-def test_int8_weights_computed_in_bfloat16_are_those_in_float32_rounded():
+def test_int8_weights_computed_in_bfloat16_equal_rounded_float32():
     stored = quantize_int8(torch.randn(40, 256) * 10 ** torch.randn(40, 256), 64)
     narrow = times_scales(stored["integers"], stored["scales"], torch.bfloat16)
     assert torch.equal(narrow, dequantize_int8(**stored).bfloat16())

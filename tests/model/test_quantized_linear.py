@@ -72,7 +72,7 @@ def with_plain_layers(decoder: Decoder, changed: Decoder) -> Decoder:
 @pytest.mark.parametrize("at_once", [quantized_linear.ELEMENTS_AT_ONCE, 50])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("to", SCHEMES)
-def test_logits_are_those_of_the_dequantised_weights(
+def test_logits_equal_the_dequantised_weights(
     decoder: Decoder, to: Scheme, dtype: torch.dtype, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     changed = quantized(decoder, to)
@@ -124,7 +124,7 @@ def test_names_in_a_trace_and_the_number_of_weights_stay(decoder: Decoder) -> No
 
 
 @pytest.mark.parametrize("to", SCHEMES)
-def test_shapes_on_the_meta_device_are_those_of_a_quantised_decoder(decoder: Decoder, to: Scheme) -> None:
+def test_shapes_on_the_meta_device_equal_a_quantised_decoder(decoder: Decoder, to: Scheme) -> None:
     settings = make_quantization(decoder, to)
     empty = empty_decoder(decoder.config)
     quantize_decoder(empty, settings)

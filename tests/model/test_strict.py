@@ -124,7 +124,7 @@ def test_without_strict_layers_the_bits_differ(ids: Tensor) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 @torch.inference_mode()
-def test_strict_logits_are_those_of_the_plain_layers_within_rounding(name: str, ids: Tensor, numba: None) -> None:
+def test_strict_logits_equal_the_plain_layers_within_rounding(name: str, ids: Tensor, numba: None) -> None:
     decoder = new_decoder(name, torch.float32)
     torch.testing.assert_close(strict_copy(decoder)(ids), decoder(ids), rtol=1e-4, atol=1e-4)
 

@@ -41,7 +41,7 @@ def test_uncorrelated_inputs_give_the_nearest_integers() -> None:
     assert all(torch.equal(stored[name], nearest[name]) for name in nearest)
 
 
-def test_the_factor_is_that_of_the_inverse_of_the_products() -> None:
+def test_the_factor_multiplies_to_the_inverse_of_the_products() -> None:
     x = draw(300, 8)
     products = x.double().T @ x.double()
     products += 0.01 * products.diagonal().mean() * torch.eye(8)

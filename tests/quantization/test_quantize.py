@@ -1,4 +1,4 @@
-"""Quantising the model in the package: what it costs, what the report says, and that the calibration helps."""
+"""Quantising the included model: the loss of quality, the report, and the gain of calibration."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
-def test_the_verb_writes_what_load_makes_on_the_fly(text: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_verb_writes_the_model_that_load_makes_on_the_fly(text: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(["quantize", "primer", "out", "--to", "int4", "--text", str(text), "--keep", "**.down", "--json"]) == 0
     facts = json.loads(capfd.readouterr().out)
     model = foretell.load("primer", dtype="float32").quantize("int4", keep=["**.down"])
