@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
 
 import pytest
 
-from foretell.model.kernels.compiling import DISUSED, cache_folder, is_private
+from foretell.model.kernels import compiling
+from foretell.model.kernels.compiling import DISUSED, cache_folder, compiled_callback, is_private
 
 
 @pytest.fixture
@@ -83,3 +85,19 @@ def test_a_folder_that_is_in_use_is_as_young_as_its_last_process(home: Path) -> 
     os.utime(own, (0, 0))
     cache_folder()
     assert time.time() - own.stat().st_mtime < 3600
+
+
+def do_nothing(address):
+    """A kernel that is compiled in a moment."""
+
+
+def test_only_compiling_is_logged_not_loading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiling, "CACHE", str(tmp_path))
+    monkeypatch.setattr(compiling, "SLOW", -1.0)
+    with caplog.at_level(logging.WARNING, "foretell"):
+        kernels = [compiled_callback(do_nothing, 1, "nothing") for _ in range(2)]
+    assert [kernel.cache_hits for kernel in kernels] == [0, 1]
+    assert len(caplog.records) == 1
+    assert "(nothing)" in caplog.records[0].message
