@@ -29,7 +29,7 @@ from rich.console import Console
 from torch import Tensor
 
 import foretell
-from foretell.data.corpora import embedded_corpus
+from foretell.data.documents import embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.model.decoder import Decoder
 from foretell.model.quantized_linear import Scheme, make_quantization, quantize_decoder

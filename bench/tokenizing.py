@@ -28,7 +28,7 @@ from processes import peak_memory_in_child
 from rich.console import Console
 
 from foretell.config import DataConfig, TokenizerConfig, make_section
-from foretell.data.corpora import embedded_corpus
+from foretell.data.documents import embedded_corpus
 from foretell.pretraining.tokens import make_source, tokenize_text
 from foretell.session.reporter import Reporter
 

@@ -34,7 +34,7 @@ from rich.table import Table
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
-from foretell.data.corpora import embedded_corpus
+from foretell.data.documents import embedded_corpus
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.training.objective import Objective, make_objective

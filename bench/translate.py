@@ -26,13 +26,11 @@ from rich.console import Console
 
 from foretell.cli.arguments import parse_settings
 from foretell.session.reporter import Reporter
-from foretell.translation.loading import load_translator
 from foretell.translation.pairs import Pair, read_pairs, split_pairs
-from foretell.translation.quality import evaluate_pairs, measure_quality
 from foretell.translation.task import PairData
 from foretell.translation.train import PairRequest, train_translation
-from foretell.translation.translate import Decoding, translate
-from foretell.translation.translator import Translator
+from foretell.translation.translate import Decoding, evaluate_pairs, measure_quality, translate
+from foretell.translation.translator import Translator, load_translator
 
 TEST_SHARE, VALIDATION_SHARE = 0.05, 0.01
 SHOWN = 20

@@ -35,7 +35,7 @@ from foretell.distributed.placement import TrialLoss, replicate, shard
 from foretell.distributed.world import ALONE, World, current_world, disconnect
 from foretell.model.init import make_decoder
 from foretell.planning.probe import peak_flops, read_bandwidth
-from foretell.session.resources import Meter
+from foretell.session.machine import Meter
 from foretell.training.objective import Objective, make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step

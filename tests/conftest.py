@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +30,38 @@ if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN:
     signal.signal(signal.SIGHUP, lambda *_: None)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Let one process at a time into the block."""
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)  # released when the file is closed
+        yield
+
+
+@pytest.fixture(scope="session")
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for all processes of pytest-xdist."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
+@pytest.fixture(scope="session")
+def made_once(shared_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """`made_once(name, make)`: this process's copy of a folder that `make(folder)` makes, once for all processes."""
+
+    def copy(name: str, make: Callable[[Path], object]) -> Path:
+        original, done = shared_folder / "made-once" / name, shared_folder / "made-once" / f"{name}.done"
+        original.parent.mkdir(exist_ok=True)
+        with locked(original.with_name(f"{name}.lock")):
+            if not done.exists():
+                make(original)
+                done.touch()
+        return shutil.copytree(original, tmp_path_factory.mktemp("copies") / name)
+
+    return copy
+
 
 PNG = bytes.fromhex(  # of one pixel
     "89504e470d0a1a0a0000000d49484452000000010000000108000000003a7e9b55"

@@ -58,11 +58,11 @@ from foretell.model.presets import PRESETS as PRESETS
 from foretell.model.presets import preset_config as preset
 from foretell.planning.plan import Plan as Plan
 from foretell.quantization.quantize import quantize as quantize
-from foretell.runs.find import find_run as find_run
 from foretell.runs.run import Run as Run
+from foretell.runs.run import find_run as find_run
 from foretell.session.display import LiveReporter as LiveReporter
+from foretell.session.display import NotebookReporter as NotebookReporter
 from foretell.session.display import PlainReporter as PlainReporter
-from foretell.session.notebook import NotebookReporter as NotebookReporter
 from foretell.session.reporter import Reporter as Reporter
 from foretell.session.reporter import TensorBoardReporter as TensorBoardReporter
 from foretell.session.session import Session as Session
@@ -76,9 +76,9 @@ from foretell.training.step import training_step as training_step
 from foretell.trainings import finetune as finetune
 from foretell.trainings import plan as plan
 from foretell.trainings import train as train
-from foretell.translation.loading import load_translator as load_translator
 from foretell.translation.translate import Decoding as Decoding
 from foretell.translation.translate import translate as translate
+from foretell.translation.translator import load_translator as load_translator
 
 __all__: list[str]
 __version__: str

@@ -24,12 +24,11 @@ from foretell.model.presets import PUBLISHED, SIZES
 from foretell.planning.calibration import THIS
 from foretell.planning.plan import Plan, find_devices, plan_generating, plan_training
 from foretell.pretraining.domain import DomainTraining
-from foretell.pretraining.old_domain import find_old_domain
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import TOKENS_PER_PARAMETER, training_config
-from foretell.pretraining.tokens import make_source
-from foretell.session.progress import choose_display, notes_of_the_log
+from foretell.pretraining.tokens import find_old_domain, make_source
+from foretell.session.display import choose_display, notes_of_the_log
 from foretell.session.protocol import Training, run_training
 from foretell.session.reporter import Reporter, Reporters
 from foretell.text import Tokenizer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,17 +49,20 @@ def foretell(capfd, monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def corpus(tmp_path_factory) -> Path:
-    """A text file to learn from."""
-    path = tmp_path_factory.mktemp("corpus") / "cats.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    return path
+def corpus(shared_folder) -> Path:
+    """A text file to learn from, with one path for all processes of pytest-xdist."""
+    path = shared_folder / "cats.txt"
+    own = path.with_name(f"cats-{os.getpid()}.txt")
+    own.write_text(TEXT, encoding="utf-8")
+    return own.replace(path)
 
 
 @pytest.fixture(scope="session")
-def trained(corpus, tmp_path_factory) -> Path:
+def trained(corpus, made_once) -> Path:
     """A run of a few steps on bytes, with several checkpoints."""
-    out = tmp_path_factory.mktemp("runs") / "cats"
-    arguments = [str(corpus), *TINY, "--kind", "bytes", "--steps", "12", "--checkpoint-every", "4", "--out", str(out)]
-    assert run_command(["train", *arguments]) == 0
-    return out
+
+    def train(out: Path) -> None:
+        arguments = [*TINY, "--kind", "bytes", "--steps", "12", "--checkpoint-every", "4", "--out", str(out)]
+        assert run_command(["train", str(corpus), *arguments]) == 0
+
+    return made_once("cats", train)

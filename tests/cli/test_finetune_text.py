@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,12 +17,14 @@ FAST = [*QUICK, "--training.learning-rate", "0.01"]
 
 
 @pytest.fixture(scope="module")
-def learned(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def learned(corpus: Path, made_once: Callable[..., Path]) -> Path:
     """A run that has learned its text well enough to forget it."""
-    out = tmp_path_factory.mktemp("learned") / "cats"
-    options = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--kind", "bytes"]
-    assert run(["train", str(corpus), *options, "--steps", "60", "--lr", "0.02", "--out", str(out)]) == 0
-    return out
+
+    def train(out: Path) -> None:
+        options = ["--size", "toy", "--model.width", "16", "--model.context-length", "32", "--kind", "bytes"]
+        assert run(["train", str(corpus), *options, "--steps", "60", "--lr", "0.02", "--out", str(out)]) == 0
+
+    return made_once("learned", train)
 
 
 @pytest.fixture

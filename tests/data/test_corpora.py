@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from foretell.data import corpora
-from foretell.data.corpora import describe_embedded_corpus, embedded_corpus
+from foretell.data import documents as module
+from foretell.data.documents import describe_embedded_corpus, embedded_corpus
 from foretell.errors import DataError
 
 
@@ -25,8 +25,8 @@ def test_corpus_is_large_enough_and_deterministic() -> None:
 
 
 def test_topics_are_sorted_and_not_too_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    reverse = dict(sorted(corpora._reference_topics().items(), reverse=True))
-    monkeypatch.setattr(corpora, "_reference_topics", lambda: reverse)
+    reverse = dict(sorted(module._reference_topics().items(), reverse=True))
+    monkeypatch.setattr(module, "_reference_topics", lambda: reverse)
     documents = list(embedded_corpus())
     sources = [document.source for document in documents]
     assert sources == sorted(sources)
@@ -34,7 +34,7 @@ def test_topics_are_sorted_and_not_too_short(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_repeated_paragraphs_are_left_out() -> None:
-    raw = Counter(part for text in corpora._reference_topics().values() for part in paragraphs(text))
+    raw = Counter(part for text in module._reference_topics().values() for part in paragraphs(text))
     kept = Counter(part for document in embedded_corpus() for part in paragraphs(document.text))
     assert max(kept.values()) == 1
     assert raw.total() - len(raw) > 100  # else the test above proves nothing
@@ -44,16 +44,16 @@ def test_repeated_paragraphs_are_left_out() -> None:
 
 def test_paragraphs_are_compared_with_whitespace_normalised() -> None:
     seen: set[str] = set()
-    assert corpora._unseen_paragraphs("one two\n\n   indented\n", seen) == "one two\n\n   indented\n"
-    assert corpora._unseen_paragraphs("one\n   two\n \nnew\n\nindented", seen) == "new\n"
-    assert corpora._unseen_paragraphs("new", seen) == ""
+    assert module._unseen_paragraphs("one two\n\n   indented\n", seen) == "one two\n\n   indented\n"
+    assert module._unseen_paragraphs("one\n   two\n \nnew\n\nindented", seen) == "new\n"
+    assert module._unseen_paragraphs("new", seen) == ""
 
 
 @pytest.mark.skipif(sys.version_info[:3] != (3, 11, 7), reason="the documented numbers are those of Python 3.11.7")
 def test_documented_numbers() -> None:
     texts = [document.text for document in embedded_corpus()]
     assert (len(texts), sum(map(len, texts))) == (68, 372_303)
-    topics = corpora._reference_topics()
+    topics = module._reference_topics()
     assert (len(topics), sum(map(len, topics.values()))) == (79, 464_970)
     assert "79 topics" in (embedded_corpus.__doc__ or "")
     assert "372,303" in (embedded_corpus.__doc__ or "")

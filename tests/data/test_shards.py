@@ -366,7 +366,7 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("empty shard", in_shard("tokens", 0), "shard 1"),
     ("missing shard", lambda folder: (folder / SHARD).unlink(), f"{SHARD}: this file is missing"),
     ("missing starts", lambda folder: (folder / STARTS).unlink(), f"{STARTS}: this file is missing"),
-    ("cut shard", bytes_of(SHARD, lambda content: content[:-1]), f"{SHARD}: 137 bytes where the index says 138"),
+    ("cut shard", bytes_of(SHARD, lambda content: content[:-1]), f"{SHARD}: 137 bytes, but 138 according to the index"),
     ("empty shard file", bytes_of(SHARD, lambda _: b""), f"{SHARD}: 0 bytes"),
     ("longer shard", bytes_of(SHARD, lambda content: content + b"\0"), f"{SHARD}: 139 bytes"),
     ("pickle in a shard", bytes_of(SHARD, lambda content: content.replace(b"<u2", b"|O ")), "header"),

@@ -18,8 +18,8 @@ from foretell.loading import load
 from foretell.manifest import write_manifest
 from foretell.pretraining.pretrain import pretrain
 from foretell.runs.checkpoint import Checkpoint
-from foretell.runs.optimizer_files import read_places
 from foretell.runs.run import Run
+from foretell.runs.training_state import read_places
 from foretell.session.reporter import Reporter
 
 BOUND = 1e-5  # of weights after two steps on another number of processes

@@ -104,9 +104,11 @@ def tiny_request() -> Callable[..., FinetuneRequest]:
 
 
 @pytest.fixture(scope="session")
-def tuned(start: Start, review_file: Path, tmp_path_factory) -> Path:
+def tuned(start: Start, review_file: Path, made_once: Callable[..., Path]) -> Path:
     """A run whose model knows the labels of the reviews."""
-    out = tmp_path_factory.mktemp("runs") / "reviews"
     training = {"steps": 150, "checkpoint_every": 75, "evaluate_every": 50, "patience": None}
-    run_finetuning(make_tiny_request(review_file, out, overrides={"training": training}, start=start))
-    return out
+
+    def tune(out: Path) -> None:
+        run_finetuning(make_tiny_request(review_file, out, overrides={"training": training}, start=start))
+
+    return made_once("reviews", tune)

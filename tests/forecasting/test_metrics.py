@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from foretell.forecasting.metrics import (
+from foretell.forecasting.rolling import (
     coverage,
     interval_of,
     mase,

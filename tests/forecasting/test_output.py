@@ -9,9 +9,15 @@ import pytest
 
 from foretell.errors import OutputError, UsageError
 from foretell.forecasting.forecaster import Forecast, forecast
-from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, write_table
-from foretell.forecasting.page import write_forecast_page
-from foretell.forecasting.plots import draw_forecasts
+from foretell.forecasting.output import (
+    check_outputs,
+    draw_forecasts,
+    forecast_json,
+    path_rows,
+    table_rows,
+    write_forecast_page,
+    write_table,
+)
 from foretell.forecasting.series import Series, numbered
 from foretell.forecasting.series_file import read_series
 

@@ -37,10 +37,10 @@ from foretell.planning.memory import device_memory
 from foretell.pretraining import task
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.resolve import weight_shapes
-from foretell.runs.checkpoint import Checkpoint, list_checkpoints
+from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.lock import held
 from foretell.runs.run import Run
-from foretell.session import resources
+from foretell.session import machine
 from foretell.session.failures import is_out_of_memory, next_divisor
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
@@ -189,8 +189,8 @@ def test_checkpoints_too_large_for_the_disk_are_refused_at_the_start(tiny: Any, 
 
 def test_a_model_that_fits_is_not_refused() -> None:
     config, training, memory = preset_config("base", vocab_size=1000), TrainingConfig(steps=1), device_memory(CPU)
-    resources.check_model_fits(weight_shapes(config), training, memory)
-    resources.check_batch_fits(config, weight_shapes(config), training, memory)
+    machine.check_model_fits(weight_shapes(config), training, memory)
+    machine.check_batch_fits(config, weight_shapes(config), training, memory)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +240,7 @@ def test_the_memory_of_a_container_counts(tmp_path: Path, monkeypatch: pytest.Mo
     ("number", "text"), [(7, "7 bytes"), (1500, "1.5 kB"), (25.3e9, "25.3 GB"), (7.9e24, "7,900 ZB")]
 )
 def test_byte_counts_are_formatted_for_people(number: int, text: str) -> None:
-    assert resources.format_bytes(number) == text
+    assert machine.format_bytes(number) == text
 
 
 def test_divergence_says_what_is_saved(tiny: Any, tmp_path: Path) -> None:
@@ -358,19 +358,6 @@ def test_a_changed_configuration_is_refused(tiny: Any, run: Path) -> None:
     error = failure(lambda: tiny.train(run))
     assert isinstance(error, CheckpointError)
     assert "run.json is not the configuration" in str(error)
-
-
-def test_a_checkpoint_without_a_configuration_digest_still_resumes(
-    tiny: Any, run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    training = Checkpoint.training
-    without = {"configuration"}
-    monkeypatch.setattr(
-        Checkpoint, "training", lambda self: {k: v for k, v in training(self).items() if k not in without}
-    )
-    tiny.train(run)
-    assert list_checkpoints(run / "checkpoints")[-1].step == 4
 
 
 def test_a_changed_token_is_refused(tiny: Any, run: Path) -> None:

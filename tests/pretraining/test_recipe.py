@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from foretell.model.presets import SIZES, preset_config
-from foretell.pretraining.recipe import ADAMW, LARGE, MUON, continued_defaults, nearest_size, training_defaults
+from foretell.pretraining.resolve import ADAMW, LARGE, MUON, continued_defaults, nearest_size, training_defaults
 
 
 def config(size: str):

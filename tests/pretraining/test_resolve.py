@@ -15,11 +15,11 @@ from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.planning.memory import DeviceMemory, state_bytes, total, training_memory
 from foretell.planning.probe import measure_speed
-from foretell.pretraining.recipe import choose_dropout
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import (
     MOST_EPOCHS,
     Facts,
+    choose_dropout,
     choose_size,
     flops_per_token,
     resolve,

@@ -17,7 +17,7 @@ from torch import Tensor
 import foretell
 from foretell import LanguageModel
 from foretell.cli.main import run
-from foretell.data.corpora import embedded_corpus
+from foretell.data.documents import embedded_corpus
 from foretell.errors import ConfigError, DataError
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder

@@ -98,7 +98,7 @@ class Regression(Task):
 
     def record(self) -> dict[str, Any]:
         config = {"training": self.training.model_dump(mode="json")}
-        return {"config": config, "data": ["random vectors"], "size": "linear"}
+        return {"config": config, "verb": "train", "data": ["random vectors"], "size": "linear"}
 
     def fingerprints(self) -> dict[str, str]:
         return {"inputs": str(INPUTS)}

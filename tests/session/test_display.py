@@ -1,8 +1,26 @@
-"""The display of a training fits a terminal."""
+"""The displays of a training: which one a program has, the lines of a terminal, the output of a notebook."""
 
 from __future__ import annotations
 
-from foretell.session.display import describe, describe_gauges
+import io
+import logging
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from foretell.session.display import (
+    LiveReporter,
+    NotebookReporter,
+    PlainReporter,
+    choose_display,
+    describe,
+    describe_gauges,
+    notes_of_the_log,
+)
+from foretell.session.reporter import Reporters
 
 METRICS = {
     "step": 123_456,
@@ -14,6 +32,87 @@ METRICS = {
     "mfu": 0.41,
     "peak_memory_bytes": 123 * 2**30,
 }
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def metrics(step: int, validation: float | None = None) -> dict[str, Any]:
+    return {
+        "step": step,
+        "loss": 4.0 / step,
+        "validation_loss": validation,
+        "learning_rate": 1e-3,
+        "gradient_norm": 1.0,
+        "tokens_per_second": 100.0,
+        "mfu": None,
+        "peak_memory_bytes": 2**20,
+    }
+
+
+def kinds(progress: bool | None) -> list[type]:
+    return [type(display) for display in choose_display(progress)]
+
+
+def test_a_terminal_has_a_live_display_unless_progress_is_false(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", Terminal())  # not in a fixture: pytest replaces it before the test
+    assert kinds(None) == kinds(True) == [LiveReporter]
+    assert kinds(False) == []
+
+
+def test_elsewhere_progress_is_shown_only_on_demand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    assert kinds(None) == kinds(False) == []
+    assert kinds(True) == [PlainReporter]
+
+
+def test_a_notebook_has_one_output_that_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    outputs: list[str] = []
+    handle = SimpleNamespace(update=lambda content: outputs.append(content))
+
+    def display(content: str, display_id: bool) -> Any:
+        outputs.append(content)
+        return handle
+
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(HTML=str, display=display))
+    monkeypatch.setattr("foretell.session.display.NOTEBOOK_SECONDS", 0.0)
+    (reporter,) = choose_display(None)
+    with Reporters([reporter]) as reporters:
+        for step in range(1, 6):
+            reporters.metrics(metrics(step, 3.0 / step if step > 3 else None), 5)
+        reporters.sample(5, "The <b>", "cat & dog")
+    assert len(outputs) == 6
+    assert "<svg" not in outputs[0]
+    last = outputs[-1]
+    assert 'value="5" max="5"' in last
+    assert last.count("<polyline") == 2
+    assert last.count("<circle") == 2
+    assert "The &lt;b&gt;</i>cat &amp; dog" in last
+    assert "validation 0.600" in last
+
+
+def test_notes_of_the_log_are_shown_with_a_text_display_and_not_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    logger, stream = logging.getLogger("foretell"), io.StringIO()
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    reporter = PlainReporter(Console(file=stream))
+    with notes_of_the_log([reporter]):
+        logger.info("size        tiny, since the text is short")
+    assert stream.getvalue().startswith("size        tiny")
+    assert logger.handlers == []
+    monkeypatch.setattr(logger, "handlers", [logging.NullHandler()])
+    with notes_of_the_log([reporter]):
+        logger.info("again")
+    assert "again" not in stream.getvalue()
+
+
+def test_without_a_notebook_its_display_needs_an_output() -> None:
+    shown: list[str] = []
+    NotebookReporter(shown.append).metrics(metrics(1), 2)
+    assert "step 1/2" in shown[0]
 
 
 def test_both_lines_fit_eighty_columns():

@@ -32,10 +32,10 @@ from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.runs.run import MEASURED, Run
+from foretell.session.machine import Footprint
 from foretell.session.protocol import Choice, Machine, Training, run_training, start_session
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
-from foretell.session.resources import Footprint
 from foretell.session.task import Task
 from foretell.text import train_tokenizer
 from foretell.training.objective import Loss
@@ -419,9 +419,9 @@ Disk = namedtuple("Disk", "total used free")
     ("patched", "value", "words"),
     [
         ("foretell.session.protocol.device_memory", 8, "parameters need .* memory is"),
-        ("foretell.session.resources.state_per_process", 10**12, "parameters need .* memory is"),
-        ("foretell.session.resources.training_memory", 10**12, "rows of .* tokens at once need more than"),
-        ("foretell.session.resources.shutil.disk_usage", 3, "checkpoints need .*, and 3 bytes are free"),
+        ("foretell.session.machine.state_per_process", 10**12, "parameters need .* memory is"),
+        ("foretell.session.machine.training_memory", 10**12, "rows of .* tokens at once need more than"),
+        ("foretell.session.machine.shutil.disk_usage", 3, "checkpoints need .*, and 3 bytes are free"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(kind, patched, value, words, tmp_path, monkeypatch):
@@ -455,12 +455,23 @@ def test_a_damaged_copy_of_the_data_is_noticed(kinds, tmp_path):
             run_training(kinds[name].resume(out), Reporter(), resume=True)
 
 
-def test_a_configuration_of_another_version_is_refused_with_advice(kind, tmp_path):
+def without_verb(record):
+    del record["verb"]
+
+
+def with_an_unknown_setting(record):
+    record["config"]["training"]["tempo"] = "allegro"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"), [(without_verb, "it has no verb"), (with_an_unknown_setting, "unknown key")]
+)
+def test_a_run_of_another_version_is_refused_with_advice(kind, change, problem, tmp_path):
     run = Run.open(stopped(kind, tmp_path / "run"))
     record = run.record()
-    record["config"]["training"]["tempo"] = "allegro"
+    change(record)
     run.replace_record(record)
-    with pytest.raises(CheckpointError, match=r"configuration is from another version \(unknown key"):
+    with pytest.raises(CheckpointError, match=rf"was started by another version \({problem}"):
         run_training(kind.resume(run.directory), Reporter(), resume=True)
 
 

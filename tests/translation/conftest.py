@@ -12,9 +12,8 @@ from foretell.config import make_section
 from foretell.text.tokenizer_training import train_tokenizer
 from foretell.translation.config import MODERN_PAIR, VASWANI, EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder
-from foretell.translation.pairs import Pair
+from foretell.translation.pairs import Pair, Vocabulary, make_vocabulary
 from foretell.translation.translator import Translator
-from foretell.translation.vocabulary import Vocabulary, make_vocabulary
 
 SHAPES: dict[str, dict[str, Any]] = {
     "vaswani": VASWANI,

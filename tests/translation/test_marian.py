@@ -10,9 +10,8 @@ import torch
 from foretell.errors import CheckpointError
 from foretell.insight.explain.explanation import explain
 from foretell.translation.batches import make_source
-from foretell.translation.loading import load_translator
-from foretell.translation.marian import load_marian
 from foretell.translation.translate import Decoding, translate
+from foretell.translation.translator import load_marian, load_translator
 
 V, PAD, EOS = 21, 20, 0
 SOURCES = [[3, 1, 4, 1, 5, EOS], [9, 2, EOS]]

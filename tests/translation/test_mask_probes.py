@@ -12,7 +12,7 @@ from foretell.model import cache
 from foretell.model.mask import Mask
 from foretell.model.surgery import replace
 from foretell.translation.batches import EncodedPair, PairBatch, make_pair_batch
-from foretell.translation.mask_probes import check_pair_mask
+from foretell.translation.task import check_pair_mask
 
 
 @pytest.fixture(scope="module")

@@ -12,17 +12,17 @@ import torch
 
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.model.quantized_linear import quantized_layers
+from foretell.planning.memory import device_memory
 from foretell.runs.run import Run
 from foretell.runs.summary import settings_of, summarize
+from foretell.session.protocol import Machine
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
-from foretell.translation.loading import load_translator
 from foretell.translation.pairs import Pair
-from foretell.translation.quality import evaluate_pairs
 from foretell.translation.task import PairData
-from foretell.translation.train import PairRequest, TranslationTraining, train_translation
-from foretell.translation.translate import Decoding, translate
-from foretell.translation.translator import load_saved, save_translator
+from foretell.translation.train import PairRequest, PairText, TranslationTraining, train_translation
+from foretell.translation.translate import Decoding, evaluate_pairs, translate
+from foretell.translation.translator import load_saved, load_translator, save_translator
 
 COLOURS = {"red": "rouge", "blue": "bleu", "green": "vert", "black": "noir"}
 THINGS = {"cat": "chat", "dog": "chien", "bird": "oiseau", "car": "train"}
@@ -157,13 +157,15 @@ def test_other_settings_than_those_of_the_run_are_refused(session):
         )
 
 
-def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path):
-    asked = PairRequest(out=tmp_path, minutes=2.0)
-    steps, reason = TranslationTraining(asked).choose_steps(session.task.loader, lambda: 0.5)
-    assert (steps, "2 minutes at 0.50 s per step" in reason) == (240, True)
-    steps, reason = TranslationTraining(PairRequest(out=tmp_path)).choose_steps(session.task.loader, lambda: 0.001)
-    assert steps == 30 * session.task.loader.batches_per_epoch
-    assert "memorise" in reason
+@pytest.mark.parametrize(("minutes", "seconds", "steps"), [(2.0, 0.5, 240), (None, 0.001, None)])
+def test_the_number_of_steps_follows_from_time_and_pairs(session, tmp_path, monkeypatch, minutes, seconds, steps):
+    monkeypatch.setattr("foretell.session.protocol.seconds_per_step", lambda *_: seconds)
+    training = TranslationTraining(PairRequest(out=tmp_path, size="toy", minutes=minutes))
+    machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
+    choice = training.choose(PairText(session.task.data, session.task.vocabulary), machine)
+    per_epoch = training.loader(PairText(session.task.data, session.task.vocabulary), choice.config).batches_per_epoch
+    assert choice.config.training.steps == (steps or 30 * per_epoch)
+    assert ("2 minutes at 0.50 s per step" if minutes else "memorise") in choice.reasons[0]
 
 
 def test_long_sentences_are_left_out_and_the_log_says_so(tmp_path, caplog):

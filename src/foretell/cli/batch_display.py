@@ -13,9 +13,8 @@ from foretell.cli.query import surprise_style
 from foretell.cli.terminal import open_model, print_json, results
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import UsageError
-from foretell.pretraining.replay import Replay, replay
-from foretell.runs.find import find_run
-from foretell.runs.run import is_run
+from foretell.pretraining.training_data import Replay, replay
+from foretell.runs.run import find_run, is_run
 from foretell.session.task import ReplayedRow, ReplayedToken
 
 WIDTH = 80

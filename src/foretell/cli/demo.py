@@ -37,7 +37,7 @@ def demo(
     console = Console(highlight=False, emoji=False, markup=False)
     title(console, "foretell", "a small GPT learns to write, on this machine, from nothing")
     from foretell.cli.training import default_out
-    from foretell.data.corpora import embedded_corpus
+    from foretell.data.documents import embedded_corpus
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.request import TextRequest
 
@@ -56,7 +56,7 @@ def demo(
 def show_text(console: Console) -> None:
     """The training text: where it is from, and its first lines."""
     from foretell.cli.demo_display import title
-    from foretell.data.corpora import describe_embedded_corpus, embedded_corpus
+    from foretell.data.documents import describe_embedded_corpus, embedded_corpus
 
     where, _, sizes = describe_embedded_corpus().partition(": ")
     title(console, "1 the text", where)
@@ -68,7 +68,7 @@ def show_text(console: Console) -> None:
 
 def gzip_bits_per_byte() -> float:
     """Bits per byte of the held-out text under gzip -9."""
-    from foretell.data.corpora import embedded_corpus
+    from foretell.data.documents import embedded_corpus
     from foretell.data.split import split_documents
 
     held_out = [document.text for part, document in split_documents(embedded_corpus()) if part == "validation"]

@@ -41,8 +41,8 @@ def finetune_text(
     from foretell.config import DataConfig, make_section
     from foretell.loading import load_start
     from foretell.pretraining.domain import DomainTraining
-    from foretell.pretraining.old_domain import find_old_domain
     from foretell.pretraining.request import TextRequest
+    from foretell.pretraining.tokens import find_old_domain
 
     overrides = options.sections({"data.text_field": text_field})
     request = TextRequest(

@@ -62,12 +62,12 @@ def forecast(
     if paths is not None:
         write_table(paths, path_rows(forecasts))
     if plot is not None:
-        from foretell.forecasting.plots import draw_forecasts
+        from foretell.forecasting.output import draw_forecasts
 
         for line in draw_forecasts(plot, forecasts, percents):
             note(line)
     if html is not None:
-        from foretell.forecasting.page import write_forecast_page
+        from foretell.forecasting.output import write_forecast_page
 
         if len(forecasts) > 1:
             note(f"{html} shows {forecasts[0].series.unique_id}, the first series; --series chooses another")
@@ -172,7 +172,7 @@ def evaluate_forecast(
     quantiles 0.1 to 0.9; the last columns are the shares of values inside the intervals.
     """
     from foretell.forecasting.rolling import Plan, evaluate_contexts, evaluate_origins, given_origins, rolling_origins
-    from foretell.forecasting.season import choose_season
+    from foretell.forecasting.series import choose_season
     from foretell.forecasting.series_file import read_series
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):

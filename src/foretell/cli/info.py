@@ -45,7 +45,7 @@ def info(
 def find_preset(argument: str) -> ModelConfig | None:
     """The shape of a preset, if the argument names one and neither a path nor a run."""
     from foretell.model.presets import PRESETS, SIZES, preset_config
-    from foretell.runs.find import RUNS
+    from foretell.runs.run import RUNS
 
     if argument not in PRESETS or Path(argument).exists() or (RUNS / argument).exists():
         return None

@@ -71,8 +71,8 @@ def runs(
 def delete_runs(names: tuple[str, ...]) -> None:
     """Delete runs, each after a yes to a question on stderr; a run that is training is refused."""
     from foretell.files import format_bytes, remove_directory
-    from foretell.runs.find import find_run
     from foretell.runs.lock import held
+    from foretell.runs.run import find_run
 
     if not names:
         raise UsageError("--delete needs the names of the runs to delete")
@@ -100,8 +100,7 @@ def confirmed(question: str) -> bool:
 
 def choose(names: tuple[str, ...]) -> tuple[Path | None, list[Run]]:
     """The folder to list and the runs in it, or no folder and the named runs."""
-    from foretell.runs.find import RUNS, find_run, find_runs
-    from foretell.runs.run import is_run
+    from foretell.runs.run import RUNS, find_run, find_runs, is_run
     from foretell.session.plots import MARKS
 
     folder = RUNS if not names else Path(names[0])

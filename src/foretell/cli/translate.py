@@ -102,7 +102,7 @@ def evaluate_translation(
         raise UsageError(f"--limit must be at least 1, not {limit}")
     decoding = choose_decoding(beam, length_penalty, {})
     from foretell.translation.pairs import read_pairs
-    from foretell.translation.quality import evaluate_pairs, load_sacrebleu
+    from foretell.translation.translate import evaluate_pairs, load_sacrebleu
 
     load_sacrebleu()
     read = read_pairs([Path(path) for path in pairs])[:limit]
@@ -156,7 +156,7 @@ def open_translator(argument: str, **options: Unpack[LoadKeywords]) -> Translato
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
     console = messages()
     console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
-    from foretell.translation.loading import load_translator
+    from foretell.translation.translator import load_translator
 
     translator = load_translator(argument, **options)
     for line in translator.notes:

@@ -43,7 +43,6 @@ class Batch:
         return self._map(lambda tensor: tensor[first:last:stride])
 
     def to(self, device: torch.device | str) -> Batch:
-        """The same batch on another device."""
         return self._map(lambda tensor: to_device(tensor, device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 
 
 def log_note(what: str, where: str) -> None:
-    """Log what was done to the input."""
     logger.warning(f"{what}: {where}")
 
 
@@ -149,7 +148,6 @@ def reading(path: str | Path) -> Iterator[None]:
 
 
 def damaged(path: str | Path, error: Exception) -> DataError:
-    """The error for a file that does not decompress."""
     return DataError(f"{path}: damaged, cut short or not compressed this way ({error}); get it again")
 
 

@@ -127,7 +127,7 @@ class TokenWriter:
         return ids.astype(self.dtype)
 
     def _append(self, ids: np.ndarray) -> int:
-        """Write as many ids as fit into the current shard, and return how many."""
+        """Write the ids that fit into the current shard, and return their number."""
         path = _temporary(self.directory / shard_name(self.split_name, len(self._shards)))
         with _writing(path):
             if self._file is None:

@@ -43,8 +43,6 @@ SPLIT_NAME = re.compile(r"[a-z][a-z0-9_]{0,31}")
 
 @dataclass(frozen=True)
 class ShardRecord:
-    """One shard in the index."""
-
     file: str
     tokens: int
     sha256: str
@@ -99,7 +97,6 @@ class TokenStream:
         self._tokens = record.tokens
 
     def __len__(self) -> int:
-        """The number of tokens."""
         return self._tokens
 
     def read(self, start: int, count: int) -> np.ndarray:
@@ -291,7 +288,7 @@ def _check_header(path: Path, dtype: np.dtype, count: int) -> None:
         size = path.stat().st_size
         expected = HEADER_BYTES + count * dtype.itemsize
         if size != expected:
-            raise _damaged(path, f"{size:,} bytes where the index says {expected:,}")
+            raise _damaged(path, f"{size:,} bytes, but {expected:,} according to the index")
         with path.open("rb") as file:
             if file.read(HEADER_BYTES) != npy_header(dtype, count):
                 raise _damaged(path, f"not the header of {count:,} values of type {dtype.name}")

@@ -47,7 +47,7 @@ class RecordField(NamedTuple):
 
 @dataclass(frozen=True)
 class RecordFields:
-    """What is read of each record: the field `text`, or the only column, or the fields named.
+    """The texts to read from each record: the field `text`, or the only column, or the fields named.
 
     text: another name for that field. answer: a second field, and `text` is then that of the prompt. by_line: each
     line of a file without fields is a record.
@@ -58,7 +58,6 @@ class RecordFields:
     by_line: bool = False
 
     def each(self) -> tuple[RecordField, ...]:
-        """The fields, one for each text of a record."""
         if self.answer is None:
             return (RecordField(self.text, "--text-field"),)
         return RecordField(self.text, "--prompt-field"), RecordField(self.answer, "--answer-field")
@@ -183,7 +182,7 @@ class DocumentReader:
 
 @dataclass
 class _ReadingNotes:
-    """What was done to the input, counted by kind with the first example: a folder gives one line, not 10,000."""
+    """Changes to the input, counted by kind with the first example: a folder gives one line, not 10,000."""
 
     counts: Counter[str] = field(default_factory=Counter)
     first: dict[str, str] = field(default_factory=dict)
@@ -216,12 +215,12 @@ class _InputFile:
 
     @property
     def is_one_text(self) -> bool:
-        """Whether it is one text, and does not hold records with fields."""
+        """True for one text, False for records with fields."""
         return self.file.suffix not in FORMATS
 
     @property
     def is_large(self) -> bool:
-        """Whether it should not be held in memory as a whole."""
+        """True for a file that is read in pieces."""
         if self.file.path is None or self.file.is_compressed:
             return False
         with reading(self.file.path):

@@ -225,7 +225,6 @@ def open_parquet(path: Path) -> Iterator[Any]:
 
 
 def arrow_value(cell: Any, column: str, where: str) -> Any:
-    """A value of Arrow as Python's; dates, times and decimal numbers as text."""
     try:
         value = cell.as_py()
         return str(value) if isinstance(value, datetime.date | datetime.time | Decimal) else value
@@ -274,7 +273,6 @@ class Table:
         return ("utf-8", CONVERT) if self.encoding is None else (self.encoding, ENCODING_ADVICE)
 
     def records(self) -> Iterator[Row]:
-        """All rows, blank ones included."""
         if self.columns and not isinstance(self.format, Delimited):
             raise DataError(f"{self}: --columns names the columns of .csv and .tsv files; this is neither")
         return self.format.rows(self)
@@ -287,7 +285,6 @@ class Table:
         return self.file.lines(self.note, *self.decoding)
 
     def first_columns(self) -> list[str]:
-        """The columns of the first row."""
         for row in self:
             return list(row.cells)
         raise DataError(f"{self}: it has no rows; give a file with a row per example")

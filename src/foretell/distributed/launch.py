@@ -12,7 +12,7 @@ VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
 
 @dataclass(frozen=True)
 class Launch:
-    """The place of a process among those of a training: its rank among all, and among those of its machine."""
+    """The ranks of a process: among all processes of a training, and on its machine."""
 
     rank: int = 0
     world_size: int = 1

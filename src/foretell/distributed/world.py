@@ -75,7 +75,7 @@ class World:
         self._meeting = self.sum(torch.zeros(1))
 
     def decide(self, make: Callable[[], Value]) -> Value:
-        """What `make` returns on the first process, on all of them; a value that JSON can hold."""
+        """The value that `make` returns on the first process, on all processes; it must fit into JSON."""
         if self.store is None:
             return make()
         self._decisions += 1

@@ -21,9 +21,9 @@ from foretell.model.cost import count_parameters
 from foretell.model.init import weight_shapes, with_vocabulary
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
+from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
-from foretell.session.resources import Footprint
 from foretell.text import Tokenizer, load_tokenizer
 from foretell.text.chat_format import ChatFormat, prepare_tokenizer
 from foretell.text.chat_template import ChatTemplate, find_template, missing_names, own_template

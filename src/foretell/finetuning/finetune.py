@@ -23,9 +23,9 @@ from foretell.loading import Start
 from foretell.model.init import weight_shapes
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
+from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
-from foretell.session.resources import Footprint
 from foretell.session.session import Session
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 3.0, 32, 6.25e-5  # Radford et al. 2018, section 4.1

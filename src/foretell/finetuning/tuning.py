@@ -14,7 +14,7 @@ from foretell.language_model import LanguageModel, load_model
 from foretell.loading import Start
 from foretell.model.lora import LoRAConfig
 from foretell.saved_model.model_parts import LORA, add_adapters
-from foretell.session.duration import choose_steps
+from foretell.session.machine import choose_steps
 from foretell.session.protocol import AnyRequest, AnyTask, Choice, Machine, Training
 
 SMALL_WIDTH = 512  # models below it have a larger default learning rate

@@ -99,7 +99,7 @@ class SeriesCodec:
         return float(np.nanmean(errors)) if np.isfinite(errors).any() else math.nan
 
     def clipped(self, values: np.ndarray, scale: Scale) -> int:
-        """How many values lie beyond the last bin."""
+        """The number of values beyond the last bin."""
         return int((np.abs(values - scale.location) > self.config.limit * scale.spread).sum())
 
 

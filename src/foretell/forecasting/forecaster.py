@@ -12,7 +12,6 @@ from foretell.config import SamplingConfig
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
-from foretell.forecasting.metrics import interval_of
 from foretell.forecasting.series import Series
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import generate
@@ -55,7 +54,7 @@ class Forecaster:
         return self.decoder.config.context_length
 
     def context_for(self, horizon: int) -> int:
-        """How many values before a forecast are read, so that the forecast fits behind them; at least half of them.
+        """The number of values read before a forecast that still fits behind them; at least half the context.
 
         A horizon beyond that rolls: when the context is full, its last half is read again.
         """
@@ -130,7 +129,6 @@ class Forecast:
 
     @property
     def times(self) -> list[str]:
-        """The times of the forecast."""
         return [self.series.timeline.text(len(self.series) + step) for step in range(self.paths.shape[1])]
 
     @property
@@ -144,8 +142,19 @@ class Forecast:
         return np.median(self.paths, 0)
 
     def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds (H,), (H,) between which `level` percent of further paths would lie, as many below as above."""
+        """The bounds (H,), (H,) between which `level` percent of further paths would lie, centred on the median."""
         return interval_of(self.paths, level)
+
+
+def interval_of(paths: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
+    """The bounds (H,), (H,) of `level` percent of the distribution that paths (samples, H) were drawn from.
+
+    Quantiles at p (n + 1) of n samples: an interval between those holds `level` percent of further draws on average.
+    Interpolating at p (n - 1), as numpy does by default, holds less: 72% of the draws for 80% and 20 samples.
+    """
+    outside = (1 - level / 100) / 2
+    low, high = np.quantile(paths, (outside, 1 - outside), axis=0, method="weibull")
+    return low, high
 
 
 def forecast(

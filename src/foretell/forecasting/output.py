@@ -1,17 +1,26 @@
-"""Forecasts as tables and as JSON."""
+"""Forecasts as tables, as JSON, as a page and as a picture."""
 
 from __future__ import annotations
 
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from foretell.errors import UsageError
-from foretell.files import HTML_MARK, check_target, write_text
-from foretell.forecasting.forecaster import Forecast
-from foretell.session.plots import check_can_draw
+import numpy as np
+
+from foretell.errors import OutputError, UsageError
+from foretell.files import HTML_MARK, check_target, printable_name, write_text
+from foretell.forecasting.codec import Scale
+from foretell.forecasting.forecaster import Forecast, Forecaster
+from foretell.insight.page.collect import collect
+from foretell.insight.page.write_page import PageReport, write_traced
+from foretell.language_model import LanguageModel
+from foretell.session.plots import check_can_draw, import_figure
+from foretell.text import id_tokenizer
 
 TABLE_MARK = b"unique_id,"
 PNG_MARK = b"png"  # the beginning of a file is compared in lower case
@@ -50,7 +59,6 @@ def path_rows(forecasts: Sequence[Forecast]) -> Iterator[list[str]]:
 
 
 def number(value: float) -> str:
-    """A number as short as its significant digits allow."""
     return format(float(value), f".{DIGITS}g")
 
 
@@ -70,3 +78,85 @@ def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]
         "median": forecast.median.tolist(),
         "intervals": {f"{level:g}": [bound.tolist() for bound in forecast.interval(level)] for level in levels},
     }
+
+
+# --- the page: a pass over the context and the forecast's median -----------------------------------------------------
+MOST_TOKENS = 192  # of a page; the attention of more does not fit a screen
+
+
+def write_forecast_page(forecaster: Forecaster, forecast: Forecast, path: Path) -> PageReport:
+    """Write the page of one forecast, a page like any model's, with the time and the value of each token.
+
+    The context is the series' last values and the first values of the median. Attention shows which past times each
+    head looked at.
+    """
+    check_target(path, HTML_MARK)
+    ids, texts, scale = tokens_of(forecaster, forecast)
+    model = LanguageModel(forecaster.decoder, id_tokenizer(forecaster.decoder.config.vocab_size), forecaster.name)
+    traced = collect(model, " ".join(str(each) for each in ids))
+    values = forecaster.codec.decode(np.arange(forecaster.codec.vocab_size), scale)
+    vocabulary: list[str | None] = [value_text(value) for value in values]
+    return write_traced(replace(traced, text=forecast.series.unique_id, pieces=texts, vocabulary=vocabulary), path)
+
+
+def tokens_of(forecaster: Forecaster, forecast: Forecast) -> tuple[list[int], list[str], Scale]:
+    """Ids and texts of the last values and the first forecast ones, and the scale of the ids."""
+    horizon = min(forecast.paths.shape[1], MOST_TOKENS // 4)
+    most = min(MOST_TOKENS, forecaster.context_length) - horizon
+    prompt = forecaster.prompt(forecast.series.values, most)
+    ahead = forecaster.codec.encode(forecast.median[:horizon], prompt.scale).tolist()
+    ids = [*prompt.ids, *ahead]
+    start = len(forecast.series) - len(prompt.ids)
+    values = forecaster.codec.decode(ids, prompt.scale)
+    times = [forecast.series.timeline.text(start + index) for index in range(len(ids))]
+    return ids, [f"{time} {value_text(value)}" for time, value in zip(times, values, strict=True)], prompt.scale
+
+
+def value_text(value: float) -> str:
+    """A value in four digits; `missing` for none."""
+    return "missing" if np.isnan(value) else f"{value:.4g}"
+
+
+# --- the picture: the end of the history, the median, and a fan of intervals -----------------------------------------
+MOST_PANELS = 6
+HISTORY = 3  # horizons of history that are shown
+FEWEST_SHOWN = 24  # values of history
+MEDIAN, FANS = "#9a3412", ("#fed7aa", "#fdba74", "#fb923c", "#f97316")  # wide to narrow
+TICKS = 6
+
+
+def draw_forecasts(path: Path, forecasts: Sequence[Forecast], levels: Sequence[float]) -> list[str]:
+    """Draw the first few forecasts, one panel each; returns a line on what was left out."""
+    shown = forecasts[:MOST_PANELS]
+    figure = import_figure(path)(figsize=(9, 1 + 2.6 * len(shown)), dpi=130, layout="constrained")
+    panels = figure.subplots(len(shown), squeeze=False)[:, 0]
+    for axes, forecast in zip(panels, shown, strict=True):
+        draw_panel(axes, forecast, levels)
+    panels[0].legend(loc="upper left", fontsize=8, ncols=2 + len(levels))
+    try:
+        figure.savefig(check_target(path, PNG_MARK), format="png")
+    except OSError as error:
+        raise OutputError(f"could not write {path}: {error.strerror or error}") from error
+    left_out = len(forecasts) - len(shown)
+    return [f"{path} shows {len(shown)} series, {left_out:,} more are left out; --series chooses"] if left_out else []
+
+
+def draw_panel(axes: Any, forecast: Forecast, levels: Sequence[float]) -> None:
+    """One series: history, median, and intervals from wide to narrow, the narrow ones darker."""
+    horizon = forecast.paths.shape[1]
+    history = forecast.series.values[-max(FEWEST_SHOWN, HISTORY * horizon) :]
+    end = len(forecast.series)
+    past, future = np.arange(end - len(history), end), np.arange(end, end + horizon)
+    axes.plot(past, history, color="#374151", linewidth=1.2, label="history")
+    known = history[~np.isnan(history)][-1]
+    joined = np.concatenate([[end - 1], future])  # the fan opens at the last known value
+    for colour, level in zip(cycle(FANS), sorted(levels, reverse=True), strict=False):
+        low, high = (np.concatenate([[known], bound]) for bound in forecast.interval(level))
+        axes.fill_between(joined, low, high, color=colour, linewidth=0, label=f"{level:g}% interval")
+    axes.plot(joined, np.concatenate([[known], forecast.median]), color=MEDIAN, linewidth=1.6, label="median")
+    axes.axvline(end - 1, color="#9ca3af", linewidth=0.8, linestyle=":")
+    ticks = np.linspace(past[0], future[-1], TICKS).round().astype(int)
+    axes.set_xticks(ticks, [forecast.series.timeline.text(int(tick)) for tick in ticks], fontsize=8)
+    axes.set_title(printable_name(forecast.series.unique_id), fontsize=10, loc="left")
+    axes.grid(alpha=0.25)
+    axes.margins(x=0.01)

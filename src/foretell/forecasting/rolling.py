@@ -1,30 +1,19 @@
-"""Evaluation with rolling origins: forecasts from several points of each series, and seasonal naive ones."""
+"""Evaluation with rolling origins: the errors of forecasts, compared with seasonal naive ones."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from foretell.errors import DataError, UsageError
-from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress
-from foretell.forecasting.metrics import (
-    QUANTILES,
-    coverage,
-    interval_of,
-    mase,
-    mase_scale,
-    mean_of,
-    median_of,
-    quantile_loss,
-    seasonal_naive,
-    smape,
-)
+from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress, interval_of
 from foretell.forecasting.series import Series
 
+QUANTILES = tuple(round(0.1 * index, 1) for index in range(1, 10))
 LEVELS = (80.0, 95.0)
 
 
@@ -155,7 +144,8 @@ def score(
         mase(each.actual, median, each.history, plan.season) for (each, _), median in zip(pairs, medians, strict=True)
     ]
     smapes = [smape(each.actual, median) for (each, _), median in zip(pairs, medians, strict=True)]
-    losses = [quantile_loss(each.actual, quantiles_of(sampled)) for each, sampled in pairs]
+    quantiles = [dict(zip(QUANTILES, np.quantile(each, QUANTILES, axis=0), strict=True)) for _, each in pairs]
+    losses = [quantile_loss(each.actual, shares) for (each, _), shares in zip(pairs, quantiles, strict=True)]
     size = sum(float(np.nansum(np.abs(each.actual))) for each in origins)
     return Score(
         mean_of(mases),
@@ -166,11 +156,6 @@ def score(
         by_step([each.actual - median for (each, _), median in zip(pairs, medians, strict=True)], scales),
         {f"{level:g}": coverage_of(pairs, level) for level in levels},
     )
-
-
-def quantiles_of(paths: np.ndarray) -> dict[float, np.ndarray]:
-    """The quantiles 0.1 to 0.9 of paths."""
-    return dict(zip(QUANTILES, np.quantile(paths, QUANTILES, axis=0), strict=True))
 
 
 def coverage_of(pairs: Sequence[tuple[Origin, np.ndarray]], level: float) -> float:
@@ -195,5 +180,64 @@ def by_step(errors: Sequence[np.ndarray], scales: Sequence[float]) -> list[float
 def evaluate_contexts(
     forecaster: Forecaster, origins: Sequence[Origin], plan: Plan, contexts: Sequence[int]
 ) -> dict[int, Evaluation]:
-    """The evaluation from contexts of several lengths."""
     return {context: evaluate_origins(forecaster, origins, plan, context=context) for context in contexts}
+
+
+# --- metrics, as the M4 competition defines them ---------------------------------------------------------------------
+
+
+def seasonal_naive(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
+    """The forecast (H,) that repeats the last season; with less history, or a missing value there, the last value."""
+    last = history[~np.isnan(history)][-1]
+    if len(history) < season:
+        return np.full(horizon, last)
+    cycle = history[-season:]
+    repeated = np.tile(cycle, math.ceil(horizon / season))[:horizon]
+    return np.where(np.isnan(repeated), last, repeated)
+
+
+def smape(actual: np.ndarray, forecast: np.ndarray) -> float:
+    """200 |y - f| / (|y| + |f|) on average, in percent; 0 where both are 0 (Makridakis et al. 2020, equation 1)."""
+    size = np.abs(actual) + np.abs(forecast)
+    return float(200 * np.nanmean(np.abs(actual - forecast) / np.where(size == 0, 1, size)))
+
+
+def mase_scale(history: np.ndarray, season: int) -> float:
+    """The mean error of the seasonal naive forecast inside the history; NaN where it cannot be measured, or is 0."""
+    if len(history) <= season:
+        return math.nan
+    errors = np.abs(history[season:] - history[:-season])
+    scale = float(np.nanmean(errors)) if np.isfinite(errors).any() else math.nan
+    return scale if scale > 0 else math.nan
+
+
+def mase(actual: np.ndarray, forecast: np.ndarray, history: np.ndarray, season: int) -> float:
+    """The mean absolute error over `mase_scale` (Hyndman and Koehler 2006); NaN where that is."""
+    return float(np.nanmean(np.abs(actual - forecast))) / mase_scale(history, season)
+
+
+def quantile_loss(actual: np.ndarray, quantiles: Mapping[float, np.ndarray]) -> float:
+    """Twice the pinball loss, averaged over quantiles and summed over values (the sum that WQL divides)."""
+    losses = [
+        2 * np.nansum(np.where(actual >= forecast, share, share - 1) * (actual - forecast))
+        for share, forecast in quantiles.items()
+    ]
+    return float(np.mean(losses))
+
+
+def coverage(actual: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[int, int]:
+    """The number of known values inside an interval, and of all known values."""
+    known = ~np.isnan(actual)
+    return int(((actual >= low) & (actual <= high) & known).sum()), int(known.sum())
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """The mean of what could be measured; None for nothing."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else None
+
+
+def median_of(values: Sequence[float]) -> float | None:
+    """The median of what could be measured; None for nothing."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.median(known)) if known else None

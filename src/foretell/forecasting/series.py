@@ -1,5 +1,8 @@
-"""A series: its name, its values and their times. Times are found in the forms in which files write them, and continued
-in the same form."""
+"""A series: its name, its values, their times and their season.
+
+Times are read in the forms in which files write them, and continued in the same form. A season is given, usual for the
+frequency, or found in the values.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from typing import Literal
 
 import numpy as np
 
-from foretell.errors import DataError
+from foretell.errors import DataError, UsageError
 
 Unit = Literal["number", "second", "month", "month end", "weekday"]
 ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?)?")
@@ -29,11 +32,15 @@ SEASONS: dict[tuple[str, int], int] = {  # values per cycle that is usual for a 
 FEWEST_WEEKDAYS = 10  # fewer dates without a Saturday or Sunday may be daily
 COMMON_DAYS = 28  # the days that every month has
 MOST_ABSENT = 0.5  # share of the times of a regular grid that may be absent
+MOST_SERIES = 200  # that are looked at
+LONGEST = 400  # values per season that is looked for
+CLEAR = 0.3  # autocorrelation from which a season counts
+AS_GOOD = 0.9  # of the best: a shorter season this good is the season, since its multiples are as good
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Equally spaced times: that of value i is `first + i * step` units. `style` is one of them as it was written."""
+    """Equally spaced times: value i is at `first + i * step` units. `style` is one of the times as the file has it."""
 
     unit: Unit
     step: int
@@ -76,11 +83,9 @@ class Series:
         return len(self.values)
 
     def until(self, end: int) -> Series:
-        """The first `end` values."""
         return Series(self.unique_id, self.values[:end], self.timeline)
 
     def tail(self, count: int) -> Series:
-        """The last `count` values."""
         skipped = max(0, len(self.values) - count)
         return Series(self.unique_id, self.values[skipped:], self.timeline.moved(skipped))
 
@@ -164,7 +169,7 @@ def unit_of(times: np.ndarray) -> Unit:
 
 
 def ordinals_of(times: np.ndarray, unit: Unit) -> np.ndarray:
-    """How many units after 1970-01-01 the times are."""
+    """The times in units since 1970-01-01."""
     if unit == "weekday":
         return np.busday_count(np.datetime64("1970-01-01"), times.astype("datetime64[D]"))
     if unit == "second":
@@ -182,3 +187,53 @@ def write_time(ordinal: int, unit: Unit, style: str) -> str:
         return str(np.busday_offset(np.datetime64("1970-01-01"), ordinal)) + style[len("2024-05-31") :]
     text = str(np.datetime64(ordinal, "s"))  # 2024-05-31T13:00:00
     return (text.replace("T", style[10]) if len(style) > 10 else text)[: len(style)]
+
+
+# --- seasons ---------------------------------------------------------------------------------------------------------
+
+
+def choose_season(series: Sequence[Series], given: int | None) -> tuple[int, str]:
+    """The number of values per season, and why."""
+    if given is not None:
+        if given < 1:
+            raise UsageError(f"--season must be at least 1, not {given}")
+        return given, "as given"
+    timeline = series[0].timeline
+    if timeline.season is not None:
+        return timeline.season, f"the usual one for steps of {timeline.frequency}"
+    season, strength = find_season([each.values for each in series])
+    if season == 1:
+        return 1, "none found in the values; --season names one"
+    return season, f"found in the values, autocorrelation {strength:.2f}"
+
+
+def find_season(series: Sequence[np.ndarray]) -> tuple[int, float]:
+    """The shortest lag at which the changes of the series repeat nearly as well as at the best one; 1 for none."""
+    chosen = series[:: max(1, len(series) // MOST_SERIES)]
+    curves = [autocorrelation(values) for values in chosen]
+    longest = max((len(curve) for curve in curves), default=0)
+    stacked = np.full((len(curves), longest), np.nan)
+    for row, curve in zip(stacked, curves, strict=True):
+        row[: len(curve)] = curve
+    if longest < 3:
+        return 1, 0.0
+    counted = np.maximum((~np.isnan(stacked)).sum(0), 1)
+    mean = np.nansum(stacked, 0) / counted
+    mean[:2] = 0
+    best = float(mean.max())
+    if best < CLEAR:
+        return 1, best
+    season = int(np.flatnonzero(mean >= AS_GOOD * best)[0])
+    return season, float(mean[season])
+
+
+def autocorrelation(values: np.ndarray) -> np.ndarray:
+    """The autocorrelation of the changes from value to value, at lags from 0 to a third of the length."""
+    changes = np.diff(values)
+    changes = np.nan_to_num(changes - np.nanmean(changes)) if np.isfinite(changes).any() else changes[:0]
+    count = min(LONGEST, len(changes) // 3) + 1
+    power = float(changes @ changes)
+    if count < 4 or power == 0:
+        return np.zeros(0)
+    spectrum = np.abs(np.fft.rfft(changes / np.sqrt(power), 2 * len(changes))) ** 2
+    return np.fft.irfft(spectrum)[:count]

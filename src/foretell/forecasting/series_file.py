@@ -78,7 +78,6 @@ def read_series(path: str | Path, columns: Sequence[str] = ()) -> list[Series]:
 
 
 def is_number(cell: str) -> bool:
-    """True for a number or a missing value."""
     return cell.lower() in MISSING or NUMBER.fullmatch(cell) is not None
 
 
@@ -108,7 +107,7 @@ def read_long(header: SeriesRow, body: list[SeriesRow]) -> list[Series]:
     if others:
         raise DataError(
             f"{header.where}: the column '{others[0][:40]}' is not used: a series is forecast from its own past alone; "
-            "remove it, or put its values under a unique_id of their own"
+            "remove it, or give its values another unique_id"
         )
     time, value = header.cells.index("ds"), header.cells.index("y")
     name = header.cells.index("unique_id") if "unique_id" in header.cells else None
@@ -155,7 +154,6 @@ def read_named_rows(body: list[SeriesRow]) -> list[Series]:
 
 
 def single_column(name: str, body: list[SeriesRow]) -> Series:
-    """One series in one column, without times."""
     for row in body:
         if len(row.cells) != 1:
             raise DataError(f"{row.where}: {len(row.cells)} cells, but the first row has 1")

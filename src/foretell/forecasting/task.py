@@ -25,7 +25,7 @@ from foretell.forecasting.windows import (
     held_out_windows,
     make_window_batch,
 )
-from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.saved_model.model_parts import DECODER, DecoderPart
@@ -49,8 +49,6 @@ class OrdinalObjective(Objective):
 
 
 class OrdinalLosses(TokenLosses):
-    """The losses of an `OrdinalObjective`."""
-
     offsets: Tensor
     shares: Tensor
 
@@ -89,6 +87,7 @@ class ForecastTask(Task):
         values = [each.values for each in series]
         self.is_long_enough = [len(each) > horizon for each in values]  # others are learned from as a whole
         held_out = horizon if config.series.hold_out else 0
+        self.has_held_out = config.series.hold_out and any(self.is_long_enough)
         taught = [
             each[: len(each) - held_out] if is_long else each
             for each, is_long in zip(values, self.is_long_enough, strict=True)
@@ -108,7 +107,7 @@ class ForecastTask(Task):
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """The loss on the held-out values of series evenly spread over the data."""
-        windows = self.held_out(self.config.training.evaluation_tokens) if self.config.series.hold_out else []
+        windows = self.held_out(self.config.training.evaluation_tokens) if self.has_held_out else []
         return {"validation_loss": self.loss_on(windows, dtype)} if windows else {}
 
     def held_out(self, max_tokens: int | None = None, context: int | None = None) -> list[Window]:
@@ -156,13 +155,6 @@ class ForecastTask(Task):
     def fingerprints(self) -> dict[str, str]:
         return {"series": fingerprint(self.series)}
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "config": self.config.model_dump(mode="json"),
-            **self.about,
-            "parameters": count_parameters(self.config.model),
-        }
-
     def check(self, batch: Batch, dtype: torch.dtype) -> None:
         """Refuse a model that sees the future, and scales that do."""
         check_mask(self.decoder, batch, dtype)
@@ -170,9 +162,9 @@ class ForecastTask(Task):
         check_no_look_ahead([self.source.draw(rng) for _ in range(4)], self.codec)
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
-        """The loss of the untrained model, and what the codec's rounding alone costs."""
+        vocab_size = self.codec.vocab_size
         loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        return [f"untrained   loss {loss:.2f}, ln({self.codec.vocab_size:,}) = {np.log(self.codec.vocab_size):.2f}"]
+        return [f"untrained   loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"]
 
 
 def check_series_fit(series: Sequence[Series], config: ForecastConfig) -> None:

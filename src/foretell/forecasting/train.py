@@ -22,22 +22,18 @@ from foretell.forecasting.config import (
     ForecastConfig,
     SeriesConfig,
 )
-from foretell.forecasting.metrics import mase_scale, mean_of
-from foretell.forecasting.season import choose_season
-from foretell.forecasting.series import Series
+from foretell.forecasting.rolling import mase_scale, mean_of
+from foretell.forecasting.series import Series, choose_season
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.task import ForecastTask, check_series_fit
 from foretell.language_model import load_model
-from foretell.loading import Start
-from foretell.model.cost import count_parameters
 from foretell.model.decoder import Decoder
-from foretell.model.init import make_decoder, weight_shapes
+from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
-from foretell.session.duration import choose_steps
-from foretell.session.protocol import Choice, Machine, Training, run_training
+from foretell.session.machine import check_model_fits
+from foretell.session.protocol import Choice, Machine, Training, describe_model, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
-from foretell.session.resources import Footprint, check_model_fits
 from foretell.session.session import Session
 
 DEFAULT_MINUTES = 5.0
@@ -50,8 +46,6 @@ PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 
 @dataclass(frozen=True, kw_only=True)
 class ForecastRequest(TrainingRequest):
-    """A training on a file of series."""
-
     config_type: ClassVar[type[Section]] = ForecastConfig
 
     data: Path | None = None  # None only to resume
@@ -112,7 +106,11 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         config = ForecastConfig(model=model, codec=codec, series=series, training=self.training_config(1))
         check_series_fit(data, config)
         check_model_fits(weight_shapes(model), config.training, machine.memory)
-        steps, reason = self.choose_steps(config, data, machine)
+        values, values_per_step = sum(map(len, data)), config.training.batch_size * model.context_length
+        most = max(FEWEST_STEPS, MOST_PASSES * values // values_per_step)
+        steps, reason = self.timed_steps(config, data, machine, DEFAULT_MINUTES, most)
+        if self.request.section("training").get("steps") is None:
+            reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
         reasons = [f"season      {season}: {why}", cost, f"steps       {steps:,}: {reason}"]
@@ -154,24 +152,6 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         own = {"evaluate_every": every, "checkpoint_every": every, "warmup_steps": min(30, checked.steps // 10)}
         return make_section(TrainingConfig, {**TRAINING, **own, **chosen, "steps": steps}, "training")
 
-    def choose_steps(self, config: ForecastConfig, series: list[Series], machine: Machine) -> tuple[int, str]:
-        """The number of steps for the time and the data, and the reason."""
-        if self.request.section("training").get("steps") is not None:
-            return config.training.steps, "as asked"
-        seconds = self.seconds_per_step(config, series, machine)
-        values = sum(map(len, series))
-        values_per_step = config.training.batch_size * config.model.context_length
-        most = max(FEWEST_STEPS, MOST_PASSES * values // values_per_step)
-        speed = f"{seconds:.2f} s per step"
-        steps, reason = choose_steps(self.request.minutes, DEFAULT_MINUTES, seconds, speed, most)
-        return steps, f"{reason}; {steps * values_per_step / values:.0f} passes over the values"
-
-    def footprint(self, config: ForecastConfig, data: list[Series]) -> Footprint:
-        return Footprint(weight_shapes(config.model), config.model)
-
-    def first_model(self, config: ForecastConfig, data: list[Series], start: Start | None) -> Decoder:
-        return make_decoder(config.model, config.training.seed)
-
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
         return load_model(directory, device, for_training=True).decoder
 
@@ -186,13 +166,12 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         missing = sum(int(np.isnan(each.values).sum()) for each in series)
         spread = f"{lengths[0]:,}" if lengths[0] == lengths[-1] else f"{lengths[0]:,} to {lengths[-1]:,}"
         held_out = f"the last {config.series.horizon} of each held out" if config.series.hold_out else "none held out"
-        model, training = config.model, config.training
+        training = config.training
         return [
             f"series      {len(series):,} of {spread} values, steps of {series[0].timeline.frequency}; "
             f"{missing:,} missing, {held_out}",
             *task.about["reasons"],
-            f"model       {task.about['size']}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
-            f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
+            describe_model(task.about["size"], config.model),
             f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.batch_size} "
             "windows per step",
         ]

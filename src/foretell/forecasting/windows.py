@@ -68,11 +68,9 @@ class WindowSource:
 
     @property
     def values(self) -> int:
-        """The number of values to learn from."""
         return sum(len(values) for values in self.series)
 
     def batch(self, step: int) -> Batch:
-        """The windows of a step, with their scales changed at random."""
         rng = np.random.default_rng(stream_key("windows", self.seed, step))
         windows = [self.draw(rng) for _ in range(self.rows)]
         scales = [self.change(window.scale(), rng) for window in windows]

@@ -16,9 +16,9 @@ from foretell.errors import CheckpointError
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, json_number
 from foretell.files import read_json, write_json
 from foretell.language_model import load_model
-from foretell.pretraining.old_domain import OLD_DOMAIN
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.task import TextTask
+from foretell.pretraining.tokens import OLD_DOMAIN
 from foretell.session.session import Session
 from foretell.training.objective import Objective
 
@@ -79,7 +79,6 @@ def figures_of(evaluation: Evaluation, size: tuple[int, int] | None) -> dict[str
 
 
 def make_report(session: Session[TextTask], before: dict[str, Any]) -> dict[str, Any]:
-    """The figures before, and with the best checkpoint."""
     task, best = session.task, session.run.best()
     decoder = load_model(best.directory, session.device).decoder
     record = session.run.record()
@@ -96,7 +95,6 @@ def make_report(session: Session[TextTask], before: dict[str, Any]) -> dict[str,
 
 
 def report_lines(report: dict[str, Any]) -> list[str]:
-    """The report for a terminal."""
     names = {"new_domain": ", ".join(report["data"]), OLD_DOMAIN: report[OLD_DOMAIN]}
     lines = [f"perplexity  {'before':>10} {'after':>10}   step {report['best_step']:,}"]
     for domain, described in names.items():
@@ -120,14 +118,9 @@ def forgetting(report: dict[str, Any]) -> list[str]:
     if not before.get("perplexity") or not after.get("perplexity"):
         return []
     change = after["perplexity"] / before["perplexity"] - 1
-    return [f"forgetting  {'' if change > 0 else 'none: '}{described_change(change)}"]
-
-
-def described_change(change: float) -> str:
-    """A change of the old domain's perplexity, as a share of what it was."""
-    return f"the old domain's perplexity {'rose' if change > 0 else 'fell'} by {abs(change):.1%}"
+    moved = f"the old domain's perplexity {'rose' if change > 0 else 'fell'} by {abs(change):.1%}"
+    return [f"forgetting  {'' if change > 0 else 'none: '}{moved}"]
 
 
 def shown(perplexity: float | None) -> str:
-    """A perplexity in a table."""
     return "-" if perplexity is None else f"{perplexity:,.2f}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from foretell.config import DataConfig
 from foretell.data.documents import AnsweredDocument, Document
-from foretell.data.row_stream import loss_split
+from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter
 from foretell.data.split import Part, describe_row_split, describe_split
 from foretell.errors import DataError
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 
 class Speed:
-    """How much of a text is tokenized, and how fast."""
+    """Progress and speed of tokenizing a text."""
 
     def __init__(self, total: int, reporter: Reporter):
         self.total, self.reporter = total, reporter

@@ -11,26 +11,29 @@ from typing import Any
 import torch
 
 from foretell.config import Config
-from foretell.data.row_stream import RowStream
+from foretell.data.loader import RowStream
 from foretell.data.shards import TokenStore
 from foretell.distributed.world import current_world
 from foretell.files import sync
 from foretell.language_model import load_model
-from foretell.loading import Start
 from foretell.model.decoder import Decoder
-from foretell.model.init import make_decoder, weight_shapes
+from foretell.model.init import weight_shapes
 from foretell.planning.probe import measure_speed
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import Facts, RowFacts, check_size_fits, resolve
-from foretell.pretraining.task import ContinuedTextTask, TextTask, describe_training
+from foretell.pretraining.task import ContinuedTextTask, TextTask
 from foretell.pretraining.tokens import TokenizedText, open_tokens, tokenize_text
 from foretell.pretraining.training_data import check_store
 from foretell.runs.run import Run
 from foretell.session.failures import command_name
-from foretell.session.protocol import Choice, Machine, Training, run_training
+from foretell.session.machine import Footprint
+from foretell.session.protocol import Choice, Machine, Training, describe_model, run_training
 from foretell.session.reporter import Reporter
-from foretell.session.resources import Footprint
 from foretell.session.session import Session
+
+NOT_HELD_OUT = (
+    "held out    nothing: the text is too short, so there is no validation loss and the last step is the best"
+)
 
 
 class TextTraining(Training[TextRequest, TextTask]):
@@ -85,9 +88,6 @@ class TextTraining(Training[TextRequest, TextTask]):
         length = row_facts(data.store).longest - 1 if config.data.rows else config.window_length
         return Footprint(weight_shapes(config.model), config.model.replaced(context_length=length))
 
-    def first_model(self, config: Config, data: TokenizedText, start: Start | None) -> Decoder:
-        return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
-
     def load_model(self, directory: Path, device: torch.device) -> Decoder:
         return load_model(directory, device, for_training=True).decoder
 
@@ -95,7 +95,23 @@ class TextTraining(Training[TextRequest, TextTask]):
         return (TextTask if about.get("from") is None else ContinuedTextTask)(config, data, model, about)
 
     def describe(self, task: TextTask) -> list[str]:
-        return describe_training(task)
+        """The text, the model and the recipe, with the reasons for what was chosen."""
+        config, text = task.config, task.text
+        train, held_out = text.store.split("train"), text.store.split("validation")
+        training = config.training
+        nothing_held_out = len(held_out) < 2 and config.data.validation_fraction and not config.data.rows
+        return [
+            f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
+            f"tokens      {len(train):,} and {len(held_out):,}, {train.bytes / max(1, len(train)):.2f} bytes each, "
+            f"vocabulary {config.model.vocab_size:,}",
+            *([describe_rows(config, text)] if config.data.rows else []),
+            *([NOT_HELD_OUT] if nothing_held_out else []),
+            *task.about["reasons"],
+            describe_model(task.about["size"], config.model),
+            f"dropout     {describe_dropout(config, text)}",
+            f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} "
+            f"schedule, {training.batch_size:,} rows per step",
+        ]
 
     def check_resumable(self, config: Config, record: dict[str, Any], data: TokenizedText) -> None:
         """Refuse another tokenizer, and a family that the run's shape cannot leave as."""
@@ -111,8 +127,27 @@ class TextTraining(Training[TextRequest, TextTask]):
         return f"to train it further: {command_name()} train DATA --start-from {run}{more}"
 
 
+def describe_rows(config: Config, text: TokenizedText) -> str:
+    """The rows that are not joined, and what their loss is of."""
+    train, held_out = (RowStream.open(text.store, name) for name in ("train", "validation"))
+    loss = "the answers" if config.data.loss_on == "answer" else "all tokens"
+    shortest = f"{train.lengths.min():,} to " if train.lengths.min() < train.longest else ""
+    return (
+        f"rows        {len(train):,} and {len(held_out):,}, of {shortest}{train.longest:,} tokens, "
+        f"padded, never joined; loss on {loss}"
+    )
+
+
+def describe_dropout(config: Config, text: TokenizedText) -> str:
+    """The dropout rates, and how often the text is read."""
+    rates, training = config.model.dropout, config.training
+    train, rows = text.store.splits["train"], training.steps * training.batch_size
+    epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens
+    shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
+    return f"{shown}, for a text that is read {epochs:.1f} times"
+
+
 def row_facts(store: TokenStore) -> RowFacts:
-    """The number of rows of a store, and its longest row, from its index."""
     longest = max(RowStream.open(store, name).longest for name in ("train", "validation"))
     return RowFacts(store.splits["train"].documents, longest, str(store.extra["rows"].get("longest", store.directory)))
 

@@ -10,8 +10,7 @@ from foretell.config import Config, DataConfig, ModelConfig, Section, TokenizerC
 from foretell.convert.families import check_expressible, find_family
 from foretell.errors import ConfigError
 from foretell.model.presets import preset
-from foretell.pretraining.old_domain import OLD_DOMAIN, OldDomain
-from foretell.pretraining.tokens import Source
+from foretell.pretraining.tokens import OLD_DOMAIN, OldDomain, Source
 from foretell.session.request import TrainingRequest
 from foretell.text import Tokenizer
 
@@ -20,8 +19,6 @@ MOST_WORKERS = 256
 
 @dataclass(frozen=True, kw_only=True)
 class TextRequest(TrainingRequest):
-    """A text training."""
-
     config_type: ClassVar[type[Section]] = Config
 
     source: Source
@@ -90,22 +87,15 @@ class TextRequest(TrainingRequest):
         return tokenizer if tokenizer is None or start_token is None else tokenizer.with_start(start_token)
 
     @property
-    def given_size(self) -> str | None:
-        """The name of the size, None if one is to be chosen."""
-        return self.size if self.start is None else self.start.name
-
-    @property
     def steps(self) -> int | None:
         """The number of steps, None if it is to be chosen."""
         values = self.section("training")
         return None if values.get("steps") is None else make_section(TrainingConfig, values, "training").steps
 
     def tokenizer_config(self) -> TokenizerConfig:
-        """How to make a tokenizer."""
         return make_section(TokenizerConfig, self.section("tokenizer"), "tokenizer")
 
     def data_config(self) -> DataConfig:
-        """How to read and split the data."""
         return make_section(DataConfig, self.section("data"), "data")
 
     def model_config(self, size: str, vocab_size: int) -> ModelConfig:
@@ -124,6 +114,5 @@ class TextRequest(TrainingRequest):
         return config
 
     def check_exportable(self, model: ModelConfig) -> None:
-        """Refuse a shape that cannot be exported as asked."""
         if self.exportable is not None:
             check_expressible(model, find_family(self.exportable))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,13 +16,37 @@ from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import weight_shapes
 from foretell.model.presets import SIZES, preset_config
 from foretell.planning.memory import DeviceMemory
-from foretell.pretraining.recipe import choose_dropout, continued_defaults, training_defaults
 from foretell.pretraining.request import TextRequest
-from foretell.session.duration import choose_steps
+from foretell.session.machine import check_batch_fits, check_model_fits, choose_steps
 from foretell.session.protocol import Choice
-from foretell.session.resources import check_batch_fits, check_model_fits
+from foretell.session.request import intervals
 from foretell.training.optimizer import optimizer_flops_per_step
 
+
+class Recipe(NamedTuple):
+    """Settings that depend on the size: larger models need smaller rates and more tokens per step."""
+
+    learning_rate: float
+    tokens_per_step: int
+
+
+# Found by trial, docs/speedrun.md: less loss than with AdamW, on several texts. "medium" is a guess from the others
+MUON = {
+    "toy": Recipe(4e-3, 1024),
+    "tiny": Recipe(4e-3, 2048),
+    "small": Recipe(4e-3, 2048),
+    "medium": Recipe(3e-3, 4096),
+}
+ADAMW = {
+    "toy": Recipe(3e-3, 1024),
+    "tiny": Recipe(2e-3, 2048),
+    "small": Recipe(1.5e-3, 4096),
+    "medium": Recipe(1e-3, 8192),
+}
+LARGE = Recipe(6e-4, 16_384)
+SCHEDULES = {"muon": {"schedule": "linear", "final_learning_rate_share": 0.0}}  # others: TrainingConfig's own
+CONTINUED_SHARE = 0.1  # of a new model's learning rate with the same optimizer, for a model that is trained already
+DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
 DEFAULT_MINUTES = 10.0
 MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
 FEWEST_STEPS = 50
@@ -56,7 +81,7 @@ def resolve(request: TextRequest, facts: Facts) -> Choice:
     if facts.rows is None:
         check_enough_tokens(facts.train_tokens, window_length(request, facts, smallest), facts.as_bytes)
     reasons: list[str] = []
-    size = request.given_size
+    size = request.size if request.start is None else request.start.name
     if size is None:
         size, reason = resolve_size(request, facts)
         reasons.append(reason)
@@ -85,14 +110,12 @@ def window_length(request: TextRequest, facts: Facts, model: ModelConfig) -> int
 
 
 def mean_row(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
-    """Tokens per row of training, on average."""
     if facts.rows is None:
         return window_length(request, facts, model)
     return max(1, round(facts.train_tokens / facts.rows.count) - 1)
 
 
 def longest_row(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
-    """Tokens of the longest row of training."""
     return window_length(request, facts, model) if facts.rows is None else facts.rows.longest - 1
 
 
@@ -136,7 +159,6 @@ def resolve_steps(request: TextRequest, facts: Facts, size: str) -> tuple[int, s
 
 
 def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int) -> Config:
-    """The whole configuration, once size and steps are known."""
     model = request.model_config(size, facts.vocab_size)
     request.check_exportable(model)
     row = mean_row(request, facts, model)
@@ -192,7 +214,7 @@ def check_size_fits(request: TextRequest, size: str, memory: DeviceMemory) -> No
     check_model_fits(weight_shapes(model), training_config(request, size, model, steps=1), memory)
 
 
-# --- choices ---------------------------------------------------------------------------------------------------------
+# --- size and steps --------------------------------------------------------------------------------------------------
 
 
 def choose_size(
@@ -233,9 +255,6 @@ def steps_for_text(
     return steps, f"steps       {steps:,} of {tokens_per_step:,} tokens ({epochs:.1f} times the text): {why}"
 
 
-# --- speed -----------------------------------------------------------------------------------------------------------
-
-
 def flops_per_token(model: ModelConfig, training: TrainingConfig) -> float:
     """Operations of training per token: the model's, and the matrix products of the optimizer."""
     tokens_per_step = training.batch_size * model.context_length
@@ -248,3 +267,60 @@ def model_share(request: TextRequest, size: str, vocab_size: int) -> float:
     recipe = {**training_defaults(size, model, 1, chosen), **chosen}
     training = make_section(TrainingConfig, {"steps": 1, **{key: recipe[key] for key in ("optimizer", "batch_size")}})
     return training_flops_per_token(model) / flops_per_token(model, training)
+
+
+# --- recipes: how a size is trained by default -----------------------------------------------------------------------
+
+
+def training_defaults(
+    size: str,
+    config: ModelConfig,
+    steps: int,
+    chosen: Mapping[str, Any] = MappingProxyType({}),
+    row: int | None = None,
+) -> dict[str, Any]:
+    """The settings for a new model, on rows of `row` tokens (None: the context); some depend on `chosen` ones."""
+    optimizer = chosen.get("optimizer", "muon" if size in MUON else "adamw")
+    recipe = (MUON if optimizer == "muon" else ADAMW).get(size, LARGE)
+    return {
+        "optimizer": optimizer,
+        "learning_rate": recipe.learning_rate,
+        **({} if "schedule" in chosen else SCHEDULES.get(optimizer, {})),
+        **paced(recipe, row or config.context_length, steps),
+    }
+
+
+def continued_defaults(
+    config: ModelConfig, steps: int, chosen: Mapping[str, Any] = MappingProxyType({}), row: int | None = None
+) -> dict[str, Any]:
+    """The settings for a trained model that continues: AdamW, with which most public models were trained."""
+    defaults = training_defaults(nearest_size(config), config, steps, {"optimizer": "adamw", **chosen}, row)
+    return {**defaults, "learning_rate": CONTINUED_SHARE * defaults["learning_rate"]}
+
+
+def paced(recipe: Recipe, row: int, steps: int) -> dict[str, Any]:
+    """Rows of `row` tokens per step, and the number of steps between actions."""
+    tokens_per_step = recipe.tokens_per_step
+    return {
+        "steps": steps,
+        "batch_size": max(1, tokens_per_step // row),
+        "warmup_steps": min(100, max(1, steps // 10)),
+        # a tenth of the training's arithmetic at most: a forward pass costs a third of a step, and ten are made
+        "evaluation_tokens": min(65_536, max(8_192, steps * tokens_per_step // 32)),
+        **intervals(steps),
+    }
+
+
+def nearest_size(config: ModelConfig) -> str:
+    parameters = count_parameters(config)
+    others = {name: count_parameters(preset_config(name, vocab_size=config.vocab_size)) for name in SIZES}
+    return min(others, key=lambda name: abs(np.log(others[name] / parameters)))
+
+
+def choose_dropout(epochs: float) -> dict[str, float]:
+    """Dropout rates by how often a text is read: the more often, the more a model would memorise it.
+
+    Attention weights are never dropped, since that rules out the fused kernel.
+    """
+    rate = next(rate for limit, rate in DROPOUT_BY_EPOCHS if epochs < limit)
+    return {"embedding": rate, "attention": 0.0, "residual": rate}

@@ -13,18 +13,16 @@ from torch import nn
 from foretell.config import Config, SamplingConfig
 from foretell.data.batch import Batch
 from foretell.data.loader import iter_evaluation_batches
-from foretell.data.row_stream import RowStream
 from foretell.errors import ConfigError
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, evaluate
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
 from foretell.language_model import save_model
-from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
-from foretell.pretraining.old_domain import OLD_DOMAIN
-from foretell.pretraining.tokens import TokenizedText
+from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
 from foretell.pretraining.training_data import make_training_data
 from foretell.session.task import Sample, Task
 from foretell.text import Tokenizer
@@ -34,9 +32,6 @@ from foretell.training.objective import Objective
 START_TOLERANCE = 0.3  # nats: a fresh model whose loss is further from ln V gets a warning
 SAMPLE_TOKENS = 48
 TOKENS_AT_ONCE = 8192  # of the old domain, per batch
-NOT_HELD_OUT = (
-    "held out    nothing: the text is too short, so there is no validation loss and the last step is the best"
-)
 SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
 
 
@@ -49,11 +44,7 @@ class TextTask(Task):
         self.objective = Objective(decoder, label_smoothing=config.training.label_smoothing)
         self.flops_per_token = training_flops_per_token(config.model)
         self.data = make_training_data(text, config)
-        if config.training.patience is not None and not self.data.held_out_tokens:
-            raise ConfigError(
-                "training.patience waits for a better validation loss, and no text is held out; leave it out, or "
-                "raise data.validation_fraction"
-            )
+        self.has_held_out = self.data.held_out_tokens > 0
         tokenizer = text.tokenizer.reading(config.data.special)
         prompts, context_length = config.training.sample_prompts, config.model.context_length
         self.prompts = Prompts(prompts, self.data.beginning(), tokenizer, context_length)
@@ -66,7 +57,7 @@ class TextTask(Task):
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """The loss on windows evenly spread over the held-out text, and over the text of an old domain."""
-        if not self.data.held_out_tokens:
+        if not self.has_held_out:
             return {}
         max_tokens = self.config.training.evaluation_tokens
         figures = {"validation_loss": self.evaluate_held_out(dtype, max_tokens).loss}
@@ -105,12 +96,7 @@ class TextTask(Task):
         return {"tokenizer": self.text.tokenizer.fingerprint}
 
     def record(self) -> dict[str, Any]:
-        return {
-            "config": self.config.model_dump(mode="json"),
-            **self.about,
-            "parameters": count_parameters(self.config.model),
-            "split": self.text.split_rule,
-        }
+        return {**super().record(), "split": self.text.split_rule}
 
     def check(self, batch: Batch, dtype: torch.dtype) -> None:
         """Refuse a model that sees the future."""
@@ -118,9 +104,9 @@ class TextTask(Task):
 
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         """The loss of the untrained model, which should find all tokens equally likely."""
-        expected = math.log(self.config.model.vocab_size)
-        loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        line = f"untrained   loss {loss:.2f}, ln({self.config.model.vocab_size:,}) = {expected:.2f}"
+        vocab_size = self.config.model.vocab_size
+        expected, loss = math.log(vocab_size), evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
+        line = f"untrained   loss {loss:.2f}, ln({vocab_size:,}) = {expected:.2f}"
         if abs(loss - expected) > START_TOLERANCE:
             line += f": warning, a fresh model should be within {START_TOLERANCE} of it; look at model.init"
         return [line]
@@ -132,46 +118,6 @@ class ContinuedTextTask(TextTask):
     def describe_start(self, batch: Batch, dtype: torch.dtype) -> list[str]:
         loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
         return [f"before      loss {loss:.2f} on the new text"]
-
-
-def describe_training(task: TextTask) -> list[str]:
-    """The text, the model and the recipe of a run, with the reasons for what was chosen, in a few lines."""
-    config, text, about = task.config, task.text, task.about
-    train, held_out = text.store.split("train"), text.store.split("validation")
-    model, training = config.model, config.training
-    return [
-        f"text        {train.bytes:,} bytes to learn from, {held_out.bytes:,} held out: {text.split_rule}",
-        f"tokens      {len(train):,} and {len(held_out):,}, {train.bytes / max(1, len(train)):.2f} bytes each, "
-        f"vocabulary {model.vocab_size:,}",
-        *([describe_rows(config, text)] if config.data.rows else []),
-        *([NOT_HELD_OUT] if len(held_out) < 2 and config.data.validation_fraction and not config.data.rows else []),
-        *about["reasons"],
-        f"model       {about['size']}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
-        f"{model.num_heads} heads, width {model.width}, context {model.context_length}",
-        f"dropout     {describe_dropout(config, text)}",
-        f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.schedule} schedule, "
-        f"{training.batch_size:,} rows per step",
-    ]
-
-
-def describe_rows(config: Config, text: TokenizedText) -> str:
-    """The rows that are not joined, and what their loss is of."""
-    train, held_out = (RowStream.open(text.store, name) for name in ("train", "validation"))
-    loss = "the answers" if config.data.loss_on == "answer" else "all tokens"
-    shortest = f"{train.lengths.min():,} to " if train.lengths.min() < train.longest else ""
-    return (
-        f"rows        {len(train):,} and {len(held_out):,}, of {shortest}{train.longest:,} tokens, "
-        f"padded, never joined; loss on {loss}"
-    )
-
-
-def describe_dropout(config: Config, text: TokenizedText) -> str:
-    """The dropout rates, and how often the text is read."""
-    rates, training = config.model.dropout, config.training
-    train, rows = text.store.splits["train"], training.steps * training.batch_size
-    epochs = rows / train.documents if config.data.rows else rows * config.window_length / train.tokens
-    shown = f"{rates.residual:g}" if rates.attention == 0 and rates.embedding == rates.residual else str(rates)
-    return f"{shown}, for a text that is read {epochs:.1f} times"
 
 
 class Prompts:

@@ -7,36 +7,34 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cache
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
-from foretell.config import DataConfig, TokenizerConfig
-from foretell.data.corpora import embedded_corpus
-from foretell.data.documents import Document
-from foretell.data.row_stream import loss_split
+from foretell.config import Config, DataConfig, TokenizerConfig, make_section
+from foretell.data.documents import Document, embedded_corpus
+from foretell.data.loader import loss_split
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import SplitRecord, TokenStore
 from foretell.data.sources import DocumentReader, RecordFields
 from foretell.data.split import Part, split_documents, split_rows
-from foretell.errors import DataError
+from foretell.errors import CheckpointError, DataError
 from foretell.files import sync
 from foretell.pretraining.encoding import DocumentEncoder, RowEncoder, Speed
-from foretell.pretraining.old_domain import OLD_DOMAIN, OldDomain
+from foretell.runs.run import RUN, Run, find_run
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
 from foretell.text.long_text import AFTER_WORD, iter_pieces
 
+logger = logging.getLogger(__name__)
 TOKENIZER = "tokenizer.json"
+OLD_DOMAIN = "old_domain"  # the name of the split
 BPE_SPLIT = "qwen2"  # numbers digit by digit, and punctuation apart from the words it follows
 SIZED = {"bpe": "byte-pair tokens", "words": "words, rarer ones unknown"}  # kinds whose vocabulary size is a choice
 SMALLEST_VOCABULARY, LARGEST_VOCABULARY = 512, 16_384
 SAMPLE_BYTES = 2**25  # of text to make a vocabulary from; more changes it little and takes longer
 BYTES_PER_ENTRY = 400  # text for each vocabulary entry, so that entries are seen often enough to be learned
-
 Source = Callable[[], Iterable[Document]]  # documents that can be read more than once
-
-logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -172,3 +170,64 @@ def write_splits(
     if not writers["train"].record.tokens:
         raise DataError("the data has no text; give a file with some")
     return {name: writer.record for name, writer in writers.items()}, write.extra()
+
+
+# --- the old domain of a model that continues, kept to measure what is forgotten -------------------------------------
+
+
+@dataclass(frozen=True)
+class OldDomain:
+    """A text in words, and how its ids are written. document_mask: its documents do not see each other."""
+
+    described: str
+    write: Callable[[TokenWriter, Tokenizer], None]
+    document_mask: bool = False
+
+
+def find_old_domain(paths: Sequence[str | Path], model: str) -> OldDomain | None:
+    """The texts of `paths`; without any, the held-out text of the run that `model` names; else None."""
+    if paths:
+        return texts_of(paths)
+    run = run_of(model)
+    return None if run is None else held_out_of(run)
+
+
+def texts_of(paths: Sequence[str | Path]) -> OldDomain:
+    """All of the texts of files. What is wrong with them is a DataError before the first is encoded."""
+    reader, config = DocumentReader(paths), DataConfig(validation_fraction=0)
+    reader.read()  # finds missing paths
+
+    def write(writer: TokenWriter, tokenizer: Tokenizer) -> None:
+        documents = (("train", document) for document in reader.read())
+        DocumentEncoder(tokenizer, config, {"train": writer}).add_all(documents, Speed(0, Reporter()))
+
+    return OldDomain(", ".join(map(str, paths)), write)
+
+
+def run_of(model: str) -> Run | None:
+    """The run that a MODEL argument names, None if it is another kind of model."""
+    name, at, _ = model.rpartition("@")
+    try:
+        return find_run(name if at else model)
+    except CheckpointError:
+        return None
+
+
+def held_out_of(run: Run) -> OldDomain | None:
+    """The held-out text of a run, as its tokens; None, with a note, where there is none."""
+    store = TokenStore.open(run.tokens)
+    held_out = store.split("validation")
+    if len(held_out) < 2:
+        logger.info(f"old domain  not measured: {run.directory} has no held-out text; --old-domain FILE names one")
+        return None
+    data = make_section(Config, run.record()["config"], str(run.directory / RUN)).data
+
+    def write(writer: TokenWriter, tokenizer: Tokenizer) -> None:
+        if tokenizer.vocab_size != store.vocab_size:
+            raise DataError(f"{run.tokens}: made with another tokenizer than the model's; give --old-domain FILE")
+        starts = [*held_out.document_starts.tolist(), len(held_out)]
+        for start, end in pairwise(starts):
+            writer.add_document(held_out.read(start, end - start), 0)
+        writer.add_bytes(held_out.bytes)
+
+    return OldDomain(f"the held-out text of {run.directory}", write, data.document_mask or data.rows)

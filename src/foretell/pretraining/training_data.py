@@ -1,25 +1,31 @@
-"""The tokens of a run as batches: windows of one long text, or separate rows."""
+"""The tokens of a run as batches: windows of one long text, or separate rows; and the batch of any past step."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
-from foretell.config import Config, DataConfig
+import torch
+
+from foretell.config import Config, DataConfig, make_section
 from foretell.data.batch import Batch
-from foretell.data.loader import Loader, iter_evaluation_batches
-from foretell.data.row_stream import RowLoader, RowStream, iter_row_batches
+from foretell.data.loader import Loader, RowLoader, RowStream, iter_evaluation_batches, iter_row_batches
 from foretell.data.shards import TokenStore
-from foretell.errors import DataError
+from foretell.errors import DataError, UsageError
 from foretell.evaluation.perplexity import bits_per_byte
-from foretell.pretraining.tokens import TokenizedText
+from foretell.language_model import LanguageModel
+from foretell.pretraining.tokens import TokenizedText, open_tokens
+from foretell.runs.run import RUN, Run
+from foretell.session.task import ReplayedRow, ReplayedToken
+from foretell.training.objective import Objective
 
 PROMPT_TOKENS = 8
 
 
 class Extent(NamedTuple):
-    """Where a row of a batch is in the tokens of the training text, its last target included."""
+    """The position of a row of a batch in the tokens of the training text, including its last target."""
 
     start: int
     tokens: int
@@ -88,7 +94,6 @@ class WindowData(TrainingData):
         return f"{loss:.3f}, {self.bits_per_byte(loss):.3f} bits per byte"
 
     def bits_per_byte(self, loss: float) -> float:
-        """A loss in nats per token of the held-out text as bits per byte."""
         return bits_per_byte(loss, len(self.held_out), self.held_out.bytes)
 
 
@@ -120,7 +125,6 @@ class RowData(TrainingData):
 
 
 def make_training_data(text: TokenizedText, config: Config) -> TrainingData:
-    """The batches of a run."""
     return (RowData if config.data.rows else WindowData)(text.store, config)
 
 
@@ -138,3 +142,68 @@ def check_store(store: TokenStore, config: DataConfig) -> None:
             f"{store.directory}: its rows have the loss on {written.get('loss_on')!r}; "
             f"--loss-on {config.loss_on} needs the texts"
         )
+
+
+# --- the batch of a past step, recomputed ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The batch of step `step` of training, with the losses of some weights and without dropout.
+
+    `logged_loss` is the loss of this step in metrics.jsonl: with the weights of that step, and with dropout.
+    """
+
+    step: int
+    loss: float
+    logged_loss: float | None
+    rows: list[ReplayedRow]
+
+    def to_json(self) -> dict[str, Any]:
+        rows = [
+            {"start": row.start, "loss": row.loss, "tokens": [vars(token) for token in row.tokens]} for row in self.rows
+        ]
+        return {"step": self.step, "loss": self.loss, "logged_loss": self.logged_loss, "rows": rows}
+
+
+@torch.inference_mode()
+def replay(run: Run, step: int, model: LanguageModel) -> Replay:
+    """The batch that training had in a step, 1 to the last, with a model's loss at every target."""
+    config = make_section(Config, run.record()["config"], str(run.directory / RUN))
+    if not 1 <= step <= config.training.steps:
+        raise UsageError(f"{run.directory} has steps 1 to {config.training.steps:,}, not {step:,}")
+    text = open_tokens(run.tokens, model.tokenizer)
+    data = make_training_data(text, config)
+    batch = data.batch(step - 1)  # counted from 0 there
+    objective = Objective(model.decoder).eval()
+    parts = [batch.rows(row, row + 1) for row in range(len(batch.ids))]  # one row at a time needs the least memory
+    losses = torch.cat([objective.token_losses(part.to(model.device)).cpu() for part in parts])  # (B, T)
+    rows = [make_row(data, batch, losses, (step - 1) * data.batch_size + row, model) for row in range(len(losses))]
+    logged = {line["step"]: line.get("loss") for line in run.metrics()}
+    mean = float((losses * batch.loss_weights).sum()) / max(batch.count, 1.0)
+    return Replay(step, mean, logged.get(step), rows)
+
+
+def make_row(data: TrainingData, batch: Batch, losses: torch.Tensor, index: int, model: LanguageModel) -> ReplayedRow:
+    """One row of a batch without its padding; the first token is not a target, and others may have no loss."""
+    row, extent = index % data.batch_size, data.extent(index)
+    ids = [*batch.ids[row].tolist(), int(batch.targets[row, -1])][: extent.tokens]
+    counted = [False, *(batch.loss_weights[row] > 0).tolist()]
+    row_losses = [0.0, *losses[row].tolist()]
+    documents = documents_of(batch, row)[: len(ids)]
+    tokens = [
+        ReplayedToken(token, model.tokenizer.decode([token]), loss if is_counted else None, document)
+        for token, loss, is_counted, document in zip(
+            ids, row_losses, counted, documents, strict=False
+        )  # without the padding
+    ]
+    return ReplayedRow(extent.start, tokens)
+
+
+def documents_of(batch: Batch, row: int) -> list[int | None]:
+    """The index of each token's document within the row, from 0; the last token's follows from its weight."""
+    if batch.document_ids is None:
+        return [None] * (batch.ids.shape[1] + 1)
+    document_ids = batch.document_ids[row]
+    indices = (document_ids - document_ids[0]).tolist()
+    return [*indices, indices[-1] + int(batch.loss_weights[row, -1] == 0)]

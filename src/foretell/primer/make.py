@@ -7,13 +7,13 @@ from pathlib import Path
 import torch
 
 from foretell.config import read_toml
-from foretell.data.corpora import embedded_corpus
+from foretell.data.documents import embedded_corpus
 from foretell.language_model import save_model
 from foretell.loading import load
 from foretell.manifest import READ_FOR_INFERENCE, write_manifest
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.request import TextRequest
-from foretell.session.progress import choose_display
+from foretell.session.display import choose_display
 from foretell.session.reporter import Reporters
 
 HOME = Path(__file__).parent

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.data.corpora import embedded_corpus
+from foretell.data.documents import embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, json_number, silent

@@ -16,10 +16,11 @@ from typing import Any
 from pydantic_core import to_jsonable_python
 
 from foretell.config import TrainingConfig
-from foretell.errors import CheckpointError, OutputError
+from foretell.errors import CheckpointError, OutputError, did_you_mean
 from foretell.files import is_temporary, read_json, remove_leftovers, sync, to_json, write_json, write_text
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
 
+RUNS = Path("runs")
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
 # Metrics that depend on the machine and not on the training
@@ -61,9 +62,8 @@ class Run:
         try:
             directory.mkdir(parents=True, exist_ok=True)
             remove_leftovers(directory)
-            write_json(
-                directory / PREPARING, {"data": data or []}
-            )  # first, so that what a killed process leaves is known
+            # First, so that the leftovers of a killed process are recognised
+            write_json(directory / PREPARING, {"data": data or []})
             for path in (run.checkpoints, run.samples, run.tokens):
                 path.mkdir(exist_ok=True)
             sync(directory.parent)
@@ -162,8 +162,9 @@ class Run:
         if any(key in record for key in SEAL):
             seal = record.pop("sha256", None)
             if record.get("format") != FORMAT or seal != digest_of(record):
+                advice = and_advice(self.directory).replace("is lost", "is damaged")
                 raise CheckpointError(
-                    f"{path} is damaged or was changed: it does not match its own SHA-256; {advice_on_damage(self)}"
+                    f"{path} is damaged or was changed: it does not match its own SHA-256; restore it{advice}"
                 )
             del record["format"]
         self._check_kinds(record)
@@ -326,7 +327,6 @@ def check_metrics(line: Any) -> None:
 
 
 def digest_of(record: dict[str, Any]) -> str:
-    """The SHA-256 of a record, in hex."""
     return hashlib.sha256(to_json(record).encode()).hexdigest()
 
 
@@ -353,18 +353,12 @@ def and_advice(directory: Path) -> str:
     return f"; {advice}" if advice else ""
 
 
-def advice_on_damage(run: Run) -> str:
-    """Advice for a run whose run.json is damaged."""
-    return "restore it" + and_advice(run.directory).replace("is lost", "is damaged")
-
-
 def with_first_names(training: dict[str, Any]) -> dict[str, Any]:
-    """The same settings under the names that they had in the first version."""
+    """The same settings under the names of the first version, with which configurations are hashed."""
     return {FIRST_NAMES.get(key, key): value for key, value in training.items()}
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder if it is missing."""
     try:
         path.mkdir(exist_ok=True)
     except OSError as error:
@@ -377,5 +371,26 @@ def is_unfinished(path: Path) -> bool:
 
 
 def is_run(path: Path) -> bool:
-    """True if the directory is a run."""
     return os.path.isfile(path / RUN)  # noqa: PTH113 - is_file raises on names that are too long, this returns False
+
+
+# --- find runs -------------------------------------------------------------------------------------------------------
+
+
+def find_run(argument: str) -> Run:
+    """The run with this path, or with this name in ./runs."""
+    for path in (Path(argument), RUNS / argument):
+        if is_run(path):
+            return Run(path)
+    names = [run.name for run in find_runs(RUNS)] if RUNS.is_dir() else []
+    near = did_you_mean(argument.removeprefix("runs/"), names)
+    known = near or f"; there is {', '.join(names) or 'none in ./runs'}"
+    raise CheckpointError(f"no run '{argument}': no such path, no run of that name{known}")
+
+
+def find_runs(folder: Path) -> list[Run]:
+    """The runs in a folder, by name."""
+    try:
+        return [Run(path) for path in sorted(folder.iterdir()) if is_run(path)]
+    except OSError as error:
+        raise CheckpointError(f"cannot list {folder}: {error.strerror}") from None

@@ -21,8 +21,6 @@ MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size"
 INCOMPARABLE = "these losses cannot be compared: the runs differ in their data or their tokens"
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
 
-LARGEST_HEADER = 100_000_000  # bytes, the limit of the format
-
 logger = logging.getLogger(__name__)
 
 
@@ -32,7 +30,7 @@ class Summary:
 
     `best_validation_loss` belongs to the best checkpoint, to which the run's name resolves; `bits_per_byte` is the same
     loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same
-    held-out tokens, and their losses compare. `parameters` is None if neither run.json nor a checkpoint has it. A run
+    held-out tokens, and their losses compare. `parameters` is None for runs of the first version, which lack it. A run
     that is training now is unfinished like one that was interrupted: `changed` tells them apart.
     """
 
@@ -66,11 +64,12 @@ def summarize(run: Run) -> Summary:
     best = min(checkpoints, key=validation_loss, default=None)
     loss = float("inf") if best is None else validation_loss(best)
     held_out = read_held_out(run)
+    written = [run.directory / METRICS, run.checkpoints, run.directory / RUN]
     return Summary(
         name=run.name,
         directory=str(run.directory),
         size=str(record["size"]),
-        parameters=count_parameters(record, checkpoints),
+        parameters=record["parameters"] if type(record.get("parameters")) is int else None,
         data=list(record["data"]),
         step=step,
         steps=training.steps,
@@ -82,7 +81,7 @@ def summarize(run: Run) -> Summary:
         else loss / math.log(2) * held_out.tokens_per_byte,
         held_out=None if held_out is None else held_out.digest,
         state=state_of(checkpoints, training),
-        changed=last_change(run),
+        changed=max(path.stat().st_mtime for path in written if path.exists()),
     )
 
 
@@ -97,18 +96,6 @@ def training_of(record: dict[str, Any], run: Run) -> TrainingConfig:
     if is_text_run(config):
         return make_section(Config, config, where).training
     return make_section(TrainingConfig, config.get("training", {}), where)
-
-
-def count_parameters(record: dict[str, Any], checkpoints: list[Checkpoint]) -> int | None:
-    """The number of parameters from run.json; the first version's lacks it, so from the header of saved weights."""
-    if type(record.get("parameters")) is int:
-        return record["parameters"]
-    try:
-        with (checkpoints[-1].directory / "model.safetensors").open("rb") as file:
-            header = json.loads(file.read(min(int.from_bytes(file.read(8), "little"), LARGEST_HEADER)))
-        return sum(math.prod(tensor["shape"]) for name, tensor in header.items() if name != "__metadata__")
-    except (IndexError, OSError, ValueError, TypeError, KeyError, AttributeError):
-        return None  # no checkpoint, or one whose damage is reported when it is loaded
 
 
 class HeldOut(NamedTuple):
@@ -162,12 +149,6 @@ def state_of(checkpoints: list[Checkpoint], training: TrainingConfig) -> str:
     return STOPPED_EARLY if has_stopped else UNFINISHED
 
 
-def last_change(run: Run) -> float:
-    """The time of the last metric or checkpoint, or of the record if there is neither."""
-    paths = [run.directory / METRICS, run.checkpoints, run.directory / RUN]
-    return max(path.stat().st_mtime for path in paths if path.exists())
-
-
 # --- settings -------------------------------------------------------------------------------------------------------
 
 
@@ -203,7 +184,7 @@ def settings_of(run: Run) -> dict[str, Any]:
 
 
 def flattened(section: Section, prefix: str = "") -> dict[str, Any]:
-    """A section's fields, and those of the sections in it, as `a.b.c` -> value."""
+    """The fields of a section and of the sections in it, as `a.b.c` -> value."""
     fields: dict[str, Any] = {}
     for key, value in section.model_dump(mode="json").items():
         inner = getattr(section, key)

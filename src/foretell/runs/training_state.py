@@ -1,23 +1,42 @@
-"""Save and load what a training needs to resume: the model, the optimizer's state, the training state."""
+"""Save and load the state of a training: the model, the optimizer's state, training.json.
+
+One process writes `optimizer.safetensors`. Of weights in shards, each of N processes writes its part as
+`optimizer-00001-of-00003.safetensors`; the header of such a file names the part of each tensor. torch's planner
+decides which process reads which part, so that any number of processes can load a checkpoint of any other number. Its
+own storage keeps that plan in a pickle, `.metadata`; here the headers are the plan, and no other file is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import (
+    ChunkStorageMetadata,
+    Metadata,
+    TensorProperties,
+    TensorStorageMetadata,
+)
+from torch.distributed.checkpoint.planner import LoadPlan, LoadPlanner, SavePlan, SavePlanner
+from torch.distributed.checkpoint.storage import StorageReader, StorageWriter, WriteResult
 from torch.distributed.tensor import DTensor
+from torch.futures import Future
 
 from foretell.distributed.world import ALONE, World
 from foretell.errors import CheckpointError
 from foretell.files import new_directory, write_json
 from foretell.manifest import write_manifest
 from foretell.runs.checkpoint import OPTIMIZER, TRAINING, Checkpoint, optimizer_files
-from foretell.runs.optimizer_files import load_into, read_places, save_shards
-from foretell.safetensors_files import save_tensors
+from foretell.safetensors_files import open_tensors, save_tensors
 
 
 @dataclass(frozen=True)
@@ -98,3 +117,151 @@ def empty_moment(key: str, size: torch.Size, trained: Mapping[str, Tensor]) -> T
     if size and size != weight.shape:
         raise CheckpointError(f"the checkpoint's '{key}' is {tuple(size)}, and the weight {tuple(weight.shape)}")
     return torch.empty_like(weight, requires_grad=False) if size and isinstance(weight, DTensor) else torch.empty(size)
+
+
+# --- torch's distributed checkpoints (DCP) without their pickle -------------------------------------
+CHUNKS = "chunks"  # the entry of a header: key -> {"offsets", "size"}, the place of a part and the shape of the whole
+Places = dict[tuple[str, tuple[int, ...]], Path]  # (key, offsets) -> the file that has this part
+
+
+def save_shards(directory: Path, tensors: dict[str, Tensor], rank: int, size: int) -> None:
+    """Write what this process holds of the tensors; all `size` processes call it."""
+    path = directory / f"optimizer-{rank + 1:05}-of-{size:05}.safetensors"
+    with by_itself():
+        dcp.save(tensors, storage_writer=SafetensorsWriter(path), no_dist=True)
+
+
+def load_into(directory: Path, tensors: dict[str, Tensor]) -> None:
+    """Fill tensors, of which this process may hold a shard, from a checkpoint of any number of processes."""
+    reader = SafetensorsReader(directory)
+    with by_itself():
+        dcp.load(tensors, storage_reader=reader, no_dist=True)
+
+
+@contextmanager
+def by_itself() -> Iterator[None]:
+    """Save or load without the other processes: what each holds is known to it, and torch would exchange pickles."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or uninitialized")
+        try:
+            yield
+        except CheckpointException as error:  # torch's own, around what was raised
+            raise next(iter(error.failures.values()))[0] from error
+
+
+class PlansOfOne:
+    """The parts of torch's storage interface that concern several processes: nothing is exchanged between them."""
+
+    def reset(self, checkpoint_id: Any = None) -> None:
+        """One object handles one checkpoint."""
+
+    def prepare_local_plan(self, plan: Any) -> Any:
+        return plan
+
+    def prepare_global_plan(self, plans: list[Any]) -> list[Any]:
+        return plans
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        return True
+
+
+class SafetensorsWriter(PlansOfOne, StorageWriter):
+    """Writes the parts of one process into one file."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
+        """Write the parts, and in the header where in the whole they belong."""
+        parts: dict[str, Tensor] = {}
+        chunks: dict[str, Any] = {}
+        for item in plan.items:
+            assert item.tensor_data is not None, "the state of an optimizer has tensors only"
+            key, chunk = item.index.fqn, item.tensor_data.chunk
+            if 0 in chunk.sizes:  # fewer rows than processes
+                continue
+            value = planner.resolve_data(item)
+            assert isinstance(value, Tensor) and key not in parts, "each process holds one part of a tensor"
+            parts[key] = value.detach().cpu().contiguous()
+            chunks[key] = {"offsets": list(chunk.offsets), "size": list(item.tensor_data.size)}
+        save_tensors(self.path, parts, {CHUNKS: json.dumps(chunks, sort_keys=True)})
+        done: Future[list[WriteResult]] = Future()
+        done.set_result([WriteResult(item.index, 0, None) for item in plan.items])
+        return done
+
+    def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
+        """The headers have all that torch would write here."""
+
+    def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Nothing to prepare."""
+
+
+class SafetensorsReader(PlansOfOne, StorageReader):
+    """Reads the files that one or more processes have written."""
+
+    def __init__(self, directory: Path):
+        self.directory = directory
+        self.tensors, self.places = read_places(directory)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """Which parts of which tensors there are."""
+        return Metadata(dict(self.tensors))
+
+    def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:
+        """Copy what the plan asks for."""
+        for item in plan.items:
+            index = item.storage_index
+            assert index.offset is not None
+            with open_tensors(self.places[index.fqn, tuple(index.offset)]) as file:
+                stored = file.get_slice(index.fqn) if item.lengths else file.get_tensor(index.fqn)
+                ranges = zip(item.storage_offsets, item.lengths, strict=True)
+                value = stored[tuple(slice(start, start + length) for start, length in ranges)]
+                target = planner.resolve_tensor(item).detach()
+                target.copy_(value)
+                planner.commit_tensor(item, target)
+        done: Future[None] = Future()
+        done.set_result(None)
+        return done
+
+    def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
+        """Nothing to prepare."""
+
+
+def read_places(directory: Path) -> tuple[dict[str, TensorStorageMetadata], Places]:
+    """The tensors of a checkpoint with their parts, from the headers of its files; damage is a `CheckpointError`."""
+    tensors: dict[str, TensorStorageMetadata] = {}
+    places: Places = {}
+    for name in optimizer_files(path.name for path in directory.iterdir()):
+        path = directory / name
+        with open_tensors(path) as file:
+            chunks = read_chunks(path, file.metadata())
+            for key in file.keys():  # noqa: SIM118
+                part = file.get_slice(key)
+                shape = tuple(part.get_shape())
+                offsets, size = chunks.get(key, ((0,) * len(shape), shape))
+                is_within = len(offsets) == len(shape) == len(size) and part.get_dtype() == "F32"
+                if not is_within or any(o + s > n for o, s, n in zip(offsets, shape, size, strict=True)):
+                    raise CheckpointError(f"{path} is damaged: its part of '{key}' does not fit the whole")
+                stored = tensors.setdefault(key, TensorStorageMetadata(TensorProperties(), torch.Size(size), []))
+                if (key, offsets) not in places:  # values that are not sharded are written by every process
+                    stored.chunks.append(ChunkStorageMetadata(torch.Size(offsets), torch.Size(shape)))
+                    places[key, offsets] = path
+    return tensors, places
+
+
+def read_chunks(path: Path, header: dict[str, str] | None) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """Key -> (offsets, size of the whole) of the parts in a file; empty for a file of whole tensors."""
+    if header is None or CHUNKS not in header:
+        return {}
+    try:
+        entries = json.loads(header[CHUNKS])
+        return {key: (whole_numbers(entry["offsets"]), whole_numbers(entry["size"])) for key, entry in entries.items()}
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        raise CheckpointError(f"{path} is damaged: its header does not name the parts it has") from None
+
+
+def whole_numbers(values: Any) -> tuple[int, ...]:
+    if not isinstance(values, list) or any(type(value) is not int or value < 0 for value in values):
+        raise ValueError("not a list of whole numbers")
+    return tuple(values)

@@ -1,9 +1,14 @@
-"""Displays of a training: a live bar on a terminal, plain lines elsewhere, a picture in a notebook."""
+"""Displays of a training: a live bar on a terminal, plain lines elsewhere, an updating picture in a notebook."""
 
 from __future__ import annotations
 
+import html
+import logging
 import re
+import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Self
 
 from rich.console import Console, Group
@@ -13,6 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foretell.distributed.launch import is_follower
+from foretell.session.plots import Points, points_of
 from foretell.session.reporter import Reporter
 from foretell.session.task import Task
 
@@ -20,9 +26,68 @@ PLAIN_SECONDS = 5.0  # between plain lines
 LABEL = 12  # columns before the text of a line
 
 
+def choose_display(progress: bool | None) -> list[Reporter]:
+    """The display for `progress`: True shows one anywhere, None on a terminal and in a notebook, False none."""
+    if progress is False:
+        return []
+    if is_notebook():
+        return [NotebookReporter()]
+    console = standard_error()
+    return [make_reporter(console)] if progress or console.is_terminal else []
+
+
+def is_notebook() -> bool:
+    ipython: Any = sys.modules.get("IPython")
+    shell = None if ipython is None else ipython.get_ipython()
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+class DisplayHandler(logging.Handler):
+    def __init__(self, console: Console):
+        super().__init__(logging.INFO)
+        self.console = console
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.console.print(record.getMessage(), style="dim")
+        except (OSError, ValueError):
+            self.handleError(record)
+
+
+@contextmanager
+def notes_of_the_log(displays: Sequence[Reporter]) -> Iterator[None]:
+    """Show the log "foretell" on a text display while the block runs, unless the program handles the log itself."""
+    logger = logging.getLogger("foretell")
+    handlers = (
+        []
+        if logger.hasHandlers()
+        else [DisplayHandler(each.console) for each in displays if isinstance(each, PlainReporter)]
+    )
+    level = logger.level
+    try:
+        for handler in handlers:
+            logger.addHandler(handler)
+            logger.setLevel(logging.INFO)
+        yield
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
 def standard_error() -> Console:
     """A console for standard error, without wrapping or highlighting."""
     return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False, markup=False)
+
+
+def make_reporter(console: Console) -> Reporter:
+    """The reporter that suits a console; of many processes only the first one has a display."""
+    if is_follower():
+        return Reporter()
+    return LiveReporter(console) if console.is_terminal else PlainReporter(console)
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
 
 
 class PlainReporter(Reporter):
@@ -107,13 +172,6 @@ class Remaining:
         return f"{clock(elapsed / done * (steps - step))} left"
 
 
-def make_reporter(console: Console) -> Reporter:
-    """The reporter that suits a console; of many processes only the first one has a display."""
-    if is_follower():
-        return Reporter()
-    return LiveReporter(console) if console.is_terminal else PlainReporter(console)
-
-
 def describe(metrics: dict[str, Any], steps: int, left: str, unit: str = Task.unit) -> Text:
     """The newest figures in one line of at most 80 columns."""
     line = Text(f"step {metrics['step']:>{len(str(steps))}}/{steps}", style="bold")
@@ -134,7 +192,7 @@ def describe_gauges(metrics: dict[str, Any]) -> Text:
 
 
 def describe_tokenizing(done: int, total: int, seconds: float) -> str:
-    """How much of the text is tokenized, how fast, and the remaining time."""
+    """Progress, speed and remaining time of tokenizing."""
     left = clock(seconds / max(1, done) * (total - done))
     return f"tokenizing  {done / 1e6:,.0f} of {total / 1e6:,.0f} MB, {done / 1e6 / seconds:.1f} MB/s  {left} left"
 
@@ -160,3 +218,104 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+# --- in a notebook ---------------------------------------------------------------------------------------------------
+NOTEBOOK_SECONDS = 0.5  # between updates; a notebook stores every one that it receives
+WIDTH, HEIGHT, MARGIN = 560, 180, 44  # of the curve, in pixels
+# Shows HTML: the first call makes an output, later calls replace it
+Show = Callable[[str], None]
+
+
+class NotebookReporter(Reporter):
+    """Shows a training as HTML that is replaced as new figures come; without `show`, by IPython."""
+
+    def __init__(self, show: Show | None = None):
+        self.show = show or ipython_output()
+        self.clock = Remaining()
+        self.lines: list[dict[str, Any]] = []
+        self.samples: list[tuple[int, str, str]] = []
+        self._steps, self._left, self._shown, self._unit = 1, "", 0.0, Task.unit
+
+    def __exit__(self, *_: object) -> None:
+        if self.lines:
+            self.show(self.to_html())
+
+    def ready(self, task: Task) -> None:
+        self._unit = task.unit
+        self.show("<p>training begins</p>")
+
+    def tokenizing(self, done: int, total: int, seconds: float) -> None:
+        self._update(
+            lambda: f"<p>{progress_bar(done, total)} tokenizing, {done / 1e6:,.0f} of {total / 1e6:,.0f} MB</p>"
+        )
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        self.lines.append(metrics)
+        self._steps, self._left = steps, self.clock.update(metrics["step"], steps)
+        self._update(self.to_html)
+
+    def sample(self, step: int, prompt: str, continuation: str) -> None:
+        self.samples = [each for each in self.samples if each[0] == step] + [(step, prompt, continuation)]
+
+    def _update(self, content: Callable[[], str]) -> None:
+        if time.monotonic() - self._shown >= NOTEBOOK_SECONDS:
+            self._shown = time.monotonic()
+            self.show(content())
+
+    def to_html(self) -> str:
+        newest = self.lines[-1]
+        figures = f"{describe(newest, self._steps, self._left, self._unit).plain}  {describe_gauges(newest).plain}"
+        samples = "".join(
+            f"<pre>step {step}: <i>{html.escape(prompt)}</i>{html.escape(continuation)}</pre>"
+            for step, prompt, continuation in self.samples
+        )
+        bar, curve = progress_bar(newest["step"], self._steps), curve_svg(self.lines)
+        return f"<div>{bar}<pre>{figures}</pre>{curve}{samples}</div>"
+
+
+def ipython_output() -> Show:
+    """An output of the notebook's cell that later calls replace."""
+    from IPython.display import HTML, display  # pyrefly: ignore[missing-import] - only where IPython runs already
+
+    handles: list[Any] = []
+
+    def show(content: str) -> None:
+        if handles:
+            handles[0].update(HTML(content))
+        else:
+            handles.append(display(HTML(content), display_id=True))
+
+    return show
+
+
+def progress_bar(done: int, total: int) -> str:
+    return f'<progress value="{done}" max="{total}" style="width:{WIDTH}px"></progress>'
+
+
+def curve_svg(lines: list[dict[str, Any]]) -> str:
+    """Training loss (thin) and validation loss (with markers) over steps, as SVG; empty before the second point."""
+    training, validation = (points_of(lines, key, "step") for key in ("loss", "validation_loss"))
+    points = training + validation
+    if len({x for x, _ in points}) < 2:
+        return ""
+    left, right = min(x for x, _ in points), max(x for x, _ in points)
+    low, high = min(y for _, y in points), max(y for _, y in points)
+
+    def at(point: tuple[float, float]) -> tuple[float, float]:
+        x = MARGIN + (point[0] - left) / (right - left) * (WIDTH - MARGIN - 8)
+        return x, 8 + (high - point[1]) / ((high - low) or 1.0) * (HEIGHT - 32)
+
+    circles = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.5"/>' for x, y in map(at, validation))
+    texts = ((4, 14, f"{high:.3f}"), (4, HEIGHT - 24, f"{low:.3f}"), (MARGIN, HEIGHT - 4, f"step {left:,.0f}"))
+    labels = "".join(f'<text x="{x}" y="{y}">{text}</text>' for x, y, text in texts)
+    return (
+        f'<svg width="{WIDTH}" height="{HEIGHT}" role="img" aria-label="loss by step" font-size="11" '
+        f'fill="currentColor">{labels}<text x="{WIDTH - 8}" y="{HEIGHT - 4}" text-anchor="end">{right:,.0f}</text>'
+        f"{polyline(list(map(at, training)), 0.5)}{polyline(list(map(at, validation)), 1.5)}{circles}</svg>"
+    )
+
+
+def polyline(points: Points, width: float) -> str:
+    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline points="{path}" fill="none" stroke="currentColor" stroke-width="{width}"/>'

@@ -10,15 +10,24 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Self
+from typing import Self
 
 from foretell.config import TrainingConfig
 from foretell.distributed.world import World, current_world, is_lost_peer
-from foretell.errors import CheckpointError, DivergedError, Interrupted, OutputError, PeerError, TrainingError
+from foretell.errors import (
+    CheckpointError,
+    DivergedError,
+    ForetellError,
+    Interrupted,
+    OutputError,
+    PeerError,
+    TrainingError,
+)
 from foretell.runs.checkpoint import list_checkpoints
+from foretell.runs.lock import held
 from foretell.runs.run import Run, is_run
 from foretell.training.loop import Progress
 
@@ -52,6 +61,31 @@ def lost_peer(world: World) -> PeerError:
     if rank is None:
         return PeerError("a process of the training was killed, or its connection is lost")
     return PeerError(f"the process of rank {rank} has failed")
+
+
+@contextmanager
+def training_in(directory: Path) -> Iterator[World]:
+    """Lock a run directory while the block trains in it; an error in it ends all processes, each with its reason."""
+    world = current_world()
+    try:
+        with held(directory) if world.is_first else nullcontext(), explain_memory_errors():
+            yield world
+            world.wait()
+    except Exception as error:
+        if world.size == 1 or isinstance(error, Interrupted):
+            raise
+        raise told(world, error) from error
+
+
+def told(world: World, error: Exception) -> Exception:
+    """The error of this process, once the others have it; a `PeerError` if it follows from another process's error."""
+    if isinstance(error, PeerError):
+        return error
+    if not isinstance(error, ForetellError) and is_lost_peer(error):
+        return lost_peer(world)
+    if not world.report(" ".join(str(error).split())):
+        return PeerError(str(error), is_said=True)
+    return error
 
 
 @contextmanager
@@ -116,13 +150,7 @@ def next_divisor(number: int, above: int) -> int:
 
 
 def resume_command(run: Run) -> str:
-    """The command that resumes a run."""
-    return f"{command_name()} {verb_of(run.record())} --out {shlex.quote(str(run.directory))} --resume auto"
-
-
-def verb_of(record: dict[str, Any]) -> str:
-    """The verb that trained a run; the first translations have none in their record, nor have the first texts."""
-    return record.get("verb", "train --task translate" if record.get("task") == "translate" else "train")
+    return f"{command_name()} {run.record()['verb']} --out {shlex.quote(str(run.directory))} --resume auto"
 
 
 def command_name() -> str:
@@ -175,5 +203,5 @@ class StopSignal:
 
     @property
     def exit_code(self) -> int:
-        """The exit code that shells expect after a signal: 128 plus its number; without one, that of SIGTERM."""
+        """The exit code that shells expect after a signal: 128 plus its number (SIGTERM's without a signal)."""
         return 128 + (self.number or signal.SIGTERM)

@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from foretell.errors import OutputError, UsageError
 from foretell.files import printable_name
 from foretell.runs.run import CURVE, Run
@@ -75,18 +77,10 @@ def heights(curve: Points, left: float, right: float, width: int = WIDTH) -> lis
     by_column: dict[int, list[float]] = {}
     for x, y in curve:
         by_column.setdefault(round((x - left) / span * (width - 1)), []).append(y)
-    means = {column: sum(values) / len(values) for column, values in by_column.items()}
-    return [interpolate(means, column) for column in range(width)]
-
-
-def interpolate(means: dict[int, float], column: int) -> float | None:
-    """The value in a column, from the nearest known ones on both sides; None beyond the ends."""
-    before = max((known for known in means if known <= column), default=None)
-    after = min((known for known in means if known >= column), default=None)
-    if before is None or after is None:
-        return None
-    share = (column - before) / (after - before) if after > before else 0.0
-    return means[before] + share * (means[after] - means[before])
+    known = sorted(by_column)
+    means = [sum(by_column[column]) / len(by_column[column]) for column in known]
+    values = np.interp(np.arange(width), known, means, left=math.nan, right=math.nan)
+    return [None if math.isnan(value) else value for value in values.tolist()]
 
 
 def marks_by_row(values: Sequence[float | None], low: float, high: float) -> dict[int, str]:
@@ -101,7 +95,6 @@ def marks_by_row(values: Sequence[float | None], low: float, high: float) -> dic
 
 
 def has_matplotlib() -> bool:
-    """True if matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 

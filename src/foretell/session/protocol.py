@@ -9,28 +9,36 @@ import logging
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from foretell.config import make_section
+from foretell.config import ModelConfig, make_section
 from foretell.device import choose_device, choose_training_dtype
-from foretell.distributed.world import World, current_world, is_lost_peer
-from foretell.errors import CheckpointError, ConfigError, ForetellError, Interrupted, PeerError, UsageError
+from foretell.distributed.world import current_world
+from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.loading import Start, find_start
+from foretell.model.cost import count_parameters
+from foretell.model.init import make_decoder, weight_shapes
 from foretell.planning.memory import DeviceMemory, device_memory
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
-from foretell.runs.lock import held
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
-from foretell.session.duration import seconds_per_step
-from foretell.session.environment import log_other_machine, name_of, resumed_precision, resumed_training
-from foretell.session.failures import explain_memory_errors, lost_peer, resume_command, verb_of
+from foretell.session.failures import resume_command, training_in
+from foretell.session.machine import (
+    Footprint,
+    check_fits,
+    choose_steps,
+    log_other_machine,
+    name_of,
+    resumed_precision,
+    resumed_training,
+    seconds_per_step,
+)
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
-from foretell.session.resources import Footprint, check_fits
 from foretell.session.session import Session
 from foretell.session.task import Task
 
@@ -54,6 +62,13 @@ class Machine:
         processes = self.memory.processes
         several = "" if processes == 1 else f"{processes} processes ({parallel}), each "
         return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {name_of(self.dtype)} products"
+
+
+def describe_model(size: str, model: ModelConfig) -> str:
+    return (
+        f"model       {size}, {count_parameters(model):,} parameters: {model.num_layers} layers, "
+        f"{model.num_heads} heads, width {model.width}, context {model.context_length}"
+    )
 
 
 @dataclass(frozen=True)
@@ -96,13 +111,13 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
     def choose(self, data: Any, machine: Machine) -> Choice:
         """Fill in what the user left open. Only the first process does."""
 
-    @abstractmethod
     def footprint(self, config: Any, data: Any) -> Footprint:
-        """The sizes that the checks of memory and disk need."""
+        """The sizes that the checks of memory and disk need; by default, of a decoder whose rows fill its context."""
+        return Footprint(weight_shapes(config.model), config.model)
 
-    @abstractmethod
     def first_model(self, config: Any, data: Any, start: Start | None) -> Any:
-        """The model before its first step: with new weights, or the start's."""
+        """The model before its first step, by default a decoder: with new weights, or the start's."""
+        return make_decoder(config.model, config.training.seed) if start is None else start.decoder(config.model)
 
     @abstractmethod
     def load_model(self, directory: Path, device: torch.device) -> Any:
@@ -122,6 +137,15 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         task.objective.to(machine.device)
         task.choose_kernels(machine.device, machine.dtype)
         return seconds_per_step(task.objective, task.model, task.batch, config.training, machine.dtype)
+
+    def timed_steps(
+        self, config: Any, data: Any, machine: Machine, default_minutes: float, most: int
+    ) -> tuple[int, str]:
+        """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
+        if self.request.section("training").get("steps") is not None:
+            return config.training.steps, "as asked"
+        seconds = self.seconds_per_step(config, data, machine)
+        return choose_steps(self.request.minutes, default_minutes, seconds, f"{seconds:.2f} s per step", most)
 
     def check_resumable(self, config: Any, record: dict[str, Any], data: Any) -> None:
         """Refuse options that `TrainingRequest.check_same_run` cannot compare."""
@@ -146,19 +170,13 @@ def run_training(
 ) -> Session[AnyTask]:
     """Train as requested; with `resume`, continue the run if it exists. `before` is called before the next step."""
     with training_in(training.request.out):
-        session = open_session(training, reporter, resume=resume)
+        is_resumed = continues_run(training.request, resume)
+        session = (resume_session if is_resumed else start_session)(training, reporter)
         training.opened(session)
         before(session)
         session.go()
         training.closed(session)
     return session
-
-
-def open_session(training: Training[Any, AnyTask], reporter: Reporter, *, resume: bool = False) -> Session[AnyTask]:
-    """The session of a new run; with `resume`, that of the run if it exists."""
-    if is_resumed(training.request, resume):
-        return resume_session(training, reporter)
-    return start_session(training, reporter)
 
 
 # --- a new run -------------------------------------------------------------------------------------------------------
@@ -219,10 +237,14 @@ def recorded_config(training: Training[Any, Any], run: Run, record: dict[str, An
     try:
         return make_section(training.request.config_type, record["config"], str(run.directory))
     except ConfigError as error:
-        raise CheckpointError(
-            f"{run.directory} cannot be resumed: its configuration is from another version ({error}); its checkpoints "
-            "are models, and a new training can start from one"
-        ) from None
+        raise of_another_version(run, error) from None
+
+
+def of_another_version(run: Run, problem: object) -> CheckpointError:
+    return CheckpointError(
+        f"{run.directory} cannot be resumed: it was started by another version ({problem}); its checkpoints are "
+        "models, and a new training can start from one"
+    )
 
 
 # --- a run that exists -----------------------------------------------------------------------------------------------
@@ -231,9 +253,11 @@ def recorded_config(training: Training[Any, Any], run: Run, record: dict[str, An
 def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Session[AnyTask]:
     """The run as it was after its last intact checkpoint, or before its first step if it has none yet."""
     request = training.request
-    run = open_run(request.out)
+    run = (Run if current_world().is_first else FollowedRun).open(request.out)
     record = run.record()
-    if verb_of(record) != training.verb:
+    if "verb" not in record:
+        raise of_another_version(run, "it has no verb")
+    if record["verb"] != training.verb:
         raise ConfigError(
             f"{run.directory} was not trained by `foretell {training.verb}`; resume it with: {resume_command(run)}"
         )
@@ -293,32 +317,7 @@ def last_checkpoint(run: Run) -> Checkpoint | None:
 # --- the directory, on one process or many: the first one writes, the others follow it --------------------------------
 
 
-@contextmanager
-def training_in(directory: Path) -> Iterator[World]:
-    """Lock a run directory while the block trains in it; an error in it ends all processes, each with its reason."""
-    world = current_world()
-    try:
-        with held(directory) if world.is_first else nullcontext(), explain_memory_errors():
-            yield world
-            world.wait()
-    except Exception as error:
-        if world.size == 1 or isinstance(error, Interrupted):
-            raise
-        raise told(world, error) from error
-
-
-def told(world: World, error: Exception) -> Exception:
-    """The error of this process, once the others have it; a `PeerError` if it follows from another process's error."""
-    if isinstance(error, PeerError):
-        return error
-    if not isinstance(error, ForetellError) and is_lost_peer(error):
-        return lost_peer(world)
-    if not world.report(" ".join(str(error).split())):
-        return PeerError(str(error), is_said=True)
-    return error
-
-
-def is_resumed(request: TrainingRequest, resume: bool) -> bool:
+def continues_run(request: TrainingRequest, resume: bool) -> bool:
     """True if a run is to be resumed. With `resume`, what a killed process left before its first step is removed."""
 
     def decide() -> bool:
@@ -341,11 +340,6 @@ def new_run(directory: Path, described: list[str]) -> Iterator[Run]:
         if world.is_first:
             shutil.rmtree(directory, ignore_errors=True)
         raise
-
-
-def open_run(directory: Path) -> Run:
-    """An existing run, in which only the first process writes."""
-    return (Run if current_world().is_first else FollowedRun).open(directory)
 
 
 def same_task(make: Callable[[], AnyTask], remake: Callable[[dict[str, Any]], AnyTask]) -> AnyTask:

@@ -19,6 +19,16 @@ MOST_MINUTES = 10 * 525_600
 MOST_EPOCHS = 10_000
 
 
+def intervals(steps: int) -> dict[str, int]:
+    """The default number of steps between actions."""
+    return {
+        "log_every": max(1, min(10, steps // 100)),
+        "evaluate_every": min(250, -(-steps // 10)),
+        "sample_every": -(-steps // 5),
+        "checkpoint_every": min(500, -(-steps // 5)),
+    }
+
+
 @dataclass(frozen=True, kw_only=True)
 class TrainingRequest:
     """Options of every training. A subclass adds the data and the options of its task.
@@ -50,7 +60,6 @@ class TrainingRequest:
             )
 
     def _check_duration(self) -> None:
-        """Refuse durations out of bounds, and more than one of them."""
         if self.minutes is not None and not 0 < self.minutes <= MOST_MINUTES:
             raise ConfigError(
                 f"minutes must be a positive number of at most {MOST_MINUTES:,} (ten years), not {self.minutes:g}"
@@ -114,7 +123,6 @@ class TrainingRequest:
                 raise self.changed(f"{name}.{key}", getattr(old, key), getattr(new, key))
 
     def changed(self, what: str, old: Any, new: Any) -> ConfigError:
-        """The error for a setting that differs from the run's."""
         return ConfigError(
             f"{self.out} was started with {what} = {old}, not {new}; leave it out to resume, or start again with "
             "another --out"

@@ -17,16 +17,15 @@ from foretell.config import TrainingConfig
 from foretell.device import autocast
 from foretell.distributed.placement import gathered, own_part, passes, replicate, shard
 from foretell.distributed.world import current_world, evaluations_shared_by
-from foretell.errors import CheckpointError, Interrupted, TrainingError
+from foretell.errors import CheckpointError, ConfigError, Interrupted, TrainingError
 from foretell.model.dropout import DropoutHost
 from foretell.runs.checkpoint import Checkpoint, prune
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
 from foretell.runs.training_state import CheckpointParts, load_optimizer, save_checkpoint
-from foretell.session.environment import describe_environment
 from foretell.session.failures import StopSignal, explain_failures, resume_command
+from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
-from foretell.session.resources import Meter
 from foretell.session.task import Task
 from foretell.training.compiling import compile_units
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
@@ -61,6 +60,11 @@ class Session(Generic[AnyTask]):
     ):
         self.run, self.task, self.training, self.reporter = run, task, training, Reporters([reporter])
         self.device, self.dtype = device, dtype
+        if training.patience is not None and not task.has_held_out:
+            raise ConfigError(
+                "training.patience waits for a better validation loss, and no data is held out; leave it out, or hold "
+                "some data out"
+            )
         task.objective.to(device)
         task.choose_kernels(device, dtype)
         freeze(task.model, training)
@@ -87,7 +91,6 @@ class Session(Generic[AnyTask]):
         return shard(objective, self.models(), self.world)
 
     def models(self) -> list[DropoutHost]:
-        """The whole models in the objective."""
         return [module for module in self.task.objective.modules() if isinstance(module, DropoutHost)]
 
     @contextmanager
@@ -125,7 +128,7 @@ class Session(Generic[AnyTask]):
                     f"{checkpoint.directory} was trained with {name} {state.get(name)}, and this run has {value}; "
                     "start again with another --out"
                 )
-        if state.get("configuration", self.configuration) != self.configuration:  # the first checkpoints have none
+        if state.get("configuration") != self.configuration:
             raise CheckpointError(
                 f"{self.run.directory / RUN} is not the configuration that {checkpoint.directory} was trained with; it "
                 "was changed or damaged: restore it, or start again with another --out"
@@ -136,7 +139,7 @@ class Session(Generic[AnyTask]):
         self._saved_step = self.progress.step
         self.run.forget_metrics_after(self.progress.step)
         self._metrics_digest = MetricsDigest(self.run.metrics())
-        if state.get("metrics", self._metrics_digest.value) != self._metrics_digest.value:  # the first version has none
+        if state.get("metrics") != self._metrics_digest.value:
             logger.warning(
                 f"{self.run.directory / METRICS} is not as it was written: its curves may be wrong; training continues"
             )
@@ -210,7 +213,6 @@ class Session(Generic[AnyTask]):
     # --- actions between steps -------------------------------------------------------------------------------------
 
     def actions(self) -> list[Action]:
-        """The actions between steps, in this order."""
         return [
             Action(self.training.evaluate_every, self.evaluate_and_log),
             Action(self.training.log_every, self.log),
@@ -303,25 +305,20 @@ class Session(Generic[AnyTask]):
                 self.task.save_model(directory)
 
     def state(self, progress: Progress) -> dict[str, Any]:
-        """The entries of a checkpoint's training.json."""
+        fingerprints = self.task.fingerprints()
+        assert not OWN_STATE & fingerprints.keys(), f"fingerprints cannot be called {OWN_STATE & fingerprints.keys()}"
         return {
             "step": progress.step,
             "tokens": progress.tokens,
             "seed": self.training.seed,
             "schedule": self.training.schedule,
             "validation_loss": progress.validation_loss,
-            **self.checked_fingerprints(),
+            **fingerprints,
             "configuration": self.configuration,
             "evaluation": dict(self._figures),
             "metrics": self._metrics_digest.value,
             "progress": vars(progress),
         }
-
-    def checked_fingerprints(self) -> dict[str, str]:
-        """The fingerprints of the task; their names must differ from the session's entries."""
-        fingerprints = self.task.fingerprints()
-        assert not OWN_STATE & fingerprints.keys(), f"fingerprints cannot be called {OWN_STATE & fingerprints.keys()}"
-        return fingerprints
 
     def check_finite(self, progress: Progress) -> None:
         """Refuse to save non-finite weights, and weights whose validation loss is not finite."""

@@ -34,10 +34,12 @@ class Task(ABC):
     """
 
     config: Any  # sections, `training` among them
+    about: dict[str, Any]  # the entries of run.json beyond the configuration
     objective: nn.Module  # maps a batch to its `Loss`; holds the model
     model: nn.Module  # whose weights are trained and saved; their paths name the optimizer's state and frozen weights
     unit: str = "tokens"  # counted by batches, for the display of the speed
     flops_per_token: int | None = None  # of training, per target; where it is known, MFU is logged
+    has_held_out: bool = True  # False: no data to evaluate on
 
     @abstractmethod
     def batch(self, step: int) -> TrainingBatch:
@@ -55,9 +57,10 @@ class Task(ABC):
     def save_model(self, directory: Path) -> None:
         """Write the files of the model into an existing directory: all that is needed to load it without the run."""
 
-    @abstractmethod
     def record(self) -> dict[str, Any]:
         """The entries of run.json: `config` (sections as JSON, with `training`), `data` (names), `size` and more."""
+        parameters = sum(weight.numel() for weight in self.model.parameters())
+        return {"config": self.config.model_dump(mode="json"), **self.about, "parameters": parameters}
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:  # noqa: B027 - most tasks have none
         """Choose the kernels for training on a device, with matrix products in `dtype`."""

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foretell.distributed.matrices import apply_to_whole
-from foretell.distributed.placement import own_part
+from foretell.distributed.placement import apply_to_whole, own_part
 from foretell.training.step import SkippingOptimizer, unchanged_where
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)  # Jordan et al. 2024: steep at 0, where most singular values are

@@ -15,19 +15,7 @@ from foretell.model.cache import ConditionedKVView, FreshKVView, KVView
 from foretell.randomness import permutation, stream_key
 from foretell.training.objective import Objective
 from foretell.translation.encoder_decoder import EncoderDecoder, Source
-
-
-@dataclass(frozen=True)
-class EncodedPair:
-    """The ids of a pair: the source with the end token after it, the target between the start and the end token."""
-
-    source: np.ndarray
-    target: np.ndarray
-
-    @property
-    def lengths(self) -> tuple[int, int]:
-        """Tokens that the encoder and the decoder read."""
-        return len(self.source), len(self.target) - 1
+from foretell.translation.pairs import EncodedPair
 
 
 @dataclass(frozen=True)
@@ -37,16 +25,13 @@ class PairBatch(Batch):
     source: Source = field(kw_only=True)
 
     def rows(self, first: int, last: int, stride: int = 1) -> PairBatch:
-        """Rows `first` to `last`, every `stride`-th of them."""
         return pair_batch(super().rows(first, last, stride), self.source.rows(first, last, stride))
 
     def to(self, device: torch.device | str) -> PairBatch:
-        """The same batch on another device."""
         return pair_batch(super().to(device), self.source.to(device))
 
 
 def pair_batch(target: Batch, source: Source) -> PairBatch:
-    """A batch of targets, with their source."""
     return PairBatch(**vars(target) | {"source": source})
 
 
@@ -57,7 +42,6 @@ def make_pair_batch(pairs: Sequence[EncodedPair]) -> PairBatch:
 
 
 def make_source(sentences: list[list[int]]) -> Source:
-    """Sentences of ids as one source."""
     ids, lengths = pad(sentences)
     return Source(torch.from_numpy(ids), lengths)
 
@@ -85,7 +69,6 @@ class PairLoader:
         return len(self.ranges)
 
     def batch(self, step: int) -> PairBatch:
-        """The batch of a step."""
         epoch, index = divmod(step, self.batches_per_epoch)
         members, batches = self.order(epoch)
         first, last = self.ranges[batches[index]]

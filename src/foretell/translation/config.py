@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from foretell.config import ModelConfig, Section, Size, TokenizerConfig, TrainingConfig, make_section
 from foretell.errors import ConfigError, did_you_mean
 from foretell.model.presets import MODERN
+from foretell.session.request import intervals
 
 
 class EncoderDecoderConfig(ModelConfig):
@@ -43,7 +44,6 @@ class EncoderDecoderConfig(ModelConfig):
         return make_section(ModelConfig, {**own, "num_layers": layers, "vocab_size": size, "window": None})
 
     def replaced(self, **changes: Any) -> EncoderDecoderConfig:
-        """A checked copy with some fields changed."""
         return EncoderDecoderConfig(**{**self.model_dump(), **changes})
 
 
@@ -91,7 +91,6 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str) -> dict[str, Any]:
-    """The fields that a preset sets; an unknown name is a `ConfigError`."""
     if name not in PRESETS:
         raise ConfigError(f"unknown size '{name}'{did_you_mean(name, PRESETS) or '; known: ' + ', '.join(PRESETS)}")
     return dict(PRESETS[name])
@@ -124,10 +123,7 @@ def training_defaults(model: EncoderDecoderConfig, steps: int) -> dict[str, Any]
         "weight_decay": 0.1 if optimizer == "muon" else 0.01,
         "beta2": 0.98,
         "label_smoothing": LABEL_SMOOTHING,
-        "log_every": max(1, min(10, steps // 100)),
-        "evaluate_every": min(250, -(-steps // 10)),
-        "sample_every": -(-steps // 5),
-        "checkpoint_every": min(500, -(-steps // 5)),
+        **intervals(steps),
     }
 
 

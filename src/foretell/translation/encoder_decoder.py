@@ -45,15 +45,12 @@ class Source:
     lengths: list[int]
 
     def __len__(self) -> int:
-        """Rows."""
         return len(self.lengths)
 
     def rows(self, first: int, last: int, stride: int = 1) -> Source:
-        """Rows `first` to `last`, every `stride`-th of them."""
         return Source(self.ids[first:last:stride], self.lengths[first:last:stride])
 
     def to(self, device: torch.device | str) -> Source:
-        """The same source on another device."""
         return replace(self, ids=to_device(self.ids, device))
 
 
@@ -139,7 +136,6 @@ class EncoderDecoder(Decoder):
         return other
 
     def encode(self, source: Source) -> MemoryKVView:
-        """The memory of a source."""
         return MemoryKVView(self.encoder(source), source.lengths)
 
     def make_view(self, ids: Tensor) -> KVView:
@@ -164,7 +160,6 @@ class EncoderDecoder(Decoder):
         return ConditionedKVCache(memory, self.config, rows, capacity, self.dtype, self.device)
 
     def make_embedding(self, config: ModelConfig) -> TokenEmbedding:
-        """The layer that turns target ids into the stream."""
         assert isinstance(config, EncoderDecoderConfig)
         return make_embedding(config, config.vocab_size)
 
@@ -173,7 +168,6 @@ class EncoderDecoder(Decoder):
         return ConditionedTransformer(config)
 
     def check_source(self, source: Source) -> None:
-        """Raise a `ContextLengthError` for a source that is longer than the context."""
         if max(source.lengths) > self.config.context_length:
             raise ContextLengthError(
                 f"a source of {max(source.lengths)} tokens does not fit the model's context of "
@@ -182,7 +176,6 @@ class EncoderDecoder(Decoder):
 
 
 def make_embedding(config: EncoderDecoderConfig, vocab_size: int) -> TokenEmbedding:
-    """An embedding of one of the two languages."""
     sized = config.replaced(vocab_size=vocab_size)
     embed = TokenAndPositionEmbedding(sized) if config.position in POSITIONS else TokenEmbedding(sized)
     if config.scale_embeddings:
@@ -191,7 +184,6 @@ def make_embedding(config: EncoderDecoderConfig, vocab_size: int) -> TokenEmbedd
 
 
 def embedding_scale(config: EncoderDecoderConfig) -> float:
-    """The factor of token vectors."""
     return math.sqrt(config.width) if config.scale_embeddings else 1.0
 
 
@@ -219,7 +211,6 @@ def empty_encoder_decoder(config: EncoderDecoderConfig) -> EncoderDecoder:
 
 
 def weight_shapes(config: EncoderDecoderConfig) -> dict[str, tuple[int, ...]]:
-    """The shape of every weight by its path."""
     return {path: tuple(weight.shape) for path, weight in empty_encoder_decoder(config).named_parameters()}
 
 

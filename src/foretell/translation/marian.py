@@ -1,7 +1,7 @@
 """Marian checkpoints (Helsinki-NLP/opus-mt) in Hugging Face's layout: configuration and weights.
 
-Junczys-Dowmunt et al. 2018; the layout is that of transformers' MarianMTModel. Its sinusoids come as two halves, sines
-then cosines, where ours alternate, so the positions become a table of vectors. Sentencepiece files (source.spm,
+Junczys-Dowmunt et al. 2018; the layout is transformers' MarianMTModel. Its sinusoids come as two halves, sines then
+cosines, where ours alternate, so the positions become a table of vectors. Sentencepiece files (source.spm,
 target.spm) are not read: sentences are token ids.
 """
 
@@ -22,9 +22,8 @@ from foretell.files import CONFIG, WEIGHTS, read_json
 from foretell.safetensors_files import StoredTensor, check_finite, read_tensor
 from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
-from foretell.translation.encoder_decoder import encoder_decoder_with_weights, weight_shapes
-from foretell.translation.translator import Translator
-from foretell.translation.vocabulary import Vocabulary
+from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
+from foretell.translation.pairs import Vocabulary
 
 MODEL_TYPE = "marian"
 EQUAL = (("encoder_attention_heads", "decoder_attention_heads"), ("encoder_ffn_dim", "decoder_ffn_dim"))
@@ -48,14 +47,13 @@ BLOCK = {
 
 
 def is_marian(directory: Path) -> bool:
-    """True for a directory whose config.json is Marian's."""
     return read_json(directory / CONFIG).get("model_type") == MODEL_TYPE
 
 
-def load_marian(
-    directory: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, *, name: str = "model"
-) -> Translator:
-    """Load a Marian model for inference; what it has that is not supported is a `CheckpointError` by name."""
+def read_marian(
+    directory: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
+) -> tuple[EncoderDecoder, Vocabulary]:
+    """Read a Marian model for inference; what it has that is not supported is a `CheckpointError` by name."""
     check_files(directory)
     values = read_json(directory / CONFIG)
     try:
@@ -65,9 +63,7 @@ def load_marian(
     stored = find_tensors(directory)
     weights = {path: tensor.to(device) for path, tensor in read_weights(stored, config, dtype, directory).items()}
     check_finite(weights, directory / WEIGHTS)
-    model = encoder_decoder_with_weights(config, weights).eval()
-    note = f"{directory}: sentencepiece files are not read, so that sentences are token ids, such as '464 3290'"
-    return Translator(model, read_vocabulary(values, config, directory), name, (note,))
+    return encoder_decoder_with_weights(config, weights).eval(), read_vocabulary(values, config, directory)
 
 
 def read_config(values: Mapping[str, Any]) -> EncoderDecoderConfig:
@@ -133,7 +129,6 @@ def read_weights(
 
 
 def their_name(path: str, config: EncoderDecoderConfig) -> str:
-    """Marian's name of one of our weights."""
     if path == "head.bias":
         return "final_logits_bias"
     if path == "head.weight":

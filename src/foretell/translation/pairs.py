@@ -1,4 +1,4 @@
-"""Pairs of sentences from files: two columns of a table, or two aligned files, or a zip that holds either.
+"""Pairs of sentences, from files to ids: two columns of a table, two aligned files, or a zip that holds either.
 
 A TSV file or one without a known suffix has no header, and its quotes are text, as in Tatoeba's files. What is left out
 or changed is logged, one line for each kind.
@@ -16,14 +16,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
+from foretell.config import TokenizerConfig
 from foretell.data.lines import Note, TextFile, find_files
 from foretell.data.table import FORMATS, Table, list_names
-from foretell.errors import DataError, UsageError
+from foretell.errors import DataError, TokenizerError, UsageError
+from foretell.text import Tokenizer, train_tokenizer
 
 SIDES = ("source", "target")  # the columns of a table with named columns
-
+DEFAULT_BPE_SIZE = 8192
+SMALLEST_BPE_SIZE = 512
+BYTES_PER_ENTRY = 400  # text for each entry, so that entries are seen often enough to be learned
 Part = Literal["train", "validation"]
-
 logger = logging.getLogger(__name__)
 
 
@@ -33,6 +38,19 @@ class Pair:
 
     source: str
     target: str
+
+
+@dataclass(frozen=True)
+class EncodedPair:
+    """The ids of a pair: the source with the end token after it, the target between the start and the end token."""
+
+    source: np.ndarray
+    target: np.ndarray
+
+    @property
+    def lengths(self) -> tuple[int, int]:
+        """Tokens that the encoder and the decoder read."""
+        return len(self.source), len(self.target) - 1
 
 
 def read_pairs(paths: Sequence[str | Path]) -> list[Pair]:
@@ -73,7 +91,6 @@ def counting(counts: Counter[str]) -> Note:
 
 
 def read_lines(file: TextFile, counts: Counter[str]) -> list[str]:
-    """The lines of a file, without their ends."""
     return [line.rstrip("\r\n") for line in file.lines(counting(counts))]
 
 
@@ -108,7 +125,6 @@ def read_table(table: Table) -> list[Pair]:
 
 
 def align(first: TextFile, second: TextFile, counts: Counter[str]) -> list[Pair]:
-    """The lines of two files of the same length, one with the other."""
     sides = [read_lines(file, counts) for file in (first, second)]
     if len(sides[0]) != len(sides[1]):
         raise DataError(f"{first} has {len(sides[0]):,} lines and {second} {len(sides[1]):,}; they are not aligned")
@@ -137,3 +153,69 @@ def split_pairs(pairs: Iterable[Pair], fraction: float, salt: str = "validation"
     for pair in pairs:
         parts["validation" if is_held_out(pair.source, fraction, salt) else "train"].append(pair)
     return parts
+
+
+# --- the vocabularies: text of two languages to ids and back ---------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """The tokenizers of both languages, which may be one, and the ids that frame a sentence.
+
+    The source ends with the end token. The target begins with the start token and ends with the end token; where the
+    tokenizer has no start token, the end token begins it too, as in fairseq.
+    """
+
+    source: Tokenizer
+    target: Tokenizer
+    start_id: int
+    source_end_id: int
+    target_end_id: int
+
+    @property
+    def is_shared(self) -> bool:
+        return self.source.fingerprint == self.target.fingerprint
+
+    def encode_source(self, text: str) -> list[int]:
+        """The ids that the encoder reads."""
+        return [*self.source.encode(text), self.source_end_id]
+
+    def encode_pairs(self, pairs: Sequence[Pair]) -> list[EncodedPair]:
+        sources = self.source.encode_batch([pair.source for pair in pairs])
+        targets = self.target.encode_batch([pair.target for pair in pairs])
+        start, end = [self.start_id], [self.target_end_id]
+        return [
+            EncodedPair(np.append(source, self.source_end_id), np.concatenate([start, target, end]))
+            for source, target in zip(sources, targets, strict=True)
+        ]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text of target ids, without special tokens."""
+        return self.target.decode(list(ids), skip_special=True).strip()
+
+
+def make_vocabulary(source: Tokenizer, target: Tokenizer) -> Vocabulary:
+    """The vocabulary of two tokenizers; each needs a token that ends a text."""
+    if source.end_id is None or target.end_id is None:
+        raise TokenizerError("the tokenizer has no token that ends a text, and a translation needs one")
+    start = target.end_id if target.start_id is None else target.start_id
+    return Vocabulary(source, target, start, source.end_id, target.end_id)
+
+
+def train_vocabulary(pairs: Sequence[Pair], config: TokenizerConfig, *, is_shared: bool) -> Vocabulary:
+    """Tokenizers made from pairs: one for both languages, or one for each."""
+    sides = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    if is_shared:
+        both = train_side([*sides[0], *sides[1]], config)
+        return make_vocabulary(both, both)
+    return make_vocabulary(*(train_side(side, config) for side in sides))
+
+
+def train_side(texts: Sequence[str], config: TokenizerConfig) -> Tokenizer:
+    """A tokenizer of texts; the default size of a BPE vocabulary depends on the amount of text."""
+    size = config.vocab_size
+    if size is None and config.kind == "bpe":
+        fitting = sum(len(text.encode("utf-8")) for text in texts) // BYTES_PER_ENTRY
+        size = min(max(2 ** max(0, fitting.bit_length() - 1), SMALLEST_BPE_SIZE), DEFAULT_BPE_SIZE)
+    split = {"split": config.split or "qwen2"} if config.kind == "bpe" or config.split else {}
+    return train_tokenizer(config.kind, texts, vocab_size=size, **split)

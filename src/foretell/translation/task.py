@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
-from foretell.errors import ConfigError
+from foretell.device import autocast
+from foretell.errors import TrainingError
 from foretell.evaluation.perplexity import evaluate
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.session.task import Sample, Task
+from foretell.training.mask_check import ROWS, Probe, after_borders, check_probes, other_tokens
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
 from foretell.translation.config import PairConfig, TranslationConfig
-from foretell.translation.encoder_decoder import EncoderDecoder
-from foretell.translation.mask_probes import check_pair_mask
-from foretell.translation.pairs import Pair
-from foretell.translation.quality import has_sacrebleu, measure_quality
-from foretell.translation.translate import Decoding, translate
+from foretell.translation.encoder_decoder import EncoderDecoder, Source
+from foretell.translation.pairs import Pair, Vocabulary
+from foretell.translation.translate import Decoding, has_sacrebleu, measure_quality, translate
 from foretell.translation.translator import Translator, save_translator
-from foretell.translation.vocabulary import Vocabulary
 
 LOGITS_AT_ONCE = 2**26  # elements: recomputing them in chunks would take a quarter of a step
 SAMPLES = 4
@@ -41,7 +41,6 @@ class PairData:
 
     @cached_property
     def digest(self) -> str:
-        """A hash of all pairs."""
         digest = hashlib.sha256()
         for pair in (*self.train, *self.validation):
             digest.update(f"{pair.source}\t{pair.target}\n".encode())
@@ -66,11 +65,7 @@ class TranslationTask(Task):
         self.objective = PairObjective(model, LOGITS_AT_ONCE, config.training.label_smoothing)
         self.left_out = len(data.train) - len(loader.pairs)
         self.held_out = fitting(vocabulary.encode_pairs(data.validation), config.pairs)
-        if config.training.patience is not None and not self.held_out:
-            raise ConfigError(
-                "training.patience waits for a better validation loss, and no pair is held out; leave it out, or "
-                "raise pairs.validation_fraction"
-            )
+        self.has_held_out = bool(self.held_out)
 
     @property
     def translator(self) -> Translator:
@@ -112,28 +107,76 @@ class TranslationTask(Task):
         both = f"{self.vocabulary.source.fingerprint} {self.vocabulary.target.fingerprint}"
         return {"tokenizer": both, "pairs": self.data.digest}
 
-    def record(self) -> dict[str, Any]:
-        return {
-            "config": self.config.model_dump(mode="json"),
-            **self.about,
-            "parameters": sum(parameter.numel() for parameter in self.model.parameters()),
-        }
-
     def check(self, batch: PairBatch, dtype: torch.dtype) -> None:
         """Refuse a model that sees the future or padding, or that does not read its source."""
         check_pair_mask(self.encoder_decoder, batch, dtype)
 
     def describe_start(self, batch: PairBatch, dtype: torch.dtype) -> list[str]:
-        expected = math.log(self.config.model.vocab_size)
+        vocab_size = self.config.model.vocab_size
         loss = evaluate(self.objective, [batch.rows(0, 4)], dtype).loss
-        return [f"untrained   loss {loss:.2f}, ln({self.config.model.vocab_size:,}) = {expected:.2f}"]
+        return [f"untrained   loss {loss:.2f}, ln({vocab_size:,}) = {math.log(vocab_size):.2f}"]
 
 
 def make_loader(data: PairData, vocabulary: Vocabulary, config: PairConfig, seed: int) -> PairLoader:
-    """The batches of a run."""
     return PairLoader(fitting(vocabulary.encode_pairs(data.train), config), config.batch_tokens, seed)
 
 
 def fitting(pairs: Sequence[EncodedPair], config: PairConfig) -> list[EncodedPair]:
     """The pairs whose sentences have at most `longest` tokens."""
     return [pair for pair in pairs if max(pair.lengths) <= config.longest]
+
+
+# --- the mask check: what each module may and may not depend on, tried on a real batch -------------------------------
+
+
+def check_pair_mask(model: EncoderDecoder, batch: PairBatch, dtype: torch.dtype = torch.float32) -> None:
+    """Refuse to train a model that leaks or does not read its source; a `TrainingError` names the module.
+
+    A later target must change nothing earlier, and no module of the encoder. Padding of the source must change nothing.
+    Another source must change the target's losses.
+    """
+    batch = with_padding(batch.rows(0, ROWS), model.config.context_length)
+    objective = PairObjective(model)
+    check_probes(objective, batch, probes_of(batch), dtype)
+    check_source_is_read(objective, batch, dtype)
+
+
+def with_padding(batch: PairBatch, context_length: int) -> PairBatch:
+    """The batch with two more columns of padding after the source, as far as the context has room."""
+    columns = min(2, context_length - batch.source.ids.shape[1])
+    ids = torch.nn.functional.pad(batch.source.ids, (0, columns))
+    return replace(batch, source=Source(ids, batch.source.lengths))
+
+
+def probes_of(batch: PairBatch) -> list[Probe]:
+    """Nothing exchanged; then later targets, and the source's padding."""
+    source, future = batch.source, after_borders(batch.ids)
+    lengths = torch.tensor(source.lengths, device=batch.ids.device)
+    is_real = torch.arange(source.ids.shape[1], device=batch.ids.device) < lengths[:, None]  # (B, S)
+    everywhere = torch.ones_like(batch.ids, dtype=torch.bool)
+    later = replace(batch, ids=other_tokens(batch.ids, future))
+    padding = replace(batch, source=replace(source, ids=other_tokens(source.ids, ~is_real)))
+    return [
+        Probe("returns another output for the same batch", batch, by_side(is_real, everywhere)),
+        Probe("sees the future", later, by_side(is_real, ~future)),
+        Probe("sees the source's padding", padding, by_side(is_real, everywhere)),
+    ]
+
+
+def by_side(encoder: Tensor, decoder: Tensor) -> Callable[[str], Tensor]:
+    """The protected positions in the modules of the encoder, (B, S), and in all others, (B, T)."""
+    return lambda path: encoder if path.partition(".")[0] == "encoder" else decoder
+
+
+@torch.no_grad()
+def check_source_is_read(objective: PairObjective, batch: PairBatch, dtype: torch.dtype) -> None:
+    """Refuse a model whose losses are the same for another source."""
+    everything = torch.ones_like(batch.source.ids, dtype=torch.bool)
+    other = replace(batch, source=replace(batch.source, ids=other_tokens(batch.source.ids, everything)))
+    with autocast(batch.ids.device, dtype):
+        before, after = (objective.token_losses(each) for each in (batch, other))
+    if torch.equal(before, after) and not torch.equal(batch.source.ids, other.source.ids):
+        raise TrainingError(
+            "the losses are the same for another source, so no step was taken: the decoder does not read the encoder; "
+            "look at trunk.blocks.0.cross_attention and at the memory that it gets"
+        )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,11 +14,10 @@ from foretell.errors import CheckpointError, ConfigError
 from foretell.files import sync, write_text
 from foretell.loading import Start
 from foretell.runs.run import Run
-from foretell.session.duration import choose_steps
+from foretell.session.machine import Footprint, check_model_fits
 from foretell.session.protocol import Choice, Machine, Training, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
-from foretell.session.resources import Footprint, check_model_fits
 from foretell.session.session import Session
 from foretell.text import load_tokenizer
 from foretell.translation.batches import PairLoader
@@ -32,10 +31,9 @@ from foretell.translation.config import (
     training_defaults,
 )
 from foretell.translation.encoder_decoder import EncoderDecoder, make_encoder_decoder, weight_shapes
-from foretell.translation.pairs import Pair, read_pairs, split_pairs
+from foretell.translation.pairs import Pair, Vocabulary, make_vocabulary, read_pairs, split_pairs, train_vocabulary
 from foretell.translation.task import PairData, TranslationTask, make_loader
 from foretell.translation.translator import SOURCE_TOKENIZER_FILE, load_saved
-from foretell.translation.vocabulary import Vocabulary, make_vocabulary, train_vocabulary
 
 DEFAULT_SIZE, DEFAULT_MINUTES = "small", 10.0
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
@@ -44,8 +42,6 @@ TOKENIZER_FILE = "tokenizer.json"
 
 @dataclass(frozen=True, kw_only=True)
 class PairRequest(TrainingRequest):
-    """A training on sentence pairs."""
-
     config_type: ClassVar[type[Section]] = TranslationConfig
 
     paths: Sequence[str | Path] = ()
@@ -72,7 +68,6 @@ class PairRequest(TrainingRequest):
         return make_section(TokenizerConfig, self.section("tokenizer"), "tokenizer")
 
     def pair_config(self) -> PairConfig:
-        """How pairs become batches."""
         return make_section(PairConfig, self.section("pairs"), "pairs")
 
 
@@ -114,14 +109,17 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         probed = self.config(model, dropout_for(MOST_EPOCHS), 1)
         check_model_fits(weight_shapes(model), probed.training, machine.memory)
         loader = self.loader(data, probed)
-        steps, reason = self.choose_steps(loader, lambda: self.seconds_per_step(probed, data, machine))
-        config = self.config(model, dropout_for(steps / loader.batches_per_epoch), steps)
-        return Choice(config, size, [reason])
+        per_epoch = loader.batches_per_epoch
+        steps, reason = self.timed_steps(probed, data, machine, DEFAULT_MINUTES, MOST_EPOCHS * per_epoch)
+        config = self.config(model, dropout_for(steps / per_epoch), steps)
+        return Choice(config, size, [f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}"])
 
     def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
         """The whole configuration: the recipe and the dropout, changed by what the user set."""
         request = self.request
-        training = {**training_defaults(model, steps), **request.section("training"), "steps": steps}
+        chosen = {"steps": steps, **request.section("training")}
+        steps = make_section(TrainingConfig, chosen, "training").steps
+        training = {**training_defaults(model, steps), **chosen}
         return TranslationConfig(
             model=model if "dropout" in request.section("model") else model.replaced(dropout=dropout),
             tokenizer=request.tokenizer_config(),
@@ -136,20 +134,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             self.loaders[key] = make_loader(data.pairs, data.vocabulary, *key)
         return self.loaders[key]
 
-    def choose_steps(self, loader: PairLoader, measure: Callable[[], float]) -> tuple[int, str]:
-        """The number of steps, and the reason for it. `measure` returns the seconds of a step."""
-        per_epoch, given = loader.batches_per_epoch, self.request.section("training").get("steps")
-        if given is None:
-            seconds = measure()
-            steps, reason = choose_steps(
-                self.request.minutes, DEFAULT_MINUTES, seconds, f"{seconds:.2f} s per step", MOST_EPOCHS * per_epoch
-            )
-        else:
-            steps, reason = make_section(TrainingConfig, {"steps": given}, "training").steps, "as asked"
-        return steps, f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}"
-
     def footprint(self, config: TranslationConfig, data: PairText) -> Footprint:
-        """At least as many rows of one side as fit the tokens of a step with both sides at their longest."""
+        """A lower bound: the rows of one side that fit the tokens of a step when both sides are at their longest."""
         rows = max(1, config.pairs.batch_tokens // (2 * config.pairs.longest))
         row = config.model.encoder.replaced(context_length=config.pairs.longest, vocab_size=config.model.vocab_size)
         return Footprint(weight_shapes(config.model), row, rows)

@@ -1,27 +1,35 @@
-"""Translate sentences in batches: by beam search, greedily, or sampled."""
+"""Translate sentences in batches, by beam search, greedily or sampled; and measure translations."""
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
 
 from foretell.config import SamplingConfig
-from foretell.errors import ContextLengthError
+from foretell.errors import ContextLengthError, UsageError
+from foretell.evaluation.perplexity import evaluate
 from foretell.generation.beam import CachedSteps, beam_search, length_penalty
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import make_scheduler, run
 from foretell.generation.sequence import FinishReason, Rules
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.model.decoder import check_logits
-from foretell.translation.batches import make_source
+from foretell.translation.batches import PairObjective, evaluation_batches, make_source
+from foretell.translation.pairs import Pair
 from foretell.translation.translator import Translator
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.notebook import Shown
 
 BEAM_SIZE, ALPHA = 5, 1.0
 ROWS_AT_ONCE = 320  # sentences times beams
 LONGER, MORE = 2, 16  # a translation has at most LONGER times the tokens of its source plus MORE
+BATCH_TOKENS = 4096
+Decoded = tuple[list[int], float, FinishReason]  # ids, score, and why it ended
 
 
 @dataclass(frozen=True)
@@ -77,7 +85,6 @@ def translate(translator: Translator, sentences: Sequence[str], decoding: Decodi
 
 
 def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dict[int, list[int]]) -> None:
-    """Refuse sentences that do not fit the context."""
     limit = translator.model.config.context_length
     for index, ids in encoded.items():
         if len(ids) > limit:
@@ -85,9 +92,6 @@ def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dic
                 f"line {index + 1} has {len(ids)} tokens and the model's context is {limit}; cut it into sentences: "
                 f"'{sentences[index][:40]}'"
             )
-
-
-Decoded = tuple[list[int], float, FinishReason]  # ids, score, and why it ended
 
 
 def decode(translator: Translator, sources: list[list[int]], samples: list[int], decoding: Decoding) -> list[Decoded]:
@@ -138,3 +142,96 @@ def log_probabilities(translator: Translator, sources: list[list[int]], sequence
     chosen = logprobs.gather(-1, ids[:, 1:, None])[..., 0]  # (B, T)
     is_real = torch.arange(chosen.shape[1]) < torch.tensor(targets.lengths)[:, None] - 1
     return (chosen * is_real.to(chosen.device)).sum(-1).tolist()
+
+
+# --- BLEU and chrF, computed by sacrebleu (Post 2018) ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Quality:
+    """BLEU (Papineni et al. 2002) and chrF (Popović 2015), from 0 to 100, with sacrebleu's default settings.
+
+    bleu, chrf: one reference per pair. bleu_all_references: one translation per sentence, against all its references.
+    """
+
+    bleu: float
+    chrf: float
+    bleu_all_references: float
+    pairs: int
+    sentences: int
+    signature: str
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def load_sacrebleu() -> Any:
+    """The package; a `UsageError` with the install command if it is missing."""
+    try:
+        return importlib.import_module("sacrebleu")
+    except ModuleNotFoundError:
+        raise UsageError("BLEU and chrF need the package sacrebleu: pip install 'foretell[translate]'") from None
+
+
+def has_sacrebleu() -> bool:
+    return importlib.util.find_spec("sacrebleu") is not None
+
+
+def measure_quality(translator: Translator, pairs: Sequence[Pair], decoding: Decoding = Decoding()) -> Quality:
+    """Translate the source of every pair, each sentence once, and compare with the targets."""
+    sources = list(dict.fromkeys(pair.source for pair in pairs))
+    translations = translate(translator, sources, decoding)
+    return compare(pairs, {translation.source: translation.translation for translation in translations})
+
+
+def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
+    """The quality of translations by source sentence."""
+    sacrebleu = load_sacrebleu()
+    references: dict[str, list[str]] = {}
+    for pair in pairs:
+        references.setdefault(pair.source, []).append(pair.target)
+    written, expected = [translations[pair.source] for pair in pairs], [pair.target for pair in pairs]
+    bleu = sacrebleu.BLEU()
+    single = bleu.corpus_score(written, [expected]).score
+    signature = str(bleu.get_signature())
+    most = max(map(len, references.values()))
+    columns = [[(own + [None] * most)[index] for own in references.values()] for index in range(most)]
+    every = bleu.corpus_score([translations[source] for source in references], columns).score
+    chrf = sacrebleu.CHRF().corpus_score(written, [expected]).score
+    return Quality(single, chrf, every, len(pairs), len(references), signature)
+
+
+@dataclass(frozen=True)
+class PairEvaluation(Shown):
+    """Quality and loss on pairs. loss: nats per target token; left_out: pairs that do not fit the context."""
+
+    quality: Quality
+    loss: float
+    tokens: int
+    left_out: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.quality.to_json(), "loss": self.loss, "tokens": self.tokens}
+
+    def document(self) -> DocumentSection:
+        quality = self.quality
+        rows = [
+            ("BLEU", f"{quality.bleu:.2f}", "one reference per pair"),
+            ("chrF", f"{quality.chrf:.2f}", "one reference per pair"),
+            ("BLEU", f"{quality.bleu_all_references:.2f}", "all references of each sentence"),
+            ("loss", f"{self.loss:.4f}", "nats per target token"),
+            ("pairs", f"{quality.pairs:,}", f"{quality.sentences:,} sentences"),
+        ]
+        return DocumentSection("", [Table(("", "", ""), rows), Paragraph(quality.signature)])
+
+
+def evaluate_pairs(translator: Translator, pairs: Sequence[Pair], decoding: Decoding) -> PairEvaluation:
+    """The quality of translations of pairs, and the loss of their targets."""
+    encoded = translator.vocabulary.encode_pairs(pairs)
+    limit = translator.model.config.context_length
+    fitting = [pair for pair in encoded if max(pair.lengths) <= limit]
+    if not fitting:
+        raise ContextLengthError(f"no pair fits the model's context of {limit} tokens; give shorter sentences")
+    measured = evaluate(PairObjective(translator.model), evaluation_batches(fitting, BATCH_TOKENS))
+    quality = measure_quality(translator, pairs, decoding)
+    return PairEvaluation(quality, measured.loss, measured.tokens, len(encoded) - len(fitting))

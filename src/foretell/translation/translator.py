@@ -11,7 +11,10 @@ import torch
 from torch import Tensor
 
 from foretell.config import make_section
+from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
 from foretell.errors import CheckpointError, UsageError
+from foretell.files import printable_name
+from foretell.finding import check_files, find_model
 from foretell.language_model import LanguageModel, MemoryText
 from foretell.model.quantized_linear import HEAD, TOKEN, Scheme, make_quantization, quantize_decoder, quantized_layers
 from foretell.saved_model.model_parts import TokenizerPart, check_depth
@@ -20,7 +23,8 @@ from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.translation.batches import make_source
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
-from foretell.translation.vocabulary import Vocabulary, make_vocabulary
+from foretell.translation.marian import is_marian, read_marian
+from foretell.translation.pairs import Vocabulary, make_vocabulary
 
 MODEL, TARGET, SOURCE = "encoder_decoder", "tokenizer", "source_tokenizer"  # the parts of a saved translation model
 SOURCE_TOKENIZER_FILE = "source_tokenizer.json"
@@ -63,6 +67,36 @@ class Translator:
             self.name,
             memory=MemoryText(tuple(ids), self.vocabulary.source),
         )
+
+
+def load_translator(
+    argument: str | Path,
+    device: DeviceName = "auto",
+    dtype: DtypeName = "auto",
+    *,
+    verify: bool | None = False,
+    quantize: Scheme | None = None,
+) -> Translator:
+    """Load a translation model for inference, named as for `foretell.load`; verify, quantize: as there."""
+    if quantize is not None:
+        plain = load_translator(argument, device, "float32", verify=verify)
+        return plain.quantize(quantize, choose_inference_dtype(dtype, plain.device))
+    chosen = choose_device(device)
+    directory = find_model(str(argument))
+    check_files(directory, in_full=verify)
+    read = load_marian if is_marian(directory) else load_saved
+    return read(directory, chosen, choose_inference_dtype(dtype, chosen), name=printable_name(argument))
+
+
+def load_marian(
+    directory: Path, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32, *, name: str = "model"
+) -> Translator:
+    model, vocabulary = read_marian(directory, device, dtype)
+    note = f"{directory}: sentencepiece files are not read, so that sentences are token ids, such as '464 3290'"
+    return Translator(model, vocabulary, name, (note,))
+
+
+# --- on disk ---------------------------------------------------------------------------------------------------------
 
 
 @register_part

@@ -15,8 +15,8 @@ from foretell.config import TrainingConfig
 from foretell.errors import ConfigError
 from foretell.planning.memory import DeviceMemory, saved_bytes, state_bytes
 from foretell.planning.probe import peak_flops
-from foretell.session import resources
-from foretell.session.resources import (
+from foretell.session import machine
+from foretell.session.machine import (
     Meter,
     check_disk_fits,
     check_model_fits,
@@ -31,14 +31,14 @@ def meter() -> Meter:
 
 
 def test_mfu_is_the_models_arithmetic_over_the_measured_peak(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resources, "peak_flops", lambda device, dtype: 1e9)
+    monkeypatch.setattr(machine, "peak_flops", lambda device, dtype: 1e9)
     expected = 1000 * FLOPS / 1e9
     assert meter.mfu(1000.0, seconds=11.0) == pytest.approx(expected, abs=1e-4)
 
 
 def test_the_peak_is_measured_once_and_never_for_a_short_run(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     measured: list[torch.dtype] = []
-    monkeypatch.setattr(resources, "peak_flops", lambda device, dtype: measured.append(dtype) or 1e9)
+    monkeypatch.setattr(machine, "peak_flops", lambda device, dtype: measured.append(dtype) or 1e9)
     assert meter.mfu(1000.0, seconds=9.0) is None
     assert meter.mfu(None, seconds=90.0) is None
     assert measured == []

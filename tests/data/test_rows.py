@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.data.row_stream import RowLoader, RowStream, iter_row_batches, loss_split
+from foretell.data.loader import RowLoader, RowStream, iter_row_batches, loss_split
 from foretell.data.shard_writer import TokenWriter, write_index
 from foretell.data.shards import TokenStore
 

@@ -1,0 +1,228 @@
+"""The machine of a training: what it is, what fits into it, how long a step takes, and what training uses of it."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype
+from foretell.errors import ConfigError
+from foretell.files import format_bytes
+from foretell.planning.memory import (
+    DeviceMemory,
+    rows_at_once,
+    saved_bytes,
+    state_per_process,
+    total,
+    training_memory,
+)
+from foretell.planning.probe import peak_flops, time_steps
+from foretell.runs.run import RESUMABLE, Run
+from foretell.training.optimizer import Shapes, make_optimizer
+from foretell.training.step import TrainingBatch
+
+logger = logging.getLogger(__name__)
+MEASURED_AFTER = 10.0  # seconds of training, so that a short run does not wait for a figure that it does not need
+RSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes per unit of ru_maxrss
+PROBE_SECONDS = 4.0
+FEWEST_PROBED = 4  # rows of different steps have different lengths
+
+
+def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, Any]:
+    """Versions and machine, as environment.json has them."""
+    return {
+        "foretell": version("foretell"),
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": version("numpy"),
+        "platform": platform.platform(),
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": device.type,
+        "dtype": name_of(dtype),
+    }
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """`bfloat16` for torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
+def log_other_machine(run: Run, device: torch.device, dtype: torch.dtype) -> None:
+    """Log in what the machine differs from the one that the run was started on, where that changes the last digits."""
+    before, now = run.environment(), describe_environment(device, dtype)
+    changed = [name for name in ("processor", "threads", "torch") if before.get(name, now[name]) != now[name]]
+    if changed:
+        seen = ", ".join(f"{name} {now[name]}, not {before[name]}" for name in changed)
+        logger.warning(f"machine     {seen} as before: the result may differ in the last digits")
+
+
+def resumed_precision(
+    record: dict[str, Any], device_name: DeviceName, dtype_name: DtypeName
+) -> tuple[torch.device, torch.dtype]:
+    """Device and precision of a resumed run: from its record, unless others are requested, which is logged."""
+    device = choose_device(record["device"] if device_name == "auto" else device_name)
+    dtype = choose_training_dtype(record["dtype"] if dtype_name == "auto" else dtype_name, device)
+    if (device.type, name_of(dtype)) != (record["device"], record["dtype"]):
+        logger.warning(
+            f"precision   {device.type} in {name_of(dtype)}, not {record['device']} in {record['dtype']} as before: "
+            "the result will differ in the last digits"
+        )
+    return device, dtype
+
+
+def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any]) -> TrainingConfig:
+    """The settings of a resumed run with others of those that may change, where they are asked for.
+
+    They decide about memory and not about the result, but for rounding; run.json is updated.
+    """
+    asked = {key: value for key, value in given.items() if key in RESUMABLE}
+    changed = make_section(TrainingConfig, {**training.model_dump(), **asked}, "training")
+    if changed == training:
+        return training
+    for key in sorted(asked):
+        if getattr(changed, key) != getattr(training, key):
+            logger.warning(
+                f"{key} {getattr(changed, key)}, not {getattr(training, key)} as before: the result will differ in the "
+                "last digits"
+            )
+    record = run.record()
+    record["config"]["training"] = changed.model_dump(mode="json")
+    run.replace_record(record)
+    return changed
+
+
+# --- does it fit? ----------------------------------------------------------------------------------------------------
+
+
+class Footprint(NamedTuple):
+    """The sizes of a training: every weight, the longest row, and the rows of a step.
+
+    row: a shape whose context is the length of the longest row. rows: None for the batch size.
+    """
+
+    shapes: Shapes
+    row: ModelConfig
+    rows: int | None = None
+
+
+def check_fits(footprint: Footprint, training: TrainingConfig, memory: DeviceMemory, directory: Path) -> None:
+    """Refuse a training that is surely larger than the memory, or whose checkpoints are larger than the free disk."""
+    shapes, row, rows = footprint
+    check_model_fits(shapes, training, memory)
+    counted = training if rows is None else training.model_copy(update={"batch_size": rows})
+    check_batch_fits(row, shapes, counted, memory)
+    check_disk_fits(shapes, training, directory)
+
+
+def check_model_fits(shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
+    """Refuse a model whose weights, gradients and moments alone are more than the memory."""
+    parameters = sum(map(math.prod, shapes.values()))
+    needed = sum(state_per_process(shapes, training, memory.processes).values())
+    if needed > memory.size:
+        raise ConfigError(
+            f"{parameters:,} parameters need {format_bytes(needed)} for weights, gradients and optimizer, and "
+            f"{memory.device} memory is {format_bytes(memory.size)}; take a smaller --size, --model.width or "
+            "--model.num-layers"
+        )
+
+
+def check_batch_fits(config: ModelConfig, shapes: Shapes, training: TrainingConfig, memory: DeviceMemory) -> None:
+    """Refuse a micro-batch for which the memory is surely too small, apart from anything else it has to hold."""
+    rows = rows_at_once(training, memory.processes)
+    needed = total(training_memory(config, shapes, training, memory)).low
+    if needed > memory.size:
+        raise ConfigError(
+            f"{rows:,} rows of {config.context_length:,} tokens at once need more than {format_bytes(needed)}, and "
+            f"{memory.device} memory is {format_bytes(memory.size)}; lower --training.batch-size or raise "
+            "--training.gradient-accumulation-steps"
+        )
+
+
+def check_disk_fits(shapes: Shapes, training: TrainingConfig, directory: Path) -> None:
+    """Refuse a run whose checkpoints, with the best and the one being written, do not fit the disk."""
+    count = training.keep_checkpoints + 2
+    needed, free = count * saved_bytes(shapes, training), shutil.disk_usage(directory).free
+    if needed > free:
+        raise ConfigError(
+            f"{directory}: {count} checkpoints need {format_bytes(needed)}, and {format_bytes(free)} are free there; "
+            "lower --training.keep-checkpoints, take a smaller --size, or give --out on another disk"
+        )
+
+
+# --- time ------------------------------------------------------------------------------------------------------------
+
+
+def seconds_per_step(
+    objective: nn.Module,
+    model: nn.Module,
+    batch: Callable[[int], TrainingBatch],
+    training: TrainingConfig,
+    dtype: torch.dtype,
+) -> float:
+    """The mean time of a training step on this machine, on real batches. The weights of the model are used up."""
+    # Globs may name layers that only the model chosen later has; weight decay takes no time
+    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
+    optimizer = make_optimizer(model, training, dtype)
+    seconds = time_steps(objective.train(), optimizer, batch, training, dtype, PROBE_SECONDS, FEWEST_PROBED)
+    return sum(seconds) / len(seconds)
+
+
+def choose_steps(
+    minutes: float | None, default_minutes: float, seconds: float, speed: str, most: int | None = None, fewest: int = 1
+) -> tuple[int, str]:
+    """The steps of `seconds` each that fit the time, and the reason.
+
+    Without `minutes`, the default applies, with at least `fewest` steps and at most `most`, after which a model would
+    mostly memorise its data. speed: the measured speed in words.
+    """
+    by_time = int(60 * (minutes or default_minutes) / seconds)
+    why = f"{minutes or default_minutes:g} minutes at {speed}"
+    steps = by_time
+    if minutes is None and most is not None and most < by_time:
+        steps, why = most, "more would mostly memorise the data"
+    least = 1 if minutes is not None else fewest
+    if steps <= least:
+        why += f", but no fewer than {least}"
+    return max(least, steps), why
+
+
+# --- what training uses ----------------------------------------------------------------------------------------------
+
+
+class Meter:
+    """Peak memory and model FLOPs utilisation (MFU). The peak FLOP/s of the device are measured once, when needed."""
+
+    def __init__(self, flops_per_token: int | None, device: torch.device, dtype: torch.dtype):
+        self.flops_per_token, self.device, self.dtype = flops_per_token, device, dtype
+        self._peak: float | None = None
+
+    def mfu(self, tokens_per_second: float | None, seconds: float) -> float | None:
+        """The arithmetic of the model as a share of the peak FLOP/s of the device (Chowdhery et al. 2022, appendix B).
+
+        None for the first MEASURED_AFTER `seconds` of training, and where the arithmetic of a token is not known.
+        """
+        if tokens_per_second is None or self.flops_per_token is None or seconds < MEASURED_AFTER:
+            return None
+        self._peak = self._peak or peak_flops(self.device, self.dtype)
+        return round(tokens_per_second * self.flops_per_token / self._peak, 4)
+
+    def peak_memory_bytes(self) -> int:
+        """The most memory used so far: of a GPU where one is used, else of the process."""
+        if self.device.type == "cuda":
+            return torch.cuda.max_memory_allocated(self.device)
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * RSS_UNIT
