@@ -184,7 +184,7 @@ def test_info_lists_every_name_that_can_be_traced_and_marks_the_derived_ones(for
 def test_info_shows_every_preset_without_weights(foretell, name):
     outcome = foretell("info", name)
     assert outcome.code == 0
-    assert "no weights and no tokenizer: a preset" in outcome.out
+    assert "no weights and no tokenizer; a vocabulary" in outcome.out
     assert f"{name} is a preset: a shape without weights" in outcome.err
     assert max(len(line) for line in outcome.out.splitlines()) <= 80
 

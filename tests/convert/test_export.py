@@ -258,7 +258,7 @@ def test_the_verb_prints_the_report(directory_of, monkeypatch: pytest.MonkeyPatc
     assert run_command([*source, "again", "--to", "huggingface"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("again: qwen2 (Qwen2ForCausalLM), float32, ")
-    assert [line.split()[0] for line in lines[1:]] == ["logits", "divergence", "greedy", "tokenizer"]
+    assert [line.split()[0] for line in lines[3:]] == ["logits", "divergence", "greedy", "tokenizer"]
 
 
 # --- which family ----------------------------------------------------------------------------------------------------

@@ -17,14 +17,13 @@ SOURCE = Path(foretell.__file__).parent
 # package: the files outside of it that name it, each in a line of a table or in a verb of its own
 REMOVABLE = {
     "forecasting": {
-        *("saved_model/part.py", "cli/forecast.py", "cli/train_forecast.py"),
+        *("saved_model/part.py", "cli/forecast.py"),
     },
     "translation": {
         *(
             "saved_model/part.py",
             "cli/explain.py",
             "cli/translate.py",
-            "cli/train_translate.py",
         ),
     },
 }

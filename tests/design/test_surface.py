@@ -213,11 +213,11 @@ def test_the_verbs():
 
 # function of a verb that --task or the kind of the model chooses: its options
 CHOSEN = {
-    "cli.train_forecast:train_forecast": {
+    "cli.forecast:train_forecast": {
         *("--size", "--horizon", "--hold-out", "--no-hold-out", "--season", "--column"),
         *TRAINING,
     },
-    "cli.train_translate:train_translate": {"--size", "--batch-tokens", "--separate-vocabularies", *TRAINING},
+    "cli.translate:train_translate": {"--size", "--batch-tokens", "--separate-vocabularies", *TRAINING},
     "cli.finetune_text:finetune_text": {"--old-domain", "--text-field", "--json", *TRAINING},
     "cli.finetune_chat:finetune_chat": {
         *("--dev", "--template", "--truncate", "--spell-tokens", "--epochs", "--lora", "--show-batch"),

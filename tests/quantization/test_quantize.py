@@ -174,13 +174,13 @@ def test_the_report_fits_80_columns(text: Path, capfd: pytest.CaptureFixture[str
     assert run(["quantize", "primer", "out", "--to", "int4", "--calibrate", "my.txt", "--group", "16"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0] == "out: primer in int4, groups of 16, calibrated"
+    assert lines[0] == "out: int4, groups of 16, calibrated"
     assert any(line.startswith("trunk.blocks.*.attention.query ") for line in lines)
     capfd.readouterr()
     assert run(["info", "out"]) == 0
     shown = capfd.readouterr().out
-    assert "weights: int4 in groups of 16, calibrated; " in shown
-    assert "trunk.blocks.0.attention.query.integers" in shown and "1,968,320 parameters" in shown
+    assert "int4 in groups of 16, calibrated; " in shown
+    assert "trunk.blocks.0.attention.query.integers" in shown and "1,968,320 in 4 layers" in shown
     assert max(map(len, shown.splitlines())) <= 80
 
 

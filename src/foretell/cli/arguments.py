@@ -1,30 +1,29 @@
-"""Arguments that several verbs share, and the rewriting of what cyclopts does not parse itself."""
+"""Arguments and groups of options that several verbs share: texts, loading a model, sampling."""
 
 from __future__ import annotations
 
-import re
+import json
 import sys
 import tomllib
-from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass, fields, make_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
 
 from cyclopts import Parameter, Token
 
-from foretell.cli.choice import BY_TASK
-from foretell.cli.hints import WITHOUT_VALUE, taken
-from foretell.cli.terminal import note
+from foretell.cli.terminal import note, open_model
 from foretell.errors import DataError, UsageError
+from foretell.sampling_options import SamplingFields
 
 if TYPE_CHECKING:
     from foretell.config import DataConfig
+    from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
+    from foretell.model.quantized_linear import Scheme
     from foretell.pretraining.tokens import Source
 
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
-WITH_SECTIONS = ("train", "finetune", "plan")  # verbs that take --section.key value
-SECTION_OPTION = re.compile(r"--[a-z]+\.[\w.-]+")
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
 TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard input.", show_default=False)]
@@ -93,39 +92,6 @@ Verify = Annotated[
 ]
 Flag = Parameter(negative="", show_default=False)
 Whole = Parameter(converter=lambda kind, tokens: whole_number(kind, tokens))  # of every option that is an integer
-
-
-def rewrite(arguments: Sequence[str]) -> list[str]:
-    """The command line as cyclopts parses it.
-
-    `-` becomes STANDARD_INPUT, `--model.width 256` becomes `--set model.width=256`, `--resume` alone means
-    `--resume auto`. Options of other programs become ours where they mean the same. A --task that chose the function
-    (choice.py) is dropped. A number after an option that takes none is refused: it would be read as an argument.
-    """
-    words = deque(arguments)
-    verb = arguments[0] if arguments else ""
-    rewritten: list[str] = []
-    while words:
-        given = words.popleft()
-        if given == "--":
-            return [*rewritten, given, *words]
-        argument = taken(verb, given)
-        option, equals, value = argument.partition("=")
-        following = value if equals else words[0] if words else ""
-        if option in WITHOUT_VALUE.get(verb, {}) and following.isdigit():
-            raise UsageError(f"{option} takes no value; {WITHOUT_VALUE[verb][option].format(following)}")
-        if verb in WITH_SECTIONS and SECTION_OPTION.fullmatch(option):
-            if not equals and not words:
-                raise UsageError(f"{given} needs a value")
-            rewritten += ["--set", f"{option[2:]}={value if equals else words.popleft()}"]
-        elif option == "--task" and following in BY_TASK.get(verb, {}):
-            if not equals:
-                words.popleft()
-        elif argument == "--resume" and (not following or following.startswith("-")):
-            rewritten += ["--resume", "auto"]
-        else:
-            rewritten.append(STANDARD_INPUT if argument == "-" else argument)
-    return rewritten
 
 
 def whole_number(kind: Any, tokens: Sequence[Token]) -> int:
@@ -217,3 +183,135 @@ def parse_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+# --- loading ---------------------------------------------------------------------------------------------------------
+
+
+class LoadKeywords(TypedDict, total=False):
+    """The options as keywords of functions that load."""
+
+    device: DeviceName
+    dtype: DtypeName
+    quantize: Scheme | None
+    verify: bool | None
+
+
+@dataclass(frozen=True)
+class LoadingOptions:
+    """Device and precision of any model."""
+
+    device: Device = "auto"
+    dtype: Dtype = "auto"
+    quantize: Quantize = None
+    verify: Verify = False
+
+    def keywords(self) -> LoadKeywords:
+        return {"device": self.device, "dtype": self.dtype, "quantize": self.quantize, "verify": self.verify}
+
+
+@dataclass(frozen=True)
+class ModelOptions(LoadingOptions):
+    """Device, precision and exactness of a language model."""
+
+    strict: Strict = False
+
+    def open(
+        self, model: str, ids: bool = False, *, allow_special: bool = False, start_token: str | None = None
+    ) -> LanguageModel:
+        """Load the model of an argument; see `open_model`."""
+        return open_model(
+            model,
+            self.device,
+            self.dtype,
+            ids,
+            allow_special,
+            start_token,
+            self.strict,
+            verify=self.verify,
+            quantize=self.quantize,
+        )
+
+
+Loading = Annotated[LoadingOptions, Parameter(name="*")]
+LOADING_DEFAULTS = LoadingOptions()
+Options = Annotated[ModelOptions, Parameter(name="*")]
+MODEL_DEFAULTS = ModelOptions()
+
+# --- sampling --------------------------------------------------------------------------------------------------------
+
+TYPED: dict[str, Any] = {"logit_bias": list[str], "ban": list[str], "json_schema": Path}  # other types than the fields'
+
+
+@dataclass(frozen=True)
+class GivenSampling:
+    """The sampling options on the command line, None where left out; the fields are those of `SamplingFields`."""
+
+    def given(self) -> dict[str, Any]:
+        """The options that were given, as the keywords of `foretell.generate`."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        given = {name: value for name, value in values.items() if value is not None}
+        if "logit_bias" in given:
+            given["logit_bias"] = dict(map(parse_bias, given["logit_bias"]))
+        if "json_schema" in given:
+            given["json_schema"] = read_schema(given["json_schema"])
+        return given
+
+    def check(self) -> None:
+        """Refuse values that no model takes, before one is loaded."""
+        from foretell.config import SamplingConfig
+
+        needs_tokenizer = ("logit_bias", "ban")
+        SamplingConfig(**{name: value for name, value in self.given().items() if name not in needs_tokenizer})
+
+
+def sampling_option(name: str, hint: Any) -> Any:
+    """The type of an option with its parameters, from the annotation of a field."""
+    default, kind = getattr(SamplingFields, name), TYPED.get(name, hint.__origin__)
+    help = next(text for text in hint.__metadata__ if isinstance(text, str))
+    parameter = Parameter(
+        help=help + (f"; default: {default:g}." if isinstance(default, int | float) else "."),
+        show_default=False,
+        negative="",
+        consume_multiple=False,
+        allow_leading_hyphen=kind in (list[str], str | None),
+    )
+    return Annotated[kind | None, parameter, *((Whole,) if kind in (int, int | None) else ())]
+
+
+if TYPE_CHECKING:
+    SamplingArguments = GivenSampling
+else:
+    HINTS = get_type_hints(SamplingFields, include_extras=True)
+    SamplingArguments = make_dataclass(
+        "SamplingArguments",
+        [(name, sampling_option(name, hint), None) for name, hint in reversed(HINTS.items())],  # as people need them
+        bases=(GivenSampling,),
+        namespace={"__module__": __name__},  # else it is `types`, and cyclopts takes it for a built-in type
+        frozen=True,
+    )
+
+Sampling = Annotated[SamplingArguments, Parameter(name="*")]
+SAMPLING_DEFAULTS = SamplingArguments()
+
+
+def read_schema(file: Path) -> dict[str, Any]:
+    """The JSON object in a file."""
+    try:
+        schema = json.loads(decode_text(file.read_bytes(), f"--json-schema {file}"))
+    except OSError as error:
+        raise DataError(f"--json-schema {file}: {error.strerror}") from None
+    except json.JSONDecodeError as error:
+        raise DataError(f"--json-schema {file} is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise DataError(f"--json-schema {file} holds {type(schema).__name__}, and a schema is an object")
+    return schema
+
+
+def parse_bias(text: str) -> tuple[str, float]:
+    """`TOKEN=NUMBER` as both; the token may contain `=`."""
+    token, _, number = text.rpartition("=")
+    try:
+        return token, float(number)
+    except ValueError:
+        raise UsageError(f"--logit-bias takes TOKEN=NUMBER, such as ' the=-5' or '#262=3', not '{text}'") from None

@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Json, ModelArgument, Whole, decode_text
-from foretell.cli.options import MODEL_DEFAULTS, SAMPLING_DEFAULTS, Options, Sampling
+from foretell.cli.arguments import (
+    MODEL_DEFAULTS,
+    SAMPLING_DEFAULTS,
+    Json,
+    ModelArgument,
+    Options,
+    Sampling,
+    Whole,
+    decode_text,
+)
 from foretell.cli.terminal import fail, note, print_json, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Json, ModelArgument, Verify
-from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.cli.arguments import Device, Json, ModelArgument, Verify, Whole
+from foretell.cli.terminal import ProgressLine, note, open_model, print_json, report, results, write
 from foretell.errors import UsageError
 
 
@@ -59,15 +61,12 @@ def convert(
     if "task_head" in model.parts and to == "huggingface":
         from foretell.finetuning.export_classifier import export_classifier
 
-        return show_classifier(target, export_classifier(model, target, exporter.precisions[chosen], family), json)
-    report = exporter.export(model, target, exporter.precisions[chosen], family)
-    for line in report["notes"]:
+        exported = export_classifier(model, target, exporter.precisions[chosen], family)
+        return show(target, exported, classifier_rows, json)
+    exported = exporter.export(model, target, exporter.precisions[chosen], family)
+    for line in exported["notes"]:
         note(line)
-    if json:
-        print_json({"path": str(target), **report})
-    else:
-        show(target, report)
-    return None
+    return show(target, exported, export_rows, json)
 
 
 def find_weights_of(source: str) -> Path:
@@ -100,37 +99,102 @@ def convert_adapter(
     note(f"it belongs on the same base model: PeftModel.from_pretrained(base, '{target}')")
 
 
-def show_classifier(target: Path, report: dict[str, Any], json: bool) -> None:
-    """Print what was written of a tuned classifier."""
+def show(
+    target: Path, exported: dict[str, Any], rows: Callable[[dict[str, Any]], list[tuple[str, str]]], json: bool
+) -> None:
+    """Print the report of an export as JSON, or its `rows` below the target's format and size."""
     if json:
-        return print_json({"path": str(target), **report})
-    size = sum(file["bytes"] for file in report["files"].values())
-    lines = [
-        f"{target}: {report['family']} ({report['architecture']}), {report['dtype']}, {size / 1e6:,.1f} MB",
-        f"labels      {', '.join(report['labels'])}",
-        f"outputs     {report['logit_difference']:.1e} apart at most, {report['logit_bound']:.1e} allowed",
-        f"tokenizer   {report['texts']} of {report['texts']} texts are the same, special tokens included",
+        return print_json({"path": str(target), **exported})
+    from foretell.typesetting.document import DocumentSection, Table
+    from foretell.typesetting.text import document_text
+
+    size = sum(file["bytes"] for file in exported["files"].values())
+    title = f"{target}: {exported['family']} ({exported['architecture']}), {exported['dtype']}, {size / 1e6:,.1f} MB"
+    return write(document_text(DocumentSection(title, [Table(("", ""), rows(exported))])))
+
+
+def classifier_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
+    """How far an exported classifier differs from the model."""
+    return [
+        ("labels", ", ".join(exported["labels"])),
+        ("outputs", f"{exported['logit_difference']:.1e} apart at most, {exported['logit_bound']:.1e} allowed"),
+        ("tokenizer", f"{exported['texts']} of {exported['texts']} texts are the same, special tokens included"),
     ]
-    return results().print("\n".join(lines))
 
 
-def show(target: Path, report: dict[str, Any]) -> None:
-    """Print what was written and how far the result differs from the model."""
-    probes, tokenizer, rounding = report["probes"], report["tokenizer"], report["rounding"]
-    size = sum(file["bytes"] for file in report["files"].values())
+def export_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
+    """How far an exported model differs from the model."""
+    probes, tokenizer, rounding = exported["probes"], exported["tokenizer"], exported["rounding"]
     nearest = min(probes, key=lambda probe: probe["logit_bound"] - probe["logit_difference"])
     greedy, same = (sum(probe[key] for probe in probes) for key in ("greedy_tokens", "greedy_same"))
-    cut = f", cut as by llama.cpp's {report['pre_tokenizer']}" if "pre_tokenizer" in report else ""
-    lines = [
-        f"{target}: {report['family']} ({report['architecture']}), {report['dtype']}, {size / 1e6:,.1f} MB",
-        f"logits      {nearest['logit_difference']:.1e} apart at most, {nearest['logit_bound']:.1e} allowed",
-        f"divergence  {max(probe['divergence'] for probe in probes):.1e} nats at most, "
-        f"{report['bounds']['divergence']:.1e} allowed",
-        f"greedy      {same} of {greedy} tokens are the same",
-        f"tokenizer   {tokenizer['same']} of {tokenizer['texts']} texts are the same{cut}",
+    cut = f", cut as by llama.cpp's {exported['pre_tokenizer']}" if "pre_tokenizer" in exported else ""
+    divergence = max(probe["divergence"] for probe in probes)
+    rows = [
+        ("logits", f"{nearest['logit_difference']:.1e} apart at most, {nearest['logit_bound']:.1e} allowed"),
+        ("divergence", f"{divergence:.1e} nats at most, {exported['bounds']['divergence']:.1e} allowed"),
+        ("greedy", f"{same} of {greedy} tokens are the same"),
+        ("tokenizer", f"{tokenizer['same']} of {tokenizer['texts']} texts are the same{cut}"),
     ]
     if rounding:
-        lines.append(
-            f"rounding    {rounding['logit_change']:.1e} in a logit at most, {rounding['divergence']:.1e} nats"
-        )
-    results().print("\n".join(lines))
+        change = f"{rounding['logit_change']:.1e} in a logit at most, {rounding['divergence']:.1e} nats"
+        rows.append(("rounding", change))
+    return rows
+
+
+def quantize(
+    model: ModelArgument,
+    out: Annotated[Path, Parameter(help="The new directory.")],
+    /,
+    *,
+    to: Annotated[Literal["int8", "int4"], Parameter(help="int8 or int4.", show_choices=False)],
+    group: Annotated[
+        int | None,
+        Whole,
+        Parameter(help="Inputs that share a scale; default: 64 in int8, 32 in int4, or less where that divides."),
+    ] = None,
+    keep: Annotated[
+        list[str] | None,
+        Parameter(
+            negative="", consume_multiple=False, help="A glob of module paths that stay as they are; may be repeated."
+        ),
+    ] = None,
+    calibrate: Annotated[
+        str | None, Parameter(help="Texts for which int4 weights are rounded: a file or folder.", show_default=False)
+    ] = None,
+    text: Annotated[
+        str | None,
+        Parameter(
+            help="Texts to measure on; default: half of --calibrate's, or Python's reference.", show_default=False
+        ),
+    ] = None,
+    verify: Verify = False,
+    json: Json = False,
+    device: Device = "auto",
+) -> None:
+    """Write a model with integer weights, and report what that costs.
+
+    The report has the error of each kind of layer, the sizes, and the perplexity of a text before and after.
+    """
+    from foretell.files import check_new
+
+    check_new(out)
+    if calibrate is not None and to != "int4":
+        raise UsageError(f"only int4 is calibrated; {to} loses too little, leave --calibrate out")
+    loaded = open_model(model, device, "float32", verify=verify)
+    from foretell.convert.huggingface import stored_dtype
+    from foretell.quantization.quantize import WeightFiles
+    from foretell.quantization.quantize import quantize as quantize_model
+
+    quantized, result = quantize_model(
+        loaded, to, group=group, keep=keep or (), calibrate=calibrate, text=text, step=ProgressLine
+    )
+    source = find_weights_of(model)
+    quantized.save(out, stored_dtype(source))
+    report(replace(result, files=WeightFiles(out, weights_size(source), weights_size(out))), json)
+
+
+def weights_size(directory: Path) -> int:
+    """The bytes of the files with weights."""
+    from foretell.convert.huggingface import find_tensors
+
+    return sum(file.stat().st_size for file in {tensor.file for tensor in find_tensors(directory).values()})

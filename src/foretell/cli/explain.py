@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Group, Parameter
 
 from foretell.cli.arguments import (
+    LOADING_DEFAULTS,
     AsTask,
     Device,
     Dtype,
@@ -18,6 +19,7 @@ from foretell.cli.arguments import (
     Flag,
     Ids,
     Json,
+    Loading,
     ModelArgument,
     Pair,
     TextArgument,
@@ -26,7 +28,6 @@ from foretell.cli.arguments import (
     read_text,
     task_input,
 )
-from foretell.cli.options import LOADING_DEFAULTS, Loading
 from foretell.cli.terminal import note, open_model, print_json, results
 from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import (
+    MODEL_DEFAULTS,
+    SAMPLING_DEFAULTS,
     STANDARD_INPUT,
     AllowSpecial,
     FileOption,
@@ -19,12 +21,13 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    Options,
+    Sampling,
     Whole,
     decode_text,
     read_bytes,
     read_text,
 )
-from foretell.cli.options import MODEL_DEFAULTS, SAMPLING_DEFAULTS, Options, Sampling
 from foretell.cli.terminal import ProgressLine, messages, note, open_model, print_json, write
 from foretell.errors import DataError, OutputError, UsageError
 

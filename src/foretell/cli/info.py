@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from foretell.cli.arguments import Json, Verify
-from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.cli.terminal import note, open_model, print_json, write
 
 if TYPE_CHECKING:
     import torch
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from foretell.config import ModelConfig
     from foretell.model.decoder import Decoder
     from foretell.text import Tokenizer
+    from foretell.typesetting.document import DocumentSection
 
 PRESET_VOCABULARY = 8192  # of a preset whose vocabulary comes from the training text
 
@@ -39,7 +40,11 @@ def info(
     facts = describe_model(model, verify, kernels) if config is None else describe_preset(model, config)
     if kernels and config is not None:
         note("a preset has no weights, so no kernels are chosen")
-    print_json(facts) if json else show(facts)
+    if json:
+        return print_json(facts)
+    from foretell.typesetting.text import document_text
+
+    return write(document_text(document(facts)))
 
 
 def find_preset(argument: str) -> ModelConfig | None:
@@ -139,54 +144,55 @@ def describe_weights(decoder: Decoder) -> list[dict[str, Any]]:
     return weights
 
 
-def show(facts: dict[str, Any]) -> None:
-    """Print the facts as a table of at most 80 columns."""
-    console = results()
+def document(facts: dict[str, Any]) -> DocumentSection:
+    """The facts as tables of at most 80 columns."""
+    from foretell.typesetting.document import DocumentSection, Table
+
+    settings, names = facts.get("quantization"), name_patterns(facts["names"])
+    weights = [
+        (
+            weight["path"],
+            "×".join(f"{size:,}" for size in weight["shape"]),
+            f"{weight['parameters']:,}",
+            *([weight["type"]] if settings else []),
+        )
+        for weight in facts["weights"]
+    ]
+    traced = [(pattern, "derived" if is_derived else "") for pattern, is_derived in names.items()]
+    parts = [
+        Table(("", ""), summary(facts)),
+        Table(("weight", "shape", "parameters", *(["type"] if settings else [])), weights),
+        Table(("value to trace and explain (*: any layer)", "from recorded ones"), traced),
+    ]
+    if "kernels" in facts:
+        columns = ("path", "kernel", "plain", "precision")
+        rows = [tuple(chosen[column] for column in columns) for chosen in facts["kernels"]]
+        header = ("module", "kernel that generates here", "replaces", "precision")
+        parts.append(Table(header, rows or [("none: every module stays as it is", "", "", "")]))
+    return DocumentSection(facts["name"], parts)
+
+
+def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    """Shape, tokenizer and cost, a row for each."""
     config, tokenizer = facts["config"], facts["tokenizer"]
-    console.print(facts["name"], style="bold")
-    console.print(
-        f"{facts['parameters']:,} parameters: {config['num_layers']} layers, {config['num_heads']} heads of "
-        f"{config['head_width']}, width {config['width']}"
-    )
-    console.print(
-        f"context {config['context_length']}, {config['position']} positions, {config['norm']} "
-        f"({config['norm_placement']})"
-    )
-    console.print(f"{config['feedforward']} feed-forward of {config['feedforward_width']}, {config['activation']}")
+    layers, heads = config["num_layers"], f"{config['num_heads']} heads of {config['head_width']}"
+    flops, cache = facts["training_flops_per_token"] / 1e6, facts["cache_bytes_per_token"]
+    rows = [
+        ("parameters", f"{facts['parameters']:,} in {layers} layers, {heads}, width {config['width']}"),
+        ("context", f"{config['context_length']} tokens, {config['position']} positions"),
+        ("norm", f"{config['norm']} ({config['norm_placement']})"),
+        ("feed-forward", f"{config['feedforward']} of {config['feedforward_width']}, {config['activation']}"),
+    ]
     if tokenizer is None:
-        console.print(f"no weights and no tokenizer: a preset, with a vocabulary of {config['vocab_size']:,}")
+        rows.append(("preset", f"no weights and no tokenizer; a vocabulary of {config['vocab_size']:,}"))
     else:
-        console.print(f"tokenizer: {tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens")
-    console.print(
-        f"cost: {facts['training_flops_per_token'] / 1e6:,.1f} MFLOP per training token, "
-        f"{facts['cache_bytes_per_token']:,} cache bytes per token"
-    )
+        rows.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
+    rows.append(("cost", f"{flops:,.1f} MFLOP per training token, {cache:,} cache bytes per token"))
     if settings := facts.get("quantization"):
         rounding = "calibrated" if settings["calibrated"] else "rounded to nearest"
         size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
-        console.print(f"weights: {settings['to']} in groups of {settings['group']}, {rounding}; {size}")
-    console.print()
-    for weight in facts["weights"]:
-        shape = " x ".join(f"{size:,}" for size in weight["shape"])
-        line = f"{weight['path']:<48} {shape:>16} {weight['parameters']:>13,}"
-        if settings:
-            line = f"{weight['path']:<44} {shape:>13} {weight['parameters']:>12,} {weight['type']:>8}"
-        console.print(line)
-    console.print("\nvalues to trace and explain (*: any layer; derived: from recorded ones)")
-    for pattern, is_derived in name_patterns(facts["names"]).items():
-        console.print(f"{pattern:<48} {'derived' if is_derived else ''}".rstrip())
-    if "kernels" in facts:
-        show_kernels(facts["kernels"])
-
-
-def show_kernels(kernels: list[dict[str, str]]) -> None:
-    """Print which kernels generate."""
-    console = results()
-    console.print("\nkernels that generate on this machine, and the classes they replace")
-    for chosen in kernels:
-        console.print(f"{chosen['path']:<31} {chosen['kernel']:<21} {chosen['plain']:<17} {chosen['precision']}")
-    if not kernels:
-        console.print("none: every module stays as it is")
+        rows.append(("weights", f"{settings['to']} in groups of {settings['group']}, {rounding}; {size}"))
+    return rows
 
 
 def name_patterns(names: list[dict[str, Any]]) -> dict[str, bool]:

@@ -14,9 +14,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError, Group
 from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, UnknownOptionError, UnusedCliTokensError
 
-from foretell.cli.arguments import rewrite
-from foretell.cli.choice import choose_function
-from foretell.cli.hints import hint
+from foretell.cli.command_line import choose_function, hint, rewrite
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.distributed.launch import is_follower
 from foretell.errors import ForetellError, Interrupted, PeerError, UsageError
@@ -51,7 +49,7 @@ VERBS = {  # verb: (group, summary, function)
     "next": (ASK, "The most likely next tokens with their probabilities.", "foretell.cli.query:next_verb"),
     "score": (ASK, "The log-probability of a text, token by token.", "foretell.cli.query:score"),
     "translate": (ASK, "Translate sentences.", "foretell.cli.translate:translate"),
-    "evaluate": (ASK, "Loss on texts, or accuracy at questions.", "foretell.cli.evaluate:evaluate"),
+    "evaluate": (ASK, "Loss on texts, or accuracy at questions.", "foretell.cli.query:evaluate"),
     "predict": (ASK, "The label or number that a tuned model predicts.", "foretell.cli.predict:predict"),
     "forecast": (ASK, "The next values of series of numbers.", "foretell.cli.forecast:forecast"),
     "embed": (ASK, "The embedding vector of a text.", "foretell.cli.query:embed"),
@@ -60,7 +58,7 @@ VERBS = {  # verb: (group, summary, function)
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
     "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
-    "quantize": (MAKE, "Write a model with integer weights, and say what it costs.", "foretell.cli.quantize:quantize"),
+    "quantize": (MAKE, "Write a model with integer weights, and say what it costs.", "foretell.cli.convert:quantize"),
     "convert": (MAKE, "Write a model for other programs, and compare the two.", "foretell.cli.convert:convert"),
 }
 

@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import (
+    LOADING_DEFAULTS,
     STANDARD_INPUT,
     ChoiceColumn,
     ColumnNames,
     Encoding,
     Json,
+    Loading,
     ModelArgument,
     Truncate,
     is_file,
     read_text,
 )
-from foretell.cli.options import LOADING_DEFAULTS, Loading
 from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, results, write
 from foretell.errors import DataError, UsageError
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from foretell.cli.arguments import (
+    MODEL_DEFAULTS,
     AsTask,
     Device,
     Dtype,
@@ -18,6 +19,7 @@ from foretell.cli.arguments import (
     Ids,
     Json,
     ModelArgument,
+    Options,
     Pair,
     TextArgument,
     Verify,
@@ -25,7 +27,6 @@ from foretell.cli.arguments import (
     task_input,
 )
 from foretell.cli.explain import SourceText, Target, given_source
-from foretell.cli.options import MODEL_DEFAULTS, Options
 from foretell.cli.terminal import note, print_json, results
 from foretell.cli.translate import open_translator
 from foretell.errors import UsageError

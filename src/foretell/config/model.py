@@ -7,8 +7,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from foretell.config.aliases import with_own_names
-from foretell.config.section import DERIVED_SIZES, FOLLOWS, Section, raise_first
+from foretell.config.section import DERIVED_SIZES, FOLLOWS, Section, raise_first, with_own_names
 
 # Beyond any model; without a limit, a mistyped or hostile size would take all memory before anything could refuse it
 Depth = Annotated[int, Field(gt=0, le=2**14)]

@@ -6,12 +6,113 @@ An error is one line: where, what, and the nearest key that exists.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
-from foretell.config.aliases import with_own_names
 from foretell.errors import ConfigError, did_you_mean
+
+# another project's name for a field -> ours
+ALIASES = {
+    "n_layer": "num_layers",
+    "n_layers": "num_layers",
+    "num_hidden_layers": "num_layers",
+    "n_head": "num_heads",
+    "n_heads": "num_heads",
+    "num_attention_heads": "num_heads",
+    "n_kv_head": "num_kv_heads",
+    "num_key_value_heads": "num_kv_heads",
+    "n_embd": "width",
+    "d_model": "width",
+    "hidden_size": "width",
+    "head_dim": "head_width",
+    "n_inner": "feedforward_width",
+    "intermediate_size": "feedforward_width",
+    "block_size": "context_length",
+    "n_positions": "context_length",
+    "n_ctx": "context_length",
+    "max_position_embeddings": "context_length",
+    "layer_norm_epsilon": "norm_epsilon",
+    "rms_norm_eps": "norm_epsilon",
+    "tie_word_embeddings": "tie_embeddings",
+    "sliding_window": "window",
+    "max_iters": "steps",
+    "warmup_iters": "warmup_steps",
+    "eval_interval": "evaluate_every",
+    "grad_clip": "clip_norm",
+    "accumulation": "gradient_accumulation_steps",  # the first version's names, as in its run.json
+    "min_learning_rate": "final_learning_rate_share",
+}
+# nanoGPT's names in a `training` section; next to them, batch_size means the rows of one micro-batch
+NANOGPT_TRAINING = {
+    **{name: ALIASES[name] for name in ("max_iters", "warmup_iters", "eval_interval", "grad_clip")},
+    "min_lr": "final_learning_rate_share",
+}
+LEAST_SHARE = 0.01  # a smaller final share of the learning rate is taken for a learning rate
+
+
+def with_own_names(section: type[BaseModel], values: Any) -> Any:
+    """The same mapping under our names for its keys."""
+    if not isinstance(values, Mapping):
+        return values
+    named = {_own_name(section, str(key).replace("-", "_")): value for key, value in values.items()}
+    return {key: None if value == "none" and _may_be_none(section, key) else value for key, value in named.items()}
+
+
+def _may_be_none(section: type[BaseModel], key: str) -> bool:
+    """True where None is a value of this field. TOML cannot write it, so `none` means it there."""
+    return key in section.model_fields and type(None) in get_args(section.model_fields[key].annotation)
+
+
+def _own_name(section: type[BaseModel], key: str) -> str:
+    own = ALIASES.get(key, key)
+    return own if key not in section.model_fields and own in section.model_fields else key
+
+
+def translate_training_input(values: Mapping[str, Any]) -> dict[str, Any]:
+    """A user's `training` section under our names for its keys.
+
+    nanoGPT's `min_lr` becomes a share of `learning_rate`. A share that looks like a learning rate, and a nanoGPT recipe
+    whose batch_size counts the rows of one micro-batch, are a `ConfigError` of one line.
+    """
+    given = {str(key).replace("-", "_"): value for key, value in values.items()}
+    _refuse_nanogpt_batch(given)
+    translated = {ALIASES.get(key, key): value for key, value in given.items() if key != "min_lr"}
+    share = translated.get("final_learning_rate_share")
+    if isinstance(share, float) and 0 < share < LEAST_SHARE:
+        raise ConfigError(
+            f"training.final_learning_rate_share = {share:g} looks like a learning rate; it is the share of "
+            "learning_rate at which the schedule ends: 0.1 is a tenth"
+        )
+    if "min_lr" in given:
+        translated["final_learning_rate_share"] = _share_of(given["min_lr"], translated)
+    return translated
+
+
+def _share_of(final_rate: Any, training: Mapping[str, Any]) -> float:
+    """nanoGPT's min_lr as a share of the learning rate."""
+    rate = training.get("learning_rate")
+    is_known = all(isinstance(value, int | float) and value > 0 for value in (final_rate, rate))
+    if not is_known or "final_learning_rate_share" in training:
+        raise ConfigError(
+            f"training.min_lr = {final_rate!r} is a learning rate: give learning_rate with it, or "
+            "final_learning_rate_share = min_lr / learning_rate alone"
+        )
+    return final_rate / rate
+
+
+def _refuse_nanogpt_batch(given: Mapping[str, Any]) -> None:
+    """Refuse a batch_size that counts rows per micro-batch, with the equivalent that counts rows per step."""
+    rows, parts = given.get("batch_size"), given.get("gradient_accumulation_steps", 1)
+    names = [name for name in NANOGPT_TRAINING if name in given]
+    if names and isinstance(rows, int) and isinstance(parts, int) and parts > 1:
+        renamed = ", ".join(f"{NANOGPT_TRAINING[name]} for {name}" for name in names)
+        raise ConfigError(
+            f"training: batch_size = {rows} next to nanoGPT's {names[0]} would be the rows of one micro-batch, and "
+            f"here it is all rows of a step; write batch_size = {rows * parts} with gradient_accumulation_steps = "
+            f"{parts}, and {renamed}"
+        )
+
 
 FOLLOWS: Any = None  # the default of a field that follows from others, for type checkers; None itself is not valid
 DERIVED_SIZES = ("num_kv_heads", "head_width", "feedforward_width")  # sizes of a model that follow from others

@@ -9,10 +9,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from foretell.config.aliases import with_own_names
 from foretell.config.model import ModelConfig
-from foretell.config.section import FOLLOWS, Section, raise_first
+from foretell.config.section import FOLLOWS, Section, raise_first, with_own_names
 from foretell.errors import ConfigError
+from foretell.sampling_options import SamplingFields
 
 Globs = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
 
@@ -172,3 +172,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError(f"no configuration file at {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise ConfigError(f"{path} is not a readable TOML file: {error}") from None
+
+
+class SamplingConfig(SamplingFields, Section):
+    """How the next token is drawn from the logits. Fields and defaults are listed in `sampling_options.py`."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        has_both = self.regex is not None and self.json_schema is not None
+        raise_first({"regex and json_schema exclude each other; give one of them": has_both})
+        return self

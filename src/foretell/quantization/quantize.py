@@ -29,13 +29,21 @@ from foretell.paths import starred
 from foretell.quantization.gptq import quantize_for_inputs
 from foretell.saved_model.model_parts import QUANTIZATION, QuantizationPart
 from foretell.training.objective import Objective
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.notebook import Shown
 
 CALIBRATION_TOKENS = 2**15
 MEASURED_TOKENS = 2**15
 TOKENS_AT_ONCE = 2048  # of which layers are compared
 LONGEST_ROW = 1024  # tokens
+EMBEDDED = "the language reference inside Python"
 
 Step = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]  # the progress of a step, by its name
+
+
+def without_progress(step: str) -> AbstractContextManager[Callable[[int, int], None]]:
+    """A step that shows nothing."""
+    return nullcontext(silent)
 
 
 @dataclass(frozen=True)
@@ -57,14 +65,25 @@ class KindError:
 
 
 @dataclass(frozen=True)
-class QuantizationReport:
-    """Errors of the layers, and the evaluation of a text before and after."""
+class WeightFiles:
+    """Where a quantised model was saved, and the bytes of the files with weights before and after."""
+
+    path: Path
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class QuantizationReport(Shown):
+    """Errors of the layers, and the evaluation of a text before and after. measured_on: the text in words."""
 
     settings: QuantizationConfig
     layers: tuple[LayerError, ...]
     before: TextEvaluation
     after: TextEvaluation
     calibration_tokens: int
+    measured_on: str = EMBEDDED
+    files: WeightFiles | None = None  # once it is saved
 
     @property
     def perplexity_change(self) -> float:
@@ -72,7 +91,13 @@ class QuantizationReport:
         return self.after.perplexity / self.before.perplexity - 1
 
     def to_json(self) -> dict[str, Any]:
+        files = self.files
+        saved: dict[str, Any] = {}
+        if files is not None:
+            saved = {"path": str(files.path), "bytes": {"before": files.before, "after": files.after}}
         return {
+            **saved,
+            "measured_on": self.measured_on,
             "quantization": self.settings.model_dump(mode="json"),
             "layers": [asdict(layer) for layer in self.layers],
             "kinds": [asdict(kind) for kind in by_kind(self.layers)],
@@ -84,6 +109,27 @@ class QuantizationReport:
                 "change": json_number(self.perplexity_change),
             },
         }
+
+    def document(self) -> DocumentSection:
+        settings, files = self.settings, self.files
+        kinds = [
+            (each.kind, f"{each.count}", f"{each.mean:.3%}", f"{each.largest:.3%}") for each in by_kind(self.layers)
+        ]
+        before, after = f"{self.before.perplexity:,.3f}", f"{self.after.perplexity:,.3f}"
+        costs = [("perplexity", before, after, f"{self.perplexity_change:+.2%}")]
+        if files is not None:
+            before, after = f"{files.before / 1e6:,.1f}", f"{files.after / 1e6:,.1f}"
+            costs.insert(0, ("megabytes", before, after, f"{files.after / files.before - 1:+.1%}"))
+        rounding = "calibrated" if settings.calibrated else "rounded to nearest"
+        title = f"{settings.to}, groups of {settings.group}, {rounding}"
+        return DocumentSection(
+            title if files is None else f"{files.path}: {title}",
+            [
+                Table(("error of the output", "layers", "mean", "largest"), kinds),
+                Table(("", "before", "after", "change"), costs),
+                Paragraph(f"measured on {self.before.tokens:,} tokens of {self.measured_on}"),
+            ],
+        )
 
 
 @dataclass(frozen=True)
@@ -140,12 +186,13 @@ def quantize(
     keep: Sequence[str] = (),
     calibrate: str | Path | None = None,
     text: str | Path | None = None,
+    step: Step = without_progress,
 ) -> tuple[LanguageModel, QuantizationReport]:
     """A new model with weights in int8 or int4, and a report: the error of each layer and the change in perplexity.
 
     group, keep: as for `LanguageModel.quantize`. calibrate: texts for which int4 weights are rounded, a file or folder.
-    text: texts to measure on; default: half of the calibration's, or Python's language reference. The model should be
-    in float32. Raises UsageError, ConfigError or DataError.
+    text: texts to measure on; default: half of the calibration's, or Python's language reference. step: shows the
+    progress. The model should be in float32. Raises UsageError, ConfigError or DataError.
     """
     if calibrate is not None and to != "int4":
         raise UsageError(f"only int4 is calibrated; {to} loses too little, leave calibrate out")
@@ -153,7 +200,8 @@ def quantize(
     settings = make_quantization(model.decoder, to, group, keep)
     measured = read_texts(text) if text or not calibrate else None
     texts = choose_texts(model, measured, None if calibrate is None else read_texts(calibrate))
-    return quantize_with_report(model, settings, texts, lambda name: nullcontext(silent))
+    quantized, report = quantize_with_report(model, settings, texts, step)
+    return quantized, replace(report, measured_on=str(text or calibrate or EMBEDDED))
 
 
 def read_texts(path: str | Path | None) -> Iterator[str]:

@@ -288,7 +288,7 @@ def test_the_verb_prints_the_report(saved: Path, capfd) -> None:
     assert run_command(["convert", "model", "folder/again.gguf", "--to", "gguf"]) == 0
     lines = capfd.readouterr().out.splitlines()
     assert lines[0].startswith("folder/again.gguf: llama (GGUF), f32, ")
-    assert [line.split()[0] for line in lines[1:]] == ["logits", "divergence", "greedy", "tokenizer"]
+    assert [line.split()[0] for line in lines[3:]] == ["logits", "divergence", "greedy", "tokenizer"]
 
 
 REFUSED = (

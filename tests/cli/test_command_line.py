@@ -7,8 +7,7 @@ import json
 import pytest
 
 from foretell.cli import choice
-from foretell.cli.arguments import rewrite
-from foretell.cli.choice import choose_function
+from foretell.cli.command_line import choose_function, rewrite
 from foretell.cli.main import run
 
 

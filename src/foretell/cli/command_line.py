@@ -1,0 +1,230 @@
+"""The command line before it is parsed: which function of a verb is meant, and options under other names.
+
+Some verbs have several functions, each with its own options: `--task` chooses one, or the kind of the MODEL does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from foretell.cli.arguments import STANDARD_INPUT
+from foretell.errors import ForetellError, UsageError, did_you_mean
+
+TRANSLATION = ("encoder_decoder", "marian")  # the kind of our part, and another program's model_type
+# verb: what --task names and the function for it; a task without an entry is left to the verb's own function
+BY_TASK: dict[str, dict[str, str]] = {
+    "train": {
+        "text": "foretell.cli.train:train",
+        "forecast": "foretell.cli.forecast:train_forecast",
+        "translate": "foretell.cli.translate:train_translate",
+    },
+    "finetune": {
+        "text": "foretell.cli.finetune_text:finetune_text",
+        "chat": "foretell.cli.finetune_chat:finetune_chat",
+    },
+}
+# verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model
+BY_MODEL: dict[str, dict[str, str]] = {
+    "evaluate": {
+        "series_codec": "foretell.cli.forecast:evaluate_forecast",
+        "task_head": "foretell.cli.predict:evaluate_task",
+        **dict.fromkeys(TRANSLATION, "foretell.cli.translate:evaluate_translation"),
+    },
+    "explain": dict.fromkeys(TRANSLATION, "foretell.cli.explain:explain_translation"),
+    "trace": dict.fromkeys(TRANSLATION, "foretell.cli.trace:trace_translation"),
+}
+
+
+def choose_function(verb: str, default: str, arguments: Sequence[str]) -> str:
+    """The import path of the function for these arguments; `default` where they choose none."""
+    functions = BY_TASK.get(verb, {})
+    task = given_task(arguments)
+    if task is None and functions:
+        task = task_of_run(arguments)
+    if task in functions:
+        return functions[task]
+    if task is not None and verb == "train":
+        raise UsageError(f"unknown task '{task}'{did_you_mean(task, functions)}; known: {', '.join(functions)}")
+    by_kind = BY_MODEL.get(verb, {}) if task is None else {}
+    if by_kind and len(arguments) > 1 and not arguments[1].startswith("-"):
+        return next((by_kind[kind] for kind in part_kinds(arguments[1]) if kind in by_kind), default)
+    return default
+
+
+def given_task(arguments: Sequence[str]) -> str | None:
+    """The value of --task; None if it is not given."""
+    for index, argument in enumerate(arguments):
+        option, equals, value = argument.partition("=")
+        if option == "--":
+            break
+        if option == "--task":
+            return value if equals else next(iter(arguments[index + 1 : index + 2]), None)
+    return None
+
+
+def task_of_run(arguments: Sequence[str]) -> str | None:
+    """The task of the run in --out that --resume continues; None for the verb's own task, and without a run."""
+    from foretell.files import read_json
+
+    given = dict(zip(arguments, [*arguments[1:], ""], strict=True))
+    given |= {option: value for option, equals, value in (each.partition("=") for each in arguments) if equals}
+    if "--resume" not in given or not given.get("--out"):
+        return None
+    try:
+        record = read_json(Path(given["--out"]) / "run.json")
+    except ForetellError:  # the verb itself reports it
+        return None
+    verb, _, task = str(record.get("verb", "")).partition(" --task ")
+    return task if verb == arguments[0] and task else None
+
+
+def part_kinds(model: str) -> list[str]:
+    """The kinds of the parts of a saved model; empty where it cannot be found, which the verb itself reports."""
+    from foretell.files import CONFIG, read_json
+    from foretell.finding import find_model
+
+    if model.startswith("hub:"):  # found by the verb, which says that it downloads
+        return []
+    try:
+        values = read_json(find_model(model) / CONFIG)
+    except ForetellError:
+        return []
+    parts = values.get("parts")
+    if not isinstance(parts, dict):
+        return [str(values.get("model_type"))]  # another program's layout
+    return [str(part["kind"]) for part in parts.values() if isinstance(part, dict) and "kind" in part]
+
+
+# --- options of other programs ---------------------------------------------------------------------------------------
+
+# verb: an option of other programs and ours, which means exactly the same
+SYNONYMS = {
+    "train": {
+        "--batch-size": "--training.batch-size",
+        "--learning-rate": "--training.learning-rate",
+        "--lr": "--training.learning-rate",
+        "--max-steps": "--steps",
+        "--max-iters": "--steps",
+        "--parallel": "--training.parallel",
+        "--checkpoint-activations": "--training.checkpoint-activations",
+    },
+    "finetune": {
+        "--batch-size": "--training.batch-size",
+        "--learning-rate": "--training.learning-rate",
+        "--lr": "--training.learning-rate",
+        "--patience": "--training.patience",
+        "--freeze": "--training.frozen",
+        "--parallel": "--training.parallel",
+        "--checkpoint-activations": "--training.checkpoint-activations",
+    },
+    "generate": {"--max-new-tokens": "--max-tokens", "--n-predict": "--max-tokens", "--temp": "--temperature"},
+}
+SEVERAL = "give --n, or several PROMPTS, for several continuations; --max-tokens is their length"
+NO_CHAT = "foretell chat MODEL is a conversation; here give a PROMPT, or - to read one from standard input"
+ANY_VERB = {
+    "--model": "the MODEL is the first argument",
+    "-m": "the MODEL is the first argument",
+    "--prompt": "the text is the argument after the MODEL; --file FILE reads it",
+    "--text": "the text is the argument after the MODEL; --file FILE reads it",
+    "--gpu": "--device cuda computes on the GPU",
+    "--cpu": "--device cpu computes on the CPU",
+    "--output": "the option is --out",
+    "-o": "the option is --out",
+}
+HINTS = {
+    "train": {
+        "--epochs": "give --steps or --minutes; the log says how many times the text is read",
+        "--num-epochs": "give --steps or --minutes; the log says how many times the text is read",
+        "--model": "--size chooses the shape; --start-from MODEL continues a trained one",
+        "--from": "the option is --start-from",
+        "--text": "the text files are arguments: foretell train DATA...",
+    },
+    "generate": {
+        "--num-return-sequences": SEVERAL,
+        "--num-samples": SEVERAL,
+        "--interactive": NO_CHAT,
+        "-i": NO_CHAT,
+        "--do-sample": "--temperature 0 takes the most likely token, any other samples",
+        "--num-beams": "there is no beam search; --temperature 0 takes the most likely token",
+    },
+    "runs": dict.fromkeys(
+        ("--yes", "-y", "--force", "-f"), "answer the question: echo y | foretell runs --delete NAME"
+    ),
+    "next": dict.fromkeys(("--n", "-n", "--top-k", "--topk", "-k"), "--top N shows N tokens"),
+}
+
+
+# verb: options that take no value, and what sets the number that may have been meant
+WITHOUT_VALUE = {"finetune": {"--lora": "--lora.rank {} sets the rank of the updates"}}
+
+
+def taken(verb: str, argument: str) -> str:
+    """An option, or OPTION=VALUE, of another program as ours where it means the same; else the argument."""
+    option, equals, value = argument.partition("=")
+    return f"{SYNONYMS.get(verb, {}).get(option, option)}{equals}{value}"
+
+
+def hint(verb: str, option: str, known: Iterable[str]) -> str:
+    """What to write instead of an unknown option; empty if nothing is near."""
+    if text := {**ANY_VERB, **HINTS.get(verb, {})}.get(option):
+        return f": {text}"
+    if verb == "train" and (field := configuration_field(option)):
+        return f": it is --{field}"
+    # without the hyphens, which would make any two options similar
+    near = did_you_mean(option.lstrip("-"), [name.lstrip("-") for name in known])
+    return near.replace("'", "--", 1).replace("'", "") if near else ""
+
+
+def configuration_field(option: str) -> str | None:
+    """`section.field` for the field of the configuration that an option is named after, also under another name."""
+    from foretell.config import ALIASES, DataConfig, ModelConfig, TokenizerConfig, TrainingConfig
+
+    name = option.lstrip("-").replace("-", "_")
+    sections = {"model": ModelConfig, "tokenizer": TokenizerConfig, "data": DataConfig, "training": TrainingConfig}
+    for section, fields in sections.items():
+        field = next((known for known in (name, ALIASES.get(name)) if known in fields.model_fields), None)
+        if field:
+            return f"{section}.{field.replace('_', '-')}"
+    return None
+
+
+# --- what cyclopts does not parse itself -----------------------------------------------------------------------------
+
+WITH_SECTIONS = ("train", "finetune", "plan")  # verbs that take --section.key value
+SECTION_OPTION = re.compile(r"--[a-z]+\.[\w.-]+")
+
+
+def rewrite(arguments: Sequence[str]) -> list[str]:
+    """The command line as cyclopts parses it.
+
+    `-` becomes STANDARD_INPUT, `--model.width 256` becomes `--set model.width=256`, `--resume` alone means
+    `--resume auto`. Options of other programs become ours where they mean the same. A --task that chose the function
+    (`BY_TASK`) is dropped. A number after an option that takes none is refused: it would be read as an argument.
+    """
+    words = deque(arguments)
+    verb = arguments[0] if arguments else ""
+    rewritten: list[str] = []
+    while words:
+        given = words.popleft()
+        if given == "--":
+            return [*rewritten, given, *words]
+        argument = taken(verb, given)
+        option, equals, value = argument.partition("=")
+        following = value if equals else words[0] if words else ""
+        if option in WITHOUT_VALUE.get(verb, {}) and following.isdigit():
+            raise UsageError(f"{option} takes no value; {WITHOUT_VALUE[verb][option].format(following)}")
+        if verb in WITH_SECTIONS and SECTION_OPTION.fullmatch(option):
+            if not equals and not words:
+                raise UsageError(f"{given} needs a value")
+            rewritten += ["--set", f"{option[2:]}={value if equals else words.popleft()}"]
+        elif option == "--task" and following in BY_TASK.get(verb, {}):
+            if not equals:
+                words.popleft()
+        elif argument == "--resume" and (not following or following.startswith("-")):
+            rewritten += ["--resume", "auto"]
+        else:
+            rewritten.append(STANDARD_INPUT if argument == "-" else argument)
+    return rewritten
