@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from foretell.cli import choice
+from foretell.cli import command_line
 from foretell.cli.command_line import choose_function, rewrite
 from foretell.cli.main import run
 
@@ -36,7 +36,7 @@ def test_an_unknown_task_is_one_line_with_what_is_known(capsys):
 
 
 def test_the_kind_of_a_model_chooses(tmp_path, monkeypatch):
-    monkeypatch.setitem(choice.BY_MODEL, "evaluate", {"codec": "elsewhere:evaluate"})
+    monkeypatch.setitem(command_line.BY_MODEL, "evaluate", {"codec": "elsewhere:evaluate"})
     (tmp_path / "config.json").write_text(
         json.dumps({"model_type": "foretell", "format": 2, "parts": {"numbers": {"kind": "codec"}}}), encoding="utf-8"
     )

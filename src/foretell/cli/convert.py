@@ -102,21 +102,21 @@ def convert_adapter(
 def show(
     target: Path, exported: dict[str, Any], rows: Callable[[dict[str, Any]], list[tuple[str, str]]], json: bool
 ) -> None:
-    """Print the report of an export as JSON, or its `rows` below the target's format and size."""
+    """Print the report of an export as JSON, or its `rows` below the target's format and size, and its labels."""
     if json:
         return print_json({"path": str(target), **exported})
-    from foretell.typesetting.document import DocumentSection, Table
+    from foretell.typesetting.document import DocumentSection, Paragraph, Table
     from foretell.typesetting.text import document_text
 
     size = sum(file["bytes"] for file in exported["files"].values())
     title = f"{target}: {exported['family']} ({exported['architecture']}), {exported['dtype']}, {size / 1e6:,.1f} MB"
-    return write(document_text(DocumentSection(title, [Table(("", ""), rows(exported))])))
+    labels = [Paragraph(f"labels: {', '.join(exported['labels'])}")] if "labels" in exported else []
+    return write(document_text(DocumentSection(title, [*labels, Table(("", ""), rows(exported))])))
 
 
 def classifier_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
     """How far an exported classifier differs from the model."""
     return [
-        ("labels", ", ".join(exported["labels"])),
         ("outputs", f"{exported['logit_difference']:.1e} apart at most, {exported['logit_bound']:.1e} allowed"),
         ("tokenizer", f"{exported['texts']} of {exported['texts']} texts are the same, special tokens included"),
     ]

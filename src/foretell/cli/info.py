@@ -187,7 +187,7 @@ def summary(facts: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("preset", f"no weights and no tokenizer; a vocabulary of {config['vocab_size']:,}"))
     else:
         rows.append(("tokenizer", f"{tokenizer['kind']}, {tokenizer['vocab_size']:,} tokens"))
-    rows.append(("cost", f"{flops:,.1f} MFLOP per training token, {cache:,} cache bytes per token"))
+    rows += [("training", f"{flops:,.1f} MFLOP per token"), ("cache", f"{cache:,} bytes per token")]
     if settings := facts.get("quantization"):
         rounding = "calibrated" if settings["calibrated"] else "rounded to nearest"
         size = f"{facts['weight_bytes'] / 1e6:,.1f} MB"
