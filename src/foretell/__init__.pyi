@@ -35,8 +35,8 @@ from foretell.inference.chat import Chat as Chat
 from foretell.inference.completion import Completion as Completion
 from foretell.inference.completion import generate as generate
 from foretell.inference.completion import stream as stream
-from foretell.inference.evaluate import evaluate as evaluate
 from foretell.inference.query import embed as embed
+from foretell.inference.query import evaluate as evaluate
 from foretell.inference.query import next_tokens as next_tokens
 from foretell.inference.query import score as score
 from foretell.insight.attribution.ablation import ablate as ablate
