@@ -53,6 +53,17 @@ def test_numpy_torchs_kernel_and_the_statistics_give_the_same_vector(name):
         assert terms.mean() == pytest.approx(statistic.tensor(torch.from_numpy(x)).item(), rel=1e-12)
 
 
+def test_no_norm_returns_its_input():
+    x = torch.randn(3, 8)
+    assert make_norm(CONFIG.replaced(norm="none"), 8)(x) is x
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_a_norm_returns_the_dtype_of_its_input(name):
+    norm = make_norm(CONFIG.replaced(norm=name), 8)
+    assert norm.bfloat16()(torch.ones(8, dtype=torch.bfloat16)).dtype == torch.bfloat16
+
+
 @pytest.fixture
 def model(monkeypatch: pytest.MonkeyPatch) -> LanguageModel:
     """A model with a norm that only this file declares."""

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from foretell.training import muon
-from foretell.training.muon import Muon, orthogonalize, orthogonalize_flops
+from foretell.training import optimizer as module
+from foretell.training.optimizer import Muon, orthogonalize, orthogonalize_flops
 
 SIDES = st.integers(1, 40)
 
@@ -47,7 +47,7 @@ def test_singular_vectors_stay_those_of_the_matrix(rows: int, columns: int, seed
 
 def test_too_few_iterations_are_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     matrix = matrix_with(torch.linspace(1, 0.1, 40), 40, 40, 0)
-    monkeypatch.setattr(muon, "ITERATIONS", 2)
+    monkeypatch.setattr(module, "ITERATIONS", 2)
     assert singular_values(orthogonalize(matrix[None], torch.float32)[0]).min() < 0.65
 
 
@@ -100,7 +100,7 @@ def test_updates_agree_with_torchs_muon(gradients: list[list[Tensor]]) -> None:
 def test_stacked_matrices_are_updated_as_single_ones(
     elements: int, gradients: list[list[Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(muon, "ELEMENTS_AT_ONCE", {"cpu": elements})
+    monkeypatch.setattr(module, "ELEMENTS_AT_ONCE", {"cpu": elements})
     together = new_weights()
     steps_of(make_muon(together), together, gradients)
     for number, weight in enumerate(new_weights()):

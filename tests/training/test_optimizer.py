@@ -11,7 +11,6 @@ import torch
 from foretell.config import TrainingConfig
 from foretell.data.batch import Batch
 from foretell.errors import ConfigError
-from foretell.training.muon import orthogonalize_flops
 from foretell.training.objective import Objective
 from foretell.training.optimizer import (
     OPTIMIZERS,
@@ -20,6 +19,7 @@ from foretell.training.optimizer import (
     make_optimizer,
     moments_per_element,
     optimizer_flops_per_step,
+    orthogonalize_flops,
     set_learning_rate,
 )
 from foretell.training.step import training_step

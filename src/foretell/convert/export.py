@@ -20,6 +20,7 @@ from foretell.convert.gguf.architectures import ARCHITECTURES
 from foretell.convert.gguf.export_gguf import PRECISIONS, export_gguf
 from foretell.convert.huggingface import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
+from foretell.device import WEIGHT_DTYPES
 from foretell.errors import OutputError, UsageError
 from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_new, new_directory, write_json
 from foretell.language_model import LanguageModel
@@ -32,7 +33,7 @@ from foretell.textbook.family_weights import load_weights
 from foretell.textbook.vectors import Matrix
 
 SHARD_BYTES = 5 * 10**9
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+DTYPES = {name: WEIGHT_DTYPES[name] for name in ("float32", "float16", "bfloat16")}
 
 
 def export_huggingface(

@@ -14,6 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from foretell.config import SamplingConfig, Section, make_section
+from foretell.device import WEIGHT_DTYPES
 from foretell.errors import DataError
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
 from foretell.generation.sampling import Sampler, pick
@@ -24,8 +25,6 @@ from foretell.typesetting.document import DocumentSection as Document
 from foretell.typesetting.document import Table
 from foretell.typesetting.notebook import Shown
 
-DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (torch.float64, torch.float32, torch.bfloat16)}
-DTYPES["float16"] = torch.float16
 WORDS = {2: (torch.int16, "<i2"), 4: (torch.int32, "<i4"), 8: (torch.int64, "<i8")}  # by size: NumPy has no bfloat16
 
 
@@ -45,9 +44,10 @@ def pack(vector: Tensor) -> dict[str, str]:
 
 def unpack(packed: PackedVector) -> Tensor:
     """The vector that `pack` was given, bit for bit. Raises `DataError` for anything else."""
-    if packed.dtype not in DTYPES:
-        raise DataError(f"packed numbers have the dtype '{packed.dtype}'; known dtypes are {', '.join(sorted(DTYPES))}")
-    dtype = DTYPES[packed.dtype]
+    if packed.dtype not in WEIGHT_DTYPES:
+        known = ", ".join(sorted(WEIGHT_DTYPES))
+        raise DataError(f"packed numbers have the dtype '{packed.dtype}'; known dtypes are {known}")
+    dtype = WEIGHT_DTYPES[packed.dtype]
     word, order = WORDS[dtype.itemsize]
     try:
         data = base64.b64decode(packed.data, validate=True)

@@ -1,4 +1,4 @@
-"""Blocks and the trunk: sublayers that read the residual stream and add to it."""
+"""Feed-forward layers, blocks and the trunk: sublayers that read the residual stream and add to it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,64 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from foretell.activations import ACTIVATIONS
 from foretell.config import ModelConfig
 from foretell.model.attention import Attention, CrossAttention
 from foretell.model.cache import ConditionedKVView, KVView
 from foretell.model.description import MEMORY, OWN_INPUT, Declared, Description
 from foretell.model.dropout import make_dropout
-from foretell.model.feedforward import FEEDFORWARDS
 from foretell.model.norm import make_norm
 from foretell.model.position import NoRotation, RotaryPosition, Rotation
+
+
+class MLP(nn.Module):
+    """down(activation(up(x))): Vaswani et al. 2017, section 3.3."""
+
+    description = Description(
+        values={
+            "up": Declared("B T F"),
+            "activation": Declared("B T F", ("up",)),
+            "down": Declared("B T D", ("activation",)),
+        },
+        returns="down",
+    )
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.up = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.activation = ACTIVATIONS[config.activation].make()
+        self.down = nn.Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.up(x)))  # (B, T, D) -> (B, T, F) -> (B, T, D)
+
+
+class GatedMLP(nn.Module):
+    """down(activation(gate(x)) * up(x)): Shazeer 2020, GLU variants; SwiGLU with SiLU."""
+
+    description = Description(
+        values={
+            "gate": Declared("B T F"),
+            "up": Declared("B T F"),
+            "activation": Declared("B T F", ("gate",)),
+            "down": Declared("B T D", ("activation", "up"), "gated linear", refines="linear"),
+        },
+        returns="down",
+        saved=("activation", "up"),
+    )
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.gate = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.up = nn.Linear(config.width, config.feedforward_width, bias=config.bias.feedforward)
+        self.activation = ACTIVATIONS[config.activation].make()
+        self.down = nn.Linear(config.feedforward_width, config.width, bias=config.bias.feedforward)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down(self.activation(self.gate(x)) * self.up(x))  # (B, T, D) -> (B, T, F) -> (B, T, D)
+
+
+FEEDFORWARDS: dict[str, type[nn.Module]] = {"mlp": MLP, "gated": GatedMLP}
 
 
 class AddUpdate(nn.Module):

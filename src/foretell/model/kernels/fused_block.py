@@ -22,7 +22,6 @@ from torch.nn.modules import module as all_modules
 from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
-from foretell.model.feedforward import MLP, GatedMLP
 from foretell.model.kernels.block_program import BLOCK, BLOCKS, PASS, PHASES, block_program
 from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, can_pack, pack_layers
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
@@ -34,7 +33,16 @@ from foretell.model.norm import LayerNorm, RMSNorm
 from foretell.model.paged_cache import PagedKVView
 from foretell.model.position import Rotation
 from foretell.model.surgery import recast
-from foretell.model.transformer import ATTENTION, FEEDFORWARD, AddUpdate, Block, BlockPostNorm, ReplaceByUpdate
+from foretell.model.transformer import (
+    ATTENTION,
+    FEEDFORWARD,
+    MLP,
+    AddUpdate,
+    Block,
+    BlockPostNorm,
+    GatedMLP,
+    ReplaceByUpdate,
+)
 
 AHEAD_ROWS = MAX_ROWS  # with more, a block is computed when it is called: outputs of many blocks would need memory
 NORMS = {nn.Identity: 0, LayerNorm: 1, RMSNorm: 2, CPURMSNorm: 2}
