@@ -1,6 +1,6 @@
 """Activation functions: each in torch for the model, in NumPy for the textbook, in symbols for explanations.
 
-A new one is a record in `ACTIVATIONS`, and its name in `config/model.py`. Kernels and exports use those that they know.
+A new one is a record in `ACTIVATIONS`, and its name in `config/model.py`. Kernels and exports support a subset.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class LanguageModel:
     memory: MemoryText | None = None  # of a decoder that reads an encoder's output
 
     def __call__(self, ids: TokenIds) -> Tensor:
-        """Logits (B, T, V) of the token after each id, on the model's device and with gradients unless torch is told.
+        """Logits (B, T, V) of the token after each id, on the model's device; with gradients unless under no_grad.
 
         ids: one text (T,) or several of equal length (B, T), as lists, an array or an integer tensor. Raises UsageError
         for anything else and for ids outside the vocabulary, ContextLengthError for more than `config.context_length`.

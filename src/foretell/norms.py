@@ -1,6 +1,6 @@
 """Norms: each in torch for the model, in NumPy for the textbook, and as statistics for explanations.
 
-A new one is a record in `NORMS`, and its name in `config/model.py`. Kernels and exports use those that they know.
+A new one is a record in `NORMS`, and its name in `config/model.py`. Kernels and exports support a subset.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict
 from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel as Fields  # so that type checkers know the arguments of SamplingConfig
+    from pydantic import BaseModel as Fields  # so that type checkers see the arguments of SamplingConfig
 else:
     Fields = object
 

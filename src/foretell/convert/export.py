@@ -25,7 +25,6 @@ from foretell.errors import OutputError, UsageError
 from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_new, new_directory, write_json
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
-from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
 from foretell.safetensors_files import save_tensors
 from foretell.text import Tokenizer
@@ -94,15 +93,12 @@ def write_huggingface(
 ) -> None:
     """Write a model's files into an existing directory. The family must be able to express it (`choose_family`)."""
     config = model.decoder.config
-    write_weights(directory, iter_theirs(family, config, _weights(model.decoder, dtype)), shard_bytes)
+    weights = {path: weight.detach().to("cpu", dtype) for path, weight in model.decoder.named_parameters()}
+    write_weights(directory, iter_theirs(family, config, weights), shard_bytes)
     write_json(directory / CONFIG, config_json(family, config, model.tokenizer, dtype))
     write_tokenizer(directory, model.tokenizer, config)
     for path in directory.glob("*.safetensors"):  # the library makes them readable by their owner only
         path.chmod((directory / CONFIG).stat().st_mode)
-
-
-def _weights(decoder: Decoder, dtype: torch.dtype) -> dict[str, Tensor]:
-    return {path: weight.detach().to("cpu", dtype) for path, weight in decoder.named_parameters()}
 
 
 def config_json(family: Family, config: ModelConfig, tokenizer: Tokenizer, dtype: torch.dtype) -> dict[str, Any]:

@@ -23,7 +23,7 @@ def blocks_for(num_tokens: int) -> int:
 class BlockTable:
     """The blocks of one sequence.
 
-    content_ids: one for each block whose content is known to the pool, after that of an empty table.
+    content_ids: one for each block whose content the pool has recorded, after the root.
     """
 
     root: int  # the content id of no blocks; sequences with different roots share nothing

@@ -28,7 +28,7 @@ from foretell.model.paged_cache import (
     StaticPagedKVView,
 )
 
-MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's memory unless it is told otherwise
+MEMORY_SHARE = 4  # the cache takes at most 1 / MEMORY_SHARE of the machine's memory by default
 MIN_TOKENS = 16  # capturing takes about as long as a few steps
 
 Record = Callable[[Callable[[], Tensor]], tuple[Callable[[], None], Tensor]]

@@ -152,7 +152,7 @@ def temperature(value: float) -> Filter:
 
 
 def keep_largest(logits: Tensor) -> Tensor:
-    """Keep only the largest logit; of equal ones the first."""
+    """Keep only the largest logit; ties go to the first."""
     only = torch.full_like(logits, -torch.inf)
     return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)
 
@@ -241,7 +241,7 @@ def keep_top_p(logits: Vector, mass: float) -> np.ndarray:
 
 
 def likeliest(values: Vector, ordered: Vector, count: int) -> np.ndarray:
-    """True for the `count` largest of values (n,), the first of equal ones. `ordered` has them in descending order."""
+    """True for the `count` largest of values (n,); ties go to the first. `ordered` has them in descending order."""
     smallest = ordered[count - 1]
     kept = values > smallest
     ties = np.flatnonzero(values == smallest)

@@ -108,7 +108,7 @@ def on_cpu_or_cuda(logits: Tensor) -> Tensor:
 
 
 def largest(logits: Tensor) -> list[int]:
-    """The id of the largest logit of each row of (B, V), the first of equal ones. Raises as `check_logits` does."""
+    """The id of the largest logit of each row of (B, V); ties go to the first. Raises as `check_logits` does."""
     if logits.is_cuda:
         check_logits(logits)
         return logits.argmax(-1).tolist()

@@ -216,7 +216,7 @@ class Scheduler:
         return room if longest is None else min(room, longest - len(sequence.generated) - 1)
 
     def _read(self, parts: list[Part]) -> list[Event]:
-        """Read new tokens of sequences; a sequence read to its end gets one token, or as many as guessed."""
+        """Read new tokens of sequences; a sequence read to its end gets one token, or all guessed tokens."""
         events: list[Event] = []
         for members in grouped(parts, lambda part: part.sequence.decoder):
             logits = self.engine.read(

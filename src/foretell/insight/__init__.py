@@ -2,6 +2,6 @@
 
 `trace` records and replaces named values during the model's own forward; `points` lists the names. `explain` takes
 one number apart into its operands, `attribution` a prediction into its causes, `receipt` a sampled token into the steps
-of sampling; `page` draws one forward pass. Nothing here has a forward of its own: values are read from the running
+of sampling; `page` draws one forward pass. Nothing here has a second forward: values are read from the running
 model.
 """

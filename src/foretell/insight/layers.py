@@ -1,4 +1,4 @@
-"""What a layer of a model consists of: its updates of the residual stream, and its attention weights."""
+"""The updates of the residual stream in a layer, and its attention weights."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ UPDATES = ("residual", "replacement")  # formulas of values that read the stream
 def stream_path(structure: Structure, layer: int) -> list[Value]:
     """The values that a layer turns its input stream into, one from the other, in the order of the pass.
 
-    Those are the stream after each update and, with norms after the updates, the output of each norm. A layer whose
-    class declares nothing has none but its own output.
+    They are the stream after each update and, with norms after the updates, the output of each norm. A layer whose
+    class declares nothing has only its output.
     """
     start, name = structure.stream[layer : layer + 2]
     path = []

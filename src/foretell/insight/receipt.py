@@ -88,7 +88,7 @@ class ReceiptStage:
         return int((self.logits > -torch.inf).sum())
 
     def top_tokens(self, count: int) -> list[tuple[int, float]]:
-        """The `count` most probable tokens left, as (id, probability); of equal ones the lower id comes first."""
+        """The `count` most probable tokens left, as (id, probability); ties go to the lower id."""
         return top_of(self.probabilities, min(count, self.left))
 
     @property
@@ -109,7 +109,7 @@ class ReceiptStage:
 
 
 def top_of(probabilities: Tensor, count: int) -> list[tuple[int, float]]:
-    """The `count` largest of probabilities (V,), as (id, probability); of equal ones the lower id comes first."""
+    """The `count` largest of probabilities (V,), as (id, probability); ties go to the lower id."""
     ordered, order = probabilities.sort(descending=True, stable=True)
     return list(zip(order[:count].tolist(), ordered[:count].tolist(), strict=True))
 

@@ -84,7 +84,7 @@ def token_id(model: LanguageModel, text: str) -> int:
     return ids[0]
 
 
-# Names besides those of a trace, computed from the head's output
+# Names that are not trace names; their values are computed from the head's output
 IMPLIED = {
     "probabilities": Value("probabilities", "head", Source.DERIVED, ("B", "T", "V"), ("head",), "probability"),
     "loss": Value("loss", "head", Source.DERIVED, ("B", "T"), ("head", IDS), "loss"),
@@ -116,7 +116,7 @@ class Recording:
         return self.trace.structure
 
     def value(self, name: str) -> Value:
-        """The description of a named value: those of the trace, probabilities and loss."""
+        """The description of a named value: a traced one, the probabilities or the loss."""
         return IMPLIED[name] if name in IMPLIED else self.structure[name]
 
     def dimensions(self, name: str) -> Dimensions:
@@ -208,7 +208,7 @@ class Recording:
         return self.token(position)
 
     def ids_on(self, meaning: str) -> Sequence[int]:
-        """The ids that a dimension indexes: those of the text, or of the memory."""
+        """The ids that a dimension indexes: the text's or the memory's."""
         memory = self.model.memory
         return memory.ids if memory is not None and meaning.startswith(OF_MEMORY) else self.ids
 
@@ -231,7 +231,7 @@ class Recording:
 def record(model: LanguageModel, text: str, select: str | list[str]) -> Recording:
     """Run the model over a text and record the selected names.
 
-    The errors are those of `steady_ids`.
+    Raises as `steady_ids` does.
     """
     ids = steady_ids(model, text)
     with torch.no_grad(), Trace(model, select) as trace:

@@ -117,8 +117,8 @@ def mix(weights: Tensor, value: Tensor) -> Tensor:
 class StagedAttention(nn.Module):
     """An attention core that exposes each step of softmax(Q K' / sqrt(E)) V as the output of a submodule.
 
-    Hooks can then record or replace every step. It keeps the weight dropout of the core it replaces. Calls of other
-    threads than the one that made it go to that core.
+    Hooks can then record or replace every step. It keeps the weight dropout of the core it replaces. Calls from other
+    threads go to that core.
     """
 
     description = CORE.changed(

@@ -63,7 +63,7 @@ P_PRINTED = [  # three rows of P for the sentence, with dots between the second 
 
 GPT1 = {"num_layers": 12, "num_heads": 12, "width": 768, "norm_placement": "post"}
 GPT2 = {"num_layers": 48, "width": 1600, "norm_placement": "pre"}
-GPT2_PARAMETERS = 1.542e9  # the shape with biases and positions has 1.558e9; the paper does not say how it counted
+GPT2_PARAMETERS = 1.542e9  # the shape with biases and positions has 1.558e9; the paper does not state how it counted
 GPT3 = {"num_layers": 96, "width": 12288, "norm_placement": "pre"}
 
 LENGTH = len(ASSOCIATIONS)
@@ -261,7 +261,7 @@ def squared(p: np.ndarray) -> np.ndarray:
 
 
 def check_models() -> list[FigureCheck]:
-    """The printed shapes of GPT-1 to GPT-3 are those of the presets."""
+    """The printed shapes of GPT-1 to GPT-3 equal the presets."""
     shapes = {"gpt1": GPT1, "gpt2-xl": GPT2, "gpt3-175b": GPT3}
     checks = [
         same(f"{name}: {field}", value, getattr(preset_config(name), field))
@@ -287,7 +287,7 @@ def model_row(name: str) -> tuple[str | int, ...]:
 
 
 def check_listings(document: DocumentSection) -> list[FigureCheck]:
-    """The code next to a listing is the code that runs; BERT differs from GPT in three places."""
+    """The code shown with a listing is the code that runs; BERT differs from GPT in three places."""
     classes = (DTransformerParameters, ETransformerParameters)
     names = [{field.name for field in dataclasses.fields(parameters)} for parameters in classes]
     means = layer_means()

@@ -27,7 +27,7 @@ from foretell.training.objective import Objective
 from foretell.typesetting.document import HeatMap, labelled_table
 from foretell.typesetting.expression import Matrix, Number
 
-# Printed in the source, one row per token, four digits unless a comment says otherwise
+# Printed in the source, one row per token, four digits unless a comment gives another number
 VOCABULARY = ("financial", "data", "analytics", "is", "awesome", "!")
 TEXT = "financial data analytics is awesome!"
 SEED = 42

@@ -1,7 +1,7 @@
 """Key/value views for attention, with and without a cache.
 
 A view is one forward pass as attention sees it: the positions of the new tokens, the vectors that become keys and
-values, the mask, and all keys and values of a layer. The core does not know which view it serves.
+values, the mask, and all keys and values of a layer. The core works with any of them.
 """
 
 from __future__ import annotations

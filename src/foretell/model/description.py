@@ -42,7 +42,8 @@ class Declared:
 class Derivation:
     """A value that no module returns, computed from the inputs `needs` of one module's call.
 
-    dims: size letters, or STATISTIC: those of the module's output, with 1 for the last. formula: as in `Description`.
+    dims: size letters, or STATISTIC for the module's output dims with 1 as the last.
+    formula: as in `Description`.
     """
 
     compute: Callable[..., Tensor]
@@ -105,7 +106,7 @@ TORCH_CLASSES: dict[type[nn.Module], Description] = {
 
 
 def describe(module: nn.Module) -> Description:
-    """The description of a module: its own, its class's, or that of the nearest base class with one."""
+    """The description of a module: its own, its class's, or its nearest base class's."""
     if isinstance(own := vars(module).get("description"), Description):
         return own
     for kind in type(module).__mro__:

@@ -1,4 +1,4 @@
-"""LoRA: low-rank updates next to frozen linear layers (Hu et al. 2021)."""
+"""LoRA: low-rank updates of frozen linear layers (Hu et al. 2021)."""
 
 from __future__ import annotations
 

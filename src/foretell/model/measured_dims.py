@@ -72,7 +72,7 @@ def output_shapes(decoder: Decoder, rows: int, length: int) -> dict[str, tuple[i
 
 @contextmanager
 def without_hooks(model: nn.Module) -> Generator[None]:
-    """Suspend all hooks of a model's forward inside the block, such as those of a trace, and drop those added in it.
+    """Suspend all forward hooks of a model (a trace's, for example) inside the block, and drop those added in it.
 
     torch has no public way to do this.
     """

@@ -76,7 +76,7 @@ class PagedKVView(RowsKVView):
 
     @cached_property
     def positions(self) -> Tensor:
-        """(B, T) the position of each new token; padding has that of the row's last token."""
+        """(B, T) the position of each new token; padding has the position of the row's last token."""
         if self.num_queries == 1:
             return torch.tensor(self.starts, device=self.device)[:, None]
         starts, ends = torch.tensor([self.starts, self.ends], device=self.device)

@@ -56,7 +56,7 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt3-small": _gpt3(12, 12, 768, 64),
     "gpt3-medium": _gpt3(24, 16, 1024, 64),
     "gpt3-large": _gpt3(24, 16, 1536, 96),
-    "gpt3-xl": _gpt3(24, 16, 2048, 128),  # the table says 24 heads, which 128 * 24 = 3072 and 1.3 billion contradict
+    "gpt3-xl": _gpt3(24, 16, 2048, 128),  # the table lists 24 heads; 128 * 24 = 3072 and 1.3 billion contradict it
     "gpt3-2.7b": _gpt3(32, 32, 2560, 80),
     "gpt3-6.7b": _gpt3(32, 32, 4096, 128),
     "gpt3-13b": _gpt3(40, 40, 5120, 128),  # the table's width of 5140 is not 40 heads of 128

@@ -77,7 +77,7 @@ class Value:
         return (inputs if self.source is Source.INPUT else output)[self.index]
 
     def compute(self, operands: tuple[Any, ...]) -> Tensor:
-        """A derived value from its operands, in their own precision, not that of autocast."""
+        """A derived value from its operands, in their own precision, not autocast's."""
         assert self.derivation is not None, f"{self.name} is not derived"
         with torch.no_grad(), torch.autocast(operands[0].device.type, enabled=False):
             return self.derivation.compute(*operands)
@@ -85,7 +85,7 @@ class Value:
 
 @dataclass(frozen=True)
 class Structure:
-    """All values of a model in the order of its modules, and the sizes that the letters stand for.
+    """All values of a model in the order of its modules, and the sizes of the letters.
 
     stream: the names of the residual stream: the input of the first block, then the output of each block.
     memory_stream: the same for the encoder whose output is the memory; empty without an encoder.
@@ -156,8 +156,8 @@ class Structure:
             given = self._input_of(path, description, name)
             if not given:
                 continue
-            origin = self.values[self.origin(given)]
-            yield given, 4 if self._is_float32(origin) else matmul_bytes
+            owner = self.descriptions.get(self.values[self.origin(given)].module, UNDECLARED)
+            yield given, 4 if owner.is_float32 else matmul_bytes
         for name in description.saved:
             if name in ("output", "inner"):
                 yield (path if name == "output" else f"{path}#inner"), matmul_bytes
@@ -188,9 +188,6 @@ class Structure:
             name = value.reads[-1]
             value = self.values.get(name)
         return name
-
-    def _is_float32(self, value: Value) -> bool:
-        return value.name in self.values and self.descriptions.get(value.module, UNDECLARED).is_float32
 
 
 def size_of(dim: str, sizes: Mapping[str, int]) -> int:
@@ -330,7 +327,7 @@ class Collector:
     def _enter_inputs(
         self, path: str, description: Description, declared: Mapping[str, Declared], dims: tuple[str, ...]
     ) -> dict[str, Value]:
-        """The inputs of a module; those that the module around it declares are values of their own."""
+        """The inputs of a module. The module around it may declare some of them as values."""
         inputs = {}
         names = tuple(declared) if description is UNDECLARED and declared else description.inputs
         for index, name in enumerate(names):

@@ -1,4 +1,4 @@
-"""A saved model: `model.safetensors` under module paths, and a `config.json` that names the parts it is made of.
+"""A saved model: `model.safetensors` under module paths, and a `config.json` that names its parts.
 
 A part is a piece with its own weights, settings or files: a decoder, a tokenizer, a head, adapters, a codec of numbers.
 A decoder with a tokenizer alone is written as format 1, whose config.json holds the decoder's configuration directly;

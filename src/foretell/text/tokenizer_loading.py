@@ -1,7 +1,7 @@
 """Read a tokenizer from disk: a tokenizer.json, a directory as transformers writes it, or vocab.json and merges.txt.
 
 The settings files of a directory may name added tokens, start and end tokens and a chat template. Where they contradict
-tokenizer.json, it is used, and the tokenizer's `notes` say so. A bad file is a TokenizerError that names it.
+tokenizer.json, it is used, and the tokenizer's `notes` mention it. A bad file is a TokenizerError that names it.
 """
 
 from __future__ import annotations

@@ -228,7 +228,7 @@ def _refuse_long_template(step: dict[str, Any], origin: str) -> None:
 # --- texts that the vocabulary cannot write --------------------------------------------------------------------------
 #
 # Two models need a check. WordLevel without an unknown token fails without naming the word. BPE without an unknown
-# token, without byte fallback and without all 256 bytes silently drops the characters that it does not know.
+# token, without byte fallback and without all 256 bytes silently drops unknown characters.
 
 
 def refuse_surrogates(text: str) -> None:

@@ -40,7 +40,7 @@ def linear(module: ModuleWeights, x: Vector, has_bias: bool) -> Vector:
 
 
 def check_weights(config: ModelConfig, weights: Mapping[str, Matrix]) -> None:
-    """Raise a `CheckpointError` unless the weights are exactly those of the configuration."""
+    """Raise a `CheckpointError` unless the weights are exactly the configuration's."""
     expected = weight_shapes(config)
     for path, shape in expected.items():
         if path not in weights:
@@ -53,7 +53,7 @@ def check_weights(config: ModelConfig, weights: Mapping[str, Matrix]) -> None:
 
 
 def weight_shapes(config: ModelConfig) -> Shapes:
-    """Every weight of a decoder, path to shape. A tied head has no weight of its own."""
+    """Every weight of a decoder, path to shape. A tied head has no weight."""
     shapes = {"embed.token.weight": (config.vocab_size, config.width)}
     if config.position == "learned":
         shapes["embed.position.weight"] = (config.context_length, config.width)

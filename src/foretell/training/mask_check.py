@@ -114,7 +114,7 @@ def after_borders(ids: Tensor) -> Tensor:
 
 
 def reach(path: str, config: ModelConfig) -> float:
-    """How many positions back a module can see, through its own window and those of all earlier layers."""
+    """The number of positions back that a module can see, through its window and the windows of all earlier layers."""
     segments = path.split(".")
     is_before_blocks = segments[0] == "embed" or path == "trunk.rotation"
     layers = 0 if is_before_blocks else int(segments[2]) + 1 if "blocks" in segments else config.num_layers

@@ -165,7 +165,7 @@ class Composite(SkippingOptimizer):
             part.state = self.state
 
     def __getstate__(self) -> dict[str, Any]:
-        """The state for copies; torch's own omits attributes that it does not know."""
+        """The state for copies; torch's method omits other attributes."""
         return {**super().__getstate__(), "parts": self.parts}
 
     def step(self, closure: Any = None) -> Any:

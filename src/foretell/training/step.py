@@ -131,7 +131,7 @@ def own_rows(batch: AnyBatch, world: World) -> AnyBatch:
 class SkippingOptimizer(torch.optim.Optimizer):
     """An optimizer whose step changes nothing where `skip`, a float32 scalar on the device of its weights, is 1.
 
-    A training step sets `skip` when a loss or gradient is not finite, and it stays set; the host does not wait to know.
+    A training step sets `skip` when a loss or gradient is not finite, and it stays set; the host does not wait for it.
     None: every step is taken.
     """
 

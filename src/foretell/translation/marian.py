@@ -19,7 +19,7 @@ from foretell.config import make_section
 from foretell.convert.huggingface import check_files, find_tensors
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import CONFIG, WEIGHTS, read_json
-from foretell.safetensors_files import StoredTensor, check_finite, read_tensor
+from foretell.safetensors_files import StoredTensor, check_finite, check_shapes, read_tensor
 from foretell.text.tokenizer_training import vocabulary_tokenizer
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
@@ -103,28 +103,21 @@ def read_weights(
     stored: Mapping[str, StoredTensor], config: EncoderDecoderConfig, dtype: torch.dtype, directory: Path
 ) -> dict[str, Tensor]:
     """Our weights by path. A missing one, one of another shape and one that is left over are a `CheckpointError`."""
-    shapes = weight_shapes(config)
-    weights = {}
-    taken = set()
-    for path, shape in shapes.items():
+    where, weights, theirs = directory / WEIGHTS, {}, {}
+    expected: dict[str, tuple[int, ...]] = {}  # by their name
+    for path, shape in weight_shapes(config).items():
         if path.endswith("embed.position.weight"):
             weights[path] = sinusoids(*shape).to(dtype)
             continue
-        theirs = their_name(path, config)
-        if theirs not in stored:
-            raise CheckpointError(f"{directory / WEIGHTS} has no weight '{theirs}'")
-        tensor = read_tensor(stored[theirs], dtype)
-        tensor = tensor[0] if path == "head.bias" else tensor  # (1, V)
-        if tuple(tensor.shape) != shape:
-            raise CheckpointError(
-                f"{directory / WEIGHTS}: '{theirs}' has shape {tuple(tensor.shape)}, the configuration asks for {shape}"
-            )
-        taken.add(theirs)
-        weights[path] = tensor
+        theirs[path] = their_name(path, config)
+        expected[theirs[path]] = (1, *shape) if path == "head.bias" else shape
+    check_shapes(stored, expected, where)
+    weights |= {path: read_tensor(stored[name], dtype) for path, name in theirs.items()}
+    weights["head.bias"] = weights["head.bias"][0]
     repeated = ("embed_tokens.weight", "embed_positions.weight", "lm_head.weight")  # of the shared and fixed tables
-    left = [name for name in stored if name not in taken and not name.endswith(repeated)]
+    left = [name for name in stored if name not in expected and not name.endswith(repeated)]
     if left:
-        raise CheckpointError(f"{directory / WEIGHTS} has a weight '{left[0]}' that the model does not")
+        raise CheckpointError(f"{where} has a weight '{left[0]}' that the model does not")
     return weights
 
 

@@ -47,7 +47,7 @@ QUANTIZATION_VERSION = 2  # of ggml's blocks
 def export_gguf(
     model: LanguageModel, target: Path, precision: str = "f32", family_name: str | None = None
 ) -> dict[str, Any]:
-    """Write a float32 model on the CPU as a new GGUF file; returns the content of the report, written next to it.
+    """Write a float32 model on the CPU as a new GGUF file, with a report in the same folder; returns the report.
 
     precision: 'f32', 'f16' or 'q8_0'. Without a name, the first architecture that can express the model is chosen.
     A configuration or weight that it cannot express is a `ConfigError`, a tokenizer that llama.cpp does not have a

@@ -3,7 +3,7 @@
 Only byte-level BPE (and bytes alone) can be exported. llama.cpp's token types: 1 normal, 3 control (our special tokens,
 which text never becomes), 4 user-defined (added tokens that text can become), 5 unused.
 
-llama.cpp knows the pre-tokenizers, which split text before the merges, by name. It would read a file with the wrong
+llama.cpp selects the pre-tokenizer, which splits text before the merges, by name. It would read a file with the wrong
 name without complaint and give other tokens, so the tokenizer's split is compared with the known ones.
 """
 

@@ -55,7 +55,7 @@ class DirectContribution:
 class DirectLogitAttribution(Shown):
     """All parts in the order of the model; `total` is their sum, `logit` the model's own value.
 
-    With `against`, all numbers are differences: the logit of `token` minus that of `against`.
+    With `against`, all numbers are differences: the logit of `token` minus the logit of `against`.
     """
 
     where: str
@@ -299,7 +299,7 @@ class StreamDecomposition:
         return Part(name)  # it reads tokens or positions
 
     def update(self, name: str) -> Term:
-        """The terms of an update of the stream: those of attention are its heads, any other update is one part."""
+        """The terms of an update of the stream: the heads of attention; any other update is one part."""
         inner = name
         while not self.structure[inner].formula and self.structure[inner].reads:
             inner = self.structure[inner].reads[0]

@@ -160,7 +160,7 @@ def how_stored(stored: Mapping[str, Column]) -> str:
 
 
 def affine(recording: Recording, scalar: TracedScalar, products: Listing, scale: float) -> Working:
-    """The sum of the products w · x, plus the bias if there is one; `scale` is the one of `Working`, for the sum."""
+    """The sum of the products w · x, plus the bias if there is one. scale: the sum's, as in `Working`."""
     bias, output, total = f"{scalar.name}.bias", scalar.index[1], products.sums["w · x"]
     if recording.parameter(bias) is None:
         return Working([products, equals(total, "y = w · x")], total, scale)

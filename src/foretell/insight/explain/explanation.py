@@ -110,15 +110,15 @@ class Explanation(Shown):
             "steps": [step.to_json() for step in self.steps],
         }
 
-    def _rounding_words(self) -> str:
-        return f"rounding in {self.dtype} explains up to {self.rounding:.1e}" if self.rounding else "nothing is rounded"
-
     def _comparison(self) -> Table:
         origin = "computed from recorded values" if self.derived else "returned by the model"
+        rounding = (
+            f"rounding in {self.dtype} explains up to {self.rounding:.1e}" if self.rounding else "nothing is rounded"
+        )
         rows = [
             ("stored", f"{self.stored:.9g}", f"{self.dtype}, {origin}"),
             ("recomputed", f"{self.recomputed:.17g}", "float64, from the operands above"),
-            ("difference", f"{self.difference:.1e}", self._rounding_words()),
+            ("difference", f"{self.difference:.1e}", rounding),
         ]
         return Table(("", "", ""), rows)
 
@@ -281,7 +281,7 @@ def explain_scalar(recording: Recording, scalar: TracedScalar) -> Working:
 
 
 def returned_part(value: Value) -> str | None:
-    """The name of the value that a value without a formula of its own is the same as; None if it has one."""
+    """The name of the value that a value without a formula repeats; None if it has a formula."""
     if value.formula == RETURNED:
         return value.name.rpartition(".")[0]
     return None if value.formula else value.reads[0]

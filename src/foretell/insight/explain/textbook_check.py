@@ -1,4 +1,4 @@
-"""`check`: the logits of the model compared with those of the textbook's forward pass, on any text."""
+"""`check`: the model's logits compared with the textbook's, on any text."""
 
 from __future__ import annotations
 

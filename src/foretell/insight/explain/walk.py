@@ -1,6 +1,6 @@
 """The walk through a pass: what each layer attended to, how much it changed, and what it predicted so far.
 
-Of a small model every vector is shown too, as matrices with one row per token, with the formulas between them.
+For a small model every vector is shown too, as matrices with one row per token, with the formulas between them.
 """
 
 from __future__ import annotations
@@ -329,6 +329,6 @@ def shown(recording: Recording, name: str, symbol: Expression, note: str = "") -
 
 
 def labelled(recording: Recording, values: Array, meaning: str = "position") -> Matrix:
-    """A matrix with a token label for each row; `meaning` is that of the dimension of the rows."""
+    """A matrix with a token label for each row; `meaning` is the meaning of the row dimension."""
     labels = [recording.token_on(meaning, position)[:LABEL] for position in range(len(values))]
     return Matrix(values, DIGITS if values.shape[1] <= WIDE else DIGITS - 1, labels)

@@ -31,7 +31,7 @@ STEPS = 10_000  # per unit: stored numbers are multiples of 0.0001
 class LensArrays:
     """The logit lens at P points of the stream and T positions.
 
-    ids, probabilities and logits (P, T, K) are those of the top tokens. following and ranks (P, T) are probability and
+    ids, probabilities and logits (P, T, K) belong to the top tokens. following and ranks (P, T) are probability and
     rank (0 is the most probable) of the text's next token; at the last position, which has none, they are 0 and -1.
     """
 

@@ -77,7 +77,7 @@ SECTION_MARKUP = 200
 
 @dataclass(frozen=True, repr=False)
 class PageReport:
-    """What was written: size in bytes, counts of tokens, layers and heads, and a sentence about each thing left out."""
+    """The written page: size in bytes, counts of tokens, layers and heads, and a sentence about each thing left out."""
 
     path: str
     bytes: int
