@@ -133,7 +133,7 @@ class LanguageModel:
 
     def on_ids(self) -> Self:
         """The same model with token ids as texts: `encode("464 3290")` is [464, 3290], without a start token."""
-        return replace(self, tokenizer=id_tokenizer(self.config.vocab_size))
+        return replace(self, tokenizer=id_tokenizer(self.config.vocab_size, self.tokenizer.end_ids))
 
     def reading_special(self) -> Self:
         """The same model, which reads names of special tokens in a text as the tokens."""

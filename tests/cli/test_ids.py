@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import foretell as foretell_package
@@ -24,6 +26,17 @@ def test_ids_give_the_numbers_of_the_text_that_they_encode(foretell, trained, ve
         assert ids.json["token_ids"] == text.json["token_ids"]
     if verb[0] == "score":
         assert [token["logprob"] for token in ids.json["tokens"]] == [token["logprob"] for token in text.json["tokens"]]
+
+
+def test_an_end_token_ends_a_text_of_ids_and_min_tokens_delays_it():
+    model = foretell_package.load("primer", device="cpu")
+    (end,) = model.tokenizer.end_ids
+    bias: dict[str, Any] = {"temperature": 0, "logit_bias": {end: 99.0}}
+    plain = foretell_package.generate(model, "If", 5, **bias)
+    on_ids = foretell_package.generate(model.on_ids(), " ".join(map(str, model.encode("If"))), 5, **bias)
+    assert (plain.token_ids, plain.finish_reason) == (on_ids.token_ids, on_ids.finish_reason) == ([], "end")
+    later = foretell_package.generate(model.on_ids(), "4 5", 5, min_tokens=3, **bias)
+    assert (len(later.token_ids), later.finish_reason) == (3, "end")
 
 
 def test_a_saved_model_without_a_tokenizer_works_on_ids(foretell, trained, tmp_path):

@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from foretell.cli.main import run as run_command
 from foretell.convert.huggingface import load_huggingface
 from foretell.errors import CheckpointError, ForetellError
+from foretell.inference.completion import generate
 from foretell.loading import load
 from foretell.safetensors_files import FLOATS, read_header, read_tensor
 
@@ -394,6 +395,19 @@ def test_a_directory_without_a_tokenizer_is_read_and_takes_ids(copy_of) -> None:
     assert any("no tokenizer; a text is token ids" in note for note in model.notes)
     assert model.encode("1 2 3") == [1, 2, 3]
     assert torch.equal(model(model.encode("1 2 3")), logits)
+    assert model.tokenizer.end_ids == ()
+
+
+def test_without_a_tokenizer_the_end_ids_of_the_configuration_end_a_text(copy_of) -> None:
+    folder = copy_of("gpt2")
+    (folder / "tokenizer.json").unlink()
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, "eos_token_id": [7, 10**9, 9]}))
+    model = load(folder, "cpu")
+    assert model.tokenizer.end_ids == (7, 9)
+    assert model.encode("7 9") == [7, 9]
+    completion = generate(model, "1 2", 4, temperature=0, logit_bias={9: 99})
+    assert (completion.token_ids, completion.finish_reason) == ([], "end")
 
 
 @pytest.mark.parametrize("name", ["tokenizer.model", "vocab.json"])

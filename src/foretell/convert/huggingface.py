@@ -21,6 +21,7 @@ from foretell.paths import matches, starred
 from foretell.safetensors_files import FLOATS, StoredTensor, check_finite, check_shapes, read_header, read_tensor
 from foretell.saved_model.model_parts import check_depth, check_vocabulary
 from foretell.text import has_tokenizer, id_tokenizer, load_tokenizer
+from foretell.text.tokenizer_loading import read_end_ids
 
 READ = (".json", ".txt", ".safetensors", ".model", ".jinja")
 PICKLES = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack")
@@ -38,7 +39,7 @@ def load_huggingface(
     if has_tokenizer(directory):
         tokenizer = load_tokenizer(directory)
     else:
-        tokenizer = id_tokenizer(config.vocab_size)
+        tokenizer = id_tokenizer(config.vocab_size, read_end_ids(directory))
         notes.append(NO_TOKENIZER)
     check_vocabulary(tokenizer, config, directory)
     if config.vocab_size > tokenizer.vocab_size:

@@ -228,7 +228,7 @@ def _read_settings(directory: Path) -> TokenizerSettings:
         end=_first_name("eos_token", files),
         specials=tuple(name for file in files for key in SPECIALS for name in _names(file.get(key))),
         added=_read_added(directory, settings),
-        ends=_read_ends(directory, config),
+        ends=_named_ends(directory, config),
         adds_start=settings["add_bos_token"] if isinstance(settings.get("add_bos_token"), bool) else None,
         prefix_space=settings.get("add_prefix_space") is True,
         chat_template=chat_template,
@@ -274,7 +274,7 @@ def _read_added(directory: Path, settings: dict[str, Any]) -> tuple[TokenizerJso
     return tuple(entries.values())
 
 
-def _read_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+def _named_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     """The end ids of generation_config.json, which transformers uses in generation; else of config.json."""
     generation = _read_if_present(directory / "generation_config.json")
     for name, content in (("generation_config.json", generation), ("config.json", config)):
@@ -283,6 +283,11 @@ def _read_ends(directory: Path, config: dict[str, Any]) -> tuple[tuple[str, int]
         if ids:
             return tuple((name, token_id) for token_id in ids if type(token_id) is int)
     return ()
+
+
+def read_end_ids(directory: Path) -> list[int]:
+    """The ids that end a text, of a directory in Hugging Face's layout."""
+    return [token_id for _, token_id in _named_ends(directory, _read_if_present(directory / "config.json"))]
 
 
 def _read_template(directory: Path, settings: dict[str, Any]) -> tuple[str | None, list[str]]:

@@ -198,6 +198,11 @@ def _split_words(text: str) -> list[str]:
     return [word for word, _ in _WORDS.pre_tokenize_str(text)]
 
 
-def id_tokenizer(vocab_size: int) -> Tokenizer:
-    """A tokenizer whose texts are ids: "464 3290" is [464, 3290]. For a model that came without a tokenizer."""
-    return Tokenizer(word_level_json([str(token_id) for token_id in range(vocab_size)], ()))
+def id_tokenizer(vocab_size: int, end_ids: Iterable[int] = ()) -> Tokenizer:
+    """A tokenizer whose texts are ids: "464 3290" is [464, 3290]. For a model that came without a tokenizer.
+
+    end_ids: the ids that end a text; those outside the vocabulary are left out.
+    """
+    tokenizer = Tokenizer(word_level_json([str(token_id) for token_id in range(vocab_size)], ()))
+    tokenizer.end_ids = tuple(token_id for token_id in end_ids if 0 <= token_id < vocab_size)
+    return tokenizer
