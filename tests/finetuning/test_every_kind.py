@@ -124,6 +124,11 @@ FILES: dict[str, tuple[list[str], Any, list[str]]] = {
         lambda reviews: [("the film", one[0], two[0], int(one[1] == "bad")) for one, two in pairs(reviews)],
         ["the film", "was great", "was dull"],
     ),
+    "tag": (
+        ["tokens", "tags"],
+        lambda reviews: [(text, f"O B-THING O {label} O O") for text, label in reviews],
+        ["the film was great"],
+    ),
 }
 
 

@@ -11,8 +11,9 @@ from foretell.data.table import Row
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.choice_kind import ChoiceKind
 from foretell.finetuning.figures import calibration, confusion, label_figures, number_figures
+from foretell.finetuning.inputs import EncodedExample
 from foretell.finetuning.kind import Example, find_kind, kind_of
-from foretell.finetuning.label_kind import LabelKind, balanced_weights
+from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.number_kind import NumberKind
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
 from foretell.finetuning.task import split_off_dev
@@ -154,10 +155,10 @@ def test_the_split_keeps_shares_and_ignores_the_order_of_rows() -> None:
 
 
 def test_class_weights_have_the_mean_one() -> None:
-    targets = np.array([0, 0, 0, 1])
-    weights = balanced_weights(targets, 2)
-    assert weights == [4 / 6, 2]
-    assert sum(weights[target] for target in targets) == pytest.approx(4)
+    examples = [EncodedExample(([1],), (target,)) for target in (0, 0, 0, 1)]
+    kind = kind_of(settings_of("classify", ["a", "b"] * 2))
+    assert kind.weights(examples, "balanced").tolist() == [4 / 6, 4 / 6, 4 / 6, 2]
+    assert kind.weights(examples, "none").tolist() == [1] * 4
 
 
 # --- figures, by scikit-learn's definitions worked out by hand --------------------------------------------------------

@@ -17,7 +17,9 @@ from foretell.finetuning.kinds import KINDS
 
 def finetune(
     model: Annotated[str | None, Parameter(help="The MODEL to start from.")] = None,
-    data: Annotated[Path | None, Parameter(help="A csv, tsv, jsonl or json file with a row per example.")] = None,
+    data: Annotated[
+        Path | None, Parameter(help="A csv, tsv, jsonl or json file with a row per example; for tag also CoNLL.")
+    ] = None,
     /,
     *,
     task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text; default: classify.")] = None,

@@ -129,7 +129,8 @@ def evaluate_task(
     json: Json = False,
     options: Loading = LOADING_DEFAULTS,
 ) -> None:
-    """Accuracy, macro F1, confusion and calibration of a tuned model on labelled rows; of numbers MAE, RMSE and R2.
+    """Accuracy, macro F1, confusion and calibration of a tuned model on labelled rows; MAE, RMSE and R2 of numbers; F1
+    of tagged spans.
 
     --task text evaluates it as a language model.
     """

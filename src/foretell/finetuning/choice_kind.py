@@ -10,12 +10,11 @@ from torch import Tensor, nn
 from foretell.data.table import Row, list_names
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import Example, Readout, cell_text, label_text, only
+from foretell.finetuning.kind import Example, Readout, cell_text, label_text
 from foretell.finetuning.label_kind import LabelKind, find_label
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.insight.wording import quoted
 
-QUESTION_NAMES = ("query", "question", "context", "premise", "ctx", "prompt", "text")
 CHOICES = "choices"  # a column with a list, in JSON
 LETTERS = "ABCDEFGH"
 
@@ -24,6 +23,8 @@ class ChoiceKind(LabelKind):
     """A score for each answer after the question; the softmax is over the answers. The label is the index of one."""
 
     task = "choice"
+    text_names = ("query", "question", "context", "premise", "ctx", "prompt", "text")
+    text_word = "question"
     fewest_texts, most_texts = 3, None
     reads = "a question and two answers or more"
     arguments = '"a question" "an answer" "another answer"'
@@ -37,10 +38,6 @@ class ChoiceKind(LabelKind):
         columns = super().find_texts(available, given, where)
         others = [name for name in available if name not in columns.texts]
         return columns.model_copy(update={"choices": find_choices(others, given.choices, where)})
-
-    @classmethod
-    def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
-        return (only(available, QUESTION_NAMES, "question", "--text-column", where),)
 
     @classmethod
     def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:

@@ -58,9 +58,6 @@ class FinetuneRequest(TrainingRequest):
         seeds = {key: value for key, value in self.section("training").items() if key == "seed"}
         return make_section(TrainingConfig, {"steps": 1, **seeds}, "training").seed
 
-    def lora_config(self) -> LoRAConfig | None:
-        return make_section(LoRAConfig, self.section("lora"), "lora") if "lora" in self.overrides else None
-
     def check_same_run(self, config: FinetuneConfig, record: Mapping[str, Any]) -> None:
         super().check_same_run(config, record)
         for name, value in self.columns.model_dump().items():
@@ -128,7 +125,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             finetuning=request.tuning(),
             head=head.model_copy(update={"tokens": tokens}),
             training=request.training_config(len(data.train), model.width, steps),
-            lora=request.lora_config(),
+            lora=make_section(LoRAConfig, request.section("lora"), "lora") if "lora" in request.overrides else None,
         )
 
     def footprint(self, config: FinetuneConfig, data: LabelledFiles) -> Footprint:

@@ -7,8 +7,11 @@ The sequences are those of Radford et al. 2018, figure 1. With the pool `extract
     similarity              start first delimiter second extract, and start second delimiter first extract
     choice                  start question delimiter answer extract, for every answer
 
-With `last` and `mean` there is no extract token, and the start is the tokenizer's own, if it has one. Rows of similar
-length are in a batch together, and the batch of a step is a function of (seed, step).
+With `last` and `mean` there is no extract token, and the start is the tokenizer's own, if it has one:
+
+    tag                     start words
+
+Rows of similar length are in a batch together, and the batch of a step is a function of (seed, step).
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ POOL_BATCHES = 32  # batches whose rows are sorted by length together
 TOKENS_AT_ONCE = 16_384  # of a batch without gradient
 
 Sequences = tuple[list[int], ...]  # of one example: one, two orders, or one per answer
-Target = tuple[float, ...]  # the index of a label or answer, or a number
+Target = tuple[float, ...]  # the index of a label or answer, or a number; for tags an index per word
 
 
 @dataclass(frozen=True)
@@ -82,10 +85,14 @@ class InputFormat:
     def _ids(self, name: str | None) -> list[int]:
         return [] if name is None else [self.tokenizer.special_tokens[name]]
 
+    def fitting(self, texts: list[list[int]]) -> list[list[int]]:
+        """Texts, cut where they do not fit the context with the special tokens."""
+        room = self.context_length - len(self.start) - len(self.extract) - len(self.delimiter) * (len(texts) - 1)
+        return fit(texts, room, self.truncate or "tail")
+
     def join(self, texts: list[list[int]]) -> tuple[list[int], int]:
         """Texts between the special tokens, and how many tokens were left out to fit the context."""
-        room = self.context_length - len(self.start) - len(self.extract) - len(self.delimiter) * (len(texts) - 1)
-        kept = fit(texts, room, self.truncate or "tail")
+        kept = self.fitting(texts)
         ids = list(self.start)
         for index, text in enumerate(kept):
             ids += (self.delimiter if index else []) + text

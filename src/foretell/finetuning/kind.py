@@ -88,6 +88,8 @@ class Kind(ABC):
     task: ClassVar[str]
     # rows of a file
     text_columns: ClassVar[int] = 1
+    text_names: ClassVar[tuple[str, ...]] = TEXT_NAMES
+    text_word: ClassVar[str] = "text"
     label_names: ClassVar[tuple[str, ...]] = LABEL_NAMES
     otherwise: ClassVar[Format] = LINES  # the format of files whose suffix no table format has
     suffixes: ClassVar[tuple[str, ...]] = ()  # of files in that format, for `predict`
@@ -142,7 +144,9 @@ class Kind(ABC):
     @classmethod
     def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:
         """The columns of texts by their names."""
-        return (only(available, TEXT_NAMES, "text", "--text-column", where) if len(available) > 1 else available[0],)
+        if len(available) == 1:
+            return (available[0],)
+        return (only(available, cls.text_names, cls.text_word, "--text-column", where),)
 
     @classmethod
     def texts(cls, row: Row, columns: Columns) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ KINDS: dict[str, str] = {
     "similarity": "foretell.finetuning.pair_kinds:SimilarityKind",
     "entailment": "foretell.finetuning.pair_kinds:EntailmentKind",
     "choice": "foretell.finetuning.choice_kind:ChoiceKind",
+    "tag": "foretell.finetuning.tag_kind:TagKind",
 }
 
 

@@ -69,10 +69,12 @@ class LabelKind(Kind):
         return describe_counts(self.settings.labels, [int(index) for (index,) in targets])
 
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
+        """`balanced`: all classes weigh the same."""
         if class_weights == "none":
             return super().weights(examples, class_weights)
-        indices = indices_of([example.target for example in examples])
-        return np.array(balanced_weights(indices, self.settings.num_outputs))[indices]
+        indices, count = indices_of([example.target for example in examples]), self.settings.num_outputs
+        seen = np.bincount(indices, minlength=count)
+        return (len(indices) / (count * np.maximum(seen, 1)))[indices]
 
     def losses(self, outputs: Tensor, batch: TaskBatch, label_smoothing: float) -> Tensor:
         targets = batch.targets[:, 0].long()
@@ -190,12 +192,6 @@ def describe_counts(labels: Sequence[str], indices: Iterable[int]) -> str:
     counts = Counter(indices)
     shown = ", ".join(f"{label} {counts[index]:,}" for index, label in enumerate(labels[:8]))
     return shown + (" ..." if len(labels) > 8 else "")
-
-
-def balanced_weights(indices: np.ndarray, count: int) -> list[float]:
-    """A weight per class so that all classes weigh the same in the loss; their mean over the examples is 1."""
-    seen = np.bincount(indices, minlength=count)
-    return [len(indices) / (count * max(1, int(number))) for number in seen]
 
 
 def stacked(outputs: Sequence[np.ndarray]) -> np.ndarray:

@@ -32,7 +32,8 @@ Done = Callable[[int], None]  # takes the number of rows so far
 def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) -> ShownList[TaskPrediction]:
     """The predictions of a tuned model for a text, or for several.
 
-    For tasks on more than one text, each of `texts` is a sequence: both texts of a pair, or a question and its answers.
+    For tasks on more than one text, each of `texts` is a sequence: both texts of a pair, a question and its answers, or
+    the words to tag.
     Raises the errors of `predict_rows`.
     """
     several = [texts] if isinstance(texts, str) else texts
@@ -66,7 +67,7 @@ def iter_predictions(
     """Rows with their predictions, ROWS_AT_ONCE at a time; None for a row with an empty text."""
     pending = iter(rows)
     while group := list(islice(pending, ROWS_AT_ONCE)):
-        full = [(row, texts) for row, texts in group if all(text.strip() for text in texts)]
+        full = [(row, texts) for row, texts in group if texts and all(text.strip() for text in texts)]
         results = iter(predict_rows(model, [texts for _, texts in full], [row.where for row, _ in full]))
         present = {id(row) for row, _ in full}
         for row, _ in group:

@@ -103,20 +103,25 @@ def figure_lines(report: dict[str, Any], where: str = "figures") -> list[str]:
     return [
         f"{where:<11} {described(figures)}{calibrated} on {report['examples']:,} examples",
         f"baseline    {described(baseline)}: {baseline['rule']}",
-        *(score_lines("label", figures["by_label"], figures["confusion"]) if "by_label" in figures else []),
+        *score_lines(figures),
     ]
 
 
-def score_lines(name: str, scores: dict[str, dict[str, float]], confusion: list[list[int]]) -> list[str]:
-    """A line per label: precision, recall, F1 and how often it was predicted as which label."""
-    if len(scores) > SHOWN:
+def score_lines(figures: dict[str, Any]) -> list[str]:
+    """A line per type of span, or per label with how often it was predicted as which label; none for numbers."""
+    name = "span" if "by_span" in figures else "label"
+    scores = figures.get(f"by_{name}", {})
+    if not scores or len(scores) > SHOWN:
         return []
-    width = min(24, max(map(len, scores)))
-    lines = [f"{name:<{width}}  precision  recall     F1  examples  predicted as, in this order"]
-    for (label, score), counts in zip(scores.items(), confusion, strict=True):
-        figures = f"{score['precision']:9.3f}  {score['recall']:6.3f}  {score['f1']:5.3f}  {score['examples']:8,}"
-        lines.append(f"{label[:width]:<{width}}  {figures}  {' '.join(f'{count:,}' for count in counts)}")
-    return lines
+    width = min(24, max(len(name), *map(len, scores)))
+    lines = [f"{name:<{width}}  precision  recall     F1  examples"]
+    for label, score in scores.items():
+        columns = f"{score['precision']:9.3f}  {score['recall']:6.3f}  {score['f1']:5.3f}  {score['examples']:8,}"
+        lines.append(f"{label[:width]:<{width}}  {columns}")
+    if name == "span":
+        return lines
+    counts = (" ".join(f"{count:,}" for count in row) for row in figures["confusion"])
+    return [f"{line}  {more}" for line, more in zip(lines, ["predicted as, in this order", *counts], strict=True)]
 
 
 def described(figures: dict[str, Any]) -> str:
