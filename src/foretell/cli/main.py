@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib
+import inspect
 import io
 import os
 import signal
@@ -77,12 +79,19 @@ def make_app(asked: Sequence[str] = ()) -> App:
     for verb, (group, summary, function) in VERBS.items():
         # A summary given here replaces the docstring, which the overview cannot show without importing the verb
         chosen = choose_function(verb, function, asked) if verb in asked[:1] else function
-        app.command(chosen, name=verb, group=group, help=None if verb in asked[:1] else summary)
+        app.command(chosen, name=verb, group=group, help=unwrapped(chosen) if verb in asked[:1] else summary)
     tokenizer = App(name="tokenizer", help="Make a tokenizer.", group=LOOK, help_formatter="plain")
     summary = None if list(asked[:2]) == ["tokenizer", "train"] else "Make a tokenizer from text."
     tokenizer.command("foretell.cli.tokenize:train_tokenizer", name="train", help=summary)
     app.command(tokenizer)
     return app
+
+
+def unwrapped(function: str) -> str:
+    """The docstring of a function, named `module:function`, with a line per paragraph: cyclopts keeps line breaks."""
+    module, _, name = function.partition(":")
+    text = inspect.getdoc(getattr(importlib.import_module(module), name)) or ""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
