@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +22,7 @@ from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.model.decoder import Decoder
 from foretell.model.quantized_linear import Scheme
+from foretell.randomness import stream_key
 
 PART = "codec"  # the name of the codec among the parts of a saved model
 MOST_STEPS, MOST_SAMPLES = 100_000, 10_000  # of one forecast
@@ -33,10 +36,11 @@ def ignore_progress(done: int, total: int) -> None:
 
 @dataclass(frozen=True)
 class Prompt:
-    """The start of a forecast: the ids of a context, and the scale that turns ids back into values."""
+    """The start of a forecast: the ids of a context, their scale, and the stream of random numbers."""
 
     ids: list[int]
     scale: Scale
+    stream: int = 0
 
 
 @dataclass(frozen=True)
@@ -86,6 +90,8 @@ class Forecaster:
     ) -> list[np.ndarray]:
         """Sampled continuations (samples, horizon) of each history, independent of the other histories.
 
+        The draws are a function of the seed, the values of the history and the sample, so that the paths of different
+        series are independent. A history that occurs again has other draws.
         context: read this many of the last values, at most the number that fits, which is the default.
         """
         if not (1 <= horizon <= MOST_STEPS and 1 <= samples <= MOST_SAMPLES):
@@ -94,7 +100,10 @@ class Forecaster:
                 f"{samples:,}"
             )
         length = min(context or self.context_length, self.context_for(horizon))
-        prompts = [self.prompt(history, length) for history in histories]
+        prompts = [
+            replace(self.prompt(history, length), stream=stream)
+            for history, stream in zip(histories, streams_of(histories), strict=True)
+        ]
         paths: list[np.ndarray] = []
         for first, last in self.batches(prompts, horizon, samples):
             paths += self.continue_prompts(prompts[first:last], horizon, samples, seed)
@@ -110,7 +119,11 @@ class Forecaster:
 
     def continue_prompts(self, prompts: Sequence[Prompt], horizon: int, samples: int, seed: int) -> list[np.ndarray]:
         """The paths of prompts that are sampled together. A missing value is never sampled."""
-        sequences = [TokenSequence(prompt.ids, sample) for prompt in prompts for sample in range(samples)]
+        sequences = [
+            TokenSequence(prompt.ids, stream_key("path", prompt.stream, sample))
+            for prompt in prompts
+            for sample in range(samples)
+        ]
         sampling = SamplingConfig(temperature=1.0, top_p=1.0, seed=seed)
         sampler = Sampler(sampling, vocab_size=self.codec.config.bins)
         is_rolling = self.rolls(horizon)
@@ -144,6 +157,17 @@ class Forecast:
     def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
         """The bounds (H,), (H,) between which `level` percent of further paths would lie, centred on the median."""
         return interval_of(self.paths, level)
+
+
+def streams_of(histories: Sequence[np.ndarray]) -> list[int]:
+    """The stream of random numbers of each history: a hash of its values, and of how often they occurred before."""
+    occurrences: Counter[str] = Counter()
+    streams = []
+    for history in histories:
+        values = hashlib.blake2b(np.asarray(history, np.float64).tobytes()).hexdigest()
+        streams.append(stream_key("series", values, occurrences[values]))
+        occurrences[values] += 1
+    return streams
 
 
 def interval_of(paths: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
