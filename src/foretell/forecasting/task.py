@@ -77,6 +77,8 @@ SHOWN_VALUES, SAMPLE_PATHS = 6, 20
 class ForecastTask(Task):
     """Next-value prediction on series. `about` has the entries of run.json beyond the configuration."""
 
+    held_out_setting = "series.hold_out"
+
     def __init__(self, config: ForecastConfig, series: Sequence[Series], decoder: Decoder, about: dict[str, Any]):
         self.config, self.series, self.about = config, list(series), about
         self.decoder = self.model = decoder

@@ -38,6 +38,8 @@ SAMPLING = SamplingConfig(temperature=0.8, top_k=50)
 class TextTask(Task):
     """Next-token prediction on a tokenized text. `about` has the entries of run.json beyond the configuration."""
 
+    held_out_setting = "data.validation_fraction"
+
     def __init__(self, config: Config, text: TokenizedText, decoder: Decoder, about: dict[str, Any]):
         self.config, self.text, self.about = config, text, about
         self.decoder = self.model = decoder

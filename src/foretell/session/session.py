@@ -62,8 +62,8 @@ class Session(Generic[AnyTask]):
         self.device, self.dtype = device, dtype
         if training.patience is not None and not task.has_held_out:
             raise ConfigError(
-                "training.patience waits for a better validation loss, and no data is held out; leave it out, or hold "
-                "some data out"
+                "training.patience waits for a better validation loss, and no data is held out; leave it out, or "
+                f"change {task.held_out_setting}"
             )
         task.objective.to(device)
         task.choose_kernels(device, dtype)

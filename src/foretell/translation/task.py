@@ -50,6 +50,8 @@ class PairData:
 class TranslationTask(Task):
     """Translation by teacher forcing. `about` has the entries of run.json beyond the configuration."""
 
+    held_out_setting = "pairs.validation_fraction"
+
     def __init__(
         self,
         config: TranslationConfig,
