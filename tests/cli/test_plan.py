@@ -55,3 +55,13 @@ def test_this_machine_is_measured_with_a_probe(foretell, monkeypatch):
 def test_one_of_the_two_can_be_planned_alone(foretell):
     assert "training" not in foretell(*XL, "--only", "generating", "--json").json
     assert "generating" not in foretell(*XL, "--only", "training", "--json").json
+
+
+def test_a_model_too_large_to_generate_on_one_gpu_can_be_planned_for_training_alone(foretell):
+    large = ["plan", "--size", "gpt3-175b", "--gpus", "1024", "--gpu", "h100", "--parallel", "fsdp"]
+    large += ["--checkpoint-activations", "--training.batch-size", "1024"]
+    refused = foretell(*large)
+    assert refused.code == 2
+    assert "generating is planned on one device" in refused.last_line
+    assert "--only training" in refused.last_line
+    assert foretell(*large, "--only", "training").code == 0

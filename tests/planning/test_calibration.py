@@ -68,6 +68,7 @@ def test_time_and_money_are_operations_over_rate() -> None:
     again = TrainingConfig(steps=1, checkpoint_activations=("**.blocks.*",))
     repeated = training_cost(Range(1e18, 2e18), again, Range(1e12, 4e12), processes=8)
     assert repeated.seconds.low == pytest.approx(62_500 * 4 / 3)
+    assert repeated.flops.high == pytest.approx(2e18 * 4 / 3)
     assert repeated.money is None
 
 

@@ -39,10 +39,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Cost:
-    """Arithmetic, time and money of a training. flops: of model and optimizer, without a repeated forward pass.
-
-    The time includes the repeated pass.
-    """
+    """Arithmetic, time and money of a training, with the forward pass that checkpointed activations repeat."""
 
     flops: Range
     seconds: Range
@@ -66,10 +63,10 @@ def training_cost(
 ) -> Cost:
     """Time and money at a rate in FLOP/s of one device, which counts attention over the whole context.
 
-    price: of one device for an hour.
+    flops: of model and optimizer, without a repeated forward pass. price: of one device for an hour.
     """
     repeated = REPEATED if training.checkpoint_activations else 1.0
     work = flops.high * repeated / processes
     seconds = Range(work / rate.high, work / rate.low)
     hours = seconds * (processes / 3600)
-    return Cost(flops, seconds, hours, None if price is None else hours * price)
+    return Cost(flops * repeated, seconds, hours, None if price is None else hours * price)

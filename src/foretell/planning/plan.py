@@ -145,8 +145,9 @@ def plan_generating(model: ModelConfig, devices: Devices, context: int | None = 
     weights = count_parameters(model) * devices.element_bytes
     if weights > here.memory:
         raise ConfigError(
-            f"weights of {format_bytes(weights)} do not fit the {format_bytes(here.memory)} of {here.name}; take a "
-            "device with more memory, or a smaller --size"
+            f"generating is planned on one device, and weights of {format_bytes(weights)} do not fit the "
+            f"{format_bytes(here.memory)} of {here.name}; take a device with more memory or a smaller --size, or plan "
+            "the training alone with --only training"
         )
     return plan_generation(model, devices.element_bytes, here.memory, here.bandwidth, here.peak_flops, context)
 

@@ -36,7 +36,8 @@ logger = logging.getLogger(__name__)
 def target_features() -> frozenset[str]:
     """The features that numba compiles for, by LLVM's names, such as `avx512f`.
 
-    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES limit them: with NUMBA_CPU_NAME=haswell a processor is used as one with AVX2.
+    NUMBA_CPU_NAME and NUMBA_CPU_FEATURES limit them: haswell and an empty string compile for AVX2. The name alone does
+    not limit them, because numba adds the features of this machine.
     """
     target: Any = registry.cpu_target
     _, _, features = target.target_context.codegen().magic_tuple()
