@@ -60,6 +60,5 @@ def test_timings_are_one_line_on_stderr(foretell):
     assert "tokens/s" not in outcome.out
     pattern = r"3 prompt tokens; 12 new tokens in [\d.]+ s, the first after [\d.]+ s, then [\d.,]+ tokens/s"
     assert re.fullmatch(pattern, outcome.last_line)
-    assert foretell("generate", "primer", "A", "--max-tokens", "0", "--timings").last_line.endswith(
-        "0 new tokens in 0.00 s"
-    )
+    nothing = foretell("generate", "primer", "A", "--max-tokens", "0", "--timings")
+    assert re.search(r"; 0 new tokens in \d\.\d\d s$", nothing.last_line)
