@@ -162,3 +162,14 @@ def test_a_glob_without_a_match_is_refused() -> None:
     decoder = make_decoder(make_section(ModelConfig, LLAMA), seed=1)
     with pytest.raises(UsageError, match="nothing here is named"):
         quantize_decoder(decoder, QuantizationConfig(to="int8", group=8, keep=("**.attn",)))
+
+
+@pytest.mark.parametrize(("width", "group", "is_warned"), [(68, 4, True), (64, 32, False), (88, 22, False)])
+def test_int4_in_small_groups_is_warned_of(
+    width: int, group: int, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    decoder = make_decoder(make_section(ModelConfig, {**SIZES, "width": width, "num_heads": 2}), seed=1)
+    settings = [make_quantization(decoder, scheme) for scheme in ("int8", "int4")]
+    expected = "int4 in groups of 4 takes 12.0 bits per weight; int8 takes 8.5 and is more accurate"
+    assert [record.getMessage() for record in caplog.records] == ([expected] if is_warned else [])
+    assert settings[1].group == group

@@ -112,6 +112,11 @@ def divisor(scales: Tensor) -> Tensor:
     return torch.where(scales == 0, 1.0, scales)
 
 
+def bits_per_weight(scheme: str, group: int) -> float:
+    """Bits of a weight with its share of the group's scale and, in int4, minimum, which are stored in bfloat16."""
+    return 4 + 32 / group if scheme == "int4" else 8 + 16 / group
+
+
 def choose_group(scheme: str, widths: Iterable[int]) -> int:
     """The scheme's default group, or the largest even one below it that divides all widths."""
     widths = list(widths)

@@ -7,6 +7,7 @@ changes nothing.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Literal
 
@@ -20,6 +21,7 @@ from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.description import Description
 from foretell.model.quantization import (
     SCALE_DTYPE,
+    bits_per_weight,
     check_group,
     choose_group,
     dequantize_int4,
@@ -30,6 +32,8 @@ from foretell.model.quantization import (
 )
 from foretell.model.surgery import replace
 from foretell.paths import select
+
+logger = logging.getLogger(__name__)
 
 Scheme = Literal["int8", "int4"]
 ELEMENTS_AT_ONCE = 2**22  # dequantised at a time: 16 MiB in float32, a tenth of GPT-2's head
@@ -257,10 +261,21 @@ def matrix_of(layer: nn.Module) -> Tensor:
 def make_quantization(
     decoder: Decoder, to: Scheme, group: int | None = None, keep: Sequence[str] = ()
 ) -> QuantizationConfig:
-    """The settings for a decoder; `group` defaults to one that fits its widths."""
+    """The settings for a decoder; `group` defaults to one that fits its widths.
+
+    Logs a warning for int4 in groups so small that int8 takes about as much memory: it is more accurate.
+    """
     layers = [decoder.get_submodule(path) for path in quantized_paths(decoder, keep)]
     widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
-    return QuantizationConfig(to=to, group=choose_group(to, widths) if group is None else group, keep=tuple(keep))
+    chosen = choose_group(to, widths) if group is None else group
+    if to == "int4":
+        bits, bits_of_int8 = bits_per_weight(to, chosen), bits_per_weight("int8", choose_group("int8", widths))
+        if bits > 0.9 * bits_of_int8:
+            logger.warning(
+                f"int4 in groups of {chosen} takes {bits:.1f} bits per weight; int8 takes {bits_of_int8:.1f} and is "
+                "more accurate"
+            )
+    return QuantizationConfig(to=to, group=chosen, keep=tuple(keep))
 
 
 def quantized_layers(decoder: nn.Module) -> dict[str, QuantizedMatrix]:
