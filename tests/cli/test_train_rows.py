@@ -114,15 +114,23 @@ def test_the_first_token_has_a_probability_after_a_chosen_start_token(foretell, 
     assert foretell("score", "y", "The", "--json").json["tokens"][0]["logprob"] is not None
 
 
-@pytest.mark.parametrize("verb", ["score", "next", "generate"])
+@pytest.mark.parametrize("verb", ["score", "next", "generate", "embed", "explain", "trace", "tokenize"])
 def test_special_tokens_in_a_text_are_read_only_when_allowed(foretell, trained, verb) -> None:
-    options = ["--max-tokens", "1"] if verb == "generate" else []
+    options = {"generate": ["--max-tokens", "1"], "trace": ["--out", "values"]}.get(verb, [])
     text = "<|endoftext|>The"
-    plain = foretell(verb, trained, text, *options, "--json").json
-    special = foretell(verb, trained, text, "--allow-special", *options, "--json").json
+    outcomes = [foretell(verb, trained, text, *allow, *options, "--json") for allow in ([], ["--allow-special"])]
+    plain, special = (outcome.json for outcome in outcomes)
     assert plain != special
+    hint = "'<|endoftext|>' in the text is read as ordinary text; --allow-special"
+    assert [hint in outcome.err for outcome in outcomes] == [True, False]
     if verb == "score":
         assert [token["id"] for token in special["tokens"]] == [256, *b"The"]
+
+
+def test_an_empty_continuation_is_reported_with_its_reason(foretell, trained) -> None:
+    outcome = foretell("generate", trained, "The", "--logit-bias", "#256=1000")
+    assert (outcome.code, outcome.out) == (0, "The\n")
+    assert "the continuation is empty; it ended with: end" in outcome.err
 
 
 # --- texts shorter than one context ----------------------------------------------------------------------------------

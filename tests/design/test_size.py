@@ -64,6 +64,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("pretraining", 0, 1, "the longer name of --start-from"),
     ("(top)", 1, 80, "norms.py: the record of a norm, which model, textbook and explain read"),
     ("generation", 0, 75, "limits of the size of a constraint, and errors instead of a dropped constraint"),
+    ("text", 0, 4, "the special tokens that a text spells, for one line on stderr"),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it

@@ -105,7 +105,10 @@ OPTIONS = {
         *("--horizon", "--levels", "--samples", "--seed", "--series", "--column", "--out", "--paths", "--plot"),
         *("--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
     },
-    "embed": {"--quantize", "--strict", "--file", "--ids", "--pool", "--json", "--device", "--dtype", "--verify"},
+    "embed": {
+        *("--quantize", "--strict", "--file", "--allow-special", "--ids", "--pool", "--json", "--device", "--dtype"),
+        "--verify",
+    },
     "info": {"--kernels", "--verify", "--json"},
     "plan": {
         *("--size", "--tokens", "--gpus", "--gpu", "--price", "--parallel", "--checkpoint-activations", "--context"),
@@ -122,6 +125,7 @@ OPTIONS = {
             "--at",
             "--layer",
             "--file",
+            "--allow-special",
             "--ids",
             "--json",
             "--device",
@@ -135,6 +139,7 @@ OPTIONS = {
         "--as-task",
         "--pair",
         "--file",
+        "--allow-special",
         "--ids",
         "--select",
         "--out",

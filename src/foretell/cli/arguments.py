@@ -217,19 +217,23 @@ class ModelOptions(LoadingOptions):
     strict: Strict = False
 
     def open(
-        self, model: str, ids: bool = False, *, allow_special: bool = False, start_token: str | None = None
+        self,
+        model: str,
+        ids: bool = False,
+        *,
+        allow_special: bool = False,
+        start_token: str | None = None,
+        texts: Sequence[str] = (),
     ) -> LanguageModel:
         """Load the model of an argument; see `open_model`."""
         return open_model(
             model,
-            self.device,
-            self.dtype,
-            ids,
-            allow_special,
-            start_token,
-            self.strict,
-            verify=self.verify,
-            quantize=self.quantize,
+            ids=ids,
+            allow_special=allow_special,
+            start_token=start_token,
+            strict=self.strict,
+            texts=texts,
+            **self.keywords(),
         )
 
 

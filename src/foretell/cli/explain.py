@@ -12,6 +12,7 @@ from cyclopts import Group, Parameter
 
 from foretell.cli.arguments import (
     LOADING_DEFAULTS,
+    AllowSpecial,
     AsTask,
     Device,
     Dtype,
@@ -215,6 +216,7 @@ def explain(
     questions: Annotated[TextQuestions, Parameter(name="*")] = TextQuestions(),
     as_task: AsTask = False,
     pair: Pair = None,
+    allow_special: AllowSpecial = False,
     ids: Ids = False,
     json: Json = False,
     options: Loading = LOADING_DEFAULTS,
@@ -227,7 +229,7 @@ def explain(
     """
     question, details = questions.chosen()
     text = read_text(text, file)
-    loaded = open_model(model, ids=ids, **options.keywords())
+    loaded = open_model(model, ids=ids, allow_special=allow_special, texts=[text], **options.keywords())
     if as_task or questions.prediction or pair:
         loaded = task_input(loaded, pair)
     question.show(loaded, text, details, json)

@@ -89,7 +89,7 @@ def generate(
     texts = read_all_prompts(prompts, file, prompt_file)
     if len(prompts or []) > 1 and not any(character.isspace() for text in texts for character in text):
         note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
-    loaded = options.open(model, ids, allow_special=allow_special)
+    loaded = options.open(model, ids, allow_special=allow_special, texts=texts)
     drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
     from foretell.inference.completion import make_completer, repeated
     from foretell.inference.generation_options import make_proposer, make_sampling
@@ -111,6 +111,8 @@ def generate(
             print_json(completion.to_json()) if json else write(completion.prompt + completion.text + "\n")
     else:
         write_pieces(texts[0], items)
+        if not completer.texts[0]:
+            note(f"the continuation is empty; it ended with: {completer.completion(0).finish_reason}")
     if receipt and not (json or out or prompt_file):
         show_receipts(completer.completions())
     if timings:

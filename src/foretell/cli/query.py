@@ -62,7 +62,7 @@ def next_verb(
     if at is not None and every:
         raise UsageError("--at and --every exclude each other; give one of them")
     text = read_text(text, file)
-    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token)
+    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text])
     from foretell.inference.query import next_tokens
 
     positions = list(range(len(loaded.encode_fitting(text)))) if every else [-1 if at is None else at]
@@ -120,7 +120,7 @@ def score(
     Colours: below 1 bit green, below 4 cyan, below 8 yellow, above red.
     """
     text = read_text(text, file)
-    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token)
+    loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text])
     from foretell.inference.query import score as score_text
 
     result = score_text(loaded, text)
@@ -175,6 +175,7 @@ def embed(
     *,
     file: Annotated[Path | None, Parameter(help="Read a text per line of this UTF-8 file.", show_default=False)] = None,
     pool: Annotated[Literal["last", "mean"], Parameter(help="The last token's vector, or the mean.")] = "last",
+    allow_special: AllowSpecial = False,
     ids: Ids = False,
     json: Json = False,
     options: Options = MODEL_DEFAULTS,
@@ -184,7 +185,7 @@ def embed(
     It is the stream after the last norm. --file and standard input give one vector per line.
     """
     texts = read_texts(text, file)
-    loaded = options.open(model, ids)
+    loaded = options.open(model, ids, allow_special=allow_special, texts=texts)
     from foretell.inference.query import embed as embed_text
 
     for line in texts:

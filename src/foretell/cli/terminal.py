@@ -8,7 +8,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
     from foretell.model.quantized_linear import Scheme
+    from foretell.text import Tokenizer
 
 # Seconds between two lines of progress, on a terminal and in a log
 TERMINAL_SECONDS, PLAIN_SECONDS = 0.2, 10.0
@@ -252,12 +253,13 @@ def open_model(
     allow_special: bool = False,
     start_token: str | None = None,
     strict: bool = False,
+    texts: Sequence[str] = (),
     **options: Unpack[LoadOptions],
 ) -> LanguageModel:
     """Load a model; one line on stderr before it, one with what was chosen after it. ids: its texts are token ids.
 
     allow_special: names of special tokens in a text are those tokens; start_token: one to read every text after.
-    strict: see `LanguageModel.strict`.
+    strict: see `LanguageModel.strict`. texts: those to read, for `note_spelled_special`.
     """
     if ids and (allow_special or start_token is not None):
         raise UsageError("--ids and names of special tokens exclude each other; write the id of the special token")
@@ -274,4 +276,13 @@ def open_model(
     model = model.strict() if strict else model
     model = model.on_ids() if ids else model
     model = model if start_token is None else model.with_start(start_token)
-    return model.reading_special() if allow_special else model
+    model = model.reading_special() if allow_special else model
+    note_spelled_special(model.tokenizer, texts)
+    return model
+
+
+def note_spelled_special(tokenizer: Tokenizer, texts: Sequence[str]) -> None:
+    """One line on stderr if a text has the name of a special token that is read as ordinary text."""
+    if names := sorted({name for text in texts for name in tokenizer.spelled_special(text)}):
+        listed = ", ".join(map(repr, names[:8]))
+        note(f"{listed} in the text is read as ordinary text; --allow-special reads it as the special token")

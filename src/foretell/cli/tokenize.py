@@ -19,7 +19,7 @@ from foretell.cli.arguments import (
     read_text,
     text_source,
 )
-from foretell.cli.terminal import note, print_json, results
+from foretell.cli.terminal import note, note_spelled_special, print_json, results
 from foretell.errors import OutputError
 
 
@@ -43,6 +43,8 @@ def tokenize(
     tokenizer = find_tokenizer(model)
     for line in tokenizer.notes:
         note(line)
+    if not allow_special:
+        note_spelled_special(tokenizer, [text])
     ids = tokenizer.encode_input(text, allow_special=allow_special)
     own = ids[len(tokenizer.start_ids) :]
     if (back := tokenizer.decode(own)) != text:

@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     MODEL_DEFAULTS,
+    AllowSpecial,
     AsTask,
     Device,
     Dtype,
@@ -83,6 +84,7 @@ def trace(
     names: Names = ALL_NAMES,
     as_task: AsTask = False,
     pair: Pair = None,
+    allow_special: AllowSpecial = False,
     ids: Ids = False,
     json: Json = False,
     options: Options = MODEL_DEFAULTS,
@@ -93,7 +95,7 @@ def trace(
     """
     names.check(text if file is None else file)
     text = "" if names.list_ else read_text(text, file)
-    loaded = options.open(model, ids)
+    loaded = options.open(model, ids, allow_special=allow_special, texts=[text])
     if as_task or pair:
         loaded = task_input(loaded, pair)
     names.show(loaded, text, json)

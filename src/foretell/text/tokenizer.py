@@ -139,6 +139,10 @@ class Tokenizer:
         other._forbidden = self._forbidden - {self.special_tokens[name] for name in names}
         return other
 
+    def spelled_special(self, text: str) -> list[str]:
+        """The special tokens whose names are in the text and are read as ordinary text."""
+        return [name for name, token_id in self.special_tokens.items() if token_id in self._forbidden and name in text]
+
     def _refuse_not_special(self, names: Sequence[str]) -> None:
         known = ", ".join(list(self.special_tokens)[:8]) or "none"
         for name in names:
