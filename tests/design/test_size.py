@@ -65,6 +65,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("(top)", 1, 80, "norms.py: the record of a norm, which model, textbook and explain read"),
     ("generation", 0, 75, "limits of the size of a constraint, and errors instead of a dropped constraint"),
     ("text", 0, 4, "the special tokens that a text spells, for one line on stderr"),
+    ("lessons", 0, 109, "the completed layer of the first text with its numbers, and the encoder of the last"),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from foretell.lessons.smallest import LAYER, MASK_NUMBER, SmallestLesson, draw_weights
+from foretell.lessons.smallest import BLOCK, LAYER, MASK_NUMBER, SmallestLesson, draw_weights
 from foretell.model.attention import CORE, SDPAttention, attention_scores
 from foretell.model.cache import FreshKVView
 from foretell.model.mask import Mask
@@ -29,6 +29,15 @@ def test_a_changed_weight_fails(path, what, failures):
     weights[path] = weights[path].clone()
     weights[path].view(-1)[0] += 0.01
     assert what in failures(SmallestLesson(weights).checks())
+
+
+def test_a_changed_weight_of_the_completed_layer_fails(lessons, altered, failures):
+    lesson = lessons["smallest"]
+    path = f"{BLOCK}.feedforward.down.weight"
+    weights = lesson.completed_weights | {path: lesson.completed_weights[path] * 1.01}
+    assert failures(altered(lesson, completed_weights=weights).checks()) == [
+        "the completed layer: the textbook's and the model's logits"
+    ]
 
 
 def test_unscaled_scores_fail(monkeypatch, failures):

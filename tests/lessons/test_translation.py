@@ -49,6 +49,19 @@ def test_a_layer_without_its_norms_fails(monkeypatch, failures):
     assert failed == ["the whole layer: the textbook's and torch's", "after its last norm each word has mean 0"]
 
 
+def test_printed_scores_are_shown_with_their_own_digits(lessons):
+    assert "12.37 " in str(lessons["translation"])
+    assert "12.370" not in str(lessons["translation"])
+
+
+def test_an_encoder_with_a_mask_fails(monkeypatch, failures):
+    def masked(X, layer, activation):
+        return [translation.decoder_layer_states(X, X, translation.draw_inputs().layer)[-1]] * 4
+
+    monkeypatch.setattr(translation, "encoder_layer_states", masked)
+    assert failures(TranslationLesson().checks()) == ["the encoder's layer: the textbook's and torch's"]
+
+
 def test_a_trained_model_shows_its_steps_from_the_start_token_on(lessons, altered):
     live = LiveTranslation("en-fr", "I am good", [("<sos>", "Je"), ("<sos> Je", "vais bien")], "Je vais bien")
     text = str(altered(lessons["translation"], live=live))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -95,7 +97,16 @@ PROBABILITIES = [  # six digits; one column per word of the vocabulary
 ]
 
 WIDTH, CONTEXT = 3, 5
-LAYER = "trunk.blocks.0.attention"
+BLOCK = "trunk.blocks.0"
+LAYER = f"{BLOCK}.attention"
+NUM_HEADS, FEEDFORWARD_WIDTH = 3, 12  # of the completed layer
+COMPLETED_NAMES = {  # its steps, in the lesson and in the trace
+    "heads": f"{LAYER}.core",
+    **{
+        name: f"{BLOCK}.{name}"
+        for name in ("attention_residual", "attention_norm", "feedforward_residual", "feedforward_norm")
+    },
+}
 IDS = [0, 1, 2, 3, 4]
 TARGETS = [1, 2, 3, 4, 5]
 WORDS = VOCABULARY[:-1]  # the five input words
@@ -136,6 +147,8 @@ class SmallestLesson(Lesson):
         self.token_embedding = self.weights["embed.token.weight"].numpy()  # of all six words
         self.projections = {name: self.weights[f"{LAYER}.{name}.weight"].numpy() for name in PRINTED_WEIGHTS}
         self.model = model_values(self.weights)
+        self.completed_weights = self.weights | draw_completion()
+        self.completed = completed_values(self.completed_weights)
         self.textbook = textbook_values(self.weights)
         self.losses = losses_by_layout(self.weights)  # layout of the batch -> the loss of each target
         scorer = make_smallest(self.weights, ROW_LENGTH)
@@ -176,6 +189,9 @@ class SmallestLesson(Lesson):
             **{f"value_{key}": model["value"][key] for key in (0, 1)},
             "output_1": model["output"][1],
             "output": Matrix(model["output"], row_labels=WORDS),
+            "num_heads": NUM_HEADS,
+            "feedforward_width": FEEDFORWARD_WIDTH,
+            **{name: Matrix(self.completed[name], row_labels=WORDS) for name in COMPLETED_NAMES},
             "probabilities": labelled_table(WORDS, VOCABULARY, model["probabilities"], digits=6, corner="after"),
             "most_likely": VOCABULARY[int(model["probabilities"][0].argmax())],
             "word_losses": [
@@ -214,6 +230,13 @@ class SmallestLesson(Lesson):
         return [
             near(f"{name}: the textbook's and the model's", value, self.model[name], TEXTBOOK_BOUND)
             for name, value in self.textbook.items()
+        ] + [
+            near(
+                "the completed layer: the textbook's and the model's logits",
+                decoder_forward(completed_config(), to_arrays(self.completed_weights), IDS),
+                self.completed["logits"],
+                TEXTBOOK_BOUND,
+            )
         ]
 
     def slips(self) -> list[FigureCheck]:
@@ -265,15 +288,31 @@ def other_positions(weights: WeightsByPath) -> np.ndarray:
 
 
 def draw_weights() -> WeightsByPath:
-    """The weights as the source draws them: the seed is set again before each of three groups of layers.
-
-    In float64: one printed probability is 0.22630851 before rounding, too close to a tie for float32.
-    """
-    groups = [
+    """The weights as the source draws them: the seed is set again before each of three groups of layers."""
+    return draw_groups(
         {"embed.token": lambda: nn.Embedding(6, WIDTH), "embed.position": lambda: nn.Embedding(CONTEXT, WIDTH)},
         {f"{LAYER}.{name}": lambda: nn.Linear(WIDTH, WIDTH, bias=False) for name in ("query", "key", "value")},
         {"head": lambda: nn.Linear(WIDTH, 6)},
-    ]
+    )
+
+
+def draw_completion() -> WeightsByPath:
+    """The weights of the completed layer that the source does not print; its norms do not scale."""
+    sizes = {
+        "attention.output": (WIDTH, WIDTH),
+        "feedforward.up": (WIDTH, FEEDFORWARD_WIDTH),
+        "feedforward.down": (FEEDFORWARD_WIDTH, WIDTH),
+    }
+    drawn = draw_groups({f"{BLOCK}.{name}": partial(nn.Linear, *size, bias=False) for name, size in sizes.items()})
+    norms = (f"{BLOCK}.{name}.weight" for name in ("attention_norm", "feedforward_norm"))
+    return drawn | {path: torch.ones(WIDTH).double() for path in norms}
+
+
+def draw_groups(*groups: Mapping[str, Callable[[], nn.Module]]) -> WeightsByPath:
+    """The weights of modules by path; the seed is set again before each group.
+
+    In float64: one printed probability is 0.22630851 before rounding, too close to a tie for float32.
+    """
     weights: WeightsByPath = {}
     with torch.random.fork_rng(devices=[]):
         for group in groups:
@@ -304,6 +343,39 @@ def smallest_config(context_length: int = CONTEXT) -> ModelConfig:
     )
 
 
+def completed_config() -> ModelConfig:
+    """The same with several heads, and with norms after two residuals: one around attention, one around an MLP."""
+    return smallest_config().replaced(
+        num_heads=NUM_HEADS,
+        num_kv_heads=None,
+        head_width=None,
+        norm="layernorm",
+        norm_placement="post",
+        feedforward="mlp",
+        feedforward_width=FEEDFORWARD_WIDTH,
+        activation="gelu_erf",
+        attention_output=True,
+        attention_residual=True,
+        bias={"attention": False, "attention_output": False, "feedforward": False, "norm": False, "head": True},
+    )
+
+
+@torch.inference_mode()
+def completed_values(weights: WeightsByPath) -> dict[str, np.ndarray]:
+    """The steps of the completed layer and the logits after it, one row per token."""
+    decoder = Decoder(completed_config()).double().eval()
+    decoder.load_state_dict(weights)
+    with Trace(decoder, list(COMPLETED_NAMES.values())) as trace:
+        logits = decoder(torch.tensor([IDS]))
+    values = {name: trace[path][0] for name, path in COMPLETED_NAMES.items()}
+    values["heads"] = values["heads"].transpose(0, 1).flatten(1)  # (H, T, E) to (T, D)
+    return {name: value.numpy() for name, value in values.items()} | {"logits": logits[0].numpy()}
+
+
+def to_arrays(weights: WeightsByPath) -> dict[str, np.ndarray]:
+    return {path: weight.numpy() for path, weight in weights.items()}
+
+
 def make_smallest(weights: WeightsByPath, context_length: int = CONTEXT) -> LanguageModel:
     """The decoder with these weights. A context above 5 makes room for padding or a second text in the row.
 
@@ -332,7 +404,7 @@ def last_two_axes(value: Tensor) -> np.ndarray:
 
 def textbook_values(weights: WeightsByPath) -> dict[str, np.ndarray]:
     """The same values by the formal algorithms, transposed from one column per token to one row per token."""
-    arrays = {path: weight.numpy() for path, weight in weights.items()}
+    arrays = to_arrays(weights)
     zero = np.zeros(3)
     W_q, W_k, W_v = (arrays[f"{LAYER}.{name}.weight"] for name in ("query", "key", "value"))
     head = AttentionParameters(W_q, zero, W_k, zero, W_v, zero)

@@ -143,6 +143,7 @@ class ToyLesson(Lesson):
             "limit": str(LIMIT),
             "masked": Matrix(self.attention["masked"], 2, words),
             "weights_picture": HeatMap(self.attention["weights"], words, words),
+            "context": CONTEXT,
             "answers": [reply_cells(prompt, answer) for prompt, answer in zip(PROMPTS, self.answers, strict=True)],
             "predictions": [
                 (VOCABULARY[token], VOCABULARY[best], f"{probability:.4f}", f"{unmasked:.4f}")

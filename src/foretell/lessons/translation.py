@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from foretell.activations import relu
 from foretell.lessons.lesson import FigureCheck, Lesson, above, near, same
 from foretell.norms import EPSILON
 from foretell.textbook.attention import (
@@ -21,8 +22,8 @@ from foretell.textbook.attention import (
     project,
     unidirectional_mask,
 )
-from foretell.textbook.parameters import AttentionParameters, CrossLayerParameters, MultiHeadParameters
-from foretell.textbook.transformer import decoder_layer_states, embed, sinusoidal_encoding
+from foretell.textbook.parameters import AttentionParameters, CrossLayerParameters, LayerParameters, MultiHeadParameters
+from foretell.textbook.transformer import decoder_layer_states, embed, encoder_layer_states, sinusoidal_encoding
 from foretell.textbook.vectors import masked_softmax, softmax_per_column
 from foretell.typesetting.expression import Matrix, SymbolMatrix, row, script
 
@@ -63,6 +64,7 @@ WIDTH, NUM_HEADS, HEAD_WIDTH, SEED = 4, 2, 2, 1
 X_LENGTH, Z_LENGTH = len(TARGET_WORDS), len(SOURCE_WORDS)
 TRUNCATED = 0.01  # the source truncates after the second digit
 SAME = 1e-12
+TORCH_OPTIONS: dict[str, Any] = {"layer_norm_eps": EPSILON, "batch_first": True, "dtype": torch.float64}
 LAYER_BOUND = 1e-10
 PRINTED_TABLES = (INPUT, QUERIES, TRANSPOSED_KEYS)
 
@@ -75,7 +77,10 @@ class LayerValues:
     heads: list[np.ndarray]  # Z1 ... Zh, (head width, 4) each
     output_weight: np.ndarray  # W0
     M: np.ndarray  # (width, 4), the output of masked attention
+    encoder_input: np.ndarray  # (width, 3)
+    encoder_weights: np.ndarray  # (3, 3) of the first head, one row per source word
     R: np.ndarray  # (width, 3), the encoder's output
+    torch_encoded: np.ndarray  # the same of torch's own layer
     query: np.ndarray  # W_Q M of the first head, (head width, 4)
     key: np.ndarray  # W_K R of the first head, (head width, 3)
     cross_weights: np.ndarray  # (4, 3) of the first head, one row per target word
@@ -111,7 +116,7 @@ class TranslationLesson(Lesson):
         inputs = draw_inputs()
         self.layer = run_layer(inputs)
         # The largest change of each word's cross-attention, and of its masked attention, when the last word is replaced
-        other_source = run_layer(replace(inputs, R=replace_last(inputs.R)))
+        other_source = run_layer(replace(inputs, source=replace_last(inputs.source)))
         other_target = run_layer(replace(inputs, words=replace_last(inputs.words)))
         self.source_changes = column_changes(self.layer.cross, other_source.cross)
         self.target_changes = column_changes(self.layer.M, other_target.M)
@@ -120,10 +125,14 @@ class TranslationLesson(Lesson):
         layer, live = self.layer, self.live or LiveTranslation("", "", [], "")
         return {
             "input": SymbolMatrix(INPUT, TARGET_WORDS),
-            **{f"masked_{count}": Matrix(scores, 3, TARGET_WORDS) for count, scores in enumerate(self.masked)},
+            **{f"masked_{count}": as_printed(scores) for count, scores in enumerate(self.masked)},
             "dot_products": ", ".join(f"{value:.0f}" for value in self.dot_products[0]),
             "head_width": SOURCE_HEAD_WIDTH,
             "weights": Matrix(self.weights, row_labels=TARGET_WORDS),
+            "encoder_input": Matrix(layer.encoder_input.T, 2, SOURCE_WORDS),
+            "encoder_head_width": HEAD_WIDTH,
+            "encoder_weights": Matrix(layer.encoder_weights, row_labels=SOURCE_WORDS),
+            "encoder_output": Matrix(layer.R.T, row_labels=SOURCE_WORDS),
             "heads": Matrix(np.concatenate(layer.heads).T, 2),
             "W_0": Matrix(layer.output_weight.T, 2),
             "M": Matrix(layer.M.T, 2, TARGET_WORDS),
@@ -206,6 +215,7 @@ def check_layer(layer: LayerValues) -> list[FigureCheck]:
             "sizes of X, Q and Kᵀ as printed", [(4, 4), (4, 4), (4, 3)], [np.shape(table) for table in PRINTED_TABLES]
         ),
         near("the whole layer: the textbook's and torch's", layer.torch_output, layer.states[-1], LAYER_BOUND),
+        near("the encoder's layer: the textbook's and torch's", layer.torch_encoded, layer.R, LAYER_BOUND),
         near("after its last norm each word has mean 0", np.zeros(4), layer.states[-1].mean(axis=0), SAME),
         *(
             same(f"words in {name}", len(TARGET_WORDS), value.shape[1])
@@ -226,6 +236,12 @@ def changed(changes: list[float]) -> list[bool]:
     return [change > 0 for change in changes]
 
 
+def as_printed(scores: np.ndarray) -> SymbolMatrix:
+    """Scores with the digits that the source prints, such as 12.37 and 5.0."""
+    cells = [["-∞" if np.isinf(value) else str(float(value)) for value in line] for line in scores]
+    return SymbolMatrix(cells, TARGET_WORDS)
+
+
 def size(columns: np.ndarray) -> str:
     """Words first, as in the source."""
     return f"{columns.shape[1]} x {columns.shape[0]}"
@@ -243,19 +259,26 @@ class LayerInputs:
     """Random inputs and weights of a layer."""
 
     words: np.ndarray  # (width, 4), the embedded target words
-    R: np.ndarray  # (width, 3), the encoder's output
+    source: np.ndarray  # (width, 3), the embedded source words
     layer: CrossLayerParameters
+    encoder: LayerParameters
 
 
 def draw_inputs(seed: int = SEED) -> LayerInputs:
     """Normal random numbers, the same for one seed; plain norms."""
     rng = np.random.default_rng(seed)
-    words, R = rng.normal(size=(WIDTH, X_LENGTH)), rng.normal(size=(WIDTH, Z_LENGTH))
+    words, source = rng.normal(size=(WIDTH, X_LENGTH)), rng.normal(size=(WIDTH, Z_LENGTH))
     one, zero = np.ones(WIDTH), np.zeros(WIDTH)
     attention, cross = draw_heads(rng), draw_heads(rng)
+    layer = CrossLayerParameters(attention, one, zero, cross, one, zero, *draw_mlp(rng), one, zero)
+    encoder = LayerParameters(one, zero, draw_heads(rng), one, zero, *draw_mlp(rng))
+    return LayerInputs(words, source, layer, encoder)
+
+
+def draw_mlp(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The weights of a feed-forward layer, with biases of 0."""
     W_1, W_2 = rng.normal(size=(2 * WIDTH, WIDTH)), rng.normal(size=(WIDTH, 2 * WIDTH))
-    layer = CrossLayerParameters(attention, one, zero, cross, one, zero, W_1, np.zeros(2 * WIDTH), W_2, zero, one, zero)
-    return LayerInputs(words, R, layer)
+    return W_1, np.zeros(2 * WIDTH), W_2, np.zeros(WIDTH)
 
 
 def draw_heads(rng: np.random.Generator) -> MultiHeadParameters:
@@ -276,6 +299,8 @@ def run_layer(inputs: LayerInputs) -> LayerValues:
     """
     positions = np.stack([sinusoidal_encoding(t, WIDTH) for t in range(X_LENGTH)], axis=1)
     X, mask = embed(range(X_LENGTH), inputs.words, positions), unidirectional_mask(X_LENGTH)
+    source, encoder = embed(range(Z_LENGTH), inputs.source, positions), inputs.encoder
+    R = encoder_layer_states(source, encoder, relu)[-1]
     layer, first = inputs.layer, inputs.layer.cross_attention.heads[0]
     M = mh_attention(X, X, layer.attention, mask)
     no_mask = bidirectional_mask(Z_LENGTH, X_LENGTH)
@@ -284,31 +309,46 @@ def run_layer(inputs: LayerInputs) -> LayerValues:
         [attention(X, X, head, mask) for head in layer.attention.heads],
         layer.attention.W_o,
         M,
-        inputs.R,
+        source,
+        attention_weights(source, source, encoder.attention.heads[0], bidirectional_mask(Z_LENGTH, Z_LENGTH)).T,
+        R,
+        torch_encoder_layer(source, encoder),
         project(first.W_q, first.b_q, M),
-        project(first.W_k, first.b_k, inputs.R),
-        attention_weights(M, inputs.R, first, no_mask).T,
-        cross_attention(M, inputs.R, layer.cross_attention),
-        decoder_layer_states(X, inputs.R, layer),
-        torch_layer(X, inputs.R, layer),
+        project(first.W_k, first.b_k, R),
+        attention_weights(M, R, first, no_mask).T,
+        cross_attention(M, R, layer.cross_attention),
+        decoder_layer_states(X, R, layer),
+        torch_layer(X, R, layer),
     )
 
 
 @torch.inference_mode()
 def torch_layer(X: np.ndarray, R: np.ndarray, layer: CrossLayerParameters) -> np.ndarray:
     """The output (width, 4) of `torch.nn.TransformerDecoderLayer` with the same weights."""
-    module = nn.TransformerDecoderLayer(
-        WIDTH, NUM_HEADS, 2 * WIDTH, 0.0, layer_norm_eps=EPSILON, batch_first=True, dtype=torch.float64
-    )
+    module = nn.TransformerDecoderLayer(WIDTH, NUM_HEADS, 2 * WIDTH, 0.0, **TORCH_OPTIONS)
     attentions = {"self_attn": layer.attention, "multihead_attn": layer.cross_attention}
-    state = {f"{path}.{name}": value for path, W in attentions.items() for name, value in torch_attention(W).items()}
-    state |= {"linear1.weight": layer.W_mlp3, "linear2.weight": layer.W_mlp4}
-    module.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
-    zeroed = [parameter.zero_() for name, parameter in module.named_parameters() if name.endswith("bias")]
-    assert len(zeroed) == 2 * len(attentions) + 2 + 3
+    fill(module, attentions, layer.W_mlp3, layer.W_mlp4)
     mask = nn.Transformer.generate_square_subsequent_mask(X_LENGTH, dtype=torch.float64)
     target, memory = torch.from_numpy(X.T)[None], torch.from_numpy(R.T)[None]
     return module.eval()(target, memory, tgt_mask=mask)[0].numpy().T
+
+
+@torch.inference_mode()
+def torch_encoder_layer(X: np.ndarray, layer: LayerParameters) -> np.ndarray:
+    """The output (width, 3) of `torch.nn.TransformerEncoderLayer` with the same weights."""
+    module = nn.TransformerEncoderLayer(WIDTH, NUM_HEADS, 2 * WIDTH, 0.0, **TORCH_OPTIONS)
+    fill(module, {"self_attn": layer.attention}, layer.W_mlp1, layer.W_mlp2)
+    return module.eval()(torch.from_numpy(X.T)[None])[0].numpy().T
+
+
+def fill(module: nn.Module, attentions: dict[str, MultiHeadParameters], W_1: np.ndarray, W_2: np.ndarray) -> None:
+    """Load the weights of one of torch's layers; its biases become 0, its norms stay plain."""
+    state = {f"{path}.{name}": value for path, W in attentions.items() for name, value in torch_attention(W).items()}
+    state |= {"linear1.weight": W_1, "linear2.weight": W_2}
+    module.load_state_dict({name: torch.from_numpy(value) for name, value in state.items()}, strict=False)
+    zeroed = [parameter.zero_() for name, parameter in module.named_parameters() if name.endswith("bias")]
+    norms = len(attentions) + 1
+    assert len(zeroed) == 2 * len(attentions) + 2 + norms
 
 
 def torch_attention(W: MultiHeadParameters) -> dict[str, np.ndarray]:
