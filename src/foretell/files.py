@@ -32,19 +32,27 @@ REPLACED = ".replaced"  # after the name of a directory that is being replaced
 JSON_LIMIT = 2**23  # configurations, settings, indexes
 VOCABULARY_LIMIT = 2**26  # tokenizer.json, vocab.json, merges.txt; Gemma's tokenizer.json has 33 MB
 TEMPLATE_LIMIT = 2**20  # a chat template; the longest published ones have about 20 kB
+TEXT_LIMIT = 2**28  # a text or prompts that the user names; metrics.jsonl, whose lines have 250
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def open_regular(path: Path, error: type[ForetellError] = CheckpointError) -> BufferedReader:
+def open_regular(
+    path: Path, error: type[ForetellError] = CheckpointError, *, follow_links: bool = False
+) -> BufferedReader:
     """Open a regular file inside its folder for reading.
 
     Raises `error` for a link that leads out of the folder, a device or a pipe; OSError as `open` does. In a download
-    cache, where files are links from snapshots/REVISION to blobs, a link may lead there.
+    cache, where files are links from snapshots/REVISION to blobs, a link may lead there. follow_links: a link may lead
+    anywhere, for a file that the user names.
     """
     target = Path(os.path.realpath(path))  # Path.resolve raises RuntimeError on a loop of links
-    if path.is_symlink() and not any(target.is_relative_to(folder) for folder in allowed_folders(path)):
+    if (
+        path.is_symlink()
+        and not follow_links
+        and not any(target.is_relative_to(folder) for folder in allowed_folders(path))
+    ):
         raise error(f"{path} is a link out of its directory, to {target}; copy the file there instead")
     descriptor = os.open(target, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a pipe would block without O_NONBLOCK
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -66,9 +74,15 @@ def check_regular(path: Path, error: type[ForetellError] = CheckpointError) -> N
         raise error(f"{path} cannot be read: {reason.strerror or reason}") from None
 
 
-def read_bytes(path: Path, limit: int = JSON_LIMIT, error: type[ForetellError] = CheckpointError) -> bytes:
+def read_bytes(
+    path: Path,
+    limit: int = JSON_LIMIT,
+    error: type[ForetellError] = CheckpointError,
+    *,
+    follow_links: bool = False,
+) -> bytes:
     """The content of a file of at most `limit` bytes; raises `error` or OSError as `open_regular` does."""
-    with open_regular(path, error) as file:
+    with open_regular(path, error, follow_links=follow_links) as file:
         content = file.read(limit + 1)
         if len(content) > limit:
             size = os.fstat(file.fileno()).st_size

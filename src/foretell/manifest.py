@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from foretell.errors import CheckpointError
-from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, read_json, sha256, to_json, write_json
+from foretell.files import CONFIG, TOKENIZER_FILE, WEIGHTS, read_json, read_text, sha256, to_json, write_json
 
 MANIFEST, EXPORT_REPORT = "manifest.json", "export-report.json"
 FORMAT = 1
@@ -37,7 +37,7 @@ class Manifest:
         manifest = cls(path, values["files"])
         manifest.check_names()
         # Comparing the text also detects damage that JSON ignores: white space, a repeated key, an escaped letter
-        if path.read_text(encoding="utf-8") != to_json(values):
+        if read_text(path) != to_json(values):
             raise CheckpointError(f"{path} is damaged: it is not as it was written")
         return manifest
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 
 import pytest
@@ -62,3 +63,37 @@ def test_timings_are_one_line_on_stderr(foretell):
     assert re.fullmatch(pattern, outcome.last_line)
     nothing = foretell("generate", "primer", "A", "--max-tokens", "0", "--timings")
     assert re.search(r"; 0 new tokens in \d\.\d\d s$", nothing.last_line)
+
+
+@pytest.mark.parametrize("option", ["--prompt-file", "--json-schema", "--file"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge"])
+def test_files_of_options_are_regular_and_of_a_limited_size(foretell, tmp_path, option, kind):
+    path = tmp_path / "given"
+    if kind == "pipe":
+        os.mkfifo(path)  # reading it would wait for a writer
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    else:
+        path.touch()
+        os.truncate(path, 2**40)
+    outcome = foretell("generate", "primer", *(["x"] if option == "--json-schema" else []), option, path)
+    assert outcome.code == 1
+    assert f"{path}" in outcome.err
+    assert ("far more than" if kind == "huge" else "not a regular file") in outcome.err
+    assert ("give - as the TEXT" in outcome.err) == (option == "--file" and kind != "huge")
+
+
+def test_a_file_of_an_option_may_be_a_link(foretell, tmp_path):
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "prompts.txt").write_text("The\n", encoding="utf-8")
+    (tmp_path / "link").symlink_to(tmp_path / "folder" / "prompts.txt")
+    assert foretell("generate", "primer", "--prompt-file", tmp_path / "link", "--max-tokens", 2).code == 0
+
+
+@pytest.mark.parametrize("content", ['{"allOf": ' + "[" * 100_000, '{"maximum": ' + "9" * 5000 + "}"])
+def test_a_schema_that_python_cannot_read_is_one_line(foretell, tmp_path, content):
+    (tmp_path / "schema.json").write_text(content, encoding="utf-8")
+    outcome = foretell("generate", "primer", "x", "--json-schema", tmp_path / "schema.json")
+    assert outcome.code == 1
+    assert "schema.json is not readable JSON" in outcome.err
+    assert len(outcome.err.splitlines()) == 1

@@ -335,7 +335,7 @@ DAMAGE: list[tuple[str, Callable[[Path], None], str]] = [
     ("binary index", bytes_of("index.json", lambda _: b"\xff\x00"), "not JSON"),
     ("nested index", bytes_of("index.json", lambda _: b"[" * 10**6), "not JSON"),
     ("endless number", bytes_of("index.json", lambda _: b"1" * 10**6), "not JSON"),
-    ("huge index", bytes_of("index.json", lambda _: b" " * (2**24 + 1)), "larger than"),
+    ("huge index", bytes_of("index.json", lambda _: b" " * (2**24 + 1)), "far more than"),
     ("a list", bytes_of("index.json", lambda _: b"[]"), "fields"),
     ("later format", changed(lambda index: index.update(format=2)), "format 2"),
     ("format of text", changed(lambda index: index.update(format="x" * 500)), "format 'x"),

@@ -63,6 +63,8 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("forecasting", 0, 5, "the error for runs of an older format, which have no copy of their data"),
     ("pretraining", 0, 1, "the longer name of --start-from"),
     ("(top)", 1, 80, "norms.py: the record of a norm, which model, textbook and explain read"),
+    ("(top)", 0, 20, "the opener follows links for files that the user names, with a limit of their size"),
+    ("convert", 0, 3, "the exported tokenizer is read by the opener"),
     ("generation", 0, 75, "limits of the size of a constraint, and errors instead of a dropped constraint"),
     ("text", 0, 4, "the special tokens that a text spells, for one line on stderr"),
     ("lessons", 0, 109, "the completed layer of the first text with its numbers, and the encoder of the last"),

@@ -6,6 +6,7 @@ import copy
 import errno
 import json
 import logging
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -145,6 +146,18 @@ def test_a_line_of_metrics_of_another_type_is_an_error_of_one_line(run: Run, lin
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(CheckpointError, match=r"metrics\.jsonl is damaged"):
         summarize(run)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "pipe"])
+def test_metrics_that_are_a_device_or_a_pipe_are_refused_unread(run: Run, target: str) -> None:
+    path = run.directory / "metrics.jsonl"
+    path.unlink()
+    if target == "pipe":
+        os.mkfifo(path)
+    else:
+        path.symlink_to(target)
+    with pytest.raises(CheckpointError, match="is a link out of its directory|is not a regular file"):
+        run.metrics()
 
 
 def test_a_run_whose_record_is_lost_is_never_advised_to_be_removed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 import sys
 import tomllib
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from cyclopts import Parameter, Token
 
 from foretell.cli.terminal import note, open_model
 from foretell.errors import DataError, UsageError
+from foretell.files import JSON_LIMIT, TEXT_LIMIT, read_bytes
 from foretell.sampling_options import SamplingFields
 
 if TYPE_CHECKING:
@@ -107,7 +109,7 @@ def read_text(argument: str | None, file: Path | None = None) -> str:
     if (argument is None) == (file is None):
         raise UsageError("give a TEXT or --file FILE" if file is None else "TEXT and --file exclude each other")
     if file is not None:
-        return decode_text(read_bytes(file), str(file))
+        return read_named(file)
     assert argument is not None
     if argument != STANDARD_INPUT:
         if is_file(Path(argument)):
@@ -115,13 +117,19 @@ def read_text(argument: str | None, file: Path | None = None) -> str:
         return argument
     if sys.stdin is None:
         raise DataError("standard input is closed; pipe a text into it, or give the text as an argument")
-    return decode_text(sys.stdin.buffer.read(), "standard input")
+    content = sys.stdin.buffer.read(TEXT_LIMIT + 1)
+    if len(content) > TEXT_LIMIT:
+        raise DataError(f"standard input has more than {TEXT_LIMIT:,} bytes")
+    return decode_text(content, "standard input")
 
 
-def read_bytes(file: Path, option: str = "--file") -> bytes:
-    """The content of the file of an option; a DataError where it cannot be read."""
+def read_named(file: Path, option: str = "--file", limit: int = TEXT_LIMIT) -> str:
+    """The text of a file that the user names: a regular one, or a link to one; a DataError where it cannot be read."""
     try:
-        return file.read_bytes()
+        if not stat.S_ISREG(file.stat().st_mode):
+            advice = "; for standard input, give - as the TEXT" if option == "--file" else ""
+            raise DataError(f"{option} {file}: not a regular file{advice}")
+        return decode_text(read_bytes(file, limit, DataError, follow_links=True), f"{option} {file}")
     except OSError as error:
         raise DataError(f"{option} {file}: {error.strerror}") from None
 
@@ -302,11 +310,12 @@ SAMPLING_DEFAULTS = SamplingArguments()
 def read_schema(file: Path) -> dict[str, Any]:
     """The JSON object in a file."""
     try:
-        schema = json.loads(decode_text(file.read_bytes(), f"--json-schema {file}"))
-    except OSError as error:
-        raise DataError(f"--json-schema {file}: {error.strerror}") from None
+        schema = json.loads(read_named(file, "--json-schema", JSON_LIMIT))
     except json.JSONDecodeError as error:
         raise DataError(f"--json-schema {file} is not JSON: {error}") from None
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested as deeply
+        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
+        raise DataError(f"--json-schema {file} is not readable JSON: {reason}") from None
     if not isinstance(schema, dict):
         raise DataError(f"--json-schema {file} holds {type(schema).__name__}, and a schema is an object")
     return schema

@@ -24,8 +24,7 @@ from foretell.cli.arguments import (
     Options,
     Sampling,
     Whole,
-    decode_text,
-    read_bytes,
+    read_named,
     read_text,
 )
 from foretell.cli.terminal import ProgressLine, messages, note, open_model, print_json, write
@@ -130,7 +129,7 @@ def read_all_prompts(prompts: list[str] | None, file: Path | None, prompt_file: 
 
 def read_prompts(file: Path) -> list[str]:
     """The lines of a file that are not blank."""
-    lines = decode_text(read_bytes(file, "--prompt-file"), str(file)).splitlines()
+    lines = read_named(file, "--prompt-file").splitlines()
     prompts = [line for line in lines if line.strip()]
     if not prompts:
         raise DataError(f"--prompt-file {file} has no prompt; write one per line")

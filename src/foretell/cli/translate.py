@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterable, Iterator
 from itertools import islice, pairwise
 from pathlib import Path
@@ -20,13 +19,13 @@ from foretell.cli.arguments import (
     LoadKeywords,
     ModelArgument,
     Whole,
-    decode_text,
     is_file,
-    read_bytes,
+    read_named,
+    read_text,
 )
 from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, report, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
-from foretell.errors import DataError, UsageError
+from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     from foretell.session.session import Session
@@ -138,11 +137,9 @@ def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> De
 def read_sentences(text: str) -> list[str]:
     """The lines of an argument, of a file or of standard input; empty lines are kept."""
     if text == STANDARD_INPUT:
-        if sys.stdin is None:
-            raise DataError("standard input is closed; pipe sentences into it, or give one as an argument")
-        content = decode_text(sys.stdin.buffer.read(), "standard input")
+        content = read_text(text)
     elif is_file(Path(text)):
-        content = decode_text(read_bytes(Path(text)), text)
+        content = read_named(Path(text))
     else:
         content = text
     lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")]

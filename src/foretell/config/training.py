@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from foretell.config.model import ModelConfig
 from foretell.config.section import FOLLOWS, Section, raise_first, with_own_names
 from foretell.errors import ConfigError
+from foretell.files import JSON_LIMIT, read_bytes
 from foretell.sampling_options import SamplingFields
 
 Globs = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)]
@@ -167,7 +168,7 @@ class Config(Section):
 def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a TOML file, unchecked."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bytes(path, JSON_LIMIT, ConfigError, follow_links=True).decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"no configuration file at {path}") from None
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

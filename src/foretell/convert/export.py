@@ -22,7 +22,17 @@ from foretell.convert.huggingface import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.device import WEIGHT_DTYPES
 from foretell.errors import OutputError, UsageError
-from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_new, new_directory, write_json
+from foretell.files import (
+    CONFIG,
+    TOKENIZER_FILE,
+    VOCABULARY_LIMIT,
+    WEIGHTS,
+    WEIGHTS_INDEX,
+    check_new,
+    new_directory,
+    read_text,
+    write_json,
+)
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.init import decoder_with_weights
@@ -168,7 +178,7 @@ def read_back(directory: Path) -> ReadBack:
     return ReadBack(
         config,
         {path: tensor.numpy() for path, tensor in ours},
-        tokenizers.Tokenizer.from_str((directory / "tokenizer.json").read_text(encoding="utf-8")),
+        tokenizers.Tokenizer.from_str(read_text(directory / TOKENIZER_FILE, VOCABULARY_LIMIT)),
         f"safetensors {version('safetensors')}, tokenizers {version('tokenizers')}, the textbook in NumPy",
     )
 

@@ -29,7 +29,7 @@ from typing import Any, Self
 import numpy as np
 
 from foretell.errors import DataError, UsageError, did_you_mean
-from foretell.files import sha256
+from foretell.files import read_bytes, sha256
 
 FORMAT = 1
 INDEX = "index.json"
@@ -224,9 +224,7 @@ def _read_index(directory: Path) -> dict[str, Any]:
     with _readable(path):
         if not path.is_file():
             raise DataError(f"{directory}: no token store here ({INDEX} is missing); write one, or give its folder")
-        if path.stat().st_size > LARGEST_INDEX:
-            raise _damaged(path, f"larger than {LARGEST_INDEX:,} bytes")
-        content = path.read_bytes()
+        content = read_bytes(path, LARGEST_INDEX, DataError, follow_links=True)
     try:
         index = json.loads(content)
     except (ValueError, RecursionError):

@@ -17,7 +17,17 @@ from pydantic_core import to_jsonable_python
 
 from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, OutputError, did_you_mean
-from foretell.files import is_temporary, read_json, remove_leftovers, sync, to_json, write_json, write_text
+from foretell.files import (
+    TEXT_LIMIT,
+    is_temporary,
+    read_bytes,
+    read_json,
+    remove_leftovers,
+    sync,
+    to_json,
+    write_json,
+    write_text,
+)
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
 
 RUNS = Path("runs")
@@ -204,7 +214,7 @@ class Run:
         """All lines of metrics.jsonl that are complete, oldest first."""
         path = self.directory / METRICS
         try:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True) if path.exists() else []
+            lines = read_bytes(path, TEXT_LIMIT).decode("utf-8").splitlines(keepends=True) if path.exists() else []
             complete = [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
             for line in complete:
                 check_metrics(line)

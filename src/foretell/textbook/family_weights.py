@@ -11,6 +11,7 @@ from safetensors import SafetensorError, deserialize
 
 from foretell.config import ModelConfig
 from foretell.errors import CheckpointError, did_you_mean
+from foretell.files import open_regular
 from foretell.norms import NORMS
 from foretell.textbook.vectors import Matrix, Vector
 
@@ -117,7 +118,8 @@ def load_weights(path: Path) -> dict[str, Matrix]:
     """
     file = path / "model.safetensors" if path.is_dir() else path
     try:
-        tensors = deserialize(file.read_bytes())
+        with open_regular(file, follow_links=True) as opened:
+            tensors = deserialize(opened.read())
     except FileNotFoundError:
         raise CheckpointError(f"{file} is missing") from None
     except (OSError, SafetensorError) as error:

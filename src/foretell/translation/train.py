@@ -11,7 +11,7 @@ import torch
 
 from foretell.config import Section, TokenizerConfig, TrainingConfig, make_section
 from foretell.errors import CheckpointError, ConfigError
-from foretell.files import sync, write_text
+from foretell.files import open_regular, sync, write_text
 from foretell.loading import Start
 from foretell.runs.run import Run
 from foretell.session.machine import Footprint, check_model_fits
@@ -199,7 +199,8 @@ def stored(folder: Path) -> PairText:
     sides = []
     for name in ("train.tsv", "validation.tsv"):
         try:
-            lines = (folder / name).read_bytes().decode("utf-8").split("\n")  # read_text would also cut at CR
+            with open_regular(folder / name) as file:
+                lines = file.read().decode("utf-8").split("\n")  # read_text would also cut at CR
         except (OSError, UnicodeDecodeError) as error:
             raise CheckpointError(f"{folder / name} cannot be read: {error}; start again with another --out") from None
         sides.append([Pair(*line.split("\t")) for line in lines if line])
