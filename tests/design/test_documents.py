@@ -14,6 +14,7 @@ from foretell.cli.main import VERBS, run
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+LESSONS = sorted((ROOT / "src" / "foretell" / "lessons").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 # Trainings in the documents are shortened here; the test is that the command is correct
 SHORT = ["--steps", "2", "--training.batch-size", "2"]
@@ -70,7 +71,9 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("document", [page for page in DOCUMENTS if page != ROWS], ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "document", [page for page in [*DOCUMENTS, *LESSONS] if page != ROWS], ids=lambda path: path.name
+)
 def test_every_command_runs(document, working_directory, capfd):
     for command in commands(document):
         assert command[0] == "foretell", command

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
@@ -75,6 +76,16 @@ def test_a_lesson_names_its_source(entry, lessons):
 )
 def test_a_lesson_points_out_what_its_source_has_wrong_or_adds(lessons, name, words):
     assert words in " ".join(str(lessons[name]).split())
+
+
+@pytest.mark.parametrize("entry", ENTRIES, ids=NAMES)
+def test_a_lesson_ends_with_commands_for_the_readers_file_and_the_readme_leads_to_it(entry):
+    *_, last = entry.text.split("\n## ")
+    assert "n your own file\n" in last
+    assert 2 <= len(re.findall(r"^\$ foretell .*(?:my\.txt|toy\.txt|\.csv|\.tsv|runs/|pairs)", last, re.MULTILINE)) <= 4
+    assert last.rstrip().endswith("```")
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    assert not entry.alias or re.search(rf"^\| .* \| `{entry.name}` \| .*`foretell ", readme, re.MULTILINE)
 
 
 def test_every_catalog_entry_has_a_lesson(lessons):
