@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from foretell.cli.chat import HELP
 from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
 from foretell.loading import load
@@ -55,6 +56,10 @@ def test_the_commands(chat, tmp_path):
     assert [message["role"] for message in saved["messages"]] == ["system", "user", "assistant"]
     assert "3 messages written to c.json" in outcome.err
     assert "the conversation is forgotten; the system message stays" in outcome.err
+
+
+def test_the_help_fits_a_terminal():
+    assert max(map(len, HELP.splitlines())) <= 79
 
 
 def test_with_json_standard_output_has_objects_alone(chat):

@@ -10,7 +10,13 @@ import pytest
 from foretell.cli.config_help import SECTIONS
 from foretell.cli.main import VERBS, make_app
 
-ARGUMENTS = {"train": ["CORPUS"], "generate": ["RUN", "The"], "next": ["RUN", "The"], "runs": ["RUN"]}
+ARGUMENTS = {
+    "finetune": ["RUN", "CORPUS"],
+    "train": ["CORPUS"],
+    "generate": ["RUN", "The"],
+    "next": ["RUN", "The"],
+    "runs": ["RUN"],
+}
 
 
 @pytest.mark.parametrize(
@@ -20,6 +26,11 @@ ARGUMENTS = {"train": ["CORPUS"], "generate": ["RUN", "The"], "next": ["RUN", "T
         ("train", "--n-layer", "--model.num-layers"),
         ("train", "--weight-decay", "--training.weight-decay"),
         ("train", "--sed", "did you mean --seed?"),
+        ("train", "--eval-every", "--training.evaluate-every"),
+        ("train", "--early-stopping", "--training.patience"),
+        ("finetune", "--weight-decay", "--training.weight-decay"),
+        ("finetune", "--eval-every", "--training.evaluate-every"),
+        ("finetune", "--early-stopping", "--training.patience"),
         ("generate", "--num-samples", "several PROMPTS"),
         ("runs", "--yes", "echo y | foretell runs --delete NAME"),
         ("generate", "--interactive", "- to read one from standard input"),
@@ -54,6 +65,11 @@ def test_options_that_mean_the_same_are_taken(foretell, trained, corpus):
     assert foretell("train", corpus, *options).code == 0
     training = json.loads(Path("r/run.json").read_text(encoding="utf-8"))["config"]["training"]
     assert (training["steps"], training["batch_size"], training["learning_rate"]) == (1, 3, 0.5)
+
+
+def test_an_option_without_its_value_is_the_one_to_blame(foretell, trained, corpus):
+    outcome = foretell("finetune", trained, corpus, "--freeze", "--out", "X")
+    assert (outcome.code, outcome.last_line) == (2, "foretell: --freeze needs a value")
 
 
 def test_every_field_of_the_configuration_is_explained(foretell):

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import io
 import os
+import shlex
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from foretell.cli.demo import say_goodbye
 from foretell.cli.demo_display import DemoReporter
-from foretell.cli.query import read_texts
+from foretell.cli.query import read_texts, show_next
 from foretell.cli.terminal import library_notes_on_stderr
 from foretell.errors import Interrupted
+from foretell.inference.query import NextTokens
+from foretell.language_model import TokenProbability
 from foretell.session.display import shorten
 from foretell.session.failures import StopSignal
 from foretell.text.untrusted_tokenizer import rust_failures
@@ -72,6 +77,20 @@ def test_an_encoding_that_lacks_a_character_does_not_stop_a_verb(trained):
     command = [sys.executable, "-m", "foretell", "next", str(trained), "The cat"]
     environment = os.environ | {"PYTHONIOENCODING": "latin-1"}
     assert subprocess.run(command, capture_output=True, env=environment, check=False).returncode == 0
+
+
+def test_the_probabilities_of_next_end_in_one_column(capsys):
+    tokens = [TokenProbability(1, "a", probability, 0.0) for probability in (0.9, 1.1e-5)]
+    show_next(NextTokens("x", tokens), Console(width=80))
+    _, first, second = capsys.readouterr().out.splitlines()
+    assert first.index("%") == second.index("%")
+
+
+def test_the_demos_commands_can_be_pasted(capsys):
+    say_goodbye(Console(width=200), Path("runs/demo"))
+    commands = [line.strip() for line in capsys.readouterr().out.splitlines() if " next " in line or " train " in line]
+    assert [shlex.split(command, comments=True)[-1] for command in commands] == ["If the object is", "my.txt"]
+    assert all("(" not in command.partition("#")[0] for command in commands)
 
 
 def test_a_row_of_the_demo_fits_80_columns():

@@ -63,6 +63,15 @@ def test_every_line_has_its_translation(here, capfd, monkeypatch):
     assert capfd.readouterr().out.splitlines() == [each["translation"] for each in objects]
 
 
+def test_a_file_is_read_by_its_option_too(here, capfd):
+    (here / "lines.txt").write_text("the cat 1\n", encoding="utf-8")
+    assert run(["translate", "pairs", "lines.txt"]) == 0
+    assert run(["translate", "pairs", "--file", "lines.txt"]) == 0
+    first, second = capfd.readouterr().out.splitlines()
+    assert first == second
+    assert run(["translate", "pairs", "the cat", "--file", "lines.txt"]) == 2
+
+
 @pytest.mark.parametrize("options", [["--beam", "1"], ["--temperature", "1", "--seed", "4"], ["--length-penalty", "0"]])
 def test_the_ways_of_decoding(here, capfd, options):
     assert run(["translate", "pairs", "the cat 1", "--json", *options]) == 0

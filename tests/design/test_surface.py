@@ -86,7 +86,7 @@ OPTIONS = {
         "--verify",
     },
     "translate": {
-        *("--beam", "--length-penalty", "--temperature", "--top-k", "--top-p", "--seed"),
+        *("--file", "--beam", "--length-penalty", "--temperature", "--top-k", "--top-p", "--seed"),
         *("--json", "--device", "--dtype", "--quantize", "--verify"),
     },
     "evaluate": {

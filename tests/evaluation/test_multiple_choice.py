@@ -262,6 +262,18 @@ def test_winogrande_compares_the_rest_of_the_sentence(model, tmp_path: Path):
         read_questions(path)
 
 
+def test_winogrande_is_read_as_llm_foundry_has_it(tmp_path: Path):
+    path = tmp_path / "winogrande.jsonl"
+    options = ["Sarah was better than Maria so Sarah", "Sarah was better than Maria so Maria"]
+    path.write_text(json.dumps({"context_options": options, "continuation": "got it.", "gold": 1}))
+    assert task_of(path) == "choice"
+    (question,) = read_questions(path)
+    assert (question.query, question.choices, question.gold, question.ending) == ("", tuple(options), 1, "got it.")
+    path.write_text(json.dumps({"context_options": options, "continuation": "", "gold": 1}))
+    with pytest.raises(DataError, match="'continuation' is empty"):
+        read_questions(path)
+
+
 def test_mmlu_is_read_without_a_header(tmp_path: Path):
     path = tmp_path / "mmlu.csv"
     path.write_text(MMLU)

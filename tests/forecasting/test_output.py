@@ -11,6 +11,7 @@ from foretell.errors import OutputError, UsageError
 from foretell.forecasting.forecaster import Forecast, forecast
 from foretell.forecasting.output import (
     check_outputs,
+    choose_ticks,
     draw_forecasts,
     forecast_json,
     path_rows,
@@ -18,7 +19,7 @@ from foretell.forecasting.output import (
     write_forecast_page,
     write_table,
 )
-from foretell.forecasting.series import Series, numbered
+from foretell.forecasting.series import Series, Timeline, numbered
 from foretell.forecasting.series_file import read_series
 
 FORECAST = Forecast(Series("a,b", np.array([1.0, np.nan, 3.0]), numbered()), np.array([[1.5, -2e6], [2.5, 4e6]]))
@@ -53,6 +54,19 @@ def test_a_picture_has_a_panel_per_series_and_says_what_is_left_out(tmp_path, pi
     assert (tmp_path / "x.png").read_bytes().startswith(b"\x89PNG")
     assert "2 more are left out" in lines[0]
     assert draw_forecasts(tmp_path / "x.png", [FORECAST], (80.0,)) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "step", "count", "expected"),
+    [
+        (2131, 1, 50, [2140, 2150, 2160, 2170, 2180]),
+        (1, 1, 5, [1, 2, 3, 4, 5]),
+        (0, 250, 41, list(range(0, 10001, 2000))),
+    ],
+)
+def test_ticks_are_round_numbers(first, step, count, expected):
+    timeline = Timeline("number", step, first, str(first))
+    assert [int(timeline.text(tick)) for tick in choose_ticks(0, count - 1, timeline)] == expected
 
 
 def test_the_page_names_times_and_values_of_its_tokens(forecaster, series_file, tmp_path):

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 PROMPT = "> "
 HELP = """/reset           forget the conversation; the system message stays
 /system [TEXT]   show the system message, or set it
-/save FILE       write the conversation as JSON, as finetune --task chat reads it
-/look [N]        what decided the last token of the answer, or the Nth from its end
+/save FILE       write the conversation as JSON for finetune --task chat
+/look [N]        what decided the last token of the answer, or the Nth last
 /help            this list
 //TEXT           send a message that begins with a slash
 Ctrl-C stops an answer, or ends the program where there is none, as Ctrl-D does"""

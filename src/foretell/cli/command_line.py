@@ -124,6 +124,7 @@ SYNONYMS = {
 }
 SEVERAL = "give --n, or several PROMPTS, for several continuations; --max-tokens is their length"
 NO_CHAT = "foretell chat MODEL is a conversation; here give a PROMPT, or - to read one from standard input"
+PATIENCE = "--training.patience N ends a training after N evaluations without a better loss"
 ANY_VERB = {
     "--model": "the MODEL is the first argument",
     "-m": "the MODEL is the first argument",
@@ -141,7 +142,9 @@ HINTS = {
         "--model": "--size chooses the shape; --start-from MODEL continues a trained one",
         "--from": "the option is --start-from",
         "--text": "the text files are arguments: foretell train DATA...",
+        "--early-stopping": PATIENCE,
     },
+    "finetune": {"--early-stopping": PATIENCE},
     "generate": {
         "--num-return-sequences": SEVERAL,
         "--num-samples": SEVERAL,
@@ -171,7 +174,8 @@ def hint(verb: str, option: str, known: Iterable[str]) -> str:
     """What to write instead of an unknown option; empty if nothing is near."""
     if text := {**ANY_VERB, **HINTS.get(verb, {})}.get(option):
         return f": {text}"
-    if verb == "train" and (field := configuration_field(option)):
+    field = configuration_field(option) if verb in ("train", "finetune") else None
+    if field and (verb == "train" or field.startswith("training.")):
         return f": it is --{field}"
     # without the hyphens, which would make any two options similar
     near = did_you_mean(option.lstrip("-"), [name.lstrip("-") for name in known])
@@ -217,7 +221,7 @@ def rewrite(arguments: Sequence[str]) -> list[str]:
         if option in WITHOUT_VALUE.get(verb, {}) and following.isdigit():
             raise UsageError(f"{option} takes no value; {WITHOUT_VALUE[verb][option].format(following)}")
         if verb in WITH_SECTIONS and SECTION_OPTION.fullmatch(option):
-            if not equals and not words:
+            if not equals and (not words or words[0].startswith("--")):
                 raise UsageError(f"{given} needs a value")
             rewritten += ["--set", f"{option[2:]}={value if equals else words.popleft()}"]
         elif option == "--task" and following in BY_TASK.get(verb, {}):

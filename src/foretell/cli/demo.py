@@ -109,6 +109,6 @@ def say_goodbye(console: Console, directory: Path) -> None:
     for command in (
         f'{program} next {run} "If the object is"',
         f'{program} generate {run} "A class definition" --max-tokens 80',
-        f"{program} train my.txt        (a text of your own)",
+        f"{program} train my.txt        # a text of your own",
     ):
         console.print(f"  {command}", style="bold")

@@ -80,9 +80,10 @@ def show_next(answer: NextTokens, console: Console) -> None:
 
     console.print(Text(tail(answer.context), style="bold"))
     largest = answer.tokens[0].probability
+    width = max(7, *(len(percent(token.probability)) for token in answer.tokens))
     for token in answer.tokens:
         bar = "█" * max(1, round(BAR_WIDTH * token.probability / largest))
-        line = Text(f"  {percent(token.probability):>7}  ").append(f"{token.text!r:<22}", style="bold cyan")
+        line = Text(f"  {percent(token.probability):>{width}}  ").append(f"{token.text!r:<22}", style="bold cyan")
         console.print(line.append(bar, style="cyan"))
 
 

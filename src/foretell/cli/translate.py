@@ -13,6 +13,7 @@ from cyclopts import Parameter
 from foretell.cli.arguments import (
     LOADING_DEFAULTS,
     STANDARD_INPUT,
+    FileOption,
     Flag,
     Json,
     Loading,
@@ -20,7 +21,6 @@ from foretell.cli.arguments import (
     ModelArgument,
     Whole,
     is_file,
-    read_named,
     read_text,
 )
 from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, report, write
@@ -46,9 +46,13 @@ LengthPenalty = Annotated[
 
 def translate(
     model: ModelArgument,
-    text: Annotated[str, Parameter(help="A sentence, a file with one sentence per line, or - for standard input.")],
+    text: Annotated[
+        str | None,
+        Parameter(help="A sentence, a file with one sentence per line, or - for standard input.", show_default=False),
+    ] = None,
     /,
     *,
+    file: FileOption = None,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     temperature: Annotated[
@@ -75,7 +79,7 @@ def translate(
     decoding = choose_decoding(
         beam, length_penalty, {key: value for key, value in sampling.items() if value is not None}
     )
-    sentences = read_sentences(text)
+    sentences = read_sentences(text, file)
     translator = open_translator(model, **options.keywords())
     from foretell.translation.translate import translate as translate_all
 
@@ -134,14 +138,11 @@ def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> De
     return Decoding(BEAM_SIZE if beam is None else beam, ALPHA if alpha is None else alpha, chosen)
 
 
-def read_sentences(text: str) -> list[str]:
+def read_sentences(text: str | None, file: Path | None = None) -> list[str]:
     """The lines of an argument, of a file or of standard input; empty lines are kept."""
-    if text == STANDARD_INPUT:
-        content = read_text(text)
-    elif is_file(Path(text)):
-        content = read_named(Path(text))
-    else:
-        content = text
+    if file is None and text is not None and text != STANDARD_INPUT and is_file(Path(text)):
+        text, file = None, Path(text)
+    content = read_text(text, file)
     lines = [line.rstrip("\r") for line in content.removesuffix("\n").split("\n")]
     if not any(line.strip() for line in lines):
         raise UsageError("the text is empty; give at least one sentence")

@@ -39,6 +39,8 @@ ALIASES = {
     "max_iters": "steps",
     "warmup_iters": "warmup_steps",
     "eval_interval": "evaluate_every",
+    "eval_every": "evaluate_every",
+    "eval_steps": "evaluate_every",
     "grad_clip": "clip_norm",
     "accumulation": "gradient_accumulation_steps",  # the first version's names, as in its run.json
     "min_learning_rate": "final_learning_rate_share",

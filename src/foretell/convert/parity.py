@@ -130,7 +130,7 @@ def make_probes(model: LanguageModel) -> list[Probe]:
 def probe_texts(tokenizer: Tokenizer) -> list[str]:
     """The texts of TEXTS that the vocabulary can encode, and one text made of its tokens."""
     ids = sorted({index * (tokenizer.vocab_size - 1) // (SPREAD - 1) for index in range(SPREAD)})
-    plain = [token for token in ids if token not in tokenizer.special_tokens.values()]
+    plain = [token for token in ids if tokenizer.has(token) and token not in tokenizer.special_tokens.values()]
     return [text for text in (*TEXTS, tokenizer.decode(plain)) if encoded(tokenizer, text)]
 
 

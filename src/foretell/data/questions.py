@@ -1,14 +1,15 @@
 """Questions: records with `query`, `choices`, `gold` (choice) or `context`, `continuation` (ending).
 
 Three benchmarks are read as they are published: HellaSwag (ctx, endings, label), WinoGrande (sentence, option1,
-option2, answer) and MMLU (CSV without a header: question, four choices, the letter).
+option2, answer) and MMLU (CSV without a header: question, four choices, the letter). WinoGrande and other schemas are
+also read as llm-foundry has them: several beginnings of one ending (context_options, continuation, gold).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -20,6 +21,7 @@ EvaluationTask = Literal["text", "choice", "ending"]
 
 CHOICE_FIELDS, ENDING_FIELDS = ("query", "choices", "gold"), ("context", "continuation")
 HELLASWAG_FIELDS, WINOGRANDE_FIELDS = ("ctx", "endings", "label"), ("sentence", "option1", "option2", "answer")
+SCHEMA_FIELDS = ("context_options", "continuation", "gold")
 LETTERS = "ABCD"
 FORMATS = (
     "questions have the fields query, choices, gold, or context, continuation, or those of HellaSwag or WinoGrande; "
@@ -58,7 +60,7 @@ def task_of(path: Path) -> EvaluationTask:
     fields = first_fields(path)
     if "text" in fields:
         return "text"
-    if any(fields.issuperset(names) for names in (CHOICE_FIELDS, HELLASWAG_FIELDS, WINOGRANDE_FIELDS)):
+    if any(fields.issuperset(names) for names in (CHOICE_FIELDS, HELLASWAG_FIELDS, WINOGRANDE_FIELDS, SCHEMA_FIELDS)):
         return "choice"
     return "ending" if fields.issuperset(ENDING_FIELDS) else "text"
 
@@ -121,6 +123,10 @@ def _any_question(value: dict[str, Any], where: str) -> Question:
         return _hellaswag(value, where)
     if "query" not in fields and fields >= set(WINOGRANDE_FIELDS):
         return _winogrande(value, where)
+    if "query" not in fields and fields >= set(SCHEMA_FIELDS):
+        ending = _ending({**value, "context": ""}, where).ending
+        question = _question({**value, "query": "", "choices": value["context_options"]}, where)
+        return replace(question, ending=ending.strip())
     return _question(value, where)
 
 

@@ -16,6 +16,7 @@ from foretell.errors import OutputError, UsageError
 from foretell.files import HTML_MARK, check_target, printable_name, write_text
 from foretell.forecasting.codec import Scale
 from foretell.forecasting.forecaster import Forecast, Forecaster
+from foretell.forecasting.series import Timeline
 from foretell.insight.page.collect import collect
 from foretell.insight.page.write_page import PageReport, write_traced
 from foretell.language_model import LanguageModel
@@ -141,6 +142,20 @@ def draw_forecasts(path: Path, forecasts: Sequence[Forecast], levels: Sequence[f
     return [f"{path} shows {len(shown)} series, {left_out:,} more are left out; --series chooses"] if left_out else []
 
 
+def choose_ticks(first: int, last: int, timeline: Timeline) -> list[int]:
+    """The indices of about TICKS values: round ones where the times are numbers."""
+    if timeline.unit == "number":
+        numbers = {int(timeline.text(index)): index for index in range(first, last + 1)}
+        extent = max(numbers) - min(numbers)
+        step = next(
+            factor * 10**power for power in range(20) for factor in (1, 2, 5) if factor * 10**power * TICKS >= extent
+        )
+        ticks = [index for number, index in numbers.items() if number % step == 0]
+        if len(ticks) > 1:
+            return ticks
+    return np.linspace(first, last, TICKS).round().astype(int).tolist()
+
+
 def draw_panel(axes: Any, forecast: Forecast, levels: Sequence[float]) -> None:
     """One series: history, median, and intervals from wide to narrow, the narrow ones darker."""
     horizon = forecast.paths.shape[1]
@@ -155,8 +170,8 @@ def draw_panel(axes: Any, forecast: Forecast, levels: Sequence[float]) -> None:
         axes.fill_between(joined, low, high, color=colour, linewidth=0, label=f"{level:g}% interval")
     axes.plot(joined, np.concatenate([[known], forecast.median]), color=MEDIAN, linewidth=1.6, label="median")
     axes.axvline(end - 1, color="#9ca3af", linewidth=0.8, linestyle=":")
-    ticks = np.linspace(past[0], future[-1], TICKS).round().astype(int)
-    axes.set_xticks(ticks, [forecast.series.timeline.text(int(tick)) for tick in ticks], fontsize=8)
+    ticks = choose_ticks(int(past[0]), int(future[-1]), forecast.series.timeline)
+    axes.set_xticks(ticks, [forecast.series.timeline.text(tick) for tick in ticks], fontsize=8)
     axes.set_title(printable_name(forecast.series.unique_id), fontsize=10, loc="left")
     axes.grid(alpha=0.25)
     axes.margins(x=0.01)

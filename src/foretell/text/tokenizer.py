@@ -259,6 +259,10 @@ class Tokenizer:
         """The vocabulary strings of the ids, such as 'Ġthe' or 'âĢ'. Raises TokenizerError for an unknown id."""
         return [self.piece(token_id) for token_id in ids]
 
+    def has(self, token_id: int) -> bool:
+        """False in a gap of the ids."""
+        return self._plain.id_to_token(token_id) is not None
+
     def piece(self, token_id: int) -> str:
         piece = self._plain.id_to_token(token_id) if 0 <= token_id < self.vocab_size else None
         if piece is None:

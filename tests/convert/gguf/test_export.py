@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from foretell.cli.main import run as run_command
+from foretell.convert import parity
 from foretell.convert.gguf import export_gguf as export_module
 from foretell.convert.gguf.architectures import choose_architecture
 from foretell.convert.gguf.export_gguf import PRECISIONS, Packed, export_gguf, read_gguf, write_gguf
@@ -105,6 +106,24 @@ def test_an_export_that_differs_is_refused_and_removed(spoil, make_model, tmp_pa
     with pytest.raises(OutputError, match=SPOILED[spoil]):
         export_gguf(make_model("llama 3", digits), tmp_path / "out.gguf")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_tokenizer_with_a_gap_in_its_ids_is_exported(make_model, tokenizers_by_split, tmp_path: Path) -> None:
+    content = tokenizers_by_split["qwen2"].to_json()
+    vocabulary, removed = content["model"]["vocab"], content["model"]["merges"].pop()
+    gap = vocabulary.pop("".join(removed))
+    filled = Tokenizer(content)
+    assert not filled.has(gap) and filled.has(gap - 1)
+    step = next(index for index in range(2, 400) if gap in sampled(filled.vocab_size, index))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(parity, "SPREAD", step)
+        report = export_gguf(make_model("qwen3", filled), tmp_path / "out.gguf")
+    assert report["tokenizer"]["same"] == report["tokenizer"]["texts"]
+
+
+def sampled(size: int, count: int) -> list[int]:
+    """The ids of which a text is made for the parity check."""
+    return [index * (size - 1) // (count - 1) for index in range(count)]
 
 
 # --- content ---------------------------------------------------------------------------------------------------------
