@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 import random
+import time
 from typing import Any
 
 import pytest
@@ -321,3 +322,16 @@ def test_the_cache_takes_the_memory_that_it_is_given(decoder: Decoder) -> None:
 
 def test_a_table_starts_without_blocks() -> None:
     assert BlockTable(3).last_content == 3
+
+
+def test_a_hundred_times_the_sequences_take_a_hundred_times_as_long(decoder: Decoder) -> None:
+    """Adding, ending and cancelling do not scan the queue: 100,000 prompts took hours."""
+    many = [make_sequence([index % VOCABULARY], max_tokens=1) for index in range(20_000)]
+    scheduler, begun = make_scheduler(decoder, many), time.perf_counter()
+    for sequence in many:
+        scheduler.add(sequence)
+    for sequence in reversed(many):
+        scheduler.cancel(sequence)
+    assert time.perf_counter() - begun < 5
+    assert not scheduler.is_busy
+    assert {sequence.finish_reason for sequence in many} == {"cancelled"}

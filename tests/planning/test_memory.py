@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +15,14 @@ from foretell.errors import ConfigError
 from foretell.model.cost import saved_bytes_per_token
 from foretell.model.init import weight_shapes
 from foretell.planning.cost import Range
-from foretell.planning.memory import DeviceMemory, check_training_fits, rows_at_once, total, training_memory
+from foretell.planning.memory import (
+    DeviceMemory,
+    accumulations,
+    check_training_fits,
+    rows_at_once,
+    total,
+    training_memory,
+)
 
 MODEL = make_section(
     ModelConfig,
@@ -92,6 +100,18 @@ def test_a_state_that_is_too_large_is_refused_with_shards_that_fit() -> None:
     count = int(str(caught.value).split("--gpus ")[1].split()[0])
     fitting = {"batch_size": count, "parallel": "fsdp", "checkpoint_activations": ("**.blocks.*",)}
     check_training_fits(model, shapes, training.model_copy(update=fitting), replace(memory, processes=count))
+
+
+def test_micro_batches_of_an_enormous_batch_are_found_at_once() -> None:
+    training = make_section(TrainingConfig, {"steps": 1, "batch_size": 2**20 * 10**24})
+    begun = time.perf_counter()
+    with pytest.raises(ConfigError, match="gradient-accumulation-steps"):
+        check_training_fits(MODEL, SHAPES, training, DeviceMemory("h100", 10**9))
+    assert time.perf_counter() - begun < 20  # every number up to the batch took forever
+    found = list(
+        accumulations(make_section(TrainingConfig, {"steps": 1, "batch_size": 12}), DeviceMemory("h100", 1, 2))
+    )
+    assert found == [2, 3, 4, 6]
 
 
 def test_nothing_fits_no_memory() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
@@ -78,7 +78,7 @@ class Scheduler:
         self.engine = Engine(decoder, self.num_blocks + 1, expected_tokens)  # one more, for padding
         self.pool, self.max_rows = BlockPool(self.num_blocks + 1), max_rows
         self.proposer = proposer
-        self.waiting: deque[Sequence] = deque()
+        self.waiting: OrderedDict[Sequence, None] = OrderedDict()  # a queue that finds its members at once
         self.running: list[Sequence] = []
         self._roots: dict[tuple[Decoder, int | None], int] = {}
 
@@ -101,13 +101,12 @@ class Scheduler:
             )
         sequence.finish_reason = "length" if rules.max_tokens == 0 else None
         if sequence.finish_reason is None:
-            self.waiting.append(sequence)
+            self.waiting[sequence] = None
 
     def cancel(self, sequence: Sequence) -> None:
         """End a sequence now and free its blocks. A sequence that has ended, or was never added, does not change."""
         is_waiting = sequence in self.waiting
-        if is_waiting:
-            self.waiting.remove(sequence)
+        self.waiting.pop(sequence, None)
         if sequence.finish_reason is None and (is_waiting or sequence in self.running):
             sequence.finish_reason = "cancelled"
         self._release_finished()
@@ -131,14 +130,14 @@ class Scheduler:
         for sequence in self.running:
             being_read.update(dict.fromkeys(self._first_unread_content(sequence)))
         while self.waiting and len(self.running) < self.max_rows:
-            sequence = self.waiting[0]
+            sequence = next(iter(self.waiting))
             first = self._match(sequence)
             if any(content in being_read for content in first):
                 return  # another sequence is about to read the same beginning
             if not self._start(sequence):
                 return
             being_read.update(dict.fromkeys(first))
-            self.running.append(self.waiting.popleft())
+            self.running.append(self.waiting.popitem(last=False)[0])
 
     def _match(self, sequence: Sequence) -> list[Content]:
         """Give a sequence the blocks that hold its beginning; returns the content that it will read next."""
@@ -283,7 +282,8 @@ class Scheduler:
         sequence.window_start = first_kept(sequence, self.engine.decoder.config.context_length)
         sequence.table, sequence.num_cached = None, 0
         self.running.remove(sequence)
-        self.waiting.appendleft(sequence)
+        self.waiting[sequence] = None
+        self.waiting.move_to_end(sequence, last=False)
 
 
 def grouped(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
@@ -329,7 +329,11 @@ def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
     try:
         for sequence in sequences:
             scheduler.add(sequence)
-        while any(sequence.finish_reason is None for sequence in sequences):
+        unfinished = deque(sequences)
+        while unfinished:
+            if unfinished[0].finish_reason is not None:
+                unfinished.popleft()
+                continue
             yield from (event for event in scheduler.step() if event[0] in own)
     finally:
         for sequence in sequences:

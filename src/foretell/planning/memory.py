@@ -29,6 +29,7 @@ BYTES_PER_LOGIT = Range(6, 14)  # a bfloat16 logit and its float32 copy; uncompi
 BLOCK = "trunk.blocks.0"
 BLOCKS = ("**.blocks.*",)  # activation checkpointing of whole blocks
 MOST_GPUS = 4096
+MOST_TRIED = 10**6  # divisors of a batch size
 
 
 @dataclass(frozen=True)
@@ -208,7 +209,8 @@ def more_gpus(training: TrainingConfig, processes: int, fits: Callable[[Training
 
 
 def accumulations(training: TrainingConfig, memory: DeviceMemory) -> Iterator[int]:
-    """Larger numbers of micro-batches that divide the batch and leave each process a row."""
-    for parts in range(training.gradient_accumulation_steps + 1, training.batch_size // memory.processes + 1):
-        if training.batch_size % parts == 0:
-            yield parts
+    """Larger numbers of micro-batches that divide the batch and leave each process a row, in order."""
+    rows, most = training.batch_size, training.batch_size // memory.processes
+    small = [parts for parts in range(1, min(math.isqrt(rows), MOST_TRIED) + 1) if rows % parts == 0]
+    divisors = sorted({*small, *(rows // parts for parts in small)})
+    yield from (parts for parts in divisors if training.gradient_accumulation_steps < parts <= most)
