@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from types import FrameType
+from typing import NoReturn
 
 
 class ForetellError(Exception):
@@ -71,6 +73,11 @@ class Interrupted(ForetellError):  # noqa: N818 - an event, not an error
     def __init__(self, message: str, exit_code: int = 130):
         super().__init__(message)
         self.exit_code = exit_code
+
+
+def end_by_sigterm(number: int, frame: FrameType | None) -> NoReturn:
+    """The handler of SIGTERM in a command; a training has another, which saves."""
+    raise Interrupted("stopped by SIGTERM", 143)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from foretell.model.kernels import compiling
-from foretell.model.kernels.compiling import DISUSED, cache_folder, compiled_callback, is_private
+from foretell.model.kernels.compiling import DISUSED, OF_PROCESS, cache_folder, compiled_callback, is_private
 
 
 @pytest.fixture
@@ -48,6 +51,32 @@ def test_a_home_that_cannot_be_written_to_gives_a_folder_of_this_process(
     (tmp_path / "file").write_text("not a folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert is_private(cache_folder())
+
+
+def test_a_relative_cache_home_is_ignored_and_a_missing_home_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    assert cache_folder().is_relative_to(tmp_path / "home" / ".cache")
+    assert not (tmp_path / "here").exists()
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(compiling.Path, "home", no_home)
+    assert cache_folder().name.startswith(OF_PROCESS)
+
+
+def test_the_folder_of_numbas_variable_is_used_only_if_it_is_private(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling.config, "CACHE_DIR", str(tmp_path / "chosen"))
+    folder = cache_folder()
+    assert folder.parent == tmp_path / "chosen"
+    folder.parent.chmod(0o777)
+    assert cache_folder().name.startswith(OF_PROCESS)
 
 
 def make_version(folder: Path, days: float) -> Path:
@@ -100,4 +129,34 @@ def test_only_compiling_is_logged_not_loading(
         kernels = [compiled_callback(do_nothing, 1, "nothing") for _ in range(2)]
     assert [kernel.cache_hits for kernel in kernels] == [0, 1]
     assert len(caplog.records) == 1
-    assert "(nothing)" in caplog.records[0].message
+    assert "(nothing); later processes load it" in caplog.records[0].message
+
+
+def test_a_folder_that_is_removed_is_not_said_to_be_kept(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiling, "CACHE", str(compiling.private_folder()))
+    monkeypatch.setattr(compiling, "SLOW", -1.0)
+    with caplog.at_level(logging.WARNING, "foretell"):
+        compiled_callback(do_nothing, 1, "nothing")
+    assert "(nothing); it is not kept" in caplog.records[0].message
+
+
+def test_sigterm_ends_a_command_that_compiles_at_once() -> None:
+    code = """
+import ctypes, signal
+from foretell.errors import end_by_sigterm
+from foretell.model.kernels.compiling import ended_by_sigterm
+signal.signal(signal.SIGTERM, end_by_sigterm)
+with ended_by_sigterm():
+    print("compiling", flush=True)
+    ctypes.CDLL(None).sleep(60)  # as LLVM: a handler in Python waits for it
+"""
+    before = signal.getsignal(signal.SIGTERM)
+    with compiling.ended_by_sigterm():
+        assert signal.getsignal(signal.SIGTERM) == before  # only the handler of commands is replaced
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.terminate()
+        assert process.wait(30) == -signal.SIGTERM

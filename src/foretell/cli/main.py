@@ -10,7 +10,6 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
-from types import FrameType
 from typing import NoReturn
 
 from cyclopts import App, CycloptsError, Group
@@ -19,7 +18,7 @@ from cyclopts.exceptions import MissingArgumentError, UnknownCommandError, Unkno
 from foretell.cli.command_line import choose_function, hint, rewrite
 from foretell.cli.terminal import fail, library_notes_on_stderr
 from foretell.distributed.launch import is_follower
-from foretell.errors import ForetellError, Interrupted, PeerError, UsageError
+from foretell.errors import ForetellError, Interrupted, PeerError, UsageError, end_by_sigterm
 
 # Imports make many objects and no garbage; collecting rarely saves an eighth of the time that torch takes to import
 COLLECT_RARELY = (50_000, 20, 20)
@@ -96,7 +95,7 @@ def unwrapped(function: str) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit with its exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, end_by_sigterm)
     gc.set_threshold(*COLLECT_RARELY)
     open_missing_streams()
     for stream in (sys.stdout, sys.stderr):
@@ -162,10 +161,6 @@ def _usage(error: CycloptsError) -> str:
     if isinstance(error, UnknownCommandError | MissingArgumentError | UnknownOptionError | UnusedCliTokensError):
         message += f" (foretell {verb + ' ' if verb else ''}--help lists all)"
     return message
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise Interrupted("stopped by SIGTERM", 143)
 
 
 def _version() -> str:

@@ -11,7 +11,9 @@ import logging
 import os
 import re
 import shutil
+import signal
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,8 +26,11 @@ import torch
 from numba import cfunc, njit, types
 from numba.core import registry
 
+from foretell.errors import end_by_sigterm
+
 DIGITS = 16  # in the name of a version's folder
 DISUSED = 7 * 24 * 3600.0  # seconds; no process is expected to run and compile for longer
+OF_PROCESS = "foretell-kernels-"  # begins the name of a folder that is removed with its process
 SLOW = 2.0  # seconds of compiling that are worth a line
 SPINS = "2000"  # rounds of waiting before a thread sleeps: about 0.1 milliseconds, several gaps between two kernels
 CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each decides how threads wait; a user's is kept
@@ -60,17 +65,19 @@ def cache_folder() -> Path:
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(file.read_bytes())
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = home / "foretell" / "kernels" / digest.hexdigest()[:DIGITS]
-    is_new = not folder.exists()
+    given = os.environ.get("XDG_CACHE_HOME", "")  # a relative one is ignored, as its specification demands
     try:
+        home = Path(given) if os.path.isabs(given) else Path.home() / ".cache"  # noqa: PTH117 - of an empty string too
+        chosen = Path(config.CACHE_DIR).absolute() if config.CACHE_DIR else None
+        folder = (chosen or home / "foretell" / "kernels") / digest.hexdigest()[:DIGITS]
+        is_new = not folder.exists()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not is_private(folder):
+        if not is_private(folder) or (chosen and not is_private(chosen)):
             return private_folder()
         os.utime(folder)  # the time of its last use
         if is_new:
             remove_disused(folder)
-    except OSError:
+    except (OSError, RuntimeError):  # RuntimeError: neither HOME nor an entry in the list of users
         return private_folder()
     return folder
 
@@ -98,7 +105,7 @@ def is_private(folder: Path) -> bool:
 
 def private_folder() -> Path:
     """A new folder of this process alone, which is removed with it."""
-    folder = Path(tempfile.mkdtemp(prefix="foretell-kernels-"))
+    folder = Path(tempfile.mkdtemp(prefix=OF_PROCESS))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
@@ -123,7 +130,7 @@ def start_threads() -> None:
 
 
 start_threads()
-CACHE = config.CACHE_DIR or str(cache_folder())
+CACHE = str(cache_folder())
 
 
 # Inner functions are linked into the programs that call them; without wrappers for Python and files of their own in the
@@ -161,12 +168,30 @@ def compiled_callback(function: Callable[..., None], arguments: int, name: str) 
     """
     signature = types.void(*[types.int64] * arguments)
     start = time.perf_counter()
-    with cache_in_folder():
+    with cache_in_folder(), ended_by_sigterm():
         kernel: Any = cfunc(signature, cache=True, error_model="numpy")(function)
     seconds = time.perf_counter() - start
     if not kernel.cache_hits and seconds > SLOW:
-        logger.warning(f"compiled a kernel in {seconds:.0f} s ({name}); later processes load it")
+        is_kept = not Path(CACHE).name.startswith(OF_PROCESS)
+        after = "later processes load it" if is_kept else "it is not kept: no folder is writable by this user alone"
+        logger.warning(f"compiled a kernel in {seconds:.0f} s ({name}); {after}")
     return kernel
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """Let SIGTERM end the process at once: a handler in Python would run only when LLVM returns, up to 40 s later.
+
+    The handler of a training stays, which saves first.
+    """
+    if signal.getsignal(signal.SIGTERM) is not end_by_sigterm or threading.current_thread() != threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, end_by_sigterm)
 
 
 @contextmanager
