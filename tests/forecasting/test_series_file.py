@@ -26,6 +26,9 @@ LAYOUTS = {
     "rows, ragged": ('"V1","V2","V3","V4"\n"H1",1,2,\n"H2",3,NA,5\n', {"H1": [1, 2], "H2": [3, NAN, 5]}, "1"),
     "one column": ("sales\n1\n2\n", {"sales": [1, 2]}, "1"),
     "one column without a name": ("1\n2\n3\n", {"y": [1, 2, 3]}, "1"),
+    "columns without a header": ("2024-01-01,1\n2024-01-02,2\n2024-01-03,4\n", {"y": [1, 2, 4]}, "2024-01-01"),
+    "two columns without a header": ("2024-01,1,5\n2024-02,2,6\n", {"y1": [1, 2], "y2": [5, 6]}, "2024-01"),
+    "compact dates": ("date,value\n20240130,1\n20240131,2\n20240201,3\n", {"value": [1, 2, 3]}, "2024-01-30"),
     "one value next to others": (
         "unique_id,ds,y\na,2024-01-01,1\na,2024-01-02,2\nb,2024-01-05,7\n",
         {"a": [1, 2], "b": [7]},
@@ -67,6 +70,7 @@ def test_a_series_without_values_is_left_out_aloud(tmp_path, caplog):
 
 REFUSED = {
     "empty": ("", "is empty"),
+    "semicolons": ("2020-01-01;10,5\n2020-01-02;11,5\n", "cells are separated by semicolons"),
     "header alone": ("ds,y\n", "no values"),
     "unclear": ("a,b\n1,2\n3,4\n", "what the columns a, b mean is not clear"),
     "numbers without a header": ("1,2\n3,4\n", "not clear"),

@@ -7,6 +7,7 @@ frequency, or found in the values.
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -17,8 +18,11 @@ import numpy as np
 
 from foretell.errors import DataError, UsageError
 
+logger = logging.getLogger(__name__)
+
 Unit = Literal["number", "second", "month", "month end", "weekday"]
 ISO = re.compile(r"\d{4}-\d{2}(-\d{2}([T ]\d{2}:\d{2}(:\d{2})?)?)?")
+COMPACT = re.compile(r"(1[5-9]|20|21)\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])")  # 20240531
 WHOLE = re.compile(r"[+-]?\d{1,18}")
 SECONDS = {60: "minute", 3600: "hour", 86400: "day", 604800: "week"}
 SEASONS: dict[tuple[str, int], int] = {  # values per cycle that is usual for a frequency
@@ -109,6 +113,9 @@ def numbered(first: int = 1) -> Timeline:
 
 def find_timeline(texts: Sequence[str], name: str) -> tuple[Timeline, np.ndarray]:
     """The timeline of at least two times, and the index of each on it, from 0. Raises DataError if irregular."""
+    if all(COMPACT.fullmatch(text) for text in texts):
+        texts = [f"{text[:4]}-{text[4:6]}-{text[6:]}" for text in texts]
+        logger.info(f"{name}: times such as {texts[0].replace('-', '')} are read as dates, {texts[0]}")
     unit, ordinals = read_times(texts, name)
     order = np.argsort(ordinals, kind="stable")
     gaps = np.diff(ordinals[order])

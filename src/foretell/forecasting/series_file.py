@@ -63,9 +63,18 @@ def read_series(path: str | Path, columns: Sequence[str] = ()) -> list[Series]:
     table = [row for row in table if any(row.cells)]
     if not table:
         raise DataError(f"{path} is empty; {LAYOUTS}")
+    if len(table) > 1 and all(row.cells[0].count(";") > 0 for row in table):
+        raise DataError(
+            f"{path}: cells are separated by semicolons; separate them by commas, or by tabs in a file named .tsv, "
+            "and write decimals with a point"
+        )
     header, body = table[0], table[1:]
     if all(is_number(cell) for cell in header.cells):
         header, body = SeriesRow(["y"] * len(header.cells), header.where), table
+    elif len(header.cells) > 1 and is_time(header.cells[0]) and all(map(is_number, header.cells[1:])):
+        others = [f"y{index}" for index in range(1, len(header.cells))]
+        header, body = SeriesRow(["ds", *(others if len(others) > 1 else ["y"])], header.where), table
+        logger.info(f"{header.where}: a time and numbers, so the file has no header")
     if not body:
         raise DataError(f"{path} has a header and no values")
     found = choose_layout(header, body, columns)
