@@ -57,6 +57,16 @@ def test_a_file_of_predictions_keeps_the_columns(
         write_predictions(out, [], head_of(model).task, lambda count: None)
 
 
+@pytest.mark.parametrize(("suffix", "column"), [(".csv", "probability_good"), (".jsonl", "probabilities")])
+def test_no_column_of_the_file_is_overwritten(model: LanguageModel, tmp_path: Path, suffix: str, column: str) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"text,{column}\nthe film,mine\n", encoding="utf-8")
+    rows = predict_file(model, open_table(path), NONE)
+    with pytest.raises(DataError, match=f"has a column '{column}' already"):
+        write_predictions(tmp_path / f"out{suffix}", rows, head_of(model).task, lambda count: None)
+    assert not (tmp_path / f"out{suffix}").exists()
+
+
 def test_rows_are_read_as_they_are_needed(model: LanguageModel, review_file: Path) -> None:
     rows = predict_file(model, open_table(review_file), NONE)
     assert next(iter(rows))[0].where.endswith("line 2")

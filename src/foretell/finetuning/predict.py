@@ -158,9 +158,9 @@ WRITERS = {".csv": write_table, ".tsv": write_table, ".jsonl": write_lines}
 
 
 def joined_cells(row: Row, cells: dict[str, Any]) -> dict[str, Any]:
-    """The cells of a row and of its prediction; refuses a row that has the column of the prediction."""
-    name = next(iter(cells))
-    if name in row.cells:
+    """The cells of a row and of its prediction; refuses a row that has a column of the prediction."""
+    name = next((name for name in cells if name in row.cells), None)
+    if name is not None:
         raise DataError(f"{row.where}: the file has a column {name!r} already; rename it")
     return {**row.cells, **cells}
 
