@@ -194,6 +194,41 @@ def test_runs_are_deleted_after_a_yes_to_each(foretell, here, monkeypatch):
     assert [path.name for path in here.iterdir()] == ["second"]
 
 
+def test_only_what_training_writes_is_deleted(foretell, here, monkeypatch):
+    own = [here / "first" / name for name in ("notes.txt", "results", "checkpoints/best-of-all", "samples/mine.txt")]
+    for path in own:
+        path.mkdir() if path.suffix == "" else path.write_text("mine")
+    (here / "first" / "results" / "run.json").write_text("{}")
+    answer(monkeypatch, "y\n")
+    outcome = foretell("runs", "--delete", "first")
+    assert outcome.code == 0
+    assert all(path.exists() and f"{path}, which no training writes" in outcome.err for path in own)
+    left = {path.relative_to(here / "first").as_posix() for path in (here / "first").rglob("*")}
+    assert left == {
+        "checkpoints",
+        "samples",
+        "results/run.json",
+        *(str(path.relative_to(here / "first")) for path in own),
+    }
+
+
+def test_a_folder_with_some_run_json_is_not_deleted(foretell, tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "run.json").write_text("{}")
+    answer(monkeypatch, "y\n")
+    outcome = foretell("runs", "--delete", tmp_path / "mine")
+    assert outcome.code == 1
+    assert "has no 'config'" in outcome.last_line
+    assert (tmp_path / "mine" / "run.json").exists()
+
+
+def test_the_folder_that_the_shell_is_in_can_be_deleted(foretell, here, monkeypatch):
+    monkeypatch.chdir(here / "first")
+    answer(monkeypatch, "y\n")
+    assert foretell("runs", "--delete", ".").code == 0
+    assert not (here / "first").exists()
+
+
 def test_a_run_that_is_training_is_not_deleted(foretell, here, monkeypatch):
     answer(monkeypatch, "y\n")
     with held(here / "first"):

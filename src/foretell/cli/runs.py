@@ -70,9 +70,9 @@ def runs(
 
 def delete_runs(names: tuple[str, ...]) -> None:
     """Delete runs, each after a yes to a question on stderr; a run that is training is refused."""
-    from foretell.files import format_bytes, remove_directory
+    from foretell.files import format_bytes
     from foretell.runs.lock import held
-    from foretell.runs.run import find_run
+    from foretell.runs.run import Run, find_run
 
     if not names:
         raise UsageError("--delete needs the names of the runs to delete")
@@ -84,8 +84,10 @@ def delete_runs(names: tuple[str, ...]) -> None:
             if not confirmed(f"delete {run.directory} with all its checkpoints and metrics, {size}? [y/N] "):
                 note(f"kept        {run.directory}")
                 continue
-            remove_directory(run.directory)
+            others = Run(run.directory.resolve()).remove()
         note(f"deleted     {run.directory}")
+        for path in others:
+            note(f"kept        {path}, which no training writes")
 
 
 def confirmed(question: str) -> bool:

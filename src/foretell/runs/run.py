@@ -18,10 +18,12 @@ from pydantic_core import to_jsonable_python
 from foretell.config import TrainingConfig
 from foretell.errors import CheckpointError, OutputError, did_you_mean
 from foretell.files import (
+    TEMPORARY,
     TEXT_LIMIT,
     is_temporary,
     read_bytes,
     read_json,
+    remove_directory,
     remove_leftovers,
     sync,
     to_json,
@@ -33,6 +35,9 @@ from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoin
 RUNS = Path("runs")
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
+# Everything that training writes in a run, and what it leaves when it is killed
+WRITTEN = (RUN, METRICS, ENVIRONMENT, CURVE, PREPARING, "report.json", "report.png", "tensorboard", "tokens")
+WRITTEN += ("checkpoints/step-*", "samples/step-*.txt", *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")))
 # Metrics that depend on the machine and not on the training
 MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
 # Settings of the training that a resumed run may change
@@ -250,6 +255,28 @@ class Run:
         self.check_present()
         make_folder(self.samples)
         write_text(self.samples / f"step-{step:06d}.txt", text)
+
+    def remove(self) -> list[Path]:
+        """Delete what training writes, and the directory if nothing else is in it; returns what else is in it."""
+        self.record()  # a file called run.json alone does not make a folder a run
+        written = {path for pattern in WRITTEN for path in self.directory.glob(pattern)}
+        folders = [path for path in (self.checkpoints, self.samples) if path.is_dir() and not path.is_symlink()]
+        found = [path for folder in (self.directory, *folders) for path in folder.iterdir()]
+        others = sorted(set(found) - written - set(folders))
+        if not others:
+            remove_directory(self.directory)
+            return []
+        for path in [self.directory / RUN, *(written - {self.directory / RUN})]:  # the record first: no run is partial
+            if path.parent not in (self.directory, *folders):  # a link leads there
+                continue
+            if path.is_dir() and not path.is_symlink():
+                remove_directory(path)
+            else:
+                discard(path)
+        for folder in folders:
+            if not any(folder.iterdir()):
+                folder.rmdir()
+        return others
 
     def best(self) -> Checkpoint:
         """The checkpoint with the lowest validation loss."""
