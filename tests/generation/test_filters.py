@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -20,6 +21,7 @@ from foretell.generation.filters import (
     make_filters,
     min_p,
     min_tokens,
+    narrow,
     no_repeat_ngram,
     odds,
     repetition_penalty,
@@ -195,3 +197,9 @@ def test_filters_run_in_the_order_of_the_configuration() -> None:
 
 def test_filters_that_would_do_nothing_do_not_run() -> None:
     assert make_filters(SamplingConfig(**NEUTRAL)) == {}
+
+
+@pytest.mark.filterwarnings("error")
+def test_the_smallest_temperature_keeps_the_likeliest_token_without_a_warning() -> None:
+    _, left = narrow(np.array([1.0, 3.0, 2.0]), {"temperature": 1e-320})
+    assert left.tolist() == [-math.inf, 0.0, -math.inf]

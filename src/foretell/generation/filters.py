@@ -208,7 +208,8 @@ def narrow(logits: Vector, settings: Mapping[str, float]) -> tuple[np.ndarray | 
     ids = None
     for name, setting in settings.items():
         if name == "temperature":
-            logits = (logits - logits.max()) / setting
+            with np.errstate(over="ignore"):  # to minus infinity at the smallest temperatures
+                logits = (logits - logits.max()) / setting
         else:
             kept = KEEP[name](logits, setting)
             ids, logits = kept if ids is None else ids[kept], logits[kept]
