@@ -255,3 +255,19 @@ def test_a_compressed_line_beyond_the_bound_is_refused(tmp_path: Path, monkeypat
             list(open_table(tmp_path / name))
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(FORMATS[".jsonl"](many)))  # record by record: any length
     assert len(list(open_table(tmp_path / "b.jsonl.gz"))) == 100
+
+
+@pytest.mark.parametrize("name", ["a.csv.gz", "a.csv.xz", "a.zip"])
+def test_a_compressed_table_that_expands_without_end_is_refused_early(tmp_path: Path, name: str):
+    content = b"text,label\n" + (b"a" * 997 + b",b\n") * 40_000  # 40 MB
+    packed = {
+        ".gz": gzip.compress,
+        ".xz": lambda data: lzma.compress(data, preset=0),
+        ".zip": lambda data: zipped(data, "a.csv"),
+    }
+    (tmp_path / name).write_bytes(packed[Path(name).suffix](content))
+    rows = 0
+    with pytest.raises(DataError, match="expands to more than 100 times its size"):
+        for _ in open_table(tmp_path / name):
+            rows += 1
+    assert 1000 * rows <= 2**25

@@ -25,6 +25,7 @@ STANDARD_INPUT = "standard input"
 ZIP = ".zip"
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
+MOST_RATIO, ALWAYS_READ = 100, 2**25  # a file that expands more often than this is refused after so many bytes
 LARGEST_MEMBER = 2**32  # bytes of a file in a zip
 ZSTD_HEADER = 18  # bytes of the longest header of a zstd frame
 NOTES = ("readme", "license", "about")  # files in a zip with these names, also after an underscore, hold no data
@@ -107,13 +108,18 @@ class TextFile:
         return "".join(self.lines(note, encoding, advice, LARGEST_TEXT))
 
     def _bounded_lines(self, file: BinaryIO, largest: int | None) -> Iterator[bytes]:
-        total = 0
+        assert self.path is not None
+        total, most = 0, max(ALWAYS_READ, MOST_RATIO * self.path.stat().st_size)
         while line := file.readline(LONGEST_LINE + 1):
             total += len(line)
             if len(line) > LONGEST_LINE or (largest is not None and total > largest):
                 raise DataError(
                     f"{self}: too large to read compressed (a line of {LONGEST_LINE:,} bytes or a text of "
                     f"{LARGEST_TEXT:,} at most); decompress it first"
+                )
+            if total > most:
+                raise DataError(
+                    f"{self}: expands to more than {MOST_RATIO} times its size, which no text does; decompress it first"
                 )
             yield line
 
