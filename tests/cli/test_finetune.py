@@ -68,8 +68,32 @@ def test_every_task_from_a_file_to_a_prediction(
     report = json.loads((files / "run" / "report.json").read_text(encoding="utf-8"))
     assert outcome.json == report
     assert figure in report["dev"]
-    assert report["baseline"]["rule"] in ("the most frequent label", "the mean")
+    assert report["baseline"]["rule"] in ("the most frequent label", "the mean of the labels in training")
     assert answer in foretell("predict", "run", *prediction, "--json").json
+
+
+def test_runs_of_tasks_compare_where_task_and_examples_are_the_same(foretell, trained, files) -> None:
+    short = ["--training.steps", "1", "--training.batch-size", "4"]
+    (files / "copy.csv").write_text("text,label\n" + ROWS, encoding="utf-8")
+    started = {}
+    for name, arguments in {
+        "one": ["reviews.csv", "--pool", "last", "--lm-weight", "0"],
+        "two": ["copy.csv"],
+        "three": ["scores.tsv", "--task", "regress", "--columns", "text,score"],
+    }.items():
+        started[name] = foretell("finetune", trained, *arguments, *short, "--out", f"runs/{name}")
+        assert started[name].code == 0, started[name].err
+    explained = "loss        of the task and 0.5 x language modelling in training; of the task alone in validation"
+    assert [explained in outcome.err for outcome in started.values()] == [False, True, True]
+    listed = {line.split()[0]: line.split() for line in foretell("runs").out.splitlines()}
+    letters = {name: listed[name][5][-1] for name in started}
+    assert letters["one"] == letters["two"] != letters["three"]
+    assert listed["one"][4] == "-"
+    assert "cannot be compared" not in foretell("runs", "one", "two").out
+    assert "cannot be compared" in foretell("runs", "one", "three").out
+    evaluated = foretell("evaluate", "three", "scores.tsv", "--columns", "text,score", "--json").json
+    report = json.loads((files / "runs" / "three" / "report.json").read_text(encoding="utf-8"))
+    assert evaluated["baseline"]["value"] == report["baseline"]["value"]
 
 
 def test_a_run_goes_on_where_it_was_stopped(foretell, trained, files) -> None:

@@ -96,7 +96,9 @@ def test_an_evaluation_has_bleu_and_chrf(here, capfd):
     assert figures.keys() >= {"bleu", "chrf", "bleu_all_references", "loss"}
     assert figures["pairs"] == 4
     assert run(["evaluate", "pairs", "pairs.tsv", "--limit", "2", "--beam", "1"]) == 0
-    assert "chrF" in capfd.readouterr().out
+    shown = capfd.readouterr().out
+    assert "chrF" in shown
+    assert "all references" not in shown  # every sentence has one
 
 
 def test_runs_lists_it_and_generate_refuses_it(here, capfd):

@@ -55,8 +55,9 @@ def runs(
     folder, chosen = choose(names)
     summarized = readable(chosen) if folder else [(summary_of(run), run) for run in chosen]
     differences = {} if folder or len(summarized) < 2 else differing_settings([run for _, run in summarized])
+    warning = warning_about([summary for summary, _ in summarized], differences) if differences else ""
     if png is not None:
-        write_png(png, [(str(run.directory), run.metrics()) for _, run in summarized], warning_about(differences))
+        write_png(png, [(str(run.directory), run.metrics()) for _, run in summarized], warning)
         note(f"picture     {png}")
     if json:
         print_json({"runs": [summary.to_json() for summary, _ in summarized], "differences": differences})
@@ -64,7 +65,7 @@ def runs(
         labels = [summary.name for summary, _ in summarized] if folder else list(names)
         show_list([summary for summary, _ in summarized], labels, "" if folder else MARKS)
         if not folder:
-            show_comparison([run.metrics() for _, run in summarized], labels, differences)
+            show_comparison([run.metrics() for _, run in summarized], labels, differences, warning)
     return None
 
 
@@ -156,11 +157,11 @@ def show_list(summaries: Sequence[Summary], labels: Sequence[str], marks: str) -
         name.append(" " * (NAME - name.cell_len) + columns(cells(summary, letters[index])), style="default")
         console.print(name)
     if any(letters):
-        console.print("losses with different letters do not compare: their held-out tokens differ", style="dim")
+        console.print("losses with different letters do not compare: other tasks or held-out data", style="dim")
 
 
 def letters_of(summaries: Sequence[Summary]) -> list[str]:
-    """A letter for each run, the same for runs with the same held-out tokens; empty where all losses compare."""
+    """A letter for each run, the same for runs with the same held-out data; empty where all losses compare."""
     digests = [summary.held_out for summary in summaries if summary.best_validation_loss is not None]
     groups = {digest: LETTERS[index % len(LETTERS)] for index, digest in enumerate(dict.fromkeys(digests))}
     if len(groups) < 2:
@@ -185,7 +186,7 @@ def cells(summary: Summary, letter: str = "") -> tuple[str, ...]:
         fitted(summary.size, WIDTHS[0]),
         "-" if summary.parameters is None else short_number(summary.parameters),
         steps,
-        short_number(summary.tokens),
+        "-" if summary.tokens is None else short_number(summary.tokens),
         loss,
         bits,
         state,
@@ -217,9 +218,10 @@ def fitted(text: str, width: int) -> str:
     return set_cell_size("…" + text, width)
 
 
-def show_comparison(runs: Sequence[Metrics], labels: Sequence[str], differences: dict[str, list[Any]]) -> None:
+def show_comparison(
+    runs: Sequence[Metrics], labels: Sequence[str], differences: dict[str, list[Any]], warning: str
+) -> None:
     """The curves in one plot, and below it the settings that differ."""
-    from foretell.runs.summary import warning_about
     from foretell.session.plots import MARKS, METRICS, plot, points_of, shared_axis, shared_metric
 
     console = results()
@@ -229,7 +231,7 @@ def show_comparison(runs: Sequence[Metrics], labels: Sequence[str], differences:
     console.print(f"{METRICS[key]}, in nats per token" if drawn else "nothing was measured yet")
     for line in drawn.splitlines():
         console.print(coloured(line, MARKS))
-    if warning := warning_about(differences):
+    if warning:
         console.print(warning, style="yellow")
     if len(runs) > 1:
         console.print()

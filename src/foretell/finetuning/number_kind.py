@@ -71,8 +71,12 @@ class NumberKind(Kind):
         return number_figures(self.on_scale(outputs), self.on_scale(targets))
 
     def baseline(self, train: Sequence[Target], targets: Sequence[Target]) -> dict[str, Any]:
-        values, mean = self.on_scale(targets), float(self.on_scale(train).mean())
-        return {"rule": "the mean", "value": mean, **number_figures(np.full(len(values), mean), values)}
+        values, mean = self.on_scale(targets), self.settings.mean
+        return {
+            "rule": "the mean of the labels in training",
+            "value": mean,
+            **number_figures(np.full(len(values), mean), values),
+        }
 
     def draw(
         self, figure: Any, report: dict[str, Any], outputs: Sequence[np.ndarray], targets: Sequence[Target]

@@ -178,4 +178,9 @@ class FinetuneTask(Task):
 
     def describe_start(self, batch: TaskBatch, dtype: torch.dtype) -> list[str]:
         """The figures of the head before its first step."""
-        return [f"before      {describe_figures(self.figures(dtype))} on the held-out examples"]
+        weight = self.config.finetuning.lm_weight
+        parts = f"the task and {weight:g} x language modelling in training; " if weight else ""
+        return [
+            f"before      {describe_figures(self.figures(dtype))} on the held-out examples",
+            *([f"loss        of {parts}of the task alone in validation"] if parts else []),
+        ]

@@ -30,8 +30,9 @@ class Summary:
 
     `best_validation_loss` belongs to the best checkpoint, to which the run's name resolves; `bits_per_byte` is the same
     loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same
-    held-out tokens, and their losses compare. `parameters` is None for runs of the first version, which lack it. A run
-    that is training now is unfinished like one that was interrupted: `changed` tells them apart.
+    held-out tokens or examples, and their losses compare. `tokens` is None where batches count examples. `parameters`
+    is None for runs of the first version, which lack it. A run that is training now is unfinished like one that was
+    interrupted: `changed` tells them apart.
     """
 
     name: str
@@ -41,7 +42,7 @@ class Summary:
     data: list[str]
     step: int
     steps: int
-    tokens: int
+    tokens: int | None
     best_step: int | None
     best_validation_loss: float | None
     bits_per_byte: float | None
@@ -73,13 +74,13 @@ def summarize(run: Run) -> Summary:
         data=list(record["data"]),
         step=step,
         steps=training.steps,
-        tokens=int(metrics[-1].get("tokens", 0)) if metrics else 0,
+        tokens=None if "finetuning" in record["config"] else int(metrics[-1].get("tokens", 0)) if metrics else 0,
         best_step=best.step if best and loss != float("inf") else None,
         best_validation_loss=None if loss == float("inf") else loss,
         bits_per_byte=None
         if loss == float("inf") or held_out is None or held_out.tokens_per_byte is None
         else loss / math.log(2) * held_out.tokens_per_byte,
-        held_out=None if held_out is None else held_out.digest,
+        held_out=task_digest(record, checkpoints) if held_out is None else held_out.digest,
         state=state_of(checkpoints, training),
         changed=max(path.stat().st_mtime for path in written if path.exists()),
     )
@@ -126,6 +127,24 @@ def read_held_out(run: Run) -> HeldOut | None:
         raise CheckpointError(f"{path} is damaged: it does not describe the held-out text") from None
 
 
+def task_digest(record: Mapping[str, Any], checkpoints: Sequence[Checkpoint]) -> str | None:
+    """A hash of what the loss of a run of another task than text is of: its task, and its data or examples."""
+    if is_text_run(record["config"]) or not checkpoints:
+        return None
+    config, state = record["config"], checkpoints[-1].training()
+    tuning = config.get("finetuning")
+    if tuning is not None:  # losses per example
+        measured = [tuning.get("task"), tuning.get("best_by")]
+    else:
+        measured = [
+            state.get("tokenizer"),
+            {name: config[name] for name in config if name not in ("model", "training")},
+        ]
+    data = [state.get(name) for name in ("examples", "conversations", "pairs", "series")]
+    content = [record.get("verb"), measured, data]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:16]
+
+
 def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints: list[Checkpoint]) -> None:
     """Log a warning where the lines up to the last checkpoint are not those that training wrote."""
     if not checkpoints:
@@ -163,8 +182,14 @@ def differing_settings(runs: Sequence[Run]) -> dict[str, list[Any]]:
     return {name: values for name, values in by_name.items() if any(value != values[0] for value in values)}
 
 
-def warning_about(differences: Mapping[str, Any]) -> str:
-    """The line for runs whose losses cannot be compared, given the settings in which they differ; empty for others."""
+def warning_about(summaries: Sequence[Summary], differences: Mapping[str, Any]) -> str:
+    """The line for runs whose losses cannot be compared; empty for others.
+
+    Where a run has no held-out data, the settings in which they differ decide.
+    """
+    held_out = {summary.held_out for summary in summaries}
+    if None not in held_out:
+        return INCOMPARABLE if len(held_out) > 1 else ""
     return INCOMPARABLE if any(name in differences for name in MEASURES) else ""
 
 
@@ -177,7 +202,7 @@ def settings_of(run: Run) -> dict[str, Any]:
     others = {
         f"{name}.{key}": value
         for name, section in config.items()
-        for key, value in section.items()
+        for key, value in (section or {}).items()  # None: lora, where it is not used
         if name != "training"
     }
     return common | others | flattened(training_of(record, run), "training.")

@@ -214,11 +214,11 @@ class PairEvaluation(Shown):
         return {**self.quality.to_json(), "loss": self.loss, "tokens": self.tokens}
 
     def document(self) -> DocumentSection:
-        quality = self.quality
+        quality, several = self.quality, self.quality.pairs > self.quality.sentences
         rows = [
             ("BLEU", f"{quality.bleu:.2f}", "one reference per pair"),
             ("chrF", f"{quality.chrf:.2f}", "one reference per pair"),
-            ("BLEU", f"{quality.bleu_all_references:.2f}", "all references of each sentence"),
+            *([("BLEU", f"{quality.bleu_all_references:.2f}", "all references of each sentence")] if several else []),
             ("loss", f"{self.loss:.4f}", "nats per target token"),
             ("pairs", f"{quality.pairs:,}", f"{quality.sentences:,} sentences"),
         ]
