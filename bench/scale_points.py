@@ -17,8 +17,7 @@ from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder, weight_shapes
 from foretell.model.presets import preset
-from foretell.planning.cost import Range
-from foretell.planning.memory import DeviceMemory, total, training_memory
+from foretell.planning.estimate import DeviceMemory, Range, total, training_memory
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step

@@ -14,7 +14,7 @@ import foretell
 from foretell import LanguageModel
 from foretell.config import ModelConfig, make_section
 from foretell.convert.export import export_huggingface
-from foretell.convert.gguf.export_gguf import export_gguf
+from foretell.convert.gguf_export import export_gguf
 from foretell.errors import CheckpointError, UsageError
 from foretell.language_model import save_model
 from foretell.loading import load_start

@@ -28,16 +28,16 @@ from foretell.model.quantized_linear import (
     quantize_decoder,
 )
 from foretell.model.surgery import copy_with
-from foretell.saved_model.model_parts import (
+from foretell.saved_model.part import (
     DECODER,
     QUANTIZATION,
     TOKENIZER,
     DecoderPart,
+    Part,
     QuantizationPart,
     TokenizerPart,
     merge_adapters,
 )
-from foretell.saved_model.part import Part
 from foretell.saved_model.parts_on_disk import check_replaceable, load_parts, save_parts
 from foretell.text import Tokenizer, id_tokenizer
 

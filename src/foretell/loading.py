@@ -21,7 +21,7 @@ from foretell.language_model import LanguageModel, load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import empty_decoder
 from foretell.model.quantized_linear import Scheme, make_quantization
-from foretell.saved_model.model_parts import merge_adapters
+from foretell.saved_model.part import merge_adapters
 from foretell.text import Tokenizer
 
 

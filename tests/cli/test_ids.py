@@ -8,7 +8,7 @@ import pytest
 
 import foretell as foretell_package
 from foretell.language_model import load_model
-from foretell.saved_model.model_parts import DECODER, DecoderPart
+from foretell.saved_model.part import DECODER, DecoderPart
 from foretell.saved_model.parts_on_disk import save_parts
 
 CAT = " ".join(str(byte) for byte in b"The cat")

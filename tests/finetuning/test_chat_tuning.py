@@ -25,7 +25,7 @@ from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.text import train_tokenizer
-from foretell.text.chat_format import ChatTokens
+from foretell.text.chat_template import ChatTokens
 from foretell.training.loop import Progress
 from foretell.training.objective import Objective
 

@@ -19,7 +19,7 @@ from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
-from foretell.saved_model.model_parts import LORA
+from foretell.saved_model.part import LORA
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from foretell.generation.block_table import BlockPool, BlockTable
+from foretell.generation.sequence import BlockPool, BlockTable
 from foretell.model.paged_cache import PADDING_BLOCK, POSITIONS_PER_BLOCK
 
 P = POSITIONS_PER_BLOCK

@@ -14,11 +14,10 @@ import torch
 from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.errors import ContextLengthError, UsageError
 from foretell.generation import scheduler as scheduler_module
-from foretell.generation.block_table import BlockPool, BlockTable
 from foretell.generation.engine import Engine
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import Scheduler, generate, make_scheduler, run
-from foretell.generation.sequence import Rules, Sequence
+from foretell.generation.sequence import BlockPool, BlockTable, Rules, Sequence
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.surgery import copy_with

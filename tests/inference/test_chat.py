@@ -14,8 +14,7 @@ from foretell.inference.chat import Chat
 from foretell.language_model import LanguageModel
 from foretell.model.init import make_decoder
 from foretell.text import train_tokenizer
-from foretell.text.chat_format import prepare_tokenizer
-from foretell.text.chat_template import Message, find_template
+from foretell.text.chat_template import Message, find_template, prepare_tokenizer
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,7 @@ import pytest
 
 from foretell.config import SamplingConfig
 from foretell.errors import ConfigError, TokenizerError, UsageError
-from foretell.inference.completion import generate
-from foretell.inference.generation_options import make_sampling
+from foretell.inference.completion import generate, make_sampling
 from foretell.language_model import LanguageModel
 from foretell.loading import load
 from foretell.text import train_tokenizer

@@ -10,7 +10,7 @@ import torch
 from foretell.model.cache import FreshKVView
 from foretell.model.kernels.fast_decoder import with_fast_kernels
 from foretell.model.transformer import ParallelBlock, ParallelBlockSharedNorm
-from foretell.saved_model.model_parts import DecoderPart
+from foretell.saved_model.part import DecoderPart
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
 
 PARALLEL = {"parallel": ParallelBlock, "parallel, shared norm": ParallelBlockSharedNorm}

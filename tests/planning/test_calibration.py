@@ -17,7 +17,7 @@ from foretell.planning.calibration import (
     find_accelerator,
     nearest,
 )
-from foretell.planning.cost import Range, training_cost, training_flops
+from foretell.planning.estimate import Range, training_cost, training_flops
 from foretell.training.optimizer import optimizer_flops_per_step
 
 

@@ -14,9 +14,9 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.errors import ConfigError
 from foretell.model.cost import saved_bytes_per_token
 from foretell.model.init import weight_shapes
-from foretell.planning.cost import Range
-from foretell.planning.memory import (
+from foretell.planning.estimate import (
     DeviceMemory,
+    Range,
     accumulations,
     check_training_fits,
     rows_at_once,

@@ -33,7 +33,7 @@ from foretell.model.cost import count_parameters, saved_bytes_per_token
 from foretell.model.decoder import Decoder, check_logits
 from foretell.model.init import make_decoder
 from foretell.model.presets import MODERN, PRESETS, preset_config
-from foretell.planning.memory import device_memory
+from foretell.planning.estimate import device_memory
 from foretell.pretraining import task
 from foretell.pretraining.pretrain import pretrain
 from foretell.pretraining.resolve import weight_shapes

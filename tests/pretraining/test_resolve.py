@@ -13,7 +13,7 @@ from foretell.errors import ConfigError, DataError
 from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
-from foretell.planning.memory import DeviceMemory, state_bytes, total, training_memory
+from foretell.planning.estimate import DeviceMemory, state_bytes, total, training_memory
 from foretell.planning.probe import measure_speed
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import (

@@ -21,8 +21,7 @@ from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.model.surgery import replace
 from foretell.model.transformer import Transformer
 from foretell.saved_model import part
-from foretell.saved_model.model_parts import DecoderPart, TokenizerPart
-from foretell.saved_model.part import Part, PartSource, register_part
+from foretell.saved_model.part import DecoderPart, Part, PartSource, TokenizerPart, register_part
 from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.text import train_tokenizer
 

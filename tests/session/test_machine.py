@@ -13,7 +13,7 @@ import torch
 
 from foretell.config import TrainingConfig
 from foretell.errors import ConfigError
-from foretell.planning.memory import DeviceMemory, saved_bytes, state_bytes
+from foretell.planning.estimate import DeviceMemory, saved_bytes, state_bytes
 from foretell.planning.probe import peak_flops
 from foretell.session import machine
 from foretell.session.machine import (

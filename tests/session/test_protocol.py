@@ -27,7 +27,7 @@ from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.language_model import LanguageModel
 from foretell.loading import load_start
 from foretell.model.init import make_decoder
-from foretell.planning.memory import DeviceMemory
+from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
@@ -425,8 +425,7 @@ Disk = namedtuple("Disk", "total used free")
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_first_step(kind, patched, value, words, tmp_path, monkeypatch):
-    from foretell.planning.cost import Range
-    from foretell.planning.memory import DeviceMemory
+    from foretell.planning.estimate import DeviceMemory, Range
 
     make = {
         "device_memory": lambda device: DeviceMemory("cpu", value),

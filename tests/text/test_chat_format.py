@@ -6,8 +6,15 @@ import pytest
 
 from foretell.errors import TokenizerError, UsageError
 from foretell.text import Tokenizer, train_tokenizer
-from foretell.text.chat_format import ChatFormat, prepare_tokenizer
-from foretell.text.chat_template import BUILT_IN, ChatTemplate, Message, find_template, own_template
+from foretell.text.chat_template import (
+    BUILT_IN,
+    ChatFormat,
+    ChatTemplate,
+    Message,
+    find_template,
+    own_template,
+    prepare_tokenizer,
+)
 
 SYSTEM, ASK, SAY = Message("system", "Be kind."), Message("user", "the cat"), Message("assistant", "the dog")
 TALK = [SYSTEM, ASK, SAY, Message("user", "bye"), Message("assistant", "so\nlong")]

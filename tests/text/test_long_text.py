@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import models
 
 from foretell.text import Tokenizer, train_tokenizer
-from foretell.text.long_text import AFTER_WORD, ANYWHERE, iter_pieces, safe_cut
+from foretell.text.streaming import AFTER_WORD, ANYWHERE, iter_pieces, safe_cut
 from foretell.text.tokenizer_training import SPLITS
 
 # All that the patterns distinguish: letters, digits, marks, contractions, each kind of white space, joined emoji.

@@ -16,7 +16,7 @@ from foretell.config import TrainingConfig
 from foretell.data.batch import Batch
 from foretell.data.loader import Loader
 from foretell.evaluation.perplexity import evaluate
-from foretell.training.compiling import compile_units
+from foretell.training.execution import compile_units
 from foretell.training.loop import Action, Progress, train
 from foretell.training.objective import Objective
 from foretell.training.optimizer import make_optimizer

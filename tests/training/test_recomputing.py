@@ -11,8 +11,8 @@ from foretell.data.batch import make_batch
 from foretell.errors import ConfigError
 from foretell.model.init import make_decoder
 from foretell.model.surgery import copy_with
+from foretell.training.execution import Recomputing
 from foretell.training.objective import Objective
-from foretell.training.recomputing import Recomputing
 from foretell.training.step import seed_dropout
 
 SHAPE = ModelConfig(num_layers=3, num_heads=2, width=16, context_length=12, vocab_size=29, dropout=0.2)

@@ -12,7 +12,7 @@ import torch
 
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.model.quantized_linear import quantized_layers
-from foretell.planning.memory import device_memory
+from foretell.planning.estimate import device_memory
 from foretell.runs.run import Run
 from foretell.runs.summary import settings_of, summarize
 from foretell.session.protocol import Machine

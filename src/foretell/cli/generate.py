@@ -90,8 +90,7 @@ def generate(
         note(f"{len(texts)} prompts, each continued by itself; quote a prompt of several words")
     loaded = options.open(model, ids, allow_special=allow_special, texts=texts)
     drafting = None if draft is None else open_model(draft, options.device, options.dtype, ids)
-    from foretell.inference.completion import make_completer, repeated
-    from foretell.inference.generation_options import make_proposer, make_sampling
+    from foretell.inference.completion import make_completer, make_proposer, make_sampling, repeated
 
     stops = ["-" if text == STANDARD_INPUT else text for text in (stop or [])]
     texts = repeated(texts, n)

@@ -21,10 +21,9 @@ from torch import Tensor
 from foretell.data.questions import Ending, Question
 from foretell.errors import DataError
 from foretell.evaluation.perplexity import Progress, json_number, perplexity, silent
-from foretell.generation.block_table import blocks_for
 from foretell.generation.filters import Prefixes
 from foretell.generation.scheduler import Scheduler, run
-from foretell.generation.sequence import Rules
+from foretell.generation.sequence import Rules, blocks_for
 from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import rows_at_once

@@ -19,7 +19,7 @@ from foretell.files import sha256
 from foretell.finetuning.conversations import Conversation
 from foretell.randomness import permutation, stream_key
 from foretell.safetensors_files import open_tensors, save_tensors
-from foretell.text.chat_format import ChatFormat, ChatTokens
+from foretell.text.chat_template import ChatFormat, ChatTokens
 
 CHATS = "chats.safetensors"  # in the run's folder for tokens
 Truncation = Literal["drop", "tail"]

@@ -22,7 +22,7 @@ from foretell.model.lora import LoRAConfig
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import ReplayedRow, ReplayedToken, Sample, Task
 from foretell.text import Tokenizer
-from foretell.text.chat_format import ChatTokens
+from foretell.text.chat_template import ChatTokens
 from foretell.training.mask_check import check_mask
 from foretell.training.objective import Objective
 

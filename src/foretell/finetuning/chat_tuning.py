@@ -25,8 +25,14 @@ from foretell.session.machine import Footprint
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.text import Tokenizer, load_tokenizer
-from foretell.text.chat_format import ChatFormat, prepare_tokenizer
-from foretell.text.chat_template import ChatTemplate, find_template, missing_names, own_template
+from foretell.text.chat_template import (
+    ChatFormat,
+    ChatTemplate,
+    find_template,
+    missing_names,
+    own_template,
+    prepare_tokenizer,
+)
 
 DEFAULT_TEMPLATE, DEFAULT_EPOCHS = "chatml", 3.0
 DEFAULTS = {"batch_size": 8, "weight_decay": 0.01}

@@ -21,8 +21,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.dropout import Dropout, make_dropout
 from foretell.model.init import WEIGHT_STD, with_vocabulary
-from foretell.saved_model.model_parts import DECODER, TOKENIZER, DecoderPart, TokenizerPart
-from foretell.saved_model.part import Part, PartSource, register_part
+from foretell.saved_model.part import DECODER, TOKENIZER, DecoderPart, Part, PartSource, TokenizerPart, register_part
 from foretell.training.objective import Loss, Objective
 
 TASK_HEAD = "task_head"  # the name and the kind of the part

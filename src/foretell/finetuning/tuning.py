@@ -13,7 +13,7 @@ from foretell.errors import UsageError
 from foretell.language_model import LanguageModel, load_model
 from foretell.loading import Start
 from foretell.model.lora import LoRAConfig
-from foretell.saved_model.model_parts import LORA, add_adapters
+from foretell.saved_model.part import LORA, add_adapters
 from foretell.session.machine import choose_steps
 from foretell.session.protocol import AnyRequest, AnyTask, Choice, Machine, Training
 

@@ -28,7 +28,7 @@ from foretell.forecasting.windows import (
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.kernels.dispatch import Use, choose_kernels
-from foretell.saved_model.model_parts import DECODER, DecoderPart
+from foretell.saved_model.part import DECODER, DecoderPart
 from foretell.saved_model.parts_on_disk import save_parts
 from foretell.session.task import Sample, Task
 from foretell.training.mask_check import check_mask

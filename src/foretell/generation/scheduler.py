@@ -10,12 +10,14 @@ from typing import TypeVar
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.generation.block_table import BlockPool, Content, blocks_for
 from foretell.generation.engine import Engine, affordable_blocks, bytes_per_block
 from foretell.generation.sampling import TokenChooser
 from foretell.generation.sequence import (
+    BlockPool,
+    Content,
     Rules,
     Sequence,
+    blocks_for,
     check_ids,
     check_length,
     first_kept,

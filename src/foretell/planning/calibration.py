@@ -17,7 +17,7 @@ from foretell.errors import UsageError, did_you_mean
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import weight_shapes
 from foretell.model.presets import preset_config
-from foretell.planning.cost import Range
+from foretell.planning.estimate import Range
 from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.typesetting.document import DocumentSection, Table
 

@@ -13,19 +13,22 @@ from foretell.config import ModelConfig, TrainingConfig
 from foretell.device import choose_device, choose_inference_dtype, choose_training_dtype
 from foretell.errors import ConfigError, UsageError
 from foretell.files import format_bytes
-from foretell.generation.block_table import blocks_for
 from foretell.generation.engine import MEMORY_SHARE
+from foretell.generation.sequence import blocks_for
 from foretell.model.cost import cache_bytes_per_token, count_parameters
 from foretell.model.init import weight_shapes
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.planning.calibration import THIS, Accelerator, Basis, find_accelerator, nearest
-from foretell.planning.cost import Cost, Range, training_cost, training_flops
-from foretell.planning.memory import (
+from foretell.planning.estimate import (
+    Cost,
     DeviceMemory,
+    Range,
     check_training_fits,
     device_memory,
     rows_at_once,
     total,
+    training_cost,
+    training_flops,
     training_memory,
 )
 from foretell.planning.probe import Probe, peak_flops, probe, read_bandwidth

@@ -15,7 +15,7 @@ from foretell.config import ModelConfig, TrainingConfig
 from foretell.data.batch import make_batch
 from foretell.model.cost import training_flops_per_token
 from foretell.model.init import make_decoder, weight_shapes
-from foretell.planning.cost import Range
+from foretell.planning.estimate import Range
 from foretell.training.objective import make_objective
 from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
 from foretell.training.step import SkippingOptimizer, TrainingBatch, training_step

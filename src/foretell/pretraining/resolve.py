@@ -15,7 +15,7 @@ from foretell.errors import DataError
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import weight_shapes
 from foretell.model.presets import SIZES, preset_config
-from foretell.planning.memory import DeviceMemory
+from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
 from foretell.session.machine import check_batch_fits, check_model_fits, choose_steps
 from foretell.session.protocol import Choice

@@ -24,7 +24,7 @@ from foretell.pretraining.encoding import DocumentEncoder, RowEncoder, Speed
 from foretell.runs.run import RUN, Run, find_run
 from foretell.session.reporter import Reporter
 from foretell.text import Tokenizer, load_tokenizer, train_tokenizer
-from foretell.text.long_text import AFTER_WORD, iter_pieces
+from foretell.text.streaming import AFTER_WORD, iter_pieces
 
 logger = logging.getLogger(__name__)
 TOKENIZER = "tokenizer.json"

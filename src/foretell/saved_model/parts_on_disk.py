@@ -21,8 +21,19 @@ from foretell.model.init import empty_decoder
 from foretell.model.kernels.dispatch import plain_form
 from foretell.model.quantized_linear import quantize_decoder
 from foretell.safetensors_files import MOST_OWN_HEADER_BYTES, read_header, save_tensors
-from foretell.saved_model.model_parts import DECODER, QUANTIZATION, TOKENIZER, DecoderPart, QuantizationPart
-from foretell.saved_model.part import KINDS, Part, PartSource, StoredWeights, part_class, weight_key
+from foretell.saved_model.part import (
+    DECODER,
+    KINDS,
+    QUANTIZATION,
+    TOKENIZER,
+    DecoderPart,
+    Part,
+    PartSource,
+    QuantizationPart,
+    StoredWeights,
+    part_class,
+    weight_key,
+)
 from foretell.text.tokenizer import CHAT_TEMPLATE
 
 FORMAT, FORMAT_WITH_PARTS = 1, 2

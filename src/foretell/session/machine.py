@@ -21,7 +21,7 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype
 from foretell.errors import ConfigError
 from foretell.files import format_bytes
-from foretell.planning.memory import (
+from foretell.planning.estimate import (
     DeviceMemory,
     rows_at_once,
     saved_bytes,

@@ -23,7 +23,7 @@ from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.loading import Start, find_start
 from foretell.model.cost import count_parameters
 from foretell.model.init import make_decoder, weight_shapes
-from foretell.planning.memory import DeviceMemory, device_memory
+from foretell.planning.estimate import DeviceMemory, device_memory
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.failures import resume_command, training_in

@@ -27,10 +27,9 @@ from foretell.session.machine import Meter, describe_environment
 from foretell.session.plots import draw_curve
 from foretell.session.reporter import Reporter, Reporters
 from foretell.session.task import Task
-from foretell.training.compiling import compile_units
+from foretell.training.execution import Recomputing, compile_units
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
-from foretell.training.recomputing import Recomputing
 from foretell.training.step import iter_micro_batches, own_rows
 
 OWN_STATE = {  # entries of training.json

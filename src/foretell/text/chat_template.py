@@ -1,11 +1,16 @@
-"""Conversations as text, by a Jinja template: a built-in one, a file, or the one that came with a checkpoint."""
+"""Conversations as text, by a Jinja template, and as token ids: the spans of the answers, and the tokens that end them.
+
+A conversation is cut where answers begin and end, and each piece is encoded alone. A tokenizer may merge the end of a
+prompt and the beginning of an answer into one token; then the ids differ from the ids of the whole text. But training
+and generation after a prompt see the same ids, and no token is half prompt, half answer.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -14,6 +19,7 @@ from foretell.errors import TokenizerError, UsageError, did_you_mean
 from foretell.files import TEMPLATE_LIMIT, read_text
 from foretell.text.template_sandbox import SandboxedTemplate
 from foretell.text.tokenizer import Tokenizer
+from foretell.text.tokenizer_json import END, with_ends
 
 Role = Literal["system", "user", "assistant"]
 
@@ -121,3 +127,186 @@ def check_template(template: ChatTemplate, tokenizer: Tokenizer) -> None:
     text = template.render([question, answer], tokenizer)
     if not 0 <= text.find(question.content) < text.find(answer.content):
         raise TokenizerError(f"the chat template of {template.name} leaves out a question or its answer")
+
+
+# --- conversations as ids --------------------------------------------------------------------------------------------
+
+PRIVATE_USE = range(0xE000, 0xF900)  # characters without a meaning, for special names that a message spells
+QUESTION, ANSWER, NEXT = "question7f", "answer7f", "next7f"  # texts to find in a rendered conversation
+SHORTEST_STOP = 3  # characters of a next speaker's name that may stop an answer
+
+
+@dataclass(frozen=True)
+class ChatPiece:
+    """A piece of a rendered conversation; an answer's piece includes its end marker."""
+
+    text: str
+    is_answer: bool
+
+
+@dataclass(frozen=True)
+class ChatTokens:
+    """A conversation's ids, and which of them belong to answers, which a model learns to write."""
+
+    ids: list[int] = field(default_factory=list)
+    is_answer: list[bool] = field(default_factory=list)
+
+    def add(self, ids: Sequence[int], is_answer: bool) -> None:
+        self.ids.extend(ids)
+        self.is_answer.extend([is_answer] * len(ids))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def answer_tokens(self) -> int:
+        return sum(self.is_answer)
+
+
+class RenderedChat:
+    """A conversation rendered by a template, and the spans of its answers.
+
+    A message may spell the name of a special token. The name is replaced by a mark, a character that occurs in no
+    message, so that it does not become the token when the text is encoded; `marks` maps marks to names.
+    """
+
+    def __init__(self, messages: Sequence[Message], template: ChatTemplate, tokenizer: Tokenizer):
+        self.template, self.tokenizer = template, tokenizer
+        content = "".join(message.content for message in messages)
+        names = sorted((name for name in tokenizer.special_tokens if name in content), key=len, reverse=True)
+        free = (chr(code) for code in PRIVATE_USE if chr(code) not in content) if names else iter(())
+        self.marks = dict(zip(free, names, strict=False))
+        self.messages = [Message(message.role, self._marked(message.content)) for message in messages]
+        self._texts: dict[tuple[int, bool], str] = {}
+
+    def _marked(self, text: str) -> str:
+        for mark, name in self.marks.items():
+            text = text.replace(name, mark)
+        return text
+
+    def text(self, count: int, *, add_generation_prompt: bool = False) -> str:
+        key = count, add_generation_prompt
+        if key not in self._texts:
+            self._texts[key] = self.template.render(
+                self.messages[:count], self.tokenizer, add_generation_prompt=add_generation_prompt
+            )
+        return self._texts[key]
+
+    @property
+    def answers(self) -> list[int]:
+        return [index for index, message in enumerate(self.messages) if message.role == "assistant"]
+
+    def answer_span(self, index: int, turn_end: str) -> tuple[int, int] | None:
+        """The span of an answer and its `turn_end` in the text of the messages up to it.
+
+        It begins at the end of its prompt's text. None if the text with the answer does not continue the prompt.
+        """
+        closed, prompt = self.text(index + 1), self.text(index, add_generation_prompt=True)
+        content = self.messages[index].content.strip()
+        start = closed.find(content, len(prompt)) if closed.startswith(prompt) else -1
+        if start < 0:
+            return None
+        end = closed.find(turn_end, start + len(content))
+        return len(prompt), start + len(content) if end < 0 else end + len(turn_end)
+
+    def pieces(self, turn_end: str, *, add_generation_prompt: bool = False) -> list[ChatPiece] | None:
+        """The text cut at answers; None if the template changes an earlier turn when others follow it."""
+        whole = self.text(len(self.messages), add_generation_prompt=add_generation_prompt)
+        pieces: list[ChatPiece] = []
+        done = 0
+        for index in self.answers:
+            span = self.answer_span(index, turn_end)
+            if span is None or not whole.startswith(self.text(index + 1)[: span[1]]):
+                return None
+            pieces += [ChatPiece(whole[done : span[0]], False), ChatPiece(whole[span[0] : span[1]], True)]
+            done = span[1]
+        return [*pieces, ChatPiece(whole[done:], False)]
+
+    def last_answer(self, index: int, turn_end: str) -> list[ChatPiece]:
+        """The prompt for the answer at `index`, and the answer."""
+        prompt, span = self.text(index, add_generation_prompt=True), self.answer_span(index, turn_end)
+        answer = self.messages[index].content.strip() + turn_end if span is None else self.text(index + 1)[slice(*span)]
+        return [ChatPiece(prompt, False), ChatPiece(answer, True)]
+
+
+class ChatFormat:
+    """A template with a tokenizer for its texts. Raises TokenizerError for a template that cannot be used.
+
+    turn_end: the text that ends an answer, empty if the template marks no end; the tokenizer's end token is then added.
+    stop_ids, stop_texts: the tokens and texts that end a generated answer; a next speaker's header is such a text.
+    """
+
+    def __init__(self, template: ChatTemplate, tokenizer: Tokenizer):
+        self.template, self.tokenizer = template, tokenizer
+        check_template(template, tokenizer)
+        turns = [Message("user", QUESTION), Message("assistant", ANSWER), Message("user", NEXT)]
+        chat = RenderedChat(turns, template, tokenizer)
+        self.turn_end = chat.text(2).rpartition(ANSWER)[2].rstrip()
+        following = chat.text(3).rpartition(ANSWER)[2].partition(NEXT)[0]
+        header = following.removeprefix(self.turn_end).rstrip()
+        marks = tokenizer.encode(self.turn_end.lstrip(), allow_special=True)[:1]
+        is_token = not set(marks).isdisjoint(tokenizer.special_tokens.values())
+        self.stop_ids = frozenset([*tokenizer.end_ids, *(marks if is_token else [])])
+        texts = [header if is_distinct(header.strip()) else "", "" if is_token else self.turn_end.lstrip()]
+        self.stop_texts = [text for text in texts if text]
+
+    def encode(self, messages: Sequence[Message]) -> list[ChatTokens]:
+        """A conversation to learn from: its ids up to the last answer, with its answers marked.
+
+        One ChatTokens. If the template changes a turn in a prompt or when others follow it, as templates that leave out
+        earlier thoughts do: one for each answer, after its prompt.
+        """
+        chat = RenderedChat(messages, self.template, self.tokenizer)
+        pieces = chat.pieces(self.turn_end)
+        if pieces is not None:
+            return [self._tokens(pieces[:-1], chat)]
+        return [self._tokens(chat.last_answer(index, self.turn_end), chat) for index in chat.answers]
+
+    def encode_prompt(self, messages: Sequence[Message]) -> list[int]:
+        """The ids before the next answer, cut as in training."""
+        chat = RenderedChat(messages, self.template, self.tokenizer)
+        pieces = chat.pieces(self.turn_end, add_generation_prompt=True)
+        if pieces is None:
+            pieces = [ChatPiece(chat.text(len(messages), add_generation_prompt=True), False)]
+        return self._tokens(pieces, chat).ids
+
+    def _tokens(self, pieces: Sequence[ChatPiece], chat: RenderedChat) -> ChatTokens:
+        tokens = ChatTokens()
+        for piece in pieces:
+            tokens.add(self._encode(piece.text, chat.marks), piece.is_answer)
+            if piece.is_answer and not self.turn_end and self.tokenizer.end_id is not None:
+                tokens.add([self.tokenizer.end_id], True)
+        return tokens
+
+    def _encode(self, text: str, marks: Mapping[str, str]) -> list[int]:
+        """The ids of a piece. Only the template's special tokens become tokens; a name in a message stays text."""
+        ids: list[int] = []
+        for part in re.split(f"([{''.join(marks)}])", text) if marks else [text]:
+            if part:
+                is_name = part in marks
+                ids += self.tokenizer.encode(marks[part] if is_name else part, allow_special=not is_name)
+        return ids
+
+
+def is_distinct(header: str) -> bool:
+    """True for a turn's header that is unlikely in an answer: not a mere word such as `user`."""
+    return len(header) >= SHORTEST_STOP and not header.isalnum()
+
+
+def prepare_tokenizer(tokenizer: Tokenizer, template: ChatTemplate, *, add_tokens: bool = True) -> Tokenizer:
+    """The tokenizer with a template and the special tokens that it needs; a token that ends a turn ends a text too.
+
+    The ids of new tokens begin at `vocab_size`. Without `add_tokens`, missing names stay ordinary text; only an end
+    token is added, if the template needs one and there is none.
+    """
+    names = missing_names(template, tokenizer) if add_tokens else []
+    if template.needs_end_token and tokenizer.end_id is None:
+        names.append(END)
+    ends = [tokenizer.piece(token_id) for token_id in tokenizer.end_ids]
+    prepared = tokenizer.with_special_tokens(names) if names else tokenizer
+    turn_ends = ChatFormat(template, prepared).stop_ids - set(prepared.end_ids)
+    if turn_ends:
+        ends = ends or [prepared.piece(token_id) for token_id in prepared.end_ids]
+        ends += [prepared.piece(token_id) for token_id in sorted(turn_ends)]
+        prepared = Tokenizer(with_ends(prepared.to_json(), ends))
+    return prepared.with_chat_template(template.source, tokenizer.notes)

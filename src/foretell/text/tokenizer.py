@@ -19,8 +19,7 @@ import tokenizers
 
 from foretell.errors import OutputError, TokenizerError, did_you_mean
 from foretell.text import tokenizer_json
-from foretell.text.long_text import iter_pieces, iter_stream_pieces, safe_cut
-from foretell.text.streaming import StreamDecoder, make_stream
+from foretell.text.streaming import StreamDecoder, iter_pieces, iter_stream_pieces, make_stream, safe_cut
 from foretell.text.tokenizer_json import TokenizerJson, piece_bytes, readable
 from foretell.text.untrusted_tokenizer import (
     make_backend,
@@ -181,7 +180,7 @@ class Tokenizer:
     def encode_long(self, text: str) -> np.ndarray:
         """The same ids as `encode` for a text of any length, int32, in bounded memory. Raises as `encode` does.
 
-        Memory is not bounded for a pre-tokenizer that is unknown to `long_text`: its texts are not cut.
+        Memory is not bounded for a pre-tokenizer that is unknown to `safe_cut`: its texts are not cut.
         """
         refuse_surrogates(text)  # before cutting, so that the position in the message counts from the text's beginning
         return np.concatenate([np.empty(0, np.int32), *self._iter_encoded(iter_pieces(text, self._cut))])

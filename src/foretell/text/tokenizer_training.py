@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import pre_tokenizers, trainers
 
 from foretell.errors import TokenizerError, did_you_mean
-from foretell.text.long_text import AFTER_WORD, iter_pieces
+from foretell.text.streaming import AFTER_WORD, iter_pieces
 from foretell.text.tokenizer import Tokenizer
 from foretell.text.tokenizer_json import (
     BYTE_TO_CHARACTER,

@@ -12,7 +12,7 @@ from torch import nn
 
 from foretell.config import TrainingConfig
 from foretell.distributed.world import ALONE, World
-from foretell.training.compiling import eagerly
+from foretell.training.execution import eagerly
 from foretell.training.optimizer import learning_rate_at, set_learning_rate
 from foretell.training.step import StepResult, TrainingBatch, own_rows, training_step
 

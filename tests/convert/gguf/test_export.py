@@ -12,11 +12,10 @@ import pytest
 import torch
 
 from foretell.cli.main import run as run_command
+from foretell.convert import gguf_export as export_module
 from foretell.convert import parity
-from foretell.convert.gguf import export_gguf as export_module
-from foretell.convert.gguf.architectures import choose_architecture
-from foretell.convert.gguf.export_gguf import PRECISIONS, Packed, export_gguf, read_gguf, write_gguf
-from foretell.convert.gguf.vocabulary import write_vocabulary
+from foretell.convert.gguf_export import PRECISIONS, Packed, export_gguf, read_gguf, write_gguf
+from foretell.convert.gguf_metadata import choose_architecture, write_vocabulary
 from foretell.errors import ConfigError, OutputError, TokenizerError, UsageError
 from foretell.language_model import LanguageModel, save_model
 from foretell.manifest import EXPORT_REPORT

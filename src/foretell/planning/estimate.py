@@ -1,6 +1,6 @@
-"""Memory of a training on each process, by part, as a range; and changes with which a training would fit.
+"""Estimates of a training as ranges: arithmetic, time, money, and memory by part; changes with which it would fit.
 
-The check before training uses the lower bounds.
+The memory is of each process. The check before training uses the lower bounds.
 """
 
 from __future__ import annotations
@@ -16,11 +16,76 @@ from foretell.device import memory_of
 from foretell.distributed.launch import read_launch
 from foretell.errors import ConfigError
 from foretell.files import format_bytes
-from foretell.model.cost import saved_bytes_per_token
+from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
+from foretell.model.init import weight_shapes
 from foretell.paths import matches
-from foretell.planning.cost import Range
 from foretell.training.objective import GPU_BYTES_PER_LOGIT, LOGITS_AT_ONCE, MOST_LOGITS
-from foretell.training.optimizer import Shapes, is_frozen, moments_per_element
+from foretell.training.optimizer import Shapes, is_frozen, moments_per_element, optimizer_flops_per_step
+
+REPEATED = 4 / 3  # of the operations if the forward pass is computed again: it is a third of forward and backward
+
+
+@dataclass(frozen=True)
+class Range:
+    """A planned figure: at least `low`, at most `high`."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def exact(cls, value: float) -> Range:
+        """A figure that is known."""
+        return cls(value, value)
+
+    def __add__(self, other: Range) -> Range:
+        return Range(self.low + other.low, self.high + other.high)
+
+    def __mul__(self, factor: float) -> Range:
+        return Range(self.low * factor, self.high * factor)
+
+    def __truediv__(self, divisor: float) -> Range:
+        return self * (1 / divisor)
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Arithmetic, time and money of a training, with the forward pass that checkpointed activations repeat."""
+
+    flops: Range
+    seconds: Range
+    device_hours: Range
+    money: Range | None
+
+
+def training_flops(config: ModelConfig, training: TrainingConfig, tokens: float, processes: int) -> Range:
+    """Operations of a training: with attention over half of the context, as causal kernels do, and over all of it."""
+    full = training_flops_per_token(config)
+    attention = 12 * config.num_layers * config.num_heads * config.head_width * config.context_length
+    steps = tokens / (training.batch_size * config.context_length)
+    # Every process updates its copy of the weights (DDP), or its share of them (FSDP)
+    times = 1 if training.parallel == "fsdp" else processes
+    updates = times * steps * optimizer_flops_per_step(weight_shapes(config), training)
+    return Range((full - attention / 2) * tokens + updates, full * tokens + updates)
+
+
+def training_cost(
+    flops: Range, training: TrainingConfig, rate: Range, processes: int, price: float | None = None
+) -> Cost:
+    """Time and money at a rate in FLOP/s of one device, which counts attention over the whole context.
+
+    flops: of model and optimizer, without a repeated forward pass. price: of one device for an hour.
+    """
+    repeated = REPEATED if training.checkpoint_activations else 1.0
+    work = flops.high * repeated / processes
+    seconds = Range(work / rate.high, work / rate.low)
+    hours = seconds * (processes / 3600)
+    return Cost(flops * repeated, seconds, hours, None if price is None else hours * price)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
 
 FLOAT_BYTES = 4  # weights, gradients and moments are float32
 # Modules declare 0.4 to 1 of the bytes that a real pass keeps (tests/model/test_structure.py)

@@ -20,14 +20,16 @@ import torch
 
 from foretell.config import ModelConfig
 from foretell.convert.family import Family, check_weights, iter_ours, iter_theirs
-from foretell.convert.gguf.architectures import (
+from foretell.convert.gguf_metadata import (
     FREQUENCIES,
     choose_architecture,
     frequency_divisors,
+    is_composed,
     read_metadata,
+    read_vocabulary,
     write_metadata,
+    write_vocabulary,
 )
-from foretell.convert.gguf.vocabulary import is_composed, read_vocabulary, write_vocabulary
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
 from foretell.errors import OutputError, UsageError, did_you_mean
 from foretell.files import check_new, new_files, write_json

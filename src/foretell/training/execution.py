@@ -1,0 +1,137 @@
+"""How modules run during training: blocks and loss compiled by torch, activations computed again (checkpointing).
+
+The compiler fuses the small operations between two matmuls, which on a GPU wait for memory and not for arithmetic. All
+blocks share one compiled form. Checkpointed modules keep only their inputs, and compute their values again in the
+backward pass: the instance's `forward` goes through `torch.utils.checkpoint`. Neither wraps a module: path, class,
+weights and hooks stay, and hooks see one pass.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from foretell.device import autocast
+from foretell.model.dropout import Dropout, DropoutRNG
+from foretell.model.transformer import Block
+from foretell.paths import matches
+from foretell.training.objective import Objective, TokenLosses
+from foretell.training.optimizer import check_globs
+from foretell.training.step import TrainingBatch
+
+UNITS = (Block, TokenLosses)  # with their subclasses; the operations between them are small
+REASON = 200  # characters of the compiler's message
+
+logger = logging.getLogger(__name__)
+
+
+def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype) -> bool:
+    """Compile the blocks and the loss for batches like this one; False, with the reason on the log, if it fails."""
+    if not (isinstance(objective, Objective) and objective.has_one_shape):
+        logger.info("not compiled: the batches of this task have many shapes")
+        return False
+    units = [module for module in objective.modules() if isinstance(module, UNITS)]
+    dropouts = [module for module in objective.modules() if isinstance(module, Dropout)]
+    device, started = next(objective.parameters()).device, time.perf_counter()
+    for unit in units:
+        unit.compile(dynamic=False)
+    for dropout in dropouts:
+        dropout.keys = dropout.make_keys(len(batch), device)
+    try:
+        try_out(objective, batch.to(device), device, dtype)
+    except (
+        Exception
+    ) as error:  # of the compiler; any other error comes again in the first step, which then runs uncompiled
+        for unit in units:
+            unit._compiled_call_impl = None  # torch has no public way back
+        for dropout in dropouts:
+            dropout.keys = None
+        logger.warning(f"not compiled: {' '.join(str(error).split())[:REASON]}")
+        return False
+    logger.info(f"compiled    {len(units)} blocks and losses in {time.perf_counter() - started:.0f} s")
+    return True
+
+
+def try_out(objective: nn.Module, batch: TrainingBatch, device: torch.device, dtype: torch.dtype) -> None:
+    """Run forward and backward on a batch, which compiles both, and discard the gradient."""
+    try:
+        with autocast(device, dtype):
+            loss = objective(batch)
+        loss.sum.backward()
+    finally:
+        objective.zero_grad(set_to_none=True)
+
+
+def eagerly() -> AbstractContextManager[object]:
+    """Run compiled modules uncompiled inside the block, because every new shape would have to be compiled."""
+    is_loaded = "torch._dynamo" in sys.modules  # else nothing is compiled; loading it takes seconds
+    return torch.compiler.set_stance("force_eager") if is_loaded else nullcontext()
+
+
+# --- activation checkpointing ----------------------------------------------------------------------------------------
+
+
+class Recomputing:
+    """Checkpoints the activations of the modules whose paths match a glob.
+
+    rng: the counters of the model's dropout, which give both computations the same masks. A glob without a match is a
+    `ConfigError`.
+    """
+
+    def __init__(self, model: nn.Module, globs: tuple[str, ...], rng: DropoutRNG):
+        modules = {path: module for path, module in model.named_modules() if path}
+        check_globs("checkpoint_activations", globs, modules, "module")
+        self.modules = {path: module for path, module in modules.items() if any(matches(glob, path) for glob in globs)}
+        self._forwards = {path: partial(checkpointed, module, rng) for path, module in self.modules.items()}
+        self.install()
+
+    def install(self) -> None:
+        """Give the modules a `forward` that is computed again in the backward pass."""
+        for path, module in self.modules.items():
+            module.forward = self._forwards[path]
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Restore the forward of their class inside the block: copies of the modules must not run the originals."""
+        for module in self.modules.values():
+            del module.forward
+        try:
+            yield
+        finally:
+            self.install()
+
+
+def checkpointed(module: nn.Module, rng: DropoutRNG, *args: Any, **keywords: Any) -> Any:
+    """The forward pass of a module's class; only its inputs are kept for the gradient."""
+    forward = type(module).forward
+    if not torch.is_grad_enabled():
+        return forward(module, *args, **keywords)
+    counters = replace(rng)
+
+    def contexts():
+        return nullcontext(), with_counters(rng, counters)
+
+    return checkpoint(
+        forward, module, *args, use_reentrant=False, preserve_rng_state=False, context_fn=contexts, **keywords
+    )
+
+
+@contextmanager
+def with_counters(rng: DropoutRNG, counters: DropoutRNG) -> Iterator[None]:
+    """Set the dropout counters inside the block: a task may have changed them since the first computation."""
+    current = replace(rng)
+    vars(rng).update(vars(counters))
+    try:
+        yield
+    finally:
+        vars(rng).update(vars(current))
