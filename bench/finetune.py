@@ -28,17 +28,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import foretell  # isort: skip - before torch, so that OpenMP's threads sleep while they wait
 from arguments import BenchmarkReport, make_parser, make_table, print_report, start_report, use_threads
 from measure import note
 from rich.console import Console
 
-from foretell.config.typed_dicts import ModelDict, TokenizerDict, TrainingDict
 from foretell.data.table import open_table
 from foretell.finetuning.report import evaluate_file
 from foretell.finetuning.settings import Columns
+
+if TYPE_CHECKING:
+    from foretell.config.typed_dicts import ModelDict, TokenizerDict, TrainingDict
 
 Labelled = list[tuple[str, str]]
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from foretell.config import DataConfig, ModelConfig, TrainingConfig, check_known, make_section
-from foretell.config.typed_dicts import DataDict, LoRADict, ModelDict, TokenizerDict, TrainingDict
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
@@ -32,6 +31,9 @@ from foretell.session.display import choose_display, notes_of_the_log
 from foretell.session.protocol import Training, run_training
 from foretell.session.reporter import Reporter, Reporters
 from foretell.text import Tokenizer
+
+if TYPE_CHECKING:
+    from foretell.config.typed_dicts import DataDict, LoRADict, ModelDict, TokenizerDict, TrainingDict
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -109,6 +111,9 @@ def train(
 class TuningOptions(TypedDict, total=False):
     """Options of every fine-tuning. training and lora have fields of TrainingConfig and LoRAConfig."""
 
+    resume: bool
+    progress: bool | None
+    reporter: Reporter | None
     minutes: float | None
     training: TrainingDict
     device: DeviceName
@@ -166,9 +171,6 @@ def finetune(
     out: str | Path | None = None,
     *,
     task: Literal["chat"],
-    resume: bool = False,
-    progress: bool | None = None,
-    reporter: Reporter | None = None,
     **options: Unpack[ChatOptions],
 ) -> LanguageModel: ...
 
@@ -181,9 +183,6 @@ def finetune(
     out: str | Path | None = None,
     *,
     task: Literal["text"],
-    resume: bool = False,
-    progress: bool | None = None,
-    reporter: Reporter | None = None,
     **options: Unpack[DomainOptions],
 ) -> LanguageModel: ...
 
@@ -196,9 +195,6 @@ def finetune(
     out: str | Path | None = None,
     *,
     task: str = "classify",
-    resume: bool = False,
-    progress: bool | None = None,
-    reporter: Reporter | None = None,
     **options: Unpack[HeadOptions],
 ) -> LanguageModel: ...
 
@@ -242,44 +238,35 @@ def chat_request(
     *,
     dev: str | Path | None = None,
     truncate: Truncation | None = None,
-    lora: LoRADict | None = None,
-    model: ModelDict | None = None,
-    data: DataDict | None = None,
-    training: TrainingDict | None = None,
     **options: Any,
 ) -> ChatRequest:
-    """The request for a chat tuning; `options` has further fields of `ChatRequest`."""
-    sections = {"model": model, "data": data, "training": training, "lora": lora}
+    """The request for a chat tuning; `options` has its sections and further fields of `ChatRequest`."""
     return ChatRequest(
         data=[Path(path) for path in paths],
         held_out=None if dev is None else Path(dev),
         truncation=truncate,
-        overrides=given_sections(sections),
+        overrides=take_sections(options, "model", "data", "training", "lora"),
         **options,
     )
 
 
 def domain_request(
-    paths: Sequence[str | Path],
-    *,
-    old_domain: Sequence[str | Path] = (),
-    model: ModelDict | None = None,
-    data: DataDict | None = None,
-    training: TrainingDict | None = None,
-    **options: Any,
+    paths: Sequence[str | Path], *, old_domain: Sequence[str | Path] = (), **options: Any
 ) -> TextRequest:
-    """The request for continued pretraining; `options` has further fields of `TextRequest`."""
+    """The request for continued pretraining; `options` has its sections and further fields of `TextRequest`."""
+    sections = take_sections(options, "model", "data", "training")
     return TextRequest(
-        source=make_source(paths, make_section(DataConfig, data or {}, "data")),
+        source=make_source(paths, make_section(DataConfig, sections.get("data", {}), "data")),
         names=[str(path) for path in paths],
         old_domain=find_old_domain(old_domain, options["start"].argument),
-        overrides=given_sections({"model": model, "data": data, "training": training}),
+        overrides=sections,
         **options,
     )
 
 
-def given_sections(sections: Mapping[str, Any]) -> dict[str, Any]:
-    """The sections that are not left out; an empty one counts, as `lora={}` does."""
+def take_sections(options: dict[str, Any], *names: str) -> dict[str, Any]:
+    """Remove the sections from options; those that are left out or None are not returned, an empty one is."""
+    sections = {name: options.pop(name, None) for name in names}
     return {name: values for name, values in sections.items() if values is not None}
 
 
@@ -325,7 +312,7 @@ def plan(
     of each user in generation; default: the model's context. model and training are dicts of fields of ModelConfig and
     TrainingConfig. Raises UsageError, and ConfigError for a training that cannot fit.
     """
-    overrides = given_sections({"model": model, "training": training})
+    overrides = take_sections({"model": model, "training": training}, "model", "training")
     request = TextRequest(source=lambda: (), names=[], out=Path("runs/plan"), size=size, overrides=overrides)
     shape, settings, count = planned(request, size, tokens, gpus)
     devices = find_devices(gpu, gpus)

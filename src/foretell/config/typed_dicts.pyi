@@ -1,18 +1,13 @@
-"""The sections of the configuration as dicts, for editors and type checkers: `train(..., model={"width": 256})`.
+"""The sections of the configuration as dicts, for editors and type checkers: `train(model={"width": 256})`.
 
-`tests/config/test_typed_dicts.py` compares each with its section. The names of nanoGPT and Hugging Face are accepted
-too, but type checkers do not know them.
+Written by `python tests/config/test_typed_dicts.py`; import it under TYPE_CHECKING. The names of nanoGPT and Hugging
+Face are accepted too, but type checkers do not know them.
 """
-
-from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
-
 class ModelDict(TypedDict, total=False):
-    """`ModelConfig`."""
-
     num_layers: int
     num_heads: int
     num_kv_heads: int
@@ -39,19 +34,13 @@ class ModelDict(TypedDict, total=False):
     dropout: Mapping[str, float] | float
     init: Literal["gpt2", "torch"]
 
-
 class TokenizerDict(TypedDict, total=False):
-    """`TokenizerConfig`."""
-
     kind: Literal["characters", "words", "bytes", "bpe"]
     vocab_size: int | None
     split: Literal["gpt2", "qwen2"] | None
     start_token: str | None
 
-
 class DataDict(TypedDict, total=False):
-    """`DataConfig`."""
-
     text_field: str | None
     validation_fraction: float
     document_mask: bool
@@ -64,10 +53,7 @@ class DataDict(TypedDict, total=False):
     separator: str
     loss_on: Literal["all", "answer"]
 
-
 class TrainingDict(TypedDict, total=False):
-    """`TrainingConfig`."""
-
     steps: int
     batch_size: int
     gradient_accumulation_steps: int
@@ -99,10 +85,7 @@ class TrainingDict(TypedDict, total=False):
     keep_checkpoints: int
     seed: int
 
-
 class LoRADict(TypedDict, total=False):
-    """`LoRAConfig`."""
-
     rank: int
     alpha: float
     dropout: float
