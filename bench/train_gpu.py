@@ -32,7 +32,7 @@ from foretell.model.init import make_decoder
 from foretell.model.kernels.dispatch import AlignedTiedHead
 from foretell.model.presets import preset_config
 from foretell.model.surgery import recast, replace
-from foretell.planning.probe import peak_flops
+from foretell.planning.speed import peak_flops
 from foretell.training.execution import compile_units
 from foretell.training.objective import LOGITS_AT_ONCE, Objective, make_objective
 from foretell.training.optimizer import make_optimizer

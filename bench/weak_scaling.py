@@ -34,7 +34,7 @@ from foretell.config import ModelConfig
 from foretell.distributed.placement import TrialLoss, replicate, shard
 from foretell.distributed.world import ALONE, World, current_world, disconnect
 from foretell.model.init import make_decoder
-from foretell.planning.probe import peak_flops, read_bandwidth
+from foretell.planning.speed import peak_flops, read_bandwidth
 from foretell.session.machine import Meter
 from foretell.training.objective import Objective, make_objective
 from foretell.training.optimizer import make_optimizer

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from foretell.convert.hub import NAME, PREFIX, fetch_model, fetch_tokenizer
+from foretell.convert.hub import NAME, PREFIX, fetch_model
 from foretell.errors import CheckpointError, did_you_mean
 from foretell.files import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILE, WEIGHTS
 from foretell.manifest import check_model_files
@@ -75,7 +75,7 @@ def find_tokenizer(argument: str) -> Tokenizer:
     if _exists(path) and not is_run(path) and (path.is_file() or not _exists(path / CONFIG)):
         return load_tokenizer(os.path.realpath(path))  # the user may name any link
     if argument.startswith(PREFIX):
-        return load_tokenizer(fetch_tokenizer(argument))
+        return load_tokenizer(fetch_model(argument, with_weights=False))
     directory = find_model(argument)
     check_files(directory)
     return load_tokenizer(directory)
@@ -92,12 +92,12 @@ def default_run_directory(data: Sequence[str | Path], resume: bool = False) -> P
     return path
 
 
-def _suggest(name: str, shipped: tuple[str, ...] = SHIPPED) -> str:
-    if NAME.fullmatch(name) and not name.startswith("runs/") and shipped:
+def _suggest(name: str) -> str:
+    if NAME.fullmatch(name) and not name.startswith("runs/"):
         return f"; if it is on the Hub, write {PREFIX}{name}"
     runs = [path.name for path in RUNS.iterdir() if is_run(path)] if _exists(RUNS) else []
-    near = did_you_mean(name.removeprefix("runs/"), [*runs, *shipped])
-    return near or f"; there is {', '.join([*sorted(runs), *shipped]) or 'none in ./runs'}"
+    near = did_you_mean(name.removeprefix("runs/"), [*runs, *SHIPPED])
+    return near or f"; there is {', '.join([*sorted(runs), *SHIPPED])}"
 
 
 def _exists(path: Path) -> bool:

@@ -188,12 +188,8 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 def open_tensors(path: Path):
     """Open a safetensors file, memory-mapped; any other file under that name is a `CheckpointError`."""
     check_header(path, MOST_OWN_HEADER_BYTES)
-    try:
+    with one_line_errors(path):
         return open_by_library(path)
-    except FileNotFoundError:
-        raise CheckpointError(f"{path} is missing") from None
-    except (OSError, SafetensorError) as error:
-        raise CheckpointError(f"{path} is damaged, cut short or not a safetensors file: {error}") from None
 
 
 def check_shapes(stored: Mapping[str, StoredTensor], expected: Mapping[str, tuple[int, ...]], where: Path) -> None:

@@ -20,8 +20,8 @@ from foretell.language_model import LanguageModel
 from foretell.loading import load, load_start
 from foretell.model.cost import count_parameters
 from foretell.model.presets import PUBLISHED, SIZES
-from foretell.planning.calibration import THIS
 from foretell.planning.plan import Plan, find_devices, plan_generating, plan_training
+from foretell.planning.speed import THIS
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest

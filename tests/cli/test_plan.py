@@ -43,9 +43,9 @@ def test_the_back_test_shows_predictions_next_to_measurements(foretell):
 
 
 def test_this_machine_is_measured_with_a_probe(foretell, monkeypatch):
-    monkeypatch.setattr("foretell.planning.probe.PROBE_SECONDS", 0.0)
-    monkeypatch.setattr("foretell.planning.probe.STEP_SECONDS", 0.01)
-    monkeypatch.setattr("foretell.planning.probe.READ_BYTES", 2**20)
+    monkeypatch.setattr("foretell.planning.speed.PROBE_SECONDS", 0.0)
+    monkeypatch.setattr("foretell.planning.speed.STEP_SECONDS", 0.01)
+    monkeypatch.setattr("foretell.planning.speed.READ_BYTES", 2**20)
     outcome = foretell("plan", "--size", "toy", "--tokens", "1e5")
     assert outcome.code == 0
     assert "Based on a probe of this machine" in outcome.out

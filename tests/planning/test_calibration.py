@@ -9,7 +9,8 @@ from foretell.errors import UsageError
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import weight_shapes
 from foretell.model.presets import preset_config
-from foretell.planning.calibration import (
+from foretell.planning.estimate import Range, training_cost, training_flops
+from foretell.planning.speed import (
     ACCELERATORS,
     _llama,
     backtest,
@@ -17,7 +18,6 @@ from foretell.planning.calibration import (
     find_accelerator,
     nearest,
 )
-from foretell.planning.estimate import Range, training_cost, training_flops
 from foretell.training.optimizer import optimizer_flops_per_step
 
 

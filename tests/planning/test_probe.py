@@ -8,8 +8,8 @@ import torch
 from foretell.config import TrainingConfig
 from foretell.model.cost import training_flops_per_token
 from foretell.model.presets import preset_config
-from foretell.planning import probe as probing
-from foretell.planning.probe import cut_down, probe, step_flops
+from foretell.planning import speed as probing
+from foretell.planning.speed import cut_down, probe, step_flops
 
 MODEL = preset_config("small", vocab_size=256)
 

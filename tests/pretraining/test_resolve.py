@@ -14,7 +14,7 @@ from foretell.model.cost import saved_bytes_per_token, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.presets import PRESETS, SIZES, preset_config
 from foretell.planning.estimate import DeviceMemory, state_bytes, total, training_memory
-from foretell.planning.probe import measure_speed
+from foretell.planning.speed import measure_speed
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import (
     MOST_EPOCHS,
@@ -166,6 +166,6 @@ def test_weight_shapes_are_those_of_the_decoder(name: str) -> None:
 
 
 def test_the_speed_of_a_shape_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("foretell.planning.probe.PROBE_SECONDS", 0.0)
+    monkeypatch.setattr("foretell.planning.speed.PROBE_SECONDS", 0.0)
     training = TrainingConfig(steps=1, batch_size=1, frozen=("**",), weight_decay_by_path={"trunk.blocks.9.**": 0.0})
     assert measure_speed(preset_config("toy", vocab_size=50), training, torch.device("cpu"), torch.float32) > 0

@@ -14,7 +14,7 @@ import torch
 from foretell.config import TrainingConfig
 from foretell.errors import ConfigError
 from foretell.planning.estimate import DeviceMemory, saved_bytes, state_bytes
-from foretell.planning.probe import peak_flops
+from foretell.planning.speed import peak_flops
 from foretell.session import machine
 from foretell.session.machine import (
     Meter,
@@ -51,7 +51,7 @@ def test_measuring_the_peak_takes_less_than_two_seconds(monkeypatch: pytest.Monk
     """Apart from the time of the last product."""
     now = iter(range(1000))
     monkeypatch.setattr(time, "perf_counter", lambda: next(now) * 0.05)
-    monkeypatch.setattr("foretell.planning.probe.SIDE", 8)
+    monkeypatch.setattr("foretell.planning.speed.SIDE", 8)
     assert peak_flops(torch.device("cpu"), torch.float32) == pytest.approx(2 * 8**3 / 0.05)
     assert next(now) * 0.05 < 2
 

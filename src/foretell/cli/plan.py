@@ -52,14 +52,12 @@ def plan(
     Figures are ranges. The time follows from the nearest of a few published
     trainings, which is named, or from a measurement of this machine.
     """
-    from foretell.planning import calibration
+    from foretell.planning import speed
     from foretell.typesetting.text import document_text
 
     if backtest:
-        rows = calibration.backtest()
-        print_json([row.to_json() for row in rows]) if json else write(
-            document_text(calibration.backtest_document(rows))
-        )
+        rows = speed.backtest()
+        print_json([row.to_json() for row in rows]) if json else write(document_text(speed.backtest_document(rows)))
         return
     if size is None:
         raise UsageError("give the --size of the model, such as gpt2-xl, or --backtest (foretell plan --help)")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -70,7 +71,7 @@ def export_gguf(
     report_path = target.with_name(EXPORT_REPORT)
     if report_path.exists():
         report_path = target.with_name(f"{target.stem}.{EXPORT_REPORT}")
-    prepare = compose if is_composed(model.tokenizer.to_json()) else str
+    prepare = partial(unicodedata.normalize, "NFC") if is_composed(model.tokenizer.to_json()) else str
     with new_files(target, report_path) as (file, report_file):
         write_gguf(gguf, file, family.name, pairs, tensors)
         report = {
@@ -92,11 +93,6 @@ def import_gguf() -> ModuleType:
     except ImportError:
         raise UsageError("--to gguf needs the extra 'gguf': pip install 'foretell[gguf]'") from None
     return gguf
-
-
-def compose(text: str) -> str:
-    """The text in Unicode's NFC form."""
-    return unicodedata.normalize("NFC", text)
 
 
 def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -> list[str]:

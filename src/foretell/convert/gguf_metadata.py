@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,7 @@ from foretell.text.tokenizer_json import (
     missing_bytes,
     pattern_split,
     special_token,
+    split_steps,
 )
 from foretell.textbook.family import frequency
 from foretell.textbook.vectors import Vector
@@ -330,26 +331,15 @@ def find_split(document: TokenizerJson) -> str:
     model = document["model"]
     if not model["merges"]:
         return WITHOUT_MERGES
-    ours = list(steps(document["pre_tokenizer"])), bool(model.get("ignore_merges"))
+    ours = split_steps(document["pre_tokenizer"]), bool(model.get("ignore_merges"))
     for name, known in PRE_TOKENIZERS.items():
-        if ours == (list(steps(known.document)), known.takes_words):
+        if ours == (split_steps(known.document), known.takes_words):
             return name
     raise TokenizerError(
         f"GGUF: the tokenizer splits text as none of the known pre-tokenizers of llama.cpp does "
         f"({', '.join(PRE_TOKENIZERS)}), so llama.cpp would read other tokens; "
         "train one with --tokenizer.split qwen2 or gpt2"
     )
-
-
-def steps(part: TokenizerJson | None) -> Iterator[dict[str, Any]]:
-    """The steps of a pre-tokenizer, without settings that do not affect the tokens."""
-    if part is None:
-        return
-    if part["type"] == "Sequence":
-        for inner in part["pretokenizers"]:
-            yield from steps(inner)
-    else:
-        yield {key: value for key, value in part.items() if key != "trim_offsets"}
 
 
 def read_vocabulary(pairs: Mapping[str, Any]) -> tokenizers.Tokenizer:

@@ -34,22 +34,13 @@ PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 PROGRESS_SECONDS = 2.0
 
 
-def fetch_model(name: str) -> Path:
+def fetch_model(name: str, *, with_weights: bool = True) -> Path:
     """The directory of a model on the Hub, `owner/name` or `owner/name@revision`, downloaded unless it is cached.
 
     Downloads and their progress are logged. Offline (HF_HUB_OFFLINE, or the Hub cannot be reached) a complete earlier
     download is used. Raises UsageError for an invalid name, CheckpointError if the model cannot be fetched: an unknown
     repository or revision, no access, no safetensors, a broken download.
     """
-    return fetch(name, with_weights=True)
-
-
-def fetch_tokenizer(name: str) -> Path:
-    """The directory of a model's tokenizer, without the weights; otherwise as `fetch_model`."""
-    return fetch(name, with_weights=False)
-
-
-def fetch(name: str, *, with_weights: bool) -> Path:
     repository, revision = parse_name(name.removeprefix(PREFIX))
     hub = import_hub()
     if hub.is_offline_mode():

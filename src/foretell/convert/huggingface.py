@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from foretell.config import ModelConfig
 from foretell.convert.config_json import read_settings
@@ -46,15 +44,11 @@ def load_huggingface(
         rows = config.vocab_size - tokenizer.vocab_size
         notes.append(f"{rows:,} of the model's {config.vocab_size:,} tokens are not in the tokenizer")
     config = config.replaced(dropout=0.0)
-    read = partial(_read, tensors, dtype)
-    weights = {path: tensor.to(device) for path, tensor in iter_ours(family, config, read)}
+    ours = iter_ours(family, config, lambda name: read_tensor(tensors[name], dtype))
+    weights = {path: tensor.to(device) for path, tensor in ours}
     check_finite(weights, directory)
     decoder = decoder_with_weights(config, weights)
     return LanguageModel(decoder.eval(), tokenizer, name, tuple(f"{directory}: {note}" for note in notes))
-
-
-def _read(tensors: Mapping[str, StoredTensor], dtype: torch.dtype, name: str) -> Tensor:
-    return read_tensor(tensors[name], dtype)
 
 
 def stored_dtype(directory: Path) -> torch.dtype:

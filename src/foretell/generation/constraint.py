@@ -77,9 +77,11 @@ class Constraint:
 
     def _advance(self, key: tuple[int, ...]) -> State:
         """The state after these ids, computed from the state before the last id if that is kept."""
+        from llguidance import LLMatcher
+
         before = self._states.get(key[:-1]) if key else None
         if before is None:
-            matcher, new = self._make_matcher(), list(key)
+            matcher, new = LLMatcher(self.vocabulary, self.grammar, log_level=0), list(key)
         elif before.matcher is None:
             return State(None, before.allowed, True)
         else:
@@ -100,11 +102,6 @@ class Constraint:
         error = matcher.get_error()
         if error and not error.startswith("NoExtensionBias"):  # no token can follow: the mask shows that
             raise UsageError(f"{self.shown} cannot be used: {first_reason(error)}")
-
-    def _make_matcher(self) -> Any:
-        from llguidance import LLMatcher
-
-        return LLMatcher(self.vocabulary, self.grammar, log_level=0)
 
     def _check(self) -> None:
         start = self.state(())

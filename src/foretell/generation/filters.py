@@ -145,16 +145,11 @@ def temperature(value: float) -> Filter:
 
     def apply(logits: Tensor, prefixes: Prefixes) -> Tensor:
         if value == 0:
-            return keep_largest(logits)
+            only = torch.full_like(logits, -torch.inf)
+            return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)  # ties go to the first
         return (logits - logits.amax(-1, keepdim=True)).div_(value)  # the largest stays 0 for any value
 
     return apply
-
-
-def keep_largest(logits: Tensor) -> Tensor:
-    """Keep only the largest logit; ties go to the first."""
-    only = torch.full_like(logits, -torch.inf)
-    return only.scatter(-1, logits.argmax(-1, keepdim=True), 0.0)
 
 
 def top_k(count: int) -> Filter:

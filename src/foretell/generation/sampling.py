@@ -72,7 +72,8 @@ class Sampler:
             logits = check_left(self.filters[name](logits.double(), [prefix]), name)
         if self.config.temperature == 0:
             return int(logits.argmax())
-        ids, left = narrow(as_float64(logits[0]), self._shaping)
+        row = logits[0].float() if logits.dtype == torch.bfloat16 else logits[0]  # NumPy has no bfloat16
+        ids, left = narrow(row.numpy().astype(np.float64), self._shaping)
         index = pick(odds(torch.from_numpy(left)[None]), [draw])[0]
         return index if ids is None else int(ids[index])
 
@@ -117,11 +118,6 @@ def largest(logits: Tensor) -> list[int]:
     if not all(math.isfinite(row[id]) for row, id in zip(values, ids, strict=True)):
         check_logits(logits)
     return ids
-
-
-def as_float64(logits: Tensor) -> np.ndarray:
-    """Logits (V,) on a CPU as a NumPy array."""
-    return (logits.float() if logits.dtype == torch.bfloat16 else logits).numpy().astype(np.float64)
 
 
 def check_left(logits: Tensor, name: str) -> Tensor:

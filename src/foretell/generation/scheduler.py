@@ -95,7 +95,8 @@ class Scheduler:
             raise UsageError("this sequence was added before; make a new one")
         check_ids(sequence, self.engine.decoder.config.vocab_size)
         rules = check_length(sequence, self.engine.decoder.config.context_length)
-        needed, size = self._blocks_needed(sequence), bytes_per_block(self.engine.decoder)
+        needed = blocks_needed(sequence, self.engine.decoder.config.context_length)
+        size = bytes_per_block(self.engine.decoder)
         if needed > self.num_blocks:
             raise UsageError(
                 f"a text of {needed * POSITIONS_PER_BLOCK:,} tokens needs {needed * size / 2**20:,.0f} MiB of cache, "
@@ -153,7 +154,7 @@ class Scheduler:
         table = table_of(sequence)
         source, count = self.pool.begun_block(table, sequence.visible[:-1])
         target = len(table.blocks)
-        if not self.pool.take(table, self._blocks_needed(sequence)):
+        if not self.pool.take(table, blocks_needed(sequence, self.engine.decoder.config.context_length)):
             return False
         if count:
             self.engine.cache.copy_block(source, table.blocks[target])
@@ -166,12 +167,6 @@ class Scheduler:
             table = table_of(sequence)
             first = len(table.content_ids) * POSITIONS_PER_BLOCK
             yield table.last_content, tuple(sequence.visible[first : first + POSITIONS_PER_BLOCK])
-
-    def _blocks_needed(self, sequence: Sequence) -> int:
-        """Blocks for the longest text that the model will see of a sequence."""
-        rules, limit = rules_of(sequence), self.engine.decoder.config.context_length
-        room = limit if rules.max_tokens is None else sequence.num_visible + rules.max_tokens
-        return blocks_for(min(limit, room))
 
     def _root(self, sequence: Sequence) -> int:
         """The content id of no blocks. Other forms of the model, and other sources, give equal tokens other keys."""
@@ -288,6 +283,12 @@ class Scheduler:
         self.waiting.move_to_end(sequence, last=False)
 
 
+def blocks_needed(sequence: Sequence, context_length: int) -> int:
+    """Blocks for the longest text that the model will see of a sequence."""
+    limit = rules_of(sequence).max_tokens
+    return blocks_for(context_length if limit is None else min(context_length, sequence.num_visible + limit))
+
+
 def grouped(items: Iterable[Item], key: Callable[[Item], object]) -> list[list[Item]]:
     """Items with the same object as key together, in the order in which the keys first occur."""
     groups: dict[int, list[Item]] = {}
@@ -345,10 +346,7 @@ def run(scheduler: Scheduler, sequences: list[Sequence]) -> Iterator[Event]:
 def make_scheduler(decoder: Decoder, sequences: list[Sequence], proposer: Proposer | None = None) -> Scheduler:
     """A scheduler with just enough cache for these sequences, or as much as the memory allows."""
     context_length, limits = decoder.config.context_length, [rules_of(sequence).max_tokens for sequence in sequences]
-    num_blocks = sum(
-        blocks_for(context_length if limit is None else min(context_length, sequence.num_visible + limit))
-        for sequence, limit in zip(sequences, limits, strict=True)
-    )
+    num_blocks = sum(blocks_needed(sequence, context_length) for sequence in sequences)
     known = [limit for limit in limits if limit is not None]
     expected_tokens = max(known, default=0) if len(known) == len(limits) else None
     return Scheduler(decoder, num_blocks=num_blocks, expected_tokens=expected_tokens, proposer=proposer)

@@ -50,6 +50,11 @@ class Range:
         return self.low <= value <= self.high
 
 
+def round_number(value: float) -> str:
+    """A number with three digits or none after the point."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
 @dataclass(frozen=True)
 class Cost:
     """Arithmetic, time and money of a training, with the forward pass that checkpointed activations repeat."""

@@ -18,20 +18,30 @@ from foretell.generation.sequence import blocks_for
 from foretell.model.cost import cache_bytes_per_token, count_parameters
 from foretell.model.init import weight_shapes
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
-from foretell.planning.calibration import THIS, Accelerator, Basis, find_accelerator, nearest
 from foretell.planning.estimate import (
     Cost,
     DeviceMemory,
     Range,
     check_training_fits,
     device_memory,
+    round_number,
     rows_at_once,
     total,
     training_cost,
     training_flops,
     training_memory,
 )
-from foretell.planning.probe import Probe, peak_flops, probe, read_bandwidth
+from foretell.planning.speed import (
+    THIS,
+    Accelerator,
+    Basis,
+    Probe,
+    find_accelerator,
+    nearest,
+    peak_flops,
+    probe,
+    read_bandwidth,
+)
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.notebook import Shown
 
@@ -287,11 +297,6 @@ class Plan(Shown):
 def range_row(name: str, size: Range, written: Callable[[float], str]) -> tuple[str, str, str]:
     """A name and a range as cells of a table."""
     return name, written(size.low), written(size.high)
-
-
-def round_number(value: float) -> str:
-    """A number with three digits or none after the point."""
-    return f"{value:,.0f}" if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 def format_seconds(seconds: float) -> str:

@@ -18,7 +18,7 @@ from foretell.files import sync
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
-from foretell.planning.probe import measure_speed
+from foretell.planning.speed import measure_speed
 from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import Facts, RowFacts, check_size_fits, resolve
 from foretell.pretraining.task import ContinuedTextTask, TextTask

@@ -29,7 +29,7 @@ from foretell.planning.estimate import (
     total,
     training_memory,
 )
-from foretell.planning.probe import peak_flops, time_steps
+from foretell.planning.speed import peak_flops, time_steps
 from foretell.runs.run import RESUMABLE, Run
 from foretell.training.optimizer import Shapes, make_optimizer
 from foretell.training.step import TrainingBatch

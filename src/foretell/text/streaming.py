@@ -31,6 +31,7 @@ from foretell.text.tokenizer_json import (
     kind_of,
     pattern_split,
     piece_bytes,
+    split_steps,
 )
 
 # --- long texts cut for encoding -------------------------------------------------------------------------------------
@@ -40,14 +41,9 @@ PIECE_SIZE = 65_536  # characters; on two cores 4,096 to 262,144 encode equally 
 ANYWHERE = re.compile("")
 AFTER_WORD = re.compile(r"(?<=[^\W_])(?=[ \n.,。，、])")
 
-# A tokenizer.json differs in `trim_offsets` from writer to writer; it changes no id.
-_CUT_AFTER_WORD = (
-    byte_level_split(use_regex=True),
-    pattern_split(QWEN2_PATTERN),
-    pattern_split(LLAMA3_PATTERN),
-    digit_split(),
-    WORD_SPLIT,
-)
+_SPLITS = (byte_level_split(use_regex=True), pattern_split(QWEN2_PATTERN), pattern_split(LLAMA3_PATTERN), digit_split())
+_CUT_AFTER_WORD = [split_steps(split) for split in (*_SPLITS, WORD_SPLIT)]
+_BYTES = split_steps(byte_level_split(use_regex=False))
 
 
 def safe_cut(content: TokenizerJson) -> re.Pattern[str] | None:
@@ -62,21 +58,10 @@ def safe_cut(content: TokenizerJson) -> re.Pattern[str] | None:
 
 
 def _cut_of_split(content: TokenizerJson) -> re.Pattern[str] | None:
-    split = _without_offsets(content["pre_tokenizer"])
-    kind = kind_of(content)
-    if kind == "characters" or (kind == "bytes" and split == _without_offsets(byte_level_split(use_regex=False))):
+    split, kind = split_steps(content["pre_tokenizer"]), kind_of(content)
+    if kind == "characters" or (kind == "bytes" and split == _BYTES):
         return ANYWHERE
-    known = any(split == _without_offsets(candidate) for candidate in _CUT_AFTER_WORD)
-    return AFTER_WORD if known else None
-
-
-def _without_offsets(split: Any) -> Any:
-    """A pre-tokenizer's description without `trim_offsets`, at any depth."""
-    if isinstance(split, list):
-        return [_without_offsets(part) for part in split]
-    if isinstance(split, dict):
-        return {key: _without_offsets(value) for key, value in split.items() if key != "trim_offsets"}
-    return split
+    return AFTER_WORD if split in _CUT_AFTER_WORD else None
 
 
 def _crosses(token: dict[str, Any], cut: re.Pattern[str]) -> bool:

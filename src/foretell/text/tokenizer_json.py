@@ -106,6 +106,15 @@ def digit_split() -> TokenizerJson:
     return {"type": "Sequence", "pretokenizers": [digits, byte_level_split(use_regex=True)]}
 
 
+def split_steps(split: TokenizerJson | None) -> list[dict[str, Any]]:
+    """The steps of a pre-tokenizer, without `trim_offsets`, which differs from writer to writer and changes no id."""
+    if split is None:
+        return []
+    if split["type"] == "Sequence":
+        return [step for part in split["pretokenizers"] for step in split_steps(part)]
+    return [{key: value for key, value in split.items() if key != "trim_offsets"}]
+
+
 # --- writing one -----------------------------------------------------------------------------------------------------
 
 
@@ -178,8 +187,7 @@ def is_byte_level(content: TokenizerJson) -> bool:
 
 def spells_bytes(content: TokenizerJson) -> bool:
     """True if words reach the model as bytes in GPT-2's table."""
-    split = content["pre_tokenizer"] or {}
-    steps = split["pretokenizers"] if split.get("type") == "Sequence" else [split]
+    steps = split_steps(content["pre_tokenizer"])
     return any(step.get("type") == "ByteLevel" for step in (*steps, content["normalizer"] or {}))
 
 

@@ -90,7 +90,7 @@ def iter_probes(batch: Batch, config: ModelConfig) -> Iterator[Probe]:
     if config.windows[0] is not None:
         yield window_probe(batch, config)
     if batch.document_ids is not None:
-        last = last_document(batch.document_ids)
+        last = (batch.document_ids == batch.document_ids.amax(1, keepdim=True)) & (batch.document_ids != PADDING)
         yield Probe("sees other documents, or padding", exchange(batch, ~last), lambda path: last)
 
 
@@ -119,11 +119,6 @@ def reach(path: str, config: ModelConfig) -> float:
     is_before_blocks = segments[0] == "embed" or path == "trunk.rotation"
     layers = 0 if is_before_blocks else int(segments[2]) + 1 if "blocks" in segments else config.num_layers
     return sum(float("inf") if window is None else window - 1 for window in config.windows[:layers])
-
-
-def last_document(document_ids: Tensor) -> Tensor:
-    """True in the last document of each row that is not padding, (B, T)."""
-    return (document_ids == document_ids.amax(1, keepdim=True)) & (document_ids != PADDING)
 
 
 def exchange(batch: Batch, changed: Tensor, *, new_documents: bool = False) -> Batch:

@@ -198,10 +198,6 @@ def make_adamw(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> 
     return AdamW(groups, lr=config.learning_rate, betas=betas, eps=config.epsilon, fused=True)
 
 
-def make_sgd(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
-    return SGD(decay_groups(weights, config), config.learning_rate, config.momentum)
-
-
 def make_muon(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> SkippingOptimizer:
     """Muon for the matrices of the trunk, AdamW for all other weights, at the same learning rate."""
     matrices = {path: weight for path, weight in weights.items() if is_muons(path, weight.shape)}
@@ -217,7 +213,7 @@ def make_muon(weights: Weights, config: TrainingConfig, dtype: torch.dtype) -> S
 OPTIMIZERS: dict[str, Callable[[Weights, TrainingConfig, torch.dtype], SkippingOptimizer]] = {
     "adamw": make_adamw,
     "muon": make_muon,
-    "sgd": make_sgd,
+    "sgd": lambda weights, config, _: SGD(decay_groups(weights, config), config.learning_rate, config.momentum),
 }
 
 

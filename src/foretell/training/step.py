@@ -71,7 +71,8 @@ class StepResult:
         *losses, norm = self.figures.tolist()
         total = sum(losses)
         if not (math.isfinite(total) and math.isfinite(norm)):
-            raise not_finite(total, norm, self.step)
+            what, value = ("gradient", norm) if math.isfinite(total) else ("loss", total)
+            raise DivergedError(f"step {self.step + 1}: the {what} is {value}, and no weight was changed by it")
         return total, norm
 
 
@@ -195,9 +196,3 @@ def clip_gradient(model: nn.Module, limit: float | None) -> Tensor:
     norm = whole(get_total_norm([parameter.grad for parameter in parameters if parameter.grad is not None]))
     clip_grads_with_norm_(parameters, float("inf") if limit is None else limit, norm)
     return norm
-
-
-def not_finite(loss: float, norm: float, step: int) -> DivergedError:
-    """The error for a step whose loss or gradient is infinite or NaN."""
-    what, value = ("gradient", norm) if math.isfinite(loss) else ("loss", loss)
-    return DivergedError(f"step {step + 1}: the {what} is {value}, and no weight was changed by it")

@@ -1,0 +1,397 @@
+"""The speed of devices: GPUs, measured trainings, of which a prediction uses the nearest, and a probe of this machine.
+
+A measured training has the share of its device's peak that it reached: the model's arithmetic, 6N + 12 L (H E) T
+operations per token, over time and peak (MFU, Chowdhery et al. 2022, appendix B), except where the source publishes
+operations of its own. The probe takes a few seconds: training steps of a shape, and reading memory.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from foretell.config import ModelConfig, TrainingConfig, make_section
+from foretell.data.batch import make_batch
+from foretell.errors import UsageError, did_you_mean
+from foretell.model.cost import training_flops_per_token
+from foretell.model.init import make_decoder, weight_shapes
+from foretell.model.presets import preset_config
+from foretell.planning.estimate import Range, round_number
+from foretell.training.objective import make_objective
+from foretell.training.optimizer import make_optimizer, optimizer_flops_per_step
+from foretell.training.step import SkippingOptimizer, TrainingBatch, training_step
+from foretell.typesetting.document import DocumentSection, Table
+
+THIS = "this"
+CPU = "cpu"
+CPU_PEAK = 435e9  # FLOP/s of the fastest bfloat16 matmul on two Zen 4 cores, in the run of the first row of a CPU
+NEAR = 2.0  # a factor in model size and in training arithmetic
+# The share of the peak relative to the row's share: for a near row on the same device, and for any other
+NEAR_SHARE, FAR_SHARE = Range(1 / 1.3, 1.3), Range(1 / 2, 1.6)
+
+
+# --- GPUs ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Accelerator:
+    """A device that trains. peak_flops: dense, in bfloat16; memory in bytes; bandwidth in bytes per second."""
+
+    name: str
+    memory: float
+    bandwidth: float
+    peak_flops: float
+    source: str
+
+
+def _gpu(name: str, teraflops: float, gigabytes: float, terabytes_per_second: float, source: str) -> Accelerator:
+    return Accelerator(name, gigabytes * 1e9, terabytes_per_second * 1e12, teraflops * 1e12, source)
+
+
+# Dense products: data sheets that print the rate with sparsity are halved
+ACCELERATORS = {
+    gpu.name: gpu
+    for gpu in (
+        _gpu("a100", 312, 80, 2.039, "NVIDIA A100 80GB SXM, data sheet"),
+        _gpu("a100-40gb", 312, 40, 1.555, "NVIDIA A100 40GB SXM, data sheet"),
+        _gpu("h100", 989, 80, 3.35, "NVIDIA H100 SXM, data sheet"),
+        _gpu("h200", 989, 141, 4.8, "NVIDIA H200 SXM, data sheet"),
+        _gpu("l4", 121, 24, 0.3, "NVIDIA L4, data sheet"),
+        _gpu("rtx4090", 165.2, 24, 1.008, "NVIDIA Ada architecture white paper, products summed in float32"),
+    )
+}
+
+
+def find_accelerator(name: str) -> Accelerator:
+    """The GPU of this name; an unknown one is a `UsageError`."""
+    if name not in ACCELERATORS:
+        known = ", ".join((THIS, *ACCELERATORS))
+        raise UsageError(f"--gpu '{name}' is not known{did_you_mean(name, ACCELERATORS)}; known: {known}")
+    return ACCELERATORS[name]
+
+
+# --- measured trainings -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A measured training. device_seconds: the time multiplied by the number of devices."""
+
+    name: str
+    device: str
+    flops_per_token: float
+    tokens: float
+    device_seconds: float
+    peak_flops: float
+    source: str
+    devices: int | None = None  # None: not published
+
+    @property
+    def flops(self) -> float:
+        """Operations of the training."""
+        return self.flops_per_token * self.tokens
+
+    @property
+    def share(self) -> float:
+        """The share of the peak that was reached."""
+        return self.flops / (self.device_seconds * self.peak_flops)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """The row that a prediction is based on, and the share of the peak that follows from it.
+
+    factor: the distance to the row, as a factor in model size or in training arithmetic.
+    """
+
+    row: Calibration
+    share: Range
+    factor: float
+    is_near: bool
+
+    def to_json(self) -> dict[str, Any]:
+        measured = {"name": self.row.name, "gpu": self.row.device, "share_of_peak": self.row.share}
+        assumed = {"share": asdict(self.share), "factor": self.factor, "is_near": self.is_near}
+        return {"kind": "row", **measured, "source": self.row.source, **assumed}
+
+    def describe(self, gpu: str) -> str:
+        """The measured training and the assumed share, in words."""
+        row, share = self.row, self.share
+        far = (
+            f" No measured training on {gpu} is within a factor of two in model size and FLOPs (this one: a factor of "
+            f"{self.factor:,.1f}), so the range is wide."
+        )
+        return (
+            f"Based on {row.name} on {row.device}: {row.share:.0%} of the peak ({row.source}). "
+            f"Assumed: {share.low:.0%} to {share.high:.0%} of the peak of {gpu}.{'' if self.is_near else far}"
+        )
+
+
+@cache
+def calibrations() -> tuple[Calibration, ...]:
+    """All measured trainings."""
+    flops = training_flops_per_token
+    return (
+        _on_gpu("llm.c, GPT-2 124M", "a100", flops(preset_config("gpt2")), 10e9, 8 * 95 * 60, LLM_C, 8),
+        # 16,704 steps of 524,288 tokens; operations as nanochat counts them
+        _on_gpu("nanochat d24", "h100", 4.33e19 / (16_704 * 524_288), 16_704 * 524_288, 8 * 10_949, NANOCHAT, 8),
+        _on_gpu("Llama 2 7B", "a100", flops(_llama(32, 32, 4096, 11_008)), 2e12, 184_320 * 3600, LLAMA),
+        _on_gpu("Llama 2 13B", "a100", flops(_llama(40, 40, 5120, 13_824)), 2e12, 368_640 * 3600, LLAMA),
+        _on_gpu("Llama 2 70B", "a100", flops(_llama(80, 64, 8192, 28_672, 8)), 2e12, 1_720_320 * 3600, LLAMA),
+        # 3 steps of 64 rows of 256 tokens at 3,962 tokens/s
+        _on_cpu("10.7M, all dropouts, AdamW", flops(_shakespeare()), 3 * 64 * 256, 3_962, "docs/performance.md"),
+        # 1,300 steps of 8 rows of 256 tokens at 4,548 tokens/s; Muon's matmuls are a third of the arithmetic
+        _on_cpu("4.8M, Muon", _flops_with_muon(8), 1_300 * 8 * 256, 4_548, "docs/speedrun.md"),
+    )
+
+
+LLM_C = "karpathy/llm.c, discussion 481"
+NANOCHAT = "karpathy/nanochat, dev/LEADERBOARD.md, run 1"
+LLAMA = "Touvron et al. 2023b (Llama 2), table 2"
+
+
+def _on_gpu(
+    name: str, gpu: str, flops: float, tokens: float, seconds: float, source: str, devices: int | None = None
+) -> Calibration:
+    return Calibration(name, gpu, flops, tokens, seconds, ACCELERATORS[gpu].peak_flops, source, devices)
+
+
+def _on_cpu(name: str, flops: float, tokens: float, tokens_per_second: float, source: str) -> Calibration:
+    return Calibration(name, CPU, flops, tokens, tokens / tokens_per_second, CPU_PEAK, source, 1)
+
+
+def _flops_with_muon(rows: int) -> float:
+    config = preset_config("small", vocab_size=65)
+    training = TrainingConfig(steps=1, optimizer="muon", batch_size=rows)
+    return step_flops(config, training) / (rows * config.context_length)
+
+
+def _shakespeare() -> ModelConfig:
+    sizes = {"num_layers": 6, "num_heads": 6, "width": 384, "context_length": 256, "vocab_size": 65}
+    return make_section(ModelConfig, {**sizes, "bias": False})
+
+
+def _llama(layers: int, heads: int, width: int, feedforward_width: int, kv_heads: int | None = None) -> ModelConfig:
+    """Touvron et al. 2023b: a context of 4,096, 32,000 tokens."""
+    values: dict[str, Any] = {"num_layers": layers, "num_heads": heads, "num_kv_heads": kv_heads, "width": width}
+    values |= {"feedforward_width": feedforward_width, "context_length": 4096, "vocab_size": 32_000}
+    values |= {"position": "rotary", "norm": "rmsnorm", "feedforward": "gated", "activation": "silu"}
+    return make_section(ModelConfig, {**values, "bias": False, "tie_embeddings": False})
+
+
+def nearest(flops_per_token: float, tokens: float, device: str, rows: Sequence[Calibration] | None = None) -> Basis:
+    """The row nearest in model size and training arithmetic: rows of CPUs for a CPU, rows of GPUs for a GPU."""
+    candidates = [row for row in (calibrations() if rows is None else rows) if (row.device == CPU) == (device == CPU)]
+    row = min(candidates, key=lambda row: distance(row, flops_per_token, tokens))
+    factor = distance(row, flops_per_token, tokens)
+    is_near = factor <= NEAR and row.device == device
+    spread = NEAR_SHARE if is_near else FAR_SHARE
+    share = spread * row.share
+    return Basis(row, Range(share.low, min(1.0, share.high)), factor, is_near)
+
+
+def distance(row: Calibration, flops_per_token: float, tokens: float) -> float:
+    """The factor between a row and a training: in operations per token or in all operations, whichever is larger."""
+    ratios = flops_per_token / row.flops_per_token, flops_per_token * tokens / row.flops
+    return max(math.exp(abs(math.log(ratio))) for ratio in ratios)
+
+
+# --- each measured training, predicted from the others ----------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A measured training, and its device seconds predicted without it."""
+
+    row: Calibration
+    basis: Basis
+    device_seconds: Range
+
+    @property
+    def is_right(self) -> bool:
+        """True if the range contains what was measured."""
+        return self.row.device_seconds in self.device_seconds
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "name": self.row.name,
+            "device": self.row.device,
+            "device_hours": self.row.device_seconds / 3600,
+            "predicted": asdict(self.device_seconds / 3600),
+            "source": self.row.source,
+            "basis": self.basis.to_json(),
+            "is_right": self.is_right,
+        }
+
+
+def backtest() -> list[Prediction]:
+    """A prediction for every row, with the row left out."""
+    return [predict(row, [other for other in calibrations() if other is not row]) for row in calibrations()]
+
+
+def predict(row: Calibration, others: list[Calibration]) -> Prediction:
+    """The prediction of a row from others."""
+    basis = nearest(row.flops_per_token, row.tokens, row.device, others)
+    at_peak = row.flops / row.peak_flops
+    return Prediction(row, basis, Range(at_peak / basis.share.high, at_peak / basis.share.low))
+
+
+def backtest_document(predictions: list[Prediction]) -> DocumentSection:
+    """A table of the device hours, predicted and measured."""
+    rows = [
+        (
+            each.row.name,
+            f"{round_number(each.device_seconds.low / 3600)} - {round_number(each.device_seconds.high / 3600)}",
+            round_number(each.row.device_seconds / 3600),
+            each.basis.row.name[:18],
+        )
+        for each in predictions
+    ]
+    return DocumentSection("", [Table(("device hours of", "predicted", "measured", "from"), rows)])
+
+
+# --- this machine -----------------------------------------------------------------------------------------------------
+
+PROBE_SECONDS = 2.0
+STEP_SECONDS = 0.5  # about, of one step of a shape that is cut down
+FIRST_FLOPS = 2e9  # of the first step, from which the size of the others follows
+ROUNDS = 3  # of finding that size
+READ_BYTES = 2**28
+MEASURING = 0.2  # seconds
+SIDES = {"cuda": 8192}  # side of the multiplied matrices, by device
+SIDE = 1024  # on other devices
+# Factors on the slowest and the fastest step: a probe is short and measures fewer layers than the model has
+MARGINS = Range(1 / 1.3, 1.2)
+
+
+def measure_speed(
+    config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype, processes: int = 1
+) -> float:
+    """Training tokens per second of this shape on this machine, measured for PROBE_SECONDS on random tokens.
+
+    With several processes, this one is measured with its rows of a batch, and the others are assumed to be as fast.
+    """
+    rows = max(training.gradient_accumulation_steps, training.batch_size // processes)
+    training = training.model_copy(update={"batch_size": rows})
+    seconds = step_seconds(config, training, device, dtype, PROBE_SECONDS)
+    return processes * rows * config.context_length * len(seconds) / sum(seconds)
+
+
+def step_seconds(
+    config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype, duration: float
+) -> list[float]:
+    """The seconds of training steps on random tokens, for `duration` seconds and at least one."""
+    objective = make_objective(make_decoder(config, seed=0), device, dtype)
+    # Globs may name layers that only the size chosen later has; weight decay takes no time
+    training = training.model_copy(update={"weight_decay_by_path": {}, "frozen": ()})
+    optimizer = make_optimizer(objective.decoder, training, dtype)
+    tokens = np.random.default_rng(0).integers(0, config.vocab_size, (training.batch_size, config.context_length + 1))
+    batch = make_batch(tokens)
+    return time_steps(objective, optimizer, lambda step: batch, training, dtype, duration)
+
+
+def time_steps(
+    objective: nn.Module,
+    optimizer: SkippingOptimizer,
+    batch: Callable[[int], TrainingBatch],
+    training: TrainingConfig,
+    dtype: torch.dtype,
+    duration: float,
+    fewest: int = 1,
+) -> list[float]:
+    """The seconds of training steps, for `duration` seconds and at least `fewest` steps."""
+    _ = training_step(objective, optimizer, batch(0), 0, training, dtype).loss  # the first one warms up
+    seconds: list[float] = []
+    while sum(seconds) < duration or len(seconds) < fewest:
+        started, step = time.perf_counter(), len(seconds) + 1
+        _ = training_step(objective, optimizer, batch(step), step, training, dtype).loss  # reading waits for a GPU
+        seconds.append(time.perf_counter() - started)
+    return seconds
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Measurements: FLOP/s of training with the measured shape, and bytes per second of reading."""
+
+    rate: Range
+    layers: int
+    rows: int
+    bandwidth: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "probe", **asdict(self)}
+
+    def describe(self, gpu: str) -> str:
+        """The measurement in words."""
+        rate = f"{self.rate.low / 1e9:,.0f} to {self.rate.high / 1e9:,.0f} GFLOP/s"
+        return f"Based on a probe of this machine: {self.layers} layers, {self.rows} rows, {rate}."
+
+
+def probe(config: ModelConfig, training: TrainingConfig, device: torch.device, dtype: torch.dtype) -> Probe:
+    """The rate of training this shape here, from steps of about STEP_SECONDS with fewer rows and layers."""
+    flops = FIRST_FLOPS
+    for _ in range(ROUNDS):
+        smaller, rows = cut_down(config, training.batch_size, flops)
+        steps = training.model_copy(update={"batch_size": rows, "gradient_accumulation_steps": 1})
+        done = step_flops(smaller, steps)
+        rate = done / min(step_seconds(smaller, steps, device, dtype, 0.0))
+        flops = rate * STEP_SECONDS
+        if done > flops / 2:
+            break
+    smaller, rows = cut_down(config, training.batch_size, flops)
+    steps = training.model_copy(update={"batch_size": rows, "gradient_accumulation_steps": 1})
+    seconds, done = step_seconds(smaller, steps, device, dtype, PROBE_SECONDS), step_flops(smaller, steps)
+    rate_range = Range(done / max(seconds) * MARGINS.low, done / min(seconds) * MARGINS.high)
+    return Probe(rate_range, smaller.num_layers, rows, read_bandwidth(device))
+
+
+def step_flops(config: ModelConfig, training: TrainingConfig) -> float:
+    """Operations of a step, with the optimizer."""
+    tokens = training.batch_size * config.context_length
+    return training_flops_per_token(config) * tokens + optimizer_flops_per_step(weight_shapes(config), training)
+
+
+def cut_down(config: ModelConfig, rows: int, flops: float) -> tuple[ModelConfig, int]:
+    """The shape with fewer layers and rows, so that a step has about `flops` operations; at least one row.
+
+    Layers are cut first, since the number of rows decides which share of the time goes to the weights.
+    """
+    config = config.replaced(window=config.windows[0])
+    one_layer = config.replaced(num_layers=1)
+    per_row = training_flops_per_token(one_layer) * config.context_length
+    kept = int(min(rows, max(1, flops // per_row)))
+    added = (training_flops_per_token(config.replaced(num_layers=2)) * config.context_length - per_row) * kept
+    layers = 1 + int(max(0.0, flops - per_row * kept) // added)
+    return config.replaced(num_layers=min(config.num_layers, layers)), kept
+
+
+def read_bandwidth(device: torch.device) -> float:
+    """Bytes per second of reading memory: the best sum of READ_BYTES out of three."""
+    values = torch.ones(READ_BYTES // 4, device=device)
+    best = float("inf")
+    for _ in range(3):
+        started = time.perf_counter()
+        float(values.sum())
+        best = min(best, time.perf_counter() - started)
+    return READ_BYTES / best
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of matmuls of large square matrices, the best of MEASURING seconds."""
+    side = SIDES.get(device.type, SIDE)
+    rng = torch.Generator(device).manual_seed(0)  # equal elements multiply faster on a GPU than real ones
+    matrix = torch.randn(side, side, device=device, generator=rng).to(dtype)
+    started, best = time.perf_counter(), float("inf")
+    while time.perf_counter() - started < MEASURING or best == float("inf"):
+        begun = time.perf_counter()
+        float((matrix @ matrix)[0, 0])  # reading a value waits for the device
+        best = min(best, time.perf_counter() - begun)
+    return 2 * side**3 / best
