@@ -45,7 +45,7 @@ ALIASES = {
     "accumulation": "gradient_accumulation_steps",  # the first version's names, as in its run.json
     "min_learning_rate": "final_learning_rate_share",
 }
-# nanoGPT's names in a `training` section; next to them, batch_size means the rows of one micro-batch
+# nanoGPT's names in a `training` section; with them, batch_size means the rows of one micro-batch
 NANOGPT_TRAINING = {
     **{name: ALIASES[name] for name in ("max_iters", "warmup_iters", "eval_interval", "grad_clip")},
     "min_lr": "final_learning_rate_share",
@@ -110,7 +110,7 @@ def _refuse_nanogpt_batch(given: Mapping[str, Any]) -> None:
     if names and isinstance(rows, int) and isinstance(parts, int) and parts > 1:
         renamed = ", ".join(f"{NANOGPT_TRAINING[name]} for {name}" for name in names)
         raise ConfigError(
-            f"training: batch_size = {rows} next to nanoGPT's {names[0]} would be the rows of one micro-batch, and "
+            f"training: batch_size = {rows} with nanoGPT's {names[0]} would be the rows of one micro-batch, and "
             f"here it is all rows of a step; write batch_size = {rows * parts} with gradient_accumulation_steps = "
             f"{parts}, and {renamed}"
         )

@@ -57,7 +57,7 @@ class DataConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _fill_in(cls, values: Any) -> Any:
-        """Prompts and answers are rows; their loss is that of the answers."""
+        """Prompts and answers are rows; only the answers count in the loss."""
         values = with_own_names(cls, values)  # here too, since pydantic runs this before the base's validator
         if not isinstance(values, Mapping):
             return values

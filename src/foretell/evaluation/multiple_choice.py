@@ -145,7 +145,7 @@ def continuation_rows(
     """One row for each continuation, all of which begin at the same token.
 
     A space is put between context and continuation where neither has one. The continuation begins where the tokens of
-    both together first differ from those of the context alone, or of another continuation. A row that is longer than
+    both together first differ from the context's own tokens, or from another continuation. A row that is longer than
     the model's context loses its beginning.
     """
     tokenizer, limit = model.tokenizer, model.config.context_length

@@ -61,8 +61,9 @@ class Chat:
             print(piece, end="")
 
     template: a built-in name, a file, or a `ChatTemplate`; by default the model's own, and `plain` for a model without
-    one, which the log "foretell" says. max_tokens: of an answer; by default what fits the context. The other keywords
-    are the fields of `SamplingConfig`. `messages` is the history, with the system message; `answer` the last answer.
+    one, which the log "foretell" reports. max_tokens: of an answer; by default what fits the context. The other
+    keywords are the fields of `SamplingConfig`. `messages` is the history, with the system message; `answer` the last
+    answer.
     Raises TokenizerError for a template that cannot be used, UsageError or ConfigError for wrong arguments.
     """
 

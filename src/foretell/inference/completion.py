@@ -178,7 +178,7 @@ def generate(
     """Continue a prompt, or a list of prompts together; a list is returned for a list.
 
     n: continue each prompt in this many ways, at most 10,000, sample 0 to n - 1; then a list is returned in any case,
-    with the n completions of the first prompt, then those of the second, and so on. max_tokens: None is 200, or what
+    with the n completions of the first prompt, then of the second, and so on. max_tokens: None is 200, or what
     fits the context after the longest prompt. stop: end before any of these strings. slide: when the context is
     full, continue from its last half. receipts: keep what decided each token. Other keywords are those of
     `SamplingOptions`.

@@ -2,8 +2,8 @@
 
 jinja2's `ImmutableSandboxedEnvironment` blocks access to the program. `Guard` refuses syntax that chat templates do not
 need, and only the filters, functions and methods listed here exist. Time and memory are limited by one budget per
-rendering. Every loop step and every value that the template makes is paid from it. Operations whose result can be much
-larger than their operands (`*`, join, replace, indent) are paid for before they run.
+rendering. Every loop step and every value that the template makes is charged to it. Operations whose result can be
+much larger than their operands (`*`, join, replace, indent) are charged before they run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ CURRENT: ContextVar[Budget] = ContextVar("budget of the rendering")
 
 
 def spend(units: int = 1) -> None:
-    """Pay from the budget of the current rendering; SecurityError if nothing is left."""
+    """Take units from the budget of the current rendering; SecurityError if nothing is left."""
     budget = CURRENT.get()
     budget.left -= units
     if budget.left < 0:
@@ -84,14 +84,14 @@ def spend(units: int = 1) -> None:
 
 
 def steps(items: Iterable[Any]) -> Iterator[Any]:
-    """The items of a loop, each paid for."""
+    """The items of a loop; each costs a unit."""
     for item in items:
         spend()
         yield item
 
 
 def measured(value: Any) -> Any:
-    """The value, after paying for all that it holds; iterators become lists. Refuses anything but plain data.
+    """The value, after spending units for all that it holds; iterators become lists. Refuses anything but plain data.
 
     A list that holds another one twice costs as much as if it were written out.
     """
@@ -184,7 +184,7 @@ class GenerationTag(Extension):
 
 
 class Guard(NodeTransformer):
-    """Refuses syntax that is not needed, and puts a filter that pays around loops and growing expressions."""
+    """Refuses syntax that is not needed, and puts a filter around loops and growing expressions to spend units."""
 
     count = depth = 0
 
@@ -258,7 +258,7 @@ class TemplateSandbox(ImmutableSandboxedEnvironment):
 
 
 def concat(pieces: Iterable[str]) -> str:
-    """The output of a macro or a block as one text, paid for."""
+    """The output of a macro or a block as one text, after spending units for it."""
     texts = list(pieces)
     spend(sum(map(len, texts)))
     return "".join(texts)
