@@ -37,7 +37,6 @@ class Activation:
     settings: Mapping[str, str] = field(default_factory=dict)
 
     def make(self) -> nn.Module:
-        """A module that computes it."""
         return self.module(**self.settings)
 
     def is_made(self, module: nn.Module) -> bool:

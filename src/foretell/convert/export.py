@@ -86,7 +86,6 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
 
 
 def notes(tokenizer_class: str | None) -> list[str]:
-    """Notes for users of the directory."""
     if tokenizer_class is None:
         return []
     return [

@@ -96,7 +96,6 @@ def import_gguf() -> ModuleType:
 
 
 def notes(model: LanguageModel, tensors: Mapping[str, Packed], precision: str) -> list[str]:
-    """Notes for users of the file."""
     lines = []
     if precision == "q8_0" and (wider := [name for name, tensor in tensors.items() if tensor.precision == "f16"]):
         lines.append(

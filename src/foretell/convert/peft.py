@@ -68,7 +68,6 @@ def fused_layers(family: Family, config: ModelConfig) -> dict[str, Pairing]:
 
 
 def is_adapter(directory: Path) -> bool:
-    """True for a directory in peft's layout."""
     return (directory / ADAPTER_CONFIG).is_file()
 
 

@@ -112,7 +112,6 @@ class Constraint:
 
 
 def excerpt(text: str) -> str:
-    """A text in at most 60 characters."""
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -133,7 +132,6 @@ def check_size(config: SamplingConfig) -> None:
 
 
 def iter_patterns(schema: Any) -> Iterator[str]:
-    """The regular expressions in a schema."""
     if isinstance(schema, dict):
         for key, value in schema.items():
             yield from (value,) if key == "pattern" and isinstance(value, str) else iter_patterns(value)

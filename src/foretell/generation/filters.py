@@ -33,7 +33,6 @@ class Prefix:
 
     @property
     def generated(self) -> list[int]:
-        """The ids after the prompt."""
         return self.ids[self.prompt_length :]
 
 
@@ -112,7 +111,6 @@ def no_repeat_ngram(size: int) -> Filter:
 
 
 def ends_with(ids: Sequence[int], end: Sequence[int]) -> bool:
-    """True if the last ids are these."""
     return len(end) <= len(ids) and list(ids[len(ids) - len(end) :]) == list(end)
 
 

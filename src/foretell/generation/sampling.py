@@ -95,7 +95,6 @@ class Sampler:
 
 
 def make_constraint(config: SamplingConfig, token_bytes: Callable[[], TokenBytes] | None) -> Constraint | None:
-    """The constraint of a configuration, if it has one."""
     if config.regex is None and config.json_schema is None:
         return None
     if token_bytes is None:

@@ -86,7 +86,6 @@ class Scheduler:
 
     @property
     def is_busy(self) -> bool:
-        """True while a sequence waits or runs."""
         return bool(self.waiting or self.running)
 
     def add(self, sequence: Sequence) -> None:

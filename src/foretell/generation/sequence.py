@@ -23,7 +23,6 @@ Content = tuple[int, tuple[int, ...]]  # the content id of the blocks before, an
 
 
 def blocks_for(num_tokens: int) -> int:
-    """The number of blocks that hold `num_tokens` tokens."""
     return -(-num_tokens // POSITIONS_PER_BLOCK)
 
 
@@ -199,7 +198,6 @@ class Sequence:
 
     @property
     def ids(self) -> list[int]:
-        """Prompt and continuation."""
         return self.prompt + self.generated
 
     @property
@@ -209,7 +207,6 @@ class Sequence:
 
     @property
     def num_visible(self) -> int:
-        """The number of ids that the model sees."""
         return len(self.prompt) + len(self.generated) - self.window_start
 
     @property
@@ -287,7 +284,6 @@ def check_length(sequence: Sequence, context_length: int) -> Rules:
 
 
 def check_ids(sequence: Sequence, vocab_size: int) -> None:
-    """Refuse ids outside the model's vocabulary."""
     wrong = next((token for token in sequence.prompt if not 0 <= token < vocab_size), None)
     if wrong is not None:
         raise UsageError(f"the prompt has the id {wrong}; the model's ids are 0 to {vocab_size - 1}")

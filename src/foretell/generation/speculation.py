@@ -83,14 +83,12 @@ class DraftModel:
         self._read: WeakKeyDictionary[Sequence, tuple[KVCache, list[int]]] = WeakKeyDictionary()
 
     def propose(self, sequences: list[Sequence], rooms: list[int]) -> list[list[int]]:
-        """The draft model's continuation of each sequence."""
         return [
             self._continue(sequence, min(room, self.num_tokens))
             for sequence, room in zip(sequences, rooms, strict=True)
         ]
 
     def release(self, sequence: Sequence) -> None:
-        """Free the cache of a sequence."""
         self._read.pop(sequence, None)
 
     @torch.inference_mode()

@@ -153,7 +153,6 @@ class Chat:
 
     @property
     def system(self) -> str | None:
-        """The system message."""
         return self.messages[0].content if self.messages[:1] and self.messages[0].role == "system" else None
 
     def set_system(self, text: str | None) -> None:

@@ -96,14 +96,12 @@ class Score(Shown):
 
 
 def score_row(token: ScoredToken) -> tuple[str, str, str, str]:
-    """A token of a score as cells."""
     if token.logprob is None:
         return f"{token.id}", quoted(token.text), "", ""
     return f"{token.id}", quoted(token.text), f"{token.logprob:.4f}", percent(math.exp(token.logprob))
 
 
 def bar(share: float) -> str:
-    """A bar for a share of the largest."""
     return "█" * max(1, round(BAR_WIDTH * share))
 
 

@@ -34,7 +34,6 @@ class Range:
 
     @classmethod
     def exact(cls, value: float) -> Range:
-        """A figure that is known."""
         return cls(value, value)
 
     def __add__(self, other: Range) -> Range:
@@ -116,7 +115,6 @@ class DeviceMemory:
 
     @property
     def matmul_bytes(self) -> int:
-        """Bytes of an element in the precision of matmuls."""
         return 2 if self.dtype is None else self.dtype.itemsize
 
     @property
@@ -215,7 +213,6 @@ def logits(count: int, memory: DeviceMemory) -> Range:
 
 
 def total(parts: dict[str, Range]) -> Range:
-    """The sum of all parts."""
     return sum(parts.values(), Range.exact(0))
 
 

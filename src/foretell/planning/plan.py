@@ -59,7 +59,6 @@ class Devices:
 
     @property
     def memory(self) -> DeviceMemory:
-        """The memory of each of them, for a training."""
         if self.device is None:
             size = int(self.accelerator.memory)
             return DeviceMemory(self.accelerator.name, size, self.count, torch.bfloat16)
@@ -213,7 +212,6 @@ class Plan(Shown):
 
     @property
     def steps(self) -> int:
-        """Optimizer steps of the training."""
         return math.ceil(self.tokens / (self.training.batch_size * self.model.context_length))
 
     def to_json(self) -> dict[str, Any]:
@@ -249,7 +247,6 @@ class Plan(Shown):
         return DocumentSection(f"{self.size}: {parameters:,} parameters, context {context:,}", parts)
 
     def _training_parts(self, plan: TrainingPlan) -> list[Part]:
-        """Memory, cost, and the basis of the time."""
         here, training, together = self.devices.accelerator, self.training, total(plan.memory)
         parallel = f" by {training.parallel}" if self.devices.count > 1 else ""
         again = ", activations computed again" if training.checkpoint_activations else ""
@@ -276,7 +273,6 @@ class Plan(Shown):
         ]
 
     def _generating_parts(self, plan: Generation) -> list[Part]:
-        """Cache, speed and users."""
         here = self.devices.accelerator
         rows = [
             range_row("weights", Range.exact(plan.weights), format_bytes),
@@ -295,7 +291,6 @@ class Plan(Shown):
 
 
 def range_row(name: str, size: Range, written: Callable[[float], str]) -> tuple[str, str, str]:
-    """A name and a range as cells of a table."""
     return name, written(size.low), written(size.high)
 
 

@@ -96,7 +96,6 @@ class Calibration:
 
     @property
     def flops(self) -> float:
-        """Operations of the training."""
         return self.flops_per_token * self.tokens
 
     @property
@@ -137,7 +136,6 @@ class Basis:
 
 @cache
 def calibrations() -> tuple[Calibration, ...]:
-    """All measured trainings."""
     flops = training_flops_per_token
     return (
         _on_gpu("llm.c, GPT-2 124M", "a100", flops(preset_config("gpt2")), 10e9, 8 * 95 * 60, LLM_C, 8),
@@ -217,7 +215,6 @@ class Prediction:
 
     @property
     def is_right(self) -> bool:
-        """True if the range contains what was measured."""
         return self.row.device_seconds in self.device_seconds
 
     def to_json(self) -> dict[str, Any]:
@@ -330,7 +327,6 @@ class Probe:
         return {"kind": "probe", **asdict(self)}
 
     def describe(self, gpu: str) -> str:
-        """The measurement in words."""
         rate = f"{self.rate.low / 1e9:,.0f} to {self.rate.high / 1e9:,.0f} GFLOP/s"
         return f"Based on a probe of this machine: {self.layers} layers, {self.rows} rows, {rate}."
 

@@ -166,7 +166,6 @@ def check_replaceable(directory: Path) -> None:
 
 
 def is_saved_model(directory: Path) -> bool:
-    """True if config.json belongs to a saved model."""
     try:
         return read_json(directory / CONFIG).get("model_type") == MODEL_TYPE
     except CheckpointError:

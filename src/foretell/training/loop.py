@@ -42,7 +42,6 @@ class Action:
     run: Callable[[Progress], None]
 
     def is_due(self, step: int, last: int) -> bool:
-        """True for the steps after which the action runs."""
         return step % self.every == 0 or step == last
 
 

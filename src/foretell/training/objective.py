@@ -45,7 +45,6 @@ def make_objective(
 
 
 def logits_at_once_on(device: torch.device) -> int:
-    """The default number of logits per chunk."""
     return LOGITS_AT_ONCE if device.type != "cuda" else min(memory_of(device) // GPU_BYTES_PER_LOGIT, MOST_LOGITS)
 
 

@@ -41,7 +41,6 @@ class SGD(SkippingOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update every parameter that has a gradient."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is None:
@@ -87,7 +86,6 @@ class Muon(SkippingOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
-        """Update every matrix that has a gradient."""
         for group in self.param_groups:
             for matrices in iter_stacks([weight for weight in group["params"] if weight.grad is not None]):
                 self.update(matrices, group)
@@ -169,7 +167,6 @@ class Composite(SkippingOptimizer):
         return {**super().__getstate__(), "parts": self.parts}
 
     def step(self, closure: Any = None) -> Any:
-        """One step of each part."""
         for part in self.parts:
             part.skip = self.skip
             part.step()
@@ -218,7 +215,6 @@ OPTIMIZERS: dict[str, Callable[[Weights, TrainingConfig, torch.dtype], SkippingO
 
 
 def is_muons(path: str, shape: tuple[int, ...]) -> bool:
-    """True for the weights that Muon updates."""
     return len(shape) == 2 and matches(MUON, path)
 
 
@@ -254,7 +250,6 @@ def freeze(model: nn.Module, config: TrainingConfig) -> None:
 
 
 def is_frozen(path: str, config: TrainingConfig) -> bool:
-    """True for a weight that is not trained."""
     return any(matches(glob, path) for glob in config.frozen)
 
 
@@ -290,7 +285,6 @@ def optimizer_flops_per_step(shapes: Shapes, config: TrainingConfig) -> int:
 
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
-    """Set the learning rate of all groups."""
     for group in optimizer.param_groups:
         group["lr"] = learning_rate
 
