@@ -12,8 +12,8 @@ from transformers import AutoModelForCausalLM
 
 import foretell
 from foretell.config import SamplingConfig
-from foretell.convert.config_json import differences
 from foretell.convert.export import write_huggingface
+from foretell.convert.families import differences
 from foretell.convert.family import Family
 from foretell.convert.huggingface import load_huggingface, read_config
 from foretell.data.batch import make_batch

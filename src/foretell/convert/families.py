@@ -13,8 +13,17 @@ from typing import Any
 
 from foretell.activations import TRANSFORMERS_NAMES
 from foretell.config import ModelConfig
-from foretell.convert.config_json import differences
-from foretell.convert.family import Family, Field, Row, Split, Transpose, names
+from foretell.convert.family import (
+    Family,
+    Field,
+    Row,
+    Split,
+    Transpose,
+    meaningful,
+    names,
+    read_settings,
+    write_settings,
+)
 from foretell.errors import ConfigError, did_you_mean
 
 BLOCK = "trunk.blocks.*"
@@ -190,6 +199,19 @@ Families = Mapping[str, Family]
 FAMILIES: Families = {family.name: family for family in (GPT2, GPT1, LLAMA, MISTRAL, QWEN2, QWEN3)}
 
 # --- choosing --------------------------------------------------------------------------------------------------------
+
+
+def differences(config: ModelConfig, family: Family) -> dict[str, tuple[Any, Any]]:
+    """The fields that a round trip through the family's config.json would change: name to (our value, value read)."""
+    if family.splits_width and config.width % config.num_heads:
+        return {"width": (config.width, f"multiples of num_heads {config.num_heads}")}
+    ours = meaningful(config)
+    try:
+        back = meaningful(read_settings(family, write_settings(family, config))[0])
+    except ConfigError:  # the written fields contradict each other, such as heads that do not divide the width
+        return {"head_width": (config.head_width, "width / num_heads")}
+    # a field that is missing from `back` is meaningless there because of another one, which differs
+    return {name: (value, back[name]) for name, value in ours.items() if name in back and back[name] != value}
 
 
 def find_family(name: str, families: Families = FAMILIES) -> Family:

@@ -21,9 +21,8 @@ import numpy as np
 import tokenizers
 
 from foretell.config import ModelConfig
-from foretell.convert.config_json import read_settings, write_settings
 from foretell.convert.families import GPT2, LLAMA, QWEN2, QWEN3, choose_family
-from foretell.convert.family import Family, Field, Permute, Row, Split
+from foretell.convert.family import Family, Field, Permute, Row, Split, read_settings, write_settings
 from foretell.errors import CheckpointError, ConfigError, TokenizerError
 from foretell.text import Tokenizer
 from foretell.text.tokenizer_json import (

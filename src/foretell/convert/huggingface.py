@@ -8,9 +8,8 @@ from pathlib import Path
 import torch
 
 from foretell.config import ModelConfig
-from foretell.convert.config_json import read_settings
 from foretell.convert.families import FAMILIES
-from foretell.convert.family import Family, iter_ours, pairings
+from foretell.convert.family import Family, iter_ours, pairings, read_settings
 from foretell.errors import CheckpointError, ConfigError, did_you_mean
 from foretell.files import CONFIG, WEIGHTS, WEIGHTS_INDEX, check_regular, read_json
 from foretell.language_model import NO_TOKENIZER, LanguageModel

@@ -17,8 +17,7 @@ from safetensors.numpy import load_file
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.convert.config_json import differences
-from foretell.convert.families import FAMILIES, choose_family
+from foretell.convert.families import FAMILIES, choose_family, differences
 from foretell.convert.family import Family, Pairing, pairings
 from foretell.errors import CheckpointError, OutputError, UsageError
 from foretell.files import ADAPTER_CONFIG, check_new, new_directory, read_json, write_json
