@@ -69,6 +69,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("text", 0, 8, "the special tokens that a text spells, for one line on stderr; gaps in the ids of an export"),
     ("lessons", 0, 109, "the completed layer of the first text with its numbers, and the encoder of the last"),
     ("finetuning", 0, 10, "the line about the parts of the training loss and of the validation loss"),
+    ("runs", 0, 10, "which losses of other tasks than text compare"),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it

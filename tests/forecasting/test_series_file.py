@@ -71,6 +71,8 @@ def test_a_series_without_values_is_left_out_aloud(tmp_path, caplog):
 REFUSED = {
     "empty": ("", "is empty"),
     "semicolons": ("2020-01-01;10,5\n2020-01-02;11,5\n", "cells are separated by semicolons"),
+    "a column of labels": ("weather\nsun\nrain\nsun\n", "'weather' has labels such as 'sun', .* --kind words"),
+    "labels after times": ("day,weather\n1,sun\n2,rain\n3,sun\n", "`foretell next labels"),
     "header alone": ("ds,y\n", "no values"),
     "unclear": ("a,b\n1,2\n3,4\n", "what the columns a, b mean is not clear"),
     "numbers without a header": ("1,2\n3,4\n", "not clear"),

@@ -77,6 +77,7 @@ def read_series(path: str | Path, columns: Sequence[str] = ()) -> list[Series]:
         logger.info(f"{header.where}: a time and numbers, so the file has no header")
     if not body:
         raise DataError(f"{path} has a header and no values")
+    refuse_labels(header, body)
     found = choose_layout(header, body, columns)
     series = [each for each in (trimmed(each) for each in found) if len(each)]
     for name in (each.unique_id for each in found if not np.isfinite(each.values).any()):
@@ -88,6 +89,19 @@ def read_series(path: str | Path, columns: Sequence[str] = ()) -> list[Series]:
 
 def is_number(cell: str) -> bool:
     return cell.lower() in MISSING or NUMBER.fullmatch(cell) is not None
+
+
+def refuse_labels(header: SeriesRow, body: list[SeriesRow]) -> None:
+    """Refuse a column of labels, alone or after times, and name the commands that forecast labels."""
+    labels = [row.cells[-1] for row in body]
+    is_alone = len(header.cells) == 1 or is_time(body[0].cells[0]) or header.cells[0].lower() in TIME_NAMES
+    if is_alone and len(set(labels)) < len(labels) and not any(is_number(label) or is_time(label) for label in labels):
+        raise DataError(
+            f"{header.where}: the column '{header.cells[-1][:40]}' has labels such as '{labels[0][:40]}', not numbers; "
+            "labels are words: write them in their order into a text file, separated by spaces, then "
+            "`foretell train labels.txt --kind words` learns them, and `foretell next labels 'LABEL LABEL'` gives the "
+            "likely next ones with their probabilities"
+        )
 
 
 # --- layouts ---------------------------------------------------------------------------------------------------------
