@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,8 @@ from foretell.model.init import empty_decoder
 from foretell.model.quantized_linear import Scheme, make_quantization
 from foretell.saved_model.part import merge_adapters
 from foretell.text import Tokenizer
+
+ABSURD, ROWS_READ = 1e6, 8
 
 
 def load(
@@ -69,9 +73,28 @@ def load(
         model = load_model(directory, chosen_device, chosen_dtype, name=name, keep_adapters=keep_adapters)
     else:
         model = load_huggingface(directory, chosen_device, chosen_dtype, name=name)
-    if adapter is None:
-        return model
-    return with_adapter(model, Path(adapter), keep_adapters)
+    if adapter is not None:
+        model = with_adapter(model, Path(adapter), keep_adapters)
+    found = absurd_weights(model)
+    return replace(model, notes=(*model.notes, *found)) if found else model
+
+
+def absurd_weights(model: LanguageModel) -> list[str]:
+    """A note where weights or scales are so large that the model must be damaged, though its logits may be finite.
+
+    Only the first rows of each matrix are read, so that loading takes no longer.
+    """
+    found = []
+    for path, values in chain(model.decoder.named_parameters(), model.decoder.named_buffers()):
+        if values.is_floating_point() and values.numel():
+            first = values.detach()[:ROWS_READ] if values.dim() > 1 else values.detach()
+            largest = float(first.abs().amax())
+            if ABSURD < largest < math.inf:
+                found.append(f"'{path}' holds {largest:.0e}")
+    if not found:
+        return []
+    more = f" and {len(found) - 1:,} more" if len(found) > 1 else ""
+    return [f"the weights are absurd, so what the model computes is meaningless: {found[0]}{more}; get it again"]
 
 
 def with_adapter(model: LanguageModel, directory: Path, keep_adapters: bool) -> LanguageModel:
