@@ -253,7 +253,7 @@ def tune(
     model = foretell.finetune(start, data.file("train"), out, resume=True, progress=False, training=training, **options)
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     test = evaluate_file(model, open_table(data.file("test")), Columns(texts=()))
-    return {"test": test["figures"]["accuracy"], "dev": report["dev"]["accuracy"], "step": report["best_step"]}
+    return {"test": test.figures["accuracy"], "dev": report["dev"]["accuracy"], "step": report["best_step"]}
 
 
 def minutes_since(started: float) -> float:

@@ -83,10 +83,11 @@ def test_the_terminal_shows_the_table_and_says_what_is_missing(foretell, shares,
     outcome = foretell("finetune", "plain", shares, "--task", "text", *FAST, "--out", "x")
     lines = outcome.out.splitlines()
     assert lines[0].split() == ["perplexity", "before", "after", "step", "8"]
-    assert lines[1].startswith("new domain") and lines[1].endswith("shares.txt")
-    assert lines[2] == "old domain  not measured; --old-domain FILE names a text"
+    assert lines[2].startswith("new domain") and lines[2].endswith("shares.txt")
+    assert lines[3].split("  ")[0] == "old domain"
+    assert lines[3].endswith("not measured; --old-domain FILE names a text")
     outcome = foretell("finetune", learned, shares, "--task", "text", *FAST, "--out", "y")
-    assert "forgetting  the old domain's perplexity rose by" in outcome.out
+    assert "forgetting: the old domain's perplexity rose by" in outcome.out
 
 
 def test_a_text_shorter_than_the_context_is_taken(foretell, trained, tmp_path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from foretell.cli.config_help import SECTIONS
+from foretell.cli.command_line import sections
 from foretell.cli.main import VERBS, make_app
 
 ARGUMENTS = {
@@ -75,7 +75,7 @@ def test_an_option_without_its_value_is_the_one_to_blame(foretell, trained, corp
 def test_every_field_of_the_configuration_is_explained(foretell):
     outcome = foretell("train", "--help-config")
     assert outcome.code == 0
-    for section, fields in SECTIONS.items():
+    for section, fields in sections().items():
         assert f"[{section}]" in outcome.out
         for name, info in fields.model_fields.items():
             assert info.description, f"{section}.{name} has no description"

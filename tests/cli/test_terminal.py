@@ -95,7 +95,7 @@ def shell(command: str, **environment: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize("closing", ["2>&-", "2>/dev/full", "0<&- 2>&-"])
 def test_verbs_work_without_standard_error(closing):
     outcome = shell(f'$FORETELL next primer "The" --top 1 {closing}')
-    assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "The")
+    assert (outcome.returncode, outcome.stdout.splitlines()[0]) == (0, "after 'The'")
 
 
 def test_generate_works_with_a_closed_standard_output():

@@ -223,8 +223,8 @@ CHOSEN = {
         *TRAINING,
     },
     "cli.translate:train_translate": {"--size", "--batch-tokens", "--separate-vocabularies", *TRAINING},
-    "cli.finetune_text:finetune_text": {"--old-domain", "--text-field", "--json", *TRAINING},
-    "cli.finetune_chat:finetune_chat": {
+    "cli.finetune:finetune_text": {"--old-domain", "--text-field", "--json", *TRAINING},
+    "cli.finetune:finetune_chat": {
         *("--dev", "--template", "--truncate", "--spell-tokens", "--epochs", "--lora", "--show-batch"),
         *TRAINING,
     },

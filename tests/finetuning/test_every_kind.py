@@ -25,10 +25,10 @@ from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
 from foretell.finetuning.kinds import KINDS
 from foretell.finetuning.predict import predict, predict_file, write_predictions
-from foretell.finetuning.report import REPORT, evaluate_file, report_lines
+from foretell.finetuning.report import REPORT, TrainingReport, evaluate_file
 from foretell.finetuning.settings import Columns
 from foretell.loading import load
-from foretell.typesetting.document import DocumentSection
+from foretell.typesetting.document import DocumentSection, Paragraph
 
 # --- a kind in one place ---------------------------------------------------------------------------------------------
 
@@ -38,12 +38,10 @@ class FlagPrediction(TaskPrediction):
     probability: float = 0.0
 
     def document(self) -> DocumentSection:
-        return DocumentSection(self.lines(), [])
+        return DocumentSection("", [Paragraph(self.short())])
 
-    def lines(self) -> str:
+    def short(self) -> str:
         return f"{self.probability:.0%} yes"
-
-    short = lines
 
     def to_json(self) -> dict[str, Any]:
         return {"yes": self.probability}
@@ -155,17 +153,17 @@ def test_a_kind_trains_resumes_predicts_and_evaluates(
     assert all(torch.equal(first[key], second[key]) for key in first | second)
     report, again = ({**read_json(out / REPORT), "minutes": 0.0} for out in (whole, cut))
     assert report == again and report["task"] == task
-    assert len(report_lines(report)) >= 3
+    assert len(str(TrainingReport(report)).splitlines()) >= 3
 
     model = load(whole)
     (prediction,) = predict(model, [texts])
-    assert prediction.lines() and prediction.short() and str(prediction)
+    assert prediction.short() and str(prediction)
     table, out = open_table(data), tmp_path / "out.csv"
     kind = head_of(model).task
     predicted = list(predict_file(model, table, Columns(texts=())))
     assert write_predictions(out, predicted, kind, lambda count: None) == 60
     assert kind.predicted in out.read_text(encoding="utf-8").splitlines()[0]
-    assert evaluate_file(model, table, Columns(texts=()))["examples"] == 60
+    assert evaluate_file(model, table, Columns(texts=())).examples == 60
 
 
 def test_the_command_line_takes_a_new_kind(base: Path, review_file: Path, tmp_path: Path, monkeypatch, capsys) -> None:

@@ -92,7 +92,7 @@ def test_what_cannot_be_predicted_is_refused(model: LanguageModel, start) -> Non
 
 def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
     report = evaluate_file(model, open_table(review_file), NONE)
-    assert (report["examples"], report["figures"]["accuracy"], report["baseline"]["accuracy"]) == (60, 1.0, 0.5)
+    assert (report.examples, report.figures["accuracy"], report.baseline["accuracy"]) == (60, 1.0, 0.5)
 
 
 def headed(start, task, labels: tuple[str, ...], pool) -> LanguageModel:

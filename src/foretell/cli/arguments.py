@@ -50,6 +50,10 @@ DataArgument = Annotated[
     str,
     Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or - (none: Python's language reference)."),
 ]
+TextField = Annotated[str | None, Parameter(help="The field or column with the text.", show_default=False)]
+Template = Annotated[
+    str | None, Parameter(help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.")
+]
 ChoiceColumn = Annotated[list[str] | None, Parameter(negative="", help="A column with an answer; once for each.")]
 ColumnNames = Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")]
 Encoding = Annotated[
@@ -191,6 +195,11 @@ def parse_value(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def names_of(columns: str | None) -> tuple[str, ...]:
+    """`text,label` as names."""
+    return tuple(name.strip() for name in columns.split(",")) if columns else ()
 
 
 # --- loading ---------------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from foretell.cli.arguments import (
     ModelArgument,
     Options,
     Sampling,
+    Template,
     Whole,
     decode_text,
 )
@@ -51,9 +52,7 @@ def chat(
     /,
     *,
     system: Annotated[str | None, Parameter(help="What the model is told before the conversation.")] = None,
-    template: Annotated[
-        str | None, Parameter(help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.")
-    ] = None,
+    template: Template = None,
     max_tokens: Annotated[int | None, Whole, Parameter(help="Of an answer; default: what fits the context.")] = None,
     sampling: Sampling = SAMPLING_DEFAULTS,
     json: Json = False,

@@ -9,9 +9,13 @@ import re
 from collections import deque
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from foretell.cli.arguments import STANDARD_INPUT
 from foretell.errors import ForetellError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 TRANSLATION = ("encoder_decoder", "marian")  # the kind of our part, and another program's model_type
 # verb: what --task names and the function for it; a task without an entry is left to the verb's own function
@@ -22,8 +26,8 @@ BY_TASK: dict[str, dict[str, str]] = {
         "translate": "foretell.cli.translate:train_translate",
     },
     "finetune": {
-        "text": "foretell.cli.finetune_text:finetune_text",
-        "chat": "foretell.cli.finetune_chat:finetune_chat",
+        "text": "foretell.cli.finetune:finetune_text",
+        "chat": "foretell.cli.finetune:finetune_chat",
     },
 }
 # verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model
@@ -184,15 +188,20 @@ def hint(verb: str, option: str, known: Iterable[str]) -> str:
 
 def configuration_field(option: str) -> str | None:
     """`section.field` for the field of the configuration that an option is named after, also under another name."""
-    from foretell.config import ALIASES, DataConfig, ModelConfig, TokenizerConfig, TrainingConfig
+    from foretell.config import ALIASES
 
     name = option.lstrip("-").replace("-", "_")
-    sections = {"model": ModelConfig, "tokenizer": TokenizerConfig, "data": DataConfig, "training": TrainingConfig}
-    for section, fields in sections.items():
-        field = next((known for known in (name, ALIASES.get(name)) if known in fields.model_fields), None)
-        if field:
+    for section, fields in sections().items():
+        if field := next((known for known in (name, ALIASES.get(name)) if known in fields.model_fields), None):
             return f"{section}.{field.replace('_', '-')}"
     return None
+
+
+def sections() -> dict[str, type[BaseModel]]:
+    """The sections of the configuration of `train`."""
+    from foretell.config import Config
+
+    return {name: cast("type[BaseModel]", info.annotation) for name, info in Config.model_fields.items()}
 
 
 # --- what cyclopts does not parse itself -----------------------------------------------------------------------------

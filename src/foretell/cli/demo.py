@@ -79,7 +79,6 @@ def gzip_bits_per_byte() -> float:
 def show_result(console: Console, session: Session[TextTask], gzip_bits: float) -> None:
     """The loss on held-out text, the likeliest next tokens, and a continuation."""
     from foretell.cli.demo_display import title
-    from foretell.cli.query import show_next
     from foretell.inference.completion import generate
     from foretell.inference.query import next_tokens
     from foretell.loading import load
@@ -93,7 +92,7 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
     )
     model = load(session.run.directory)
     title(console, "4 what comes next", "the five likeliest tokens, and how likely each is")
-    show_next(next_tokens(model, PROMPT)[0], console)
+    console.print(str(next_tokens(model, PROMPT)))
     title(console, "5 in its own words", "one token at a time")
     console.print(PROMPT + generate(model, PROMPT, 60, temperature=0.7, top_k=50, top_p=1.0).text)
 

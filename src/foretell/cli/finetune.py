@@ -1,22 +1,45 @@
-"""`foretell finetune MODEL DATA --task ...`: train a model with one extra layer on labelled texts."""
+"""`foretell finetune MODEL DATA --task ...`: train a model on labels, conversations or a domain's text."""
 
 from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import ChoiceColumn, ColumnNames, Encoding, Flag, Json, Truncate
-from foretell.cli.terminal import print_json, results
-from foretell.cli.training import DEFAULTS, Options, train_and_report
+from foretell.cli.arguments import (
+    ChoiceColumn,
+    ColumnNames,
+    Encoding,
+    Flag,
+    Json,
+    Template,
+    TextField,
+    Truncate,
+    describe_data,
+    names_of,
+    text_source,
+)
+from foretell.cli.terminal import report, results
+from foretell.cli.train import run_prompt, show_row
+from foretell.cli.training import DEFAULTS, Options, show_end, show_run, train_and_report
+from foretell.distributed.launch import is_follower
 from foretell.errors import UsageError
 from foretell.finetuning.kinds import KINDS
 
+if TYPE_CHECKING:
+    from foretell.finetuning.chat_task import ChatTask
+    from foretell.finetuning.task import FinetuneTask
+    from foretell.pretraining.task import TextTask
+    from foretell.session.session import Session
+
+Start = Annotated[str | None, Parameter(help="The MODEL to start from.")]
+Epochs = Annotated[float | None, Parameter(help="How often the data is read; default: 3.")]
+
 
 def finetune(
-    model: Annotated[str | None, Parameter(help="The MODEL to start from.")] = None,
+    model: Start = None,
     data: Annotated[
         Path | None, Parameter(help="A csv, tsv, jsonl or json file with a row per example; for tag also CoNLL.")
     ] = None,
@@ -49,7 +72,7 @@ def finetune(
     best_by: Annotated[
         str | None, Parameter(help="The figure that selects the best checkpoint, such as accuracy; default: loss.")
     ] = None,
-    epochs: Annotated[float | None, Parameter(help="How often the examples are read; default: 3.")] = None,
+    epochs: Epochs = None,
     dropout: Annotated[float | None, Parameter(help="Dropout of the whole model; default: 0.1.")] = None,
     head_dropout: Annotated[float | None, Parameter(help="Dropout before the new layer; default: 0.1.")] = None,
     word_dropout: Annotated[
@@ -87,7 +110,7 @@ def finetune(
         text_column=text_column or (),
         label_column=label_column,
         choice_column=choice_column or (),
-        columns=[name.strip() for name in columns.split(",")] if columns else (),
+        columns=names_of(columns),
         dev=dev,
         epochs=epochs,
         minutes=options.minutes,
@@ -106,23 +129,154 @@ def finetune(
         best_by=best_by,
         encoding=encoding,
     )
-    train_and_report(FinetuneTraining(request), options, lambda session: finish(session.run.directory, json))
+    train_and_report(FinetuneTraining(request), options, lambda session: finish(session, json))
 
 
-def finish(directory: Path, json: bool) -> None:
-    """Show the report, and what to do with the run."""
+def finish(session: Session[FinetuneTask], json: bool) -> None:
+    """The report, and a command to try."""
     from foretell.files import read_json
-    from foretell.finetuning.kind import find_kind
-    from foretell.finetuning.report import PICTURE, REPORT, report_lines
-    from foretell.session.failures import command_name
+    from foretell.finetuning.report import PICTURE, REPORT, TrainingReport
 
-    report = read_json(directory / REPORT)
-    if json:
-        return print_json(report)
+    report(TrainingReport(read_json(session.run.directory / REPORT)), json)
+    if not json:
+        show_run(
+            session, f"checkpoints/, metrics.jsonl, {REPORT}", PICTURE, "predict", session.task.head.task.arguments
+        )
+
+
+# --- conversations ---------------------------------------------------------------------------------------------------
+
+
+def finetune_chat(
+    model: Start = None,
+    /,
+    *data: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
+    dev: Annotated[Path | None, Parameter(help="A file to hold out; default: a tenth of the data.")] = None,
+    template: Template = None,
+    truncate: Annotated[
+        Literal["drop", "tail"] | None,
+        Parameter(help="Conversations longer than the context: drop them or cut the end (default: error)."),
+    ] = None,
+    spell_tokens: Annotated[
+        bool, Flag, Parameter(help="Write the template's special tokens as text; default: add them to the vocabulary.")
+    ] = False,
+    epochs: Epochs = None,
+    lora: Annotated[bool, Flag, Parameter(help="Train low-rank updates alone; also --lora.rank 8.")] = False,
+    options: Options = DEFAULTS,
+    show_batch: Annotated[
+        bool, Flag, Parameter(help="First show the next batch: learned tokens with their loss, others dim.")
+    ] = False,
+) -> None:
+    """Train a model to answer.
+
+    DATA has conversations, of which only the answers are learned. Shapes of a row:
+
+    messages (role, content); conversations (from, value);
+
+    instruction, input, output; prompt, completion; prompt, chosen, rejected.
+    """
+    if (model is None or not data) and not options.is_resumed:
+        raise UsageError("give a MODEL and one or more files of conversations, or --out RUN --resume auto")
+    out = options.directory(data)
+    from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
+    from foretell.loading import load_start
+
+    overrides = options.sections({})
+    if lora:
+        overrides.setdefault("lora", {})
+    request = ChatRequest(
+        start=load_start(model) if model is not None else None,
+        data=list(data),
+        out=out,
+        held_out=dev,
+        template=template,
+        truncation=truncate,
+        spell_tokens=spell_tokens or None,
+        minutes=options.minutes,
+        epochs=epochs,
+        overrides=overrides,
+        device=options.device,
+        dtype=options.dtype,
+    )
+    before = show_next_batch if show_batch and not is_follower() else lambda session: None
+    train_and_report(ChatTraining(request), options, finish_chat, before)
+
+
+def show_next_batch(session: Session[ChatTask]) -> None:
+    """The batch of the next step: which tokens are learned, with their losses now, and which are masked."""
+    from foretell.finetuning.chat_task import replay_batch
+
     console = results()
-    console.print("\n".join(report_lines(report)))
-    picture = f", {PICTURE}" if (directory / PICTURE).exists() else " (for report.png: pip install 'foretell[plot]')"
-    console.print(f"run         {directory}: checkpoints/, metrics.jsonl, {REPORT}{picture}")
-    texts = find_kind(report["task"]).arguments
-    console.print(f"try         {command_name()} predict {shlex.quote(str(directory))} {texts}")
-    return None
+    step, task = session.progress.step, session.task
+    replayed = replay_batch(task.decoder, task.batch(step).to(session.device), task.tokenizer)
+    for index, row in enumerate(replayed):
+        learned = sum(token.loss is not None for token in row.tokens)
+        console.print(f"row {index}: {learned} of {len(row.tokens)} tokens are learned", style="bold")
+        show_row(console, row)
+        console.print()
+    console.print(
+        f"step {step + 1}: {len(replayed)} of {task.config.training.batch_size} rows; - is masked", style="dim"
+    )
+
+
+def finish_chat(session: Session[ChatTask]) -> None:
+    """The best loss, compared with the one before."""
+    loss, before = session.run.best().training()["validation_loss"], session.task.loss_before
+    earlier = "" if before is None else f", {before:.3f} before"
+    best = "" if loss is None else f"loss {loss:.3f} on held-out answers{earlier}"
+    show_end(session, best, "chat", "")
+
+
+# --- a domain's text -------------------------------------------------------------------------------------------------
+
+
+def finetune_text(
+    model: Start = None,
+    /,
+    *data: Annotated[str, Parameter(help="Text, jsonl, json, csv or tsv files, folders of them, or -.")],
+    old_domain: Annotated[
+        list[str] | None,
+        Parameter(negative="", help="A text of the model's old domain; default: the held-out text of the run MODEL."),
+    ] = None,
+    text_field: TextField = None,
+    options: Options = DEFAULTS,
+    json: Json = False,
+) -> None:
+    """Continue on a domain's text.
+
+    Trains as `train --start-from MODEL` does, and reports the perplexity of held-out text of the new and of the old
+    domain, before and after.
+    """
+    if (model is None or not data) and not options.is_resumed:
+        raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA... --task text")
+    out = options.directory(data)
+    from foretell.config import DataConfig, make_section
+    from foretell.loading import load_start
+    from foretell.pretraining.domain import DomainTraining
+    from foretell.pretraining.request import TextRequest
+    from foretell.pretraining.tokens import find_old_domain
+
+    overrides = options.sections({"data.text_field": text_field})
+    request = TextRequest(
+        source=text_source(data, make_section(DataConfig, overrides.get("data", {}), "data")),
+        names=[describe_data(data)] if data else [],
+        out=out,
+        minutes=options.minutes,
+        overrides=overrides,
+        start=None if model is None else load_start(model),
+        old_domain=None if model is None else find_old_domain(old_domain or [], model),
+        device=options.device,
+        dtype=options.dtype,
+    )
+    train_and_report(DomainTraining(request), options, lambda session: finish_text(session, json))
+
+
+def finish_text(session: Session[TextTask], json: bool) -> None:
+    """The perplexities, and a command to try."""
+    from foretell.files import read_json
+    from foretell.pretraining.domain import REPORT, DomainReport
+
+    report(DomainReport(read_json(session.run.directory / REPORT)), json)
+    if not json:
+        prompt = shlex.quote(run_prompt(session.task))
+        show_run(session, f"checkpoints/, metrics.jsonl, samples/, {REPORT}", "", "generate", prompt)

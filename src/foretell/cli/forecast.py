@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Unpack
+from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack
 
 from cyclopts import Parameter
 
 from foretell.cli.arguments import LOADING_DEFAULTS, Json, Loading, LoadKeywords, ModelArgument, Whole
-from foretell.cli.terminal import ProgressLine, loaded_line, note, precision_of, print_json, results, write
+from foretell.cli.terminal import ProgressLine, loaded_line, note, precision_of, print_json, report, results, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import DataError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
     from foretell.forecasting.forecaster import Forecast, Forecaster
-    from foretell.forecasting.rolling import Evaluation, Score
     from foretell.forecasting.series import Series
     from foretell.forecasting.task import ForecastTask
     from foretell.session.session import Session
 
+Number = TypeVar("Number", int, float)
 SeriesFile = Annotated[Path, Parameter(help="A CSV or TSV file with series.")]
 Columns = Annotated[
     list[str] | None,
@@ -158,14 +158,19 @@ def open_forecaster(model: str, **options: Unpack[LoadKeywords]) -> Forecaster:
 
 def parse_levels(text: str) -> tuple[float, ...]:
     """`80,95` as numbers, in ascending order."""
-    try:
-        levels = sorted({float(part) for part in text.split(",")})
-    except ValueError:
-        raise UsageError(f"--levels '{text}' is not a list of percentages, such as 80,95") from None
+    levels = sorted(set(parse_numbers("--levels", text, float, "percentages, such as 80,95")))
     for level in levels:
         if not 0 < level < 100:
             raise UsageError(f"a level must be between 0 and 100 percent, not {level:g}")
     return tuple(levels)
+
+
+def parse_numbers(option: str, text: str, kind: Callable[[str], Number], expected: str) -> list[Number]:
+    """Numbers separated by commas."""
+    try:
+        return [kind(part) for part in text.split(",")]
+    except ValueError:
+        raise UsageError(f"{option} '{text}' is not a list of {expected}") from None
 
 
 def choose_series(series: list[Series], names: list[str] | None) -> list[Series]:
@@ -234,7 +239,14 @@ def evaluate_forecast(
     MASE and sMAPE are those of the M4 competition, of the paths' median; WQL is the weighted quantile loss of the
     quantiles 0.1 to 0.9; the last columns are the shares of values inside the intervals.
     """
-    from foretell.forecasting.rolling import Plan, evaluate_contexts, evaluate_origins, given_origins, rolling_origins
+    from foretell.forecasting.rolling import (
+        ForecastReport,
+        Plan,
+        evaluate_contexts,
+        evaluate_origins,
+        given_origins,
+        rolling_origins,
+    )
     from foretell.forecasting.series import choose_season
     from foretell.forecasting.series_file import read_series
 
@@ -265,16 +277,7 @@ def evaluate_forecast(
     with ProgressLine("origins") as progress:
         evaluation = evaluate_origins(forecaster, origins, plan, progress=progress)
     by_context = evaluate_contexts(forecaster, origins, plan, lengths)
-    about = {"season": chosen, "horizon": ahead, "origins": len(origins)}
-    if json:
-        print_json(to_json(evaluation, by_context, about))
-        return
-    show(evaluation, by_context, plan_levels)
-    console = results()
-    console.print(f"season {chosen}, {why}; horizon {ahead}; {where}")
-    console.print(describe_crossing(evaluation))
-    if evaluation.without_mase:
-        console.print(f"without MASE, since there is no seasonal error before them: {evaluation.without_mase:,}")
+    report(ForecastReport(evaluation, by_context, chosen, why, ahead, where), json)
 
 
 def count(things: Sequence[object], name: str) -> str:
@@ -282,53 +285,9 @@ def count(things: Sequence[object], name: str) -> str:
     return f"{len(things):,} {name}{'' if len(things) == 1 else 's'}"
 
 
-def parse_contexts(text: str | None) -> tuple[int, ...]:
+def parse_contexts(text: str | None) -> list[int]:
     """`24,168` as numbers."""
-    try:
-        contexts = tuple(int(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise UsageError(f"--contexts '{text}' is not a list of whole numbers, such as 24,168") from None
+    contexts = parse_numbers("--contexts", text, int, "whole numbers, such as 24,168") if text else []
     if any(context < 1 for context in contexts):
         raise UsageError("a context must be at least 1")
     return contexts
-
-
-def to_json(evaluation: Evaluation, by_context: dict[int, Evaluation], about: dict[str, Any]) -> dict[str, Any]:
-    """The figures as one object."""
-    return {
-        **about,
-        "without_mase": evaluation.without_mase,
-        "model": evaluation.model.to_json(),
-        "seasonal_naive": evaluation.naive.to_json(),
-        "by_step": evaluation.model.by_step,
-        "seasonal_naive_by_step": evaluation.naive.by_step,
-        "behind_from": evaluation.behind_from,
-        "by_context": {str(context): each.model.to_json() for context, each in by_context.items()},
-    }
-
-
-def show(evaluation: Evaluation, by_context: dict[int, Evaluation], levels: tuple[float, ...]) -> None:
-    """Print a row per kind of forecast."""
-    titles = ["MASE", "median", "sMAPE", "median", "WQL", *(f"in {level:g}%" for level in levels)]
-    results().print(" " * 16 + "".join(f"{title:>9}" for title in titles))
-    rows = {"model": evaluation.model, "seasonal naive": evaluation.naive}
-    rows |= {f"context {context}": each.model for context, each in by_context.items()}
-    for name, score in rows.items():
-        results().print(f"{name:<16}" + "".join(f"{cell:>9}" for cell in cells(score)))
-
-
-def cells(score: Score) -> list[str]:
-    """The figures of a row."""
-    figures = ((score.mase, 3), (score.mase_median, 3), (score.smape, 2), (score.smape_median, 2), (score.wql, 4))
-    texts = ["-" if value is None else f"{value:.{digits}f}" for value, digits in figures]
-    return [*texts, *(f"{share:.1f}%" for share in score.coverage.values())]
-
-
-def describe_crossing(evaluation: Evaluation) -> str:
-    """At which step the model's error passes that of the naive forecast."""
-    if not evaluation.model.by_step:
-        return "no error by step: no origin has a seasonal error before it"
-    pairs = list(zip(evaluation.model.by_step, evaluation.naive.by_step, strict=True))
-    ahead = sum(model < naive for model, naive in pairs)
-    line = f"the model's error is below that of seasonal naive at {ahead} of {len(pairs)} steps"
-    return line if evaluation.behind_from is None else f"{line}, and above it from step {evaluation.behind_from} on"

@@ -19,9 +19,10 @@ from foretell.cli.arguments import (
     ModelArgument,
     Truncate,
     is_file,
+    names_of,
     read_text,
 )
-from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, results, write
+from foretell.cli.terminal import WIDTH, CountLine, note, open_model, print_json, report, write
 from foretell.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -68,10 +69,9 @@ def predict(
         for prediction in predict_rows(loaded, [(line,) for line in read_lines()]):
             print_json(prediction.to_json()) if json else write(prediction.short())
         return
-    table = find_table(path, kind, encoding, column_names(columns)) if is_one_file else None
+    table = find_table(path, kind, encoding, names_of(columns)) if is_one_file else None
     if table is None:
-        prediction = predict_rows(loaded, [text])[0]
-        print_json(prediction.to_json()) if json else write(prediction.lines())
+        report(predict_rows(loaded, [text])[0], json)
         return
     given = Columns(texts=tuple(column or ()), choices=tuple(choice_column or ()))
     predicted = predict_file(loaded, table, given)
@@ -108,11 +108,6 @@ def row_line(row: Row, prediction: TaskPrediction | None) -> str:
     return f"{'no text' if prediction is None else prediction.short():<24}  {text[: WIDTH - 26]}"
 
 
-def column_names(columns: str | None) -> tuple[str, ...]:
-    """`text,label` as names."""
-    return tuple(name.strip() for name in columns.split(",")) if columns else ()
-
-
 def evaluate_task(
     model: ModelArgument,
     file: Annotated[Path, Parameter(help="A csv, tsv, jsonl or json file with labelled rows.")],
@@ -136,11 +131,10 @@ def evaluate_task(
     """
     from foretell.data.table import open_table
     from foretell.finetuning.head import head_of, with_truncation
-    from foretell.finetuning.report import evaluate_file, figure_lines
+    from foretell.finetuning.report import evaluate_file
     from foretell.finetuning.settings import Columns
 
     given = Columns(texts=tuple(text_column or ()), label=label_column, choices=tuple(choice_column or ()))
     loaded = with_truncation(open_model(model, **options.keywords()), truncate)
-    table = open_table(file, encoding, column_names(columns), head_of(loaded).task.otherwise)
-    report = evaluate_file(loaded, table, given)
-    print_json(report) if json else results().print("\n".join(figure_lines(report)))
+    table = open_table(file, encoding, names_of(columns), head_of(loaded).task.otherwise)
+    report(evaluate_file(loaded, table, given), json)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
@@ -20,22 +19,12 @@ from foretell.cli.arguments import (
     Options,
     StartToken,
     TextArgument,
+    TextField,
     Whole,
     read_text,
 )
-from foretell.cli.terminal import ProgressLine, print_json, report, results, visible
+from foretell.cli.terminal import ProgressLine, print_json, report, write
 from foretell.errors import DataError, UsageError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from foretell.inference.query import NextTokens, Score
-
-BAR_WIDTH = 30
-# upper bound of a token's surprise in bits, and its style
-SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))
-LABELS = ("below 1", "below 4", "below 8", "more")
-
 
 # --- next ------------------------------------------------------------------------------------------------------------
 
@@ -69,35 +58,8 @@ def next_verb(
     answers = next_tokens(loaded, text, top, positions)
     if json:
         print_json([answer.to_json() for answer in answers] if every else answers[0].to_json())
-        return
-    for answer in answers:
-        show_next(answer, results())
-
-
-def show_next(answer: NextTokens, console: Console) -> None:
-    """Print a context and a bar for each token."""
-    from rich.text import Text
-
-    console.print(Text(tail(answer.context), style="bold"))
-    largest = answer.tokens[0].probability
-    width = max(7, *(len(percent(token.probability)) for token in answer.tokens))
-    for token in answer.tokens:
-        bar = "█" * max(1, round(BAR_WIDTH * token.probability / largest))
-        line = Text(f"  {percent(token.probability):>{width}}  ").append(f"{token.text!r:<22}", style="bold cyan")
-        console.print(line.append(bar, style="cyan"))
-
-
-def percent(probability: float) -> str:
-    """A probability in percent with two decimals; a small one in scientific notation."""
-    if probability >= 0.0001 or probability == 0:
-        return f"{probability:.2%}"
-    return f"{100 * probability:.1e}%"
-
-
-def tail(context: str, width: int = 76) -> str:
-    """The end of a context on one line."""
-    line = visible(context.replace("\n", "⏎"))
-    return line if len(line) <= width else "…" + line[-width + 1 :]
+    else:
+        write(str(answers))
 
 
 # --- score -----------------------------------------------------------------------------------------------------------
@@ -117,51 +79,15 @@ def score(
 ) -> None:
     """The log-probability of a text, token by token.
 
-    Shown is the surprise of each token in bits, -log2 of its probability; with --json `logprob`, in nats.
-    Colours: below 1 bit green, below 4 cyan, below 8 yellow, above red.
+    Shown is the surprise of each token in bits, -log2 of its probability, and as a bar; with --json `logprob`, in nats.
     """
     text = read_text(text, file)
     loaded = options.open(model, ids, allow_special=allow_special, start_token=start_token, texts=[text])
     from foretell.inference.query import score as score_text
+    from foretell.typesetting.text import document_text
 
     result = score_text(loaded, text)
-    start = "".join(loaded.tokenizer.pieces(loaded.tokenizer.start_ids))
-    print_json(result.to_json()) if json else show_score(result, start)
-
-
-def show_score(result: Score, start: str = "") -> None:
-    """Print the surprise of each token, on its colour if there are colours, then the total; all in bits."""
-    from rich.text import Text
-
-    console = results()
-    console.print("  bits  token")
-    for token in result.tokens:
-        bits = "" if token.logprob is None else f"{in_bits(token.logprob):.2f}"
-        console.print(Text(f"{bits:>6}  ").append(repr(token.text), style=surprise_style(token.logprob)))
-    if result.perplexity is None:
-        console.print("a single token has no probability: the model needs a token before it")
-        return
-    if console.color_system and not console.no_color:  # NO_COLOR leaves a terminal its colour system
-        pairs = zip(LABELS, SURPRISE, strict=True)
-        console.print(Text.assemble("colours, in bits:", *((f" {label} ", style) for label, (_, style) in pairs)))
-    predicted = sum(token.logprob is not None for token in result.tokens)
-    total = in_bits(result.logprob)
-    given = f"the start token {start!r}" if start else f"the first token {result.tokens[0].text!r}"
-    console.print(
-        f"{total:.2f} bits, {total / predicted:.3f} bits per token, perplexity {result.perplexity:.2f}, given {given}"
-    )
-
-
-def in_bits(nats: float) -> float:
-    """A surprise in bits, from a loss or log-probability in nats."""
-    return abs(nats / math.log(2))  # not -0.0
-
-
-def surprise_style(nats: float | None) -> str:
-    """The style of a token with this loss or log-probability."""
-    if nats is None:
-        return "dim"
-    return next(style for limit, style in SURPRISE if in_bits(nats) < limit or limit == math.inf)
+    print_json(result.to_json()) if json else write(document_text(result.document(len(result.tokens))))
 
 
 # --- embed -----------------------------------------------------------------------------------------------------------
@@ -221,7 +147,7 @@ def evaluate(
     stride: Annotated[
         int | None, Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
     ] = None,
-    text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    text_field: TextField = None,
     limit: Annotated[int | None, Parameter(help="Only the first so many texts or questions.")] = None,
     json: Json = False,
     options: Options = MODEL_DEFAULTS,

@@ -14,6 +14,7 @@ from foretell.cli.arguments import (
     Json,
     Special,
     TextArgument,
+    TextField,
     Whole,
     describe_data,
     read_text,
@@ -70,7 +71,7 @@ def train_tokenizer(
         Literal["gpt2", "qwen2"] | None,
         Parameter(help="How bpe cuts text into words first; default: qwen2.", show_default=False),
     ] = None,
-    text_field: Annotated[str | None, Parameter(help="The field or column with the text.", show_default=False)] = None,
+    text_field: TextField = None,
     special: Special = None,
     start_token: Annotated[
         str | None, Parameter(help="Put this special token before every text.", show_default=False)

@@ -1,26 +1,50 @@
-"""`foretell train DATA...`: train a decoder on text."""
+"""`foretell train DATA...`: train a decoder on text, show the fields of its configuration, or the batch of a step."""
 
 from __future__ import annotations
 
+import math
 import re
 import shlex
+import types
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 from cyclopts import Parameter
+from rich.cells import cell_len
+from rich.text import Text
 
-from foretell.cli.arguments import STANDARD_INPUT, DataArgument, Flag, Json, Special, Whole, describe_data, text_source
+from foretell.cli.arguments import (
+    STANDARD_INPUT,
+    DataArgument,
+    Flag,
+    Json,
+    Special,
+    TextField,
+    Whole,
+    describe_data,
+    text_source,
+)
+from foretell.cli.command_line import sections
+from foretell.cli.terminal import open_model, print_json, results
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
+    from foretell.device import DeviceName, DtypeName
     from foretell.pretraining.task import TextTask
+    from foretell.pretraining.training_data import Replay
     from foretell.session.session import Session
+    from foretell.session.task import ReplayedRow, ReplayedToken
 
 
 WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}")
 PROMPT_TOKENS = 48  # of the text, in which a prompt is looked for
 STORE_FILES = ("index.json", "tokenizer.json")
+INDENT, COLUMNS = 6, 80
 
 
 def train(
@@ -43,7 +67,7 @@ def train(
     loss_on: Annotated[
         Literal["all", "answer"] | None, Parameter(help="What is learned; default: the answer where there is one.")
     ] = None,
-    text_field: Annotated[str | None, Parameter(help="The field or column with the text.")] = None,
+    text_field: TextField = None,
     workers: Annotated[
         int | None, Whole, Parameter(help="Processes that turn text into tokens; the tokens are the same for any.")
     ] = None,
@@ -77,16 +101,12 @@ def train(
     --model.context-length, --model.num-layers, --model.width, --model.dropout.
     """
     if help_config:
-        from foretell.cli.config_help import show_config
-
         return show_config()
     if show_batch is not None:
         others = (data, size, start_from, tokenizer, kind, text_field, start_token, special, rows or None, prompt_field)
         others += (answer_field, loss_on, workers, strict or None, sample_prompt, options.minutes, options.steps)
         others += (options.config, options.seed, options.checkpoint_every, options.report, options.settings)
         check_alone(*others, options.is_resumed or None)
-        from foretell.cli.batch_display import show_step
-
         return show_step(show_batch, options.out, options.device, options.dtype, json)
     if json:
         raise UsageError("--json is for --show-batch; what training measures is in the run's metrics.jsonl")
@@ -162,3 +182,150 @@ def run_prompt(task: TextTask) -> str:
     beginning = task.text.tokenizer.decode(stream.read(0, min(PROMPT_TOKENS, len(stream))))
     words = WORDS.findall(beginning.rpartition(" ")[0] or beginning)  # the last word may be cut
     return max(words, key=lambda found: len(found.split()), default="The")
+
+
+# --- --help-config ---------------------------------------------------------------------------------------------------
+
+CHOSEN = "chosen"
+# Defaults that the size, the text and the machine decide
+CHOSEN_FIELDS = frozenset(
+    f"{section}.{field}"
+    for section, fields in {
+        "model": "num_layers num_heads num_kv_heads width head_width feedforward_width context_length vocab_size "
+        "position norm qk_norm feedforward activation bias tie_embeddings dropout",
+        "tokenizer": "vocab_size",
+        "training": "steps batch_size learning_rate warmup_steps optimizer schedule final_learning_rate_share "
+        "evaluate_every evaluation_tokens log_every sample_every checkpoint_every",
+    }.items()
+    for field in fields.split()
+)
+
+
+def show_config() -> None:
+    """Print all sections."""
+    console = results()
+    console.print("Fields for --config FILE (TOML, a table per section) and as options, such as --training.patience 5")
+    console.print("chosen: by the size, the text and the machine; the log of training says why")
+    for section, fields in sections().items():
+        console.print(f"\n[{section}]", style="bold")
+        for name, info in fields.model_fields.items():
+            default = CHOSEN if f"{section}.{name}" in CHOSEN_FIELDS else written(info.get_default())
+            console.print(f"  --{section}.{name.replace('_', '-')} {kind_of(info.annotation)} = {default}")
+            for line in wrap(info.description or "", COLUMNS - INDENT):
+                console.print(" " * INDENT + line, style="dim")
+
+
+def kind_of(annotation: Any) -> str:
+    """A type in short: its choices, or int, float, bool, text, list, table."""
+    from foretell.config import Section
+
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        return "|".join(map(str, parts))
+    if origin in (Union, types.UnionType):
+        return "|".join("none" if part is type(None) else kind_of(part) for part in parts)
+    if origin is tuple:
+        return "list"
+    if origin is dict or (isinstance(annotation, type) and issubclass(annotation, Section)):
+        return "table"
+    return {int: "int", float: "float", bool: "bool", str: "text"}.get(annotation, "int")
+
+
+def written(value: Any) -> str:
+    """A default as it is written in TOML."""
+    from foretell.config import Section
+
+    if isinstance(value, Section):
+        return ", ".join(f"{name} {written(part)}" for name, part in value)
+    if value is None or value in ((), {}):
+        return "none"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# --- --show-batch ----------------------------------------------------------------------------------------------------
+
+# the upper bound of a token's surprise in bits, and its style
+SURPRISE = ((1, "black on green"), (4, "black on cyan"), (8, "black on yellow"), (math.inf, "white on red"))
+
+
+def show_step(step: int, out: Path | None, device: DeviceName, dtype: DtypeName, json: bool) -> None:
+    """The batch of a step, with the losses of the run's best checkpoint or of the one named."""
+    from foretell.pretraining.training_data import replay
+    from foretell.runs.run import find_run, is_run
+
+    if out is None:
+        raise UsageError("--show-batch needs the run: --out runs/x, or --out runs/x@last for another than the best")
+    name, at, _ = str(out).rpartition("@")
+    run = find_run(str(out) if not at or is_run(out) else name)
+    model = open_model(str(out), device, dtype)
+    replayed = replay(run, step, model)
+    print_json(replayed.to_json()) if json else show_batch(replayed)
+
+
+def show_batch(replayed: Replay) -> None:
+    """All rows; losses in nats, coloured by surprise."""
+    console = results()
+    for index, row in enumerate(replayed.rows):
+        last = row.start + len(row.tokens) - 1
+        mean = "no targets" if row.loss is None else f"loss {row.loss:.3f}"
+        console.print(f"row {index}: tokens {row.start:,} to {last:,} of the training text, {mean}", style="bold")
+        show_row(console, row)
+        console.print()
+    logged = "" if replayed.logged_loss is None else f"; {replayed.logged_loss:.3f} in training, with its weights"
+    console.print(f"step {replayed.step:,}: loss {replayed.loss:.3f}{logged}")
+
+
+def show_row(console: Console, row: ReplayedRow) -> None:
+    """The tokens in pairs of lines: their texts, and their losses."""
+    document = row.tokens[0].document
+    for line in lines_of(row.tokens):
+        if line[0].document != document:
+            document = line[0].document
+            console.print("-- another document, which does not see the text before it", style="dim")
+        above, below = Text(), Text()
+        for token in line:
+            width = cell_width(token)
+            shown = one_line(token.text)
+            above.append(shown, style=surprise_style(token.loss)).append(" " * (width - cell_len(shown)))
+            below.append(f"{format_loss(token):<{width}}", style="dim")
+        above.rstrip()
+        below.rstrip()
+        console.print(above)
+        console.print(below)
+
+
+def lines_of(tokens: list[ReplayedToken]) -> Iterator[list[ReplayedToken]]:
+    """Lines of as many tokens as fit; a document begins a new line."""
+    line: list[ReplayedToken] = []
+    for token in tokens:
+        is_full = sum(map(cell_width, line)) + cell_width(token) > COLUMNS
+        if line and (is_full or token.document != line[-1].document):
+            yield line
+            line = []
+        line.append(token)
+    yield line
+
+
+def one_line(text: str) -> str:
+    """A token on one line, with visible spaces and line ends."""
+    shown = text.replace("\n", "⏎").replace(" ", "·")
+    return "".join(letter if letter.isprintable() else "�" for letter in shown)[: COLUMNS - 1]
+
+
+def format_loss(token: ReplayedToken) -> str:
+    """The loss in nats, or a dash without one."""
+    return "-" if token.loss is None else f"{token.loss:.2f}"
+
+
+def surprise_style(nats: float | None) -> str:
+    """The style of a token with this loss."""
+    from foretell.inference.query import in_bits
+
+    if nats is None:
+        return "dim"
+    return next(style for limit, style in SURPRISE if in_bits(nats) < limit or limit == math.inf)
+
+
+def cell_width(token: ReplayedToken) -> int:
+    """Columns for a token and its loss, with one between neighbours."""
+    return max(cell_len(one_line(token.text)), len(format_loss(token))) + 1

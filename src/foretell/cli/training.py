@@ -129,10 +129,10 @@ def train_and_report(
         report(session)
 
 
-def show_end(session: Session[Any], best: str, verb: str, argument: str, file: str = "samples/") -> None:
+def show_end(session: Session[Any], best: str, verb: str, argument: str) -> None:
     """The loss curve, the figures of the best checkpoint, the run's files, and a command to try: a verb on the run."""
-    from foretell.session.failures import command_name
-    from foretell.session.plots import has_matplotlib, plot, points_of
+    from foretell.runs.run import CURVE
+    from foretell.session.plots import plot, points_of
 
     run, console = session.run, results()
     points = points_of(run.metrics(), "loss", "step")
@@ -141,10 +141,20 @@ def show_end(session: Session[Any], best: str, verb: str, argument: str, file: s
         console.print(plot([points], "step", console.width))
     if best:
         console.print(f"best        step {run.best().step:,}: {best}")
-    files = f"checkpoints/, metrics.jsonl, {file}" + (", loss.png" if (run.directory / "loss.png").exists() else "")
-    missing = "" if has_matplotlib() else " (for loss.png: pip install 'foretell[plot]')"
-    console.print(f"run         {run.directory}: {files}{missing}")
-    console.print(f"try         {command_name()} {verb} {shlex.quote(str(run.directory))} {argument}".rstrip())
+    show_run(session, "checkpoints/, metrics.jsonl, samples/", CURVE, verb, argument)
+
+
+def show_run(session: Session[Any], files: str, picture: str, verb: str, argument: str) -> None:
+    """The run's files, its picture or the package that it needs, and a command to try: a verb on the run."""
+    from foretell.session.failures import command_name
+    from foretell.session.plots import has_matplotlib
+
+    directory, console = session.run.directory, results()
+    if picture and (directory / picture).exists():
+        files += f", {picture}"
+    missing = f" (for {picture}: pip install 'foretell[plot]')" if picture and not has_matplotlib() else ""
+    console.print(f"run         {directory}: {files}{missing}")
+    console.print(f"try         {command_name()} {verb} {shlex.quote(str(directory))} {argument}".rstrip())
 
 
 def decided(make: Callable[[], Value]) -> Value:

@@ -51,10 +51,6 @@ class TaskPrediction(Shown):
     value: float | None = None
 
     @abstractmethod
-    def lines(self) -> str:
-        """The prediction for a terminal."""
-
-    @abstractmethod
     def short(self) -> str:
         """The prediction in a few characters."""
 

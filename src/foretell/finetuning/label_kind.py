@@ -39,9 +39,6 @@ class LabelPrediction(TaskPrediction):
         rows = [(percent(value), "█" * max(1, round(BAR_WIDTH * value)), name) for name, value in self.likeliest()]
         return DocumentSection(f"label {self.label}", [Table(("probability", "", "label"), rows)])
 
-    def lines(self) -> str:
-        return "\n".join(f"{percent(value):>7}  {name}" for name, value in self.likeliest())
-
     def short(self) -> str:
         return f"{self.probabilities[self.label]:>6.1%}  {self.label[:16]}"
 

@@ -15,7 +15,7 @@ from foretell.finetuning.figures import draw_scatter, number_figures
 from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.settings import HeadSettings
-from foretell.typesetting.document import DocumentSection
+from foretell.typesetting.document import DocumentSection, Paragraph
 
 LARGEST = 1e150  # a number whose square is still finite
 
@@ -27,13 +27,10 @@ class NumberPrediction(TaskPrediction):
     value: float = math.nan
 
     def document(self) -> DocumentSection:
-        return DocumentSection(self.lines(), [])
-
-    def lines(self) -> str:
-        return f"{self.value:.6g}"
+        return DocumentSection("", [Paragraph(self.short())])
 
     def short(self) -> str:
-        return self.lines()
+        return f"{self.value:.6g}"
 
     def to_json(self) -> dict[str, Any]:
         return {"value": self.value}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,16 +12,19 @@ from typing import Any
 from foretell.data.table import Table
 from foretell.errors import OutputError
 from foretell.files import write_json
-from foretell.finetuning.figures import describe_figures
+from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, head_outputs
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel, load_model
 from foretell.session.plots import has_matplotlib, import_figure
 from foretell.session.session import Session
+from foretell.typesetting import document
+from foretell.typesetting.document import DocumentSection, Paragraph
+from foretell.typesetting.notebook import Shown
 
 REPORT, PICTURE = "report.json", "report.png"
-SHOWN = 20  # labels of which a terminal shows the figures
+SHOWN = 20  # labels of which the figures are displayed
 
 logger = logging.getLogger(__name__)
 
@@ -61,7 +65,48 @@ def draw_report(directory: Path, draw: Callable[[Any], None]) -> None:
         logger.warning(f"{error}; the run itself is complete")
 
 
-def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> dict[str, Any]:
+@dataclass(frozen=True)
+class TaskEvaluation(Shown):
+    """The figures of a model on labelled examples, as its `Kind` reports them, and those of a baseline."""
+
+    examples: int
+    figures: dict[str, Any]
+    baseline: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def document(self, name: str = "figures", note: str = "") -> DocumentSection:
+        """The figures and the baseline's, then those of each label or type of span."""
+        error = self.figures.get("calibration", {}).get("expected_calibration_error")
+        figures = compared(self.figures) | ({} if error is None else {"calibration error": f"{error:.3f}"})
+        baseline = compared(self.baseline)
+        rows = [
+            (name, *figures.values(), f"{self.examples:,}"),
+            ("baseline", *(baseline.get(figure, "") for figure in figures), ""),
+        ]
+        table = document.Table(("", *figures, "examples"), rows)
+        rule = Paragraph(f"baseline: {self.baseline['rule']}{note}")
+        return DocumentSection("", [table, rule, *score_tables(self.figures)])
+
+
+@dataclass(frozen=True)
+class TrainingReport(Shown):
+    """The report.json of a run."""
+
+    values: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.values
+
+    def document(self) -> DocumentSection:
+        values = self.values
+        time = f"; {values['minutes']:.1f} minutes of training, the best step is {values['best_step']:,}"
+        evaluation = TaskEvaluation(values["examples"]["dev"], values["dev"], values["baseline"])
+        return evaluation.document("held out", time)
+
+
+def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEvaluation:
     """All figures on the rows of a file, and those of the file's own most frequent label, or of its mean.
 
     Columns that are not given are those of the training, where the file has them.
@@ -76,55 +121,28 @@ def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> dict[st
     examples = encode_examples(kind.read_all(table, columns), model)
     outputs = head_outputs(model.decoder, head, examples, model.dtype)
     targets = [example.target for example in examples]
-    return {
-        "examples": len(examples),
-        "figures": kind.report(outputs, targets),
-        "baseline": kind.baseline(targets, targets),
-    }
+    return TaskEvaluation(len(examples), kind.report(outputs, targets), kind.baseline(targets, targets))
 
 
-# --- lines for a terminal --------------------------------------------------------------------------------------------
-
-
-def report_lines(report: dict[str, Any]) -> list[str]:
-    """The report of a run."""
-    dev = {"examples": report["examples"]["dev"], "figures": report["dev"], "baseline": report["baseline"]}
-    return [
-        *figure_lines(dev, "held out"),
-        f"time        {report['minutes']:.1f} minutes of training; the best step is {report['best_step']:,}",
-    ]
-
-
-def figure_lines(report: dict[str, Any], where: str = "figures") -> list[str]:
-    """Figures and the baseline, then those of each label."""
-    figures, baseline = report["figures"], report["baseline"]
-    error = figures.get("calibration", {}).get("expected_calibration_error")
-    calibrated = "" if error is None else f", calibration error {error:.3f}"
-    return [
-        f"{where:<11} {described(figures)}{calibrated} on {report['examples']:,} examples",
-        f"baseline    {described(baseline)}: {baseline['rule']}",
-        *score_lines(figures),
-    ]
-
-
-def score_lines(figures: dict[str, Any]) -> list[str]:
-    """A line per type of span, or per label with how often it was predicted as which label; none for numbers."""
+def score_tables(figures: dict[str, Any]) -> list[document.Table]:
+    """The scores of each type of span, or of each label with how often it was predicted as which; none for numbers."""
     name = "span" if "by_span" in figures else "label"
     scores = figures.get(f"by_{name}", {})
     if not scores or len(scores) > SHOWN:
         return []
-    width = min(24, max(len(name), *map(len, scores)))
-    lines = [f"{name:<{width}}  precision  recall     F1  examples"]
-    for label, score in scores.items():
-        columns = f"{score['precision']:9.3f}  {score['recall']:6.3f}  {score['f1']:5.3f}  {score['examples']:8,}"
-        lines.append(f"{label[:width]:<{width}}  {columns}")
-    if name == "span":
-        return lines
-    counts = (" ".join(f"{count:,}" for count in row) for row in figures["confusion"])
-    return [f"{line}  {more}" for line, more in zip(lines, ["predicted as, in this order", *counts], strict=True)]
+    header = [name, "precision", "recall", "F1", "examples"]
+    rows = [
+        [label[:24], *(f"{score[key]:.3f}" for key in ("precision", "recall", "f1")), f"{score['examples']:,}"]
+        for label, score in scores.items()
+    ]
+    if name == "label":
+        header.append("predicted as, in this order")
+        for row, counts in zip(rows, figures["confusion"], strict=True):
+            row.append(" ".join(f"{count:,}" for count in counts))
+    return [document.Table(header, rows)]
 
 
-def described(figures: dict[str, Any]) -> str:
-    """The figures that are compared with a baseline, in one line."""
+def compared(figures: dict[str, Any]) -> dict[str, str]:
+    """The figures that are compared with a baseline, by their names for people."""
     numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
-    return describe_figures({name: value for name, value in numbers.items() if name not in ("loss", "value")})
+    return {NAMES.get(name, name): f"{value:.3f}" for name, value in numbers.items() if name not in ("loss", "value")}

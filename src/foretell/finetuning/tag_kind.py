@@ -76,11 +76,6 @@ class TagPrediction(TaskPrediction):
     def document(self) -> document.DocumentSection:
         return document.DocumentSection("tags", [document.Table(("word", "tag", "probability"), self.rows())])
 
-    def lines(self) -> str:
-        width = min(24, max(map(len, self.words)))
-        longest = max(len(tag or "") for tag in self.tags)
-        return "\n".join(f"{word:<{width}}  {tag:<{longest}}  {share:>6}" for word, tag, share in self.rows())
-
     def short(self) -> str:
         """The spans, or all tags where they do not make spans."""
         if not is_spans(self.tags):

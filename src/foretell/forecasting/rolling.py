@@ -12,6 +12,8 @@ import numpy as np
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress, interval_of
 from foretell.forecasting.series import Series
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.notebook import Shown
 
 QUANTILES = tuple(round(0.1 * index, 1) for index in range(1, 10))
 LEVELS = (80.0, 95.0)
@@ -86,6 +88,12 @@ class Score:
         figures = {key: getattr(self, key) for key in ("mase", "mase_median", "smape", "smape_median", "wql")}
         return {**figures, **({"coverage": self.coverage} if self.coverage else {})}
 
+    def cells(self) -> list[str]:
+        """The figures as cells of a table; empty for what cannot be measured."""
+        figures = ((self.mase, 3), (self.mase_median, 3), (self.smape, 2), (self.smape_median, 2), (self.wql, 4))
+        texts = ["" if value is None else f"{value:.{digits}f}" for value, digits in figures]
+        return [*texts, *(f"{share:.1f}%" for share in self.coverage.values())]
+
 
 @dataclass(frozen=True)
 class Evaluation:
@@ -104,6 +112,61 @@ class Evaluation:
             return None
         before = np.flatnonzero(~behind)
         return int(before[-1]) + 2 if len(before) else 1
+
+    def describe_steps(self) -> str:
+        """The number of steps at which the model's error is below the naive forecast's."""
+        if not self.model.by_step:
+            return "no error by step: no origin has a seasonal error before it"
+        pairs = list(zip(self.model.by_step, self.naive.by_step, strict=True))
+        ahead = sum(model < naive for model, naive in pairs)
+        line = f"the model's error is below the seasonal naive forecast's at {ahead} of {len(pairs)} steps"
+        return line if self.behind_from is None else f"{line}, and above it from step {self.behind_from} on"
+
+
+@dataclass(frozen=True)
+class ForecastReport(Shown):
+    """An evaluation, also from at most `context` values for each key of `by_context`.
+
+    season_reason: how the season was chosen; where: the origins in words.
+    """
+
+    evaluation: Evaluation
+    by_context: dict[int, Evaluation]
+    season: int
+    season_reason: str
+    horizon: int
+    where: str
+
+    def to_json(self) -> dict[str, Any]:
+        evaluation = self.evaluation
+        return {
+            "season": self.season,
+            "horizon": self.horizon,
+            "origins": evaluation.origins,
+            "without_mase": evaluation.without_mase,
+            "model": evaluation.model.to_json(),
+            "seasonal_naive": evaluation.naive.to_json(),
+            "by_step": evaluation.model.by_step,
+            "seasonal_naive_by_step": evaluation.naive.by_step,
+            "behind_from": evaluation.behind_from,
+            "by_context": {str(context): each.model.to_json() for context, each in self.by_context.items()},
+        }
+
+    def document(self) -> DocumentSection:
+        """A row for each kind of forecast, and the settings."""
+        scores = {"model": self.evaluation.model, "seasonal naive": self.evaluation.naive}
+        scores |= {f"context {context}": each.model for context, each in self.by_context.items()}
+        levels = [f"in {level}%" for level in self.evaluation.model.coverage]
+        header = ("", "MASE", "median", "sMAPE", "median", "WQL", *levels)
+        rows = [[name, *score.cells()] for name, score in scores.items()]
+        table = Table(header, [[*row, *[""] * (len(header) - len(row))] for row in rows])
+        lines = [
+            f"season {self.season}, {self.season_reason}; horizon {self.horizon}; {self.where}",
+            self.evaluation.describe_steps(),
+        ]
+        if without := self.evaluation.without_mase:
+            lines.append(f"origins without MASE, since there is no seasonal error before them: {without:,}")
+        return DocumentSection("", [table, *map(Paragraph, lines)])
 
 
 def evaluate_origins(

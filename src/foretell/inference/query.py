@@ -22,11 +22,11 @@ from foretell.insight.wording import ending, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
 from foretell.training.objective import Objective
-from foretell.typesetting.document import DocumentSection, Table
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.notebook import Shown, ShownList
 
 BAR_WIDTH = 24
-MOST_ROWS = 40  # of a score's display
+MOST_ROWS = 40  # of a score in a notebook
 Pooling = Literal["last", "mean"]
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
     "last": lambda hidden: hidden[-1],  # the only position that has seen the whole text
@@ -71,34 +71,49 @@ class Score(Shown):
     """The log-probability of a text in nats, per token and in total.
 
     Without a start token the first token has no probability, and the total leaves it out. perplexity is None where no
-    token has one, infinity where it is too large for a float (null in JSON).
+    token has one, infinity where it is too large for a float (null in JSON). `start` is the text of the start token.
     """
 
     tokens: list[ScoredToken]
     logprob: float
     perplexity: float | None
+    start: str = ""
 
     def __repr__(self) -> str:
         return str(self)
 
-    def document(self) -> DocumentSection:
-        """A line per token with its log-probability in nats and its probability, without the middle of a long text."""
-        rows = [score_row(token) for token in self.tokens]
-        if len(rows) > MOST_ROWS:
-            left_out = f"{len(rows) - MOST_ROWS:,} more"
-            rows = [*rows[: MOST_ROWS // 2], ("", left_out, "", ""), *rows[-MOST_ROWS // 2 :]]
-        total = f"log-probability {self.logprob:.4f} nats"
-        perplexity = "" if self.perplexity is None else f", perplexity {self.perplexity:.2f}"
-        return DocumentSection(total + perplexity, [Table(("id", "token", "nats", "probability"), rows)])
+    def document(self, most_rows: int = MOST_ROWS) -> DocumentSection:
+        """The surprise of each token in bits, without the middle of a long text, and the total."""
+        rows = [surprise_row(token) for token in self.tokens]
+        if len(rows) > most_rows:
+            left_out = f"{len(rows) - most_rows:,} more"
+            rows = [*rows[: most_rows // 2], ("", left_out, ""), *rows[-most_rows // 2 :]]
+        return DocumentSection("", [Table(("bits", "token", ""), rows), Paragraph(self.total())])
+
+    def total(self) -> str:
+        if self.perplexity is None:
+            return "a single token has no probability: the model needs a token before it"
+        bits, predicted = in_bits(self.logprob), sum(token.logprob is not None for token in self.tokens)
+        given = f"the start token {self.start!r}" if self.start else f"the first token {self.tokens[0].text!r}"
+        rate = f"{bits / predicted:.3f} bits per token, perplexity {self.perplexity:.2f}"
+        return f"{bits:.2f} bits, {rate}, given {given}"
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "perplexity": None if self.perplexity is None else json_number(self.perplexity)}
+        perplexity = None if self.perplexity is None else json_number(self.perplexity)
+        return {"tokens": [asdict(token) for token in self.tokens], "logprob": self.logprob, "perplexity": perplexity}
 
 
-def score_row(token: ScoredToken) -> tuple[str, str, str, str]:
+def surprise_row(token: ScoredToken) -> tuple[str, str, str]:
+    """A token of a score as cells; the bar has a column per bit."""
     if token.logprob is None:
-        return f"{token.id}", quoted(token.text), "", ""
-    return f"{token.id}", quoted(token.text), f"{token.logprob:.4f}", percent(math.exp(token.logprob))
+        return "", quoted(token.text), ""
+    bits = in_bits(token.logprob)
+    return f"{bits:.2f}", quoted(token.text), "█" * min(BAR_WIDTH, round(bits))
+
+
+def in_bits(nats: float) -> float:
+    """A surprise in bits, from a loss or log-probability in nats."""
+    return abs(nats / math.log(2))  # not -0.0
 
 
 def bar(share: float) -> str:
@@ -144,7 +159,8 @@ def score(model: LanguageModel, text: str) -> Score:
     pairs = zip(own, values, strict=True)
     tokens = [ScoredToken(token, model.tokenizer.text_of(token), value) for token, value in pairs]
     total = float(logprobs.sum())
-    return Score(tokens, total, perplexity(-total / len(logprobs)) if len(logprobs) else None)
+    start = "".join(model.tokenizer.pieces(model.tokenizer.start_ids))
+    return Score(tokens, total, perplexity(-total / len(logprobs)) if len(logprobs) else None, start)
 
 
 def target_log_probabilities(model: LanguageModel, ids: list[int]) -> Tensor:

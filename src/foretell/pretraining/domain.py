@@ -6,6 +6,7 @@ The old domain is a split of the run's token store, like `train` and `validation
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,8 @@ from foretell.pretraining.task import TextTask
 from foretell.pretraining.tokens import OLD_DOMAIN
 from foretell.session.session import Session
 from foretell.training.objective import Objective
+from foretell.typesetting.document import DocumentSection, Paragraph, Table
+from foretell.typesetting.notebook import Shown
 
 REPORT = "report.json"
 MOST_TOKENS = 2**18  # of each domain that are evaluated, evenly spread
@@ -94,22 +97,33 @@ def make_report(session: Session[TextTask], before: dict[str, Any]) -> dict[str,
     }
 
 
-def report_lines(report: dict[str, Any]) -> list[str]:
-    names = {"new_domain": ", ".join(report["data"]), OLD_DOMAIN: report[OLD_DOMAIN]}
-    lines = [f"perplexity  {'before':>10} {'after':>10}   step {report['best_step']:,}"]
-    for domain, described in names.items():
-        after = report["after"][domain]
-        label = domain.replace("_", " ")
-        if after is None:
-            missing = (
-                "nothing is held out" if domain == "new_domain" else "not measured; --old-domain FILE names a text"
-            )
-            lines.append(f"{label}  {missing}")
-            continue
-        before = report["before"].get(domain) or {"perplexity": None}
-        values = " ".join(f"{shown(figures['perplexity']):>10}" for figures in (before, after))
-        lines.append(f"{label}  {values}   {after['tokens']:,} tokens of {described}")
-    return [*lines, *forgetting(report)]
+@dataclass(frozen=True)
+class DomainReport(Shown):
+    """The report.json of a run."""
+
+    values: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        return self.values
+
+    def document(self) -> DocumentSection:
+        """The perplexity on each domain before and after, and what was forgotten."""
+        report = self.values
+        rows = [domain_row(report, "new_domain", ", ".join(report["data"]), "nothing is held out")]
+        missing = "not measured; --old-domain FILE names a text"
+        rows.append(domain_row(report, OLD_DOMAIN, report[OLD_DOMAIN], missing))
+        table = Table(("perplexity", "before", "after", f"step {report['best_step']:,}"), rows)
+        return DocumentSection("", [table, *map(Paragraph, forgetting(report))])
+
+
+def domain_row(report: dict[str, Any], domain: str, text: str, missing: str) -> tuple[str, str, str, str]:
+    """A domain's perplexities before and after, and its text; `missing` where it was not measured."""
+    label, after = domain.replace("_", " "), report["after"][domain]
+    if after is None:
+        return label, "", "", missing
+    before = report["before"].get(domain) or {"perplexity": None}
+    first, last = (shown(figures["perplexity"]) for figures in (before, after))
+    return label, first, last, f"{after['tokens']:,} tokens of {text}"
 
 
 def forgetting(report: dict[str, Any]) -> list[str]:
@@ -119,8 +133,8 @@ def forgetting(report: dict[str, Any]) -> list[str]:
         return []
     change = after["perplexity"] / before["perplexity"] - 1
     moved = f"the old domain's perplexity {'rose' if change > 0 else 'fell'} by {abs(change):.1%}"
-    return [f"forgetting  {'' if change > 0 else 'none: '}{moved}"]
+    return [f"forgetting: {'' if change > 0 else 'none, '}{moved}"]
 
 
 def shown(perplexity: float | None) -> str:
-    return "-" if perplexity is None else f"{perplexity:,.2f}"
+    return "" if perplexity is None else f"{perplexity:,.2f}"

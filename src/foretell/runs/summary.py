@@ -6,20 +6,28 @@ import hashlib
 import json
 import logging
 import math
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
+
+from rich.cells import cell_len, set_cell_size
 
 from foretell.config import Config, Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError
 from foretell.files import read_json
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
+from foretell.typesetting.notebook import Shown
 
 # If these differ, the tokens of the runs are not the same
 MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")
 INCOMPARABLE = "these losses cannot be compared: the runs differ in their data or their tokens"
 DONE, STOPPED_EARLY, UNFINISHED = "done", "stopped early", "unfinished"
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+HEADER = ("size", "weights", "steps", "tokens", "loss", "bits", "state", "changed")
+WIDTH, GAP, SETTING = 80, 2, 36  # columns: of the display, between two columns, of the name of a setting
 
 logger = logging.getLogger(__name__)
 
@@ -215,3 +223,108 @@ def flattened(section: Section, prefix: str = "") -> dict[str, Any]:
         inner = getattr(section, key)
         fields |= flattened(inner, f"{prefix}{key}.") if isinstance(inner, Section) else {prefix + key: value}
     return fields
+
+
+# --- display --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class RunTable(Shown):
+    """Runs in a table, and the settings in which they differ.
+
+    `labels` are their names as given; `marks`, one for each run, are those of its curve. Without marks the runs are a
+    list and not compared.
+    """
+
+    summaries: Sequence[Summary]
+    labels: Sequence[str]
+    marks: str = ""
+    differences: Mapping[str, list[Any]] = field(default_factory=dict)
+    warning: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return {"runs": [summary.to_json() for summary in self.summaries], "differences": dict(self.differences)}
+
+    def document(self) -> DocumentSection:
+        """A row for each run, with its best validation loss; losses that compare have the same letter."""
+        letters = letters_of(self.summaries)
+        cells = [cells_of(summary, letter) for summary, letter in zip(self.summaries, letters, strict=True)]
+        marks = [f"{mark} " for mark in self.marks[: len(cells)]] or [""] * len(cells)
+        used = sum(max(map(len, column)) + GAP for column in zip(HEADER, *cells, strict=True))
+        names = [mark + fitted(label, WIDTH - used - len(mark)) for mark, label in zip(marks, self.labels, strict=True)]
+        rows = [(name, *line) for name, line in zip(names, cells, strict=True)]
+        parts: list[Part] = [Table(("run", *HEADER), rows)]
+        if any(letters):
+            parts.append(Paragraph("losses with different letters do not compare: other tasks or held-out data"))
+        if self.warning:
+            parts.append(Paragraph(self.warning))
+        return DocumentSection("", [*parts, *self.settings()] if self.marks and len(cells) > 1 else parts)
+
+    def settings(self) -> list[Part]:
+        """The settings that differ as a table, and below it those with long values."""
+        if not self.differences:
+            return [Paragraph("all settings are the same")]
+        marks = self.marks[: len(self.summaries)]
+        rows = {name: list(map(format_setting, values)) for name, values in self.differences.items()}
+        longest = (WIDTH - SETTING) // len(marks) - GAP
+        short = [(name, *values) for name, values in rows.items() if max(map(cell_len, values)) <= longest]
+        long = [name for name, values in rows.items() if max(map(cell_len, values)) > longest]
+        lines = [
+            f"{name}  " + "  ".join(f"{mark} {value}" for mark, value in zip(marks, rows[name], strict=True))
+            for name in long
+        ]
+        return [*([Table(("what differs", *marks), short)] if short else []), *map(Paragraph, lines)]
+
+
+def letters_of(summaries: Sequence[Summary]) -> list[str]:
+    """A letter for each run, the same for runs with the same held-out data; empty where all losses compare."""
+    digests = [summary.held_out for summary in summaries if summary.best_validation_loss is not None]
+    groups = {digest: LETTERS[index % len(LETTERS)] for index, digest in enumerate(dict.fromkeys(digests))}
+    if len(groups) < 2:
+        return [""] * len(summaries)
+    return [groups[summary.held_out] if summary.best_validation_loss is not None else "" for summary in summaries]
+
+
+def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
+    """The cells of a run after its name; empty for what is not known."""
+    return (
+        fitted(summary.size, 6),
+        "" if summary.parameters is None else short_number(summary.parameters),
+        f"{summary.steps}" if summary.state == DONE else f"{summary.step}/{summary.steps}",
+        "" if summary.tokens is None else short_number(summary.tokens),
+        "" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}{letter}",
+        "" if summary.bits_per_byte is None else f"{summary.bits_per_byte:.3f}",
+        "early stop" if summary.state == STOPPED_EARLY else summary.state,
+        format_time(summary.changed),
+    )
+
+
+def short_number(number: float) -> str:
+    """1,234,567 as 1.2M."""
+    for limit, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= 0.9995 * limit:
+            value = number / limit
+            return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
+    return f"{number:.0f}"
+
+
+def format_time(seconds: float) -> str:
+    """The time of day, for today; else the date."""
+    then, now = time.localtime(seconds), time.localtime()
+    return time.strftime("%H:%M:%S" if then[:3] == now[:3] else "%y-%m-%d", then)
+
+
+def fitted(text: str, width: int) -> str:
+    """Text padded to a width, or shortened at its beginning, which names the folder."""
+    if cell_len(text) <= width:
+        return text
+    while cell_len(text) > width - 1:
+        text = text[1:]
+    return set_cell_size("…" + text, width)
+
+
+def format_setting(value: Any) -> str:
+    """A value of a setting for people."""
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return "none" if value is None or value == {} else str(value)
