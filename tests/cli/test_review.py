@@ -60,12 +60,6 @@ def test_the_first_signal_is_acknowledged_and_a_second_sigterm_exits_143(capfd):
     assert caught.value.exit_code == 143
 
 
-def test_no_color_gives_score_as_a_table(foretell, trained, monkeypatch):
-    console = Console(force_terminal=True, color_system="standard", no_color=True, soft_wrap=True)
-    monkeypatch.setattr("foretell.cli.query.results", lambda: console)
-    assert "'c'" in foretell("score", trained, "cat").out
-
-
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_closed_standard_streams_give_no_traceback(closed):
     command = f"{sys.executable} -m foretell --help {closed}"

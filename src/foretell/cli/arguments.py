@@ -38,13 +38,13 @@ Ids = Annotated[
 ]
 AsTask = Annotated[
     bool,
-    Parameter(
-        negative="", show_default=False, help="Of a tuned model: read TEXT as its head does, in its task's format."
-    ),
+    Parameter(negative="", show_default=False, help="For fine-tuned models: wrap TEXT in the task's input format."),
 ]
 Pair = Annotated[
     list[str] | None,
-    Parameter(negative="", show_default=False, help="Of a tuned model: the second text, or an answer; once for each."),
+    Parameter(
+        negative="", show_default=False, help="For fine-tuned models: the second text, or an answer; may be repeated."
+    ),
 ]
 DataArgument = Annotated[
     str,
@@ -54,7 +54,7 @@ TextField = Annotated[str | None, Parameter(help="The field or column with the t
 Template = Annotated[
     str | None, Parameter(help="plain, chatml, alpaca, llama3 or a Jinja file; default: the model's own.")
 ]
-ChoiceColumn = Annotated[list[str] | None, Parameter(negative="", help="A column with an answer; once for each.")]
+ChoiceColumn = Annotated[list[str] | None, Parameter(negative="", help="A column with an answer; may be repeated.")]
 ColumnNames = Annotated[str | None, Parameter(help="The columns of a file without a header: text,label.")]
 Encoding = Annotated[
     Literal["utf-8", "latin-1", "cp1252"], Parameter(help="utf-8, latin-1 or cp1252.", show_choices=False)
@@ -266,7 +266,7 @@ TYPED: dict[str, Any] = {"logit_bias": list[str], "ban": list[str], "json_schema
 
 @dataclass(frozen=True)
 class GivenSampling:
-    """The sampling options on the command line, None where left out; the fields are those of `SamplingFields`."""
+    """The sampling options on the command line, None where left out; fields as in `SamplingFields`."""
 
     def given(self) -> dict[str, Any]:
         """The options that were given, as the keywords of `foretell.generate`."""

@@ -53,7 +53,9 @@ def chat(
     *,
     system: Annotated[str | None, Parameter(help="What the model is told before the conversation.")] = None,
     template: Template = None,
-    max_tokens: Annotated[int | None, Whole, Parameter(help="Of an answer; default: what fits the context.")] = None,
+    max_tokens: Annotated[
+        int | None, Whole, Parameter(help="Tokens per answer; default: what fits the context.")
+    ] = None,
     sampling: Sampling = SAMPLING_DEFAULTS,
     json: Json = False,
     options: Options = MODEL_DEFAULTS,

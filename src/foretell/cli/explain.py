@@ -111,7 +111,7 @@ class Questions:
 class TextQuestions(Questions):
     """Further questions that language models answer."""
 
-    prediction: Annotated[bool, Flag, asking("Of a tuned model: which tokens and parts moved its label.")] = False
+    prediction: Annotated[bool, Flag, asking("For fine-tuned models: which tokens and parts moved the label.")] = False
     check: Annotated[bool, Flag, asking("Compare the textbook's results with the model's.")] = False
     against: Annotated[
         str | None,
@@ -255,7 +255,7 @@ def explain_translation(
 ) -> None:
     """A pass over a sentence and its translation, layer by layer; and any number of it.
 
-    Numbers are named as in `foretell trace MODEL --list`: those of the encoder begin with encoder, those of
+    Numbers are named as in `foretell trace MODEL --list`: the encoder's begin with encoder, and names of
     encoder-decoder attention contain cross_attention.
     """
     question, details = questions.chosen()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 Start = Annotated[str | None, Parameter(help="The MODEL to start from.")]
-Epochs = Annotated[float | None, Parameter(help="How often the data is read; default: 3.")]
+Epochs = Annotated[float | None, Parameter(help="Passes over the data; default: 3.")]
 
 
 def finetune(
@@ -164,7 +164,7 @@ def finetune_chat(
     lora: Annotated[bool, Flag, Parameter(help="Train low-rank updates alone; also --lora.rank 8.")] = False,
     options: Options = DEFAULTS,
     show_batch: Annotated[
-        bool, Flag, Parameter(help="First show the next batch: learned tokens with their loss, others dim.")
+        bool, Flag, Parameter(help="First show the next batch: trained tokens with their loss, others dim.")
     ] = False,
 ) -> None:
     """Train a model to answer.

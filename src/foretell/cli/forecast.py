@@ -24,7 +24,7 @@ Number = TypeVar("Number", int, float)
 SeriesFile = Annotated[Path, Parameter(help="A CSV or TSV file with series.")]
 Columns = Annotated[
     list[str] | None,
-    Parameter(name="--column", negative="", help="Where every column is a series: read this one; can be given again."),
+    Parameter(name="--column", negative="", help="Where every column is a series: read this one; may be repeated."),
 ]
 Season = Annotated[int | None, Whole, Parameter(help="Values per season; default: by the times, or found.")]
 
@@ -83,7 +83,7 @@ def finish(session: Session[ForecastTask]) -> None:
 
 
 Names = Annotated[
-    list[str] | None, Parameter(name="--series", negative="", help="Only the series of this name; can be given again.")
+    list[str] | None, Parameter(name="--series", negative="", help="Only the series of this name; may be repeated.")
 ]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Samples = Annotated[int, Whole, Parameter(help="How many paths to sample per series.")]
@@ -224,7 +224,9 @@ def evaluate_forecast(
         int | None, Whole, Parameter(help="Values from one origin to the next; default: the horizon.")
     ] = None,
     test: Annotated[Path | None, Parameter(help="A file with what follows: one origin, at each series' end.")] = None,
-    contexts: Annotated[str | None, Parameter(help="Also from at most so many values, such as 24,168.")] = None,
+    contexts: Annotated[
+        str | None, Parameter(help="Also with at most this many values of history, such as 24,168.")
+    ] = None,
     series: Names = None,
     season: Season = None,
     levels: Levels = "80,95",
@@ -234,9 +236,9 @@ def evaluate_forecast(
     json: Json = False,
     options: Loading = LOADING_DEFAULTS,
 ) -> None:
-    """Errors of forecasts from rolling origins, next to the seasonal naive forecast.
+    """Errors of forecasts from rolling origins, compared with the seasonal naive forecast.
 
-    MASE and sMAPE are those of the M4 competition, of the paths' median; WQL is the weighted quantile loss of the
+    MASE and sMAPE of the paths' median are defined as in the M4 competition; WQL is the weighted quantile loss of the
     quantiles 0.1 to 0.9; the last columns are the shares of values inside the intervals.
     """
     from foretell.forecasting.rolling import (

@@ -27,7 +27,9 @@ def info(
     model: Annotated[str, Parameter(help="A model, or the name of a preset: tiny, gpt2, gpt3-175b, ...")],
     /,
     *,
-    kernels: Annotated[bool, Parameter(negative="", help="Also the kernels that generate on this machine.")] = False,
+    kernels: Annotated[
+        bool, Parameter(negative="", help="Also list the kernels that generation uses on this machine.")
+    ] = False,
     verify: Verify = False,
     json: Json = False,
 ) -> None:

@@ -59,7 +59,7 @@ VERBS = {  # verb: (group, summary, function)
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
     "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
-    "quantize": (MAKE, "Write a model with integer weights, and say what it costs.", "foretell.cli.convert:quantize"),
+    "quantize": (MAKE, "Write a model with integer weights, and report the cost.", "foretell.cli.convert:quantize"),
     "convert": (MAKE, "Write a model for other programs, and compare the two.", "foretell.cli.convert:convert"),
 }
 
@@ -142,7 +142,7 @@ def run(arguments: list[str]) -> int:
 
 
 def is_told_here(error: ForetellError) -> bool:
-    """True if this process has to print the error: of many, only those with a reason of their own, and the first."""
+    """True if this process prints the error: the first process, and others only for errors that are theirs alone."""
     if isinstance(error, PeerError) and error.is_said:
         return False
     return not is_follower() or not isinstance(error, PeerError | Interrupted | UsageError)

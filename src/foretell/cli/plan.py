@@ -25,7 +25,7 @@ def plan(
     gpu: Annotated[
         str, Parameter(help="a100, a100-40gb, h100, h200, l4, rtx4090; this: this machine, measured for seconds.")
     ] = "this",
-    price: Annotated[float | None, Parameter(help="Of one device for an hour.", show_default=False)] = None,
+    price: Annotated[float | None, Parameter(help="Price of one device per hour.", show_default=False)] = None,
     parallel: Annotated[
         Literal["ddp", "fsdp"] | None,
         Parameter(help="Copies of the weights on each device (ddp), or shards.", show_choices=False),

@@ -47,12 +47,12 @@ class TracedNames:
         Parameter(help="Names, with * for one segment and ** for any number (default: all).", negative=""),
     ] = None
     out: Annotated[Path | None, Parameter(help="The safetensors file to write.", show_default=False)] = None
-    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names that there are.")] = False
+    list_: Annotated[bool, Flag, Parameter(name="--list", help="Only list the names.")] = False
 
     def check(self, text: str | Path | None) -> None:
         """Raise `UsageError` if a file is to be written and the text or the file's name is missing."""
         if not self.list_ and (self.out is None or text is None):
-            raise UsageError("give a TEXT and --out FILE, or --list for the names that there are")
+            raise UsageError("give a TEXT and --out FILE, or --list for the names")
 
     def show(self, loaded: LanguageModel, text: str, json: bool) -> None:
         """Trace one pass and write its values, or list the names, derived ones marked."""

@@ -75,10 +75,10 @@ def train(
         bool, Parameter(negative="", help="Refuse a folder with a file that cannot be read; default: leave it out.")
     ] = False,
     sample_prompt: Annotated[
-        list[str] | None, Parameter(negative="", help="A text to continue as it learns; can be given again.")
+        list[str] | None, Parameter(negative="", help="A text to continue during training; may be repeated.")
     ] = None,
     exportable: Annotated[
-        str | None, Parameter(help="Refuse a shape that gpt2, llama, qwen3, ... cannot express.", show_default=False)
+        str | None, Parameter(help="Refuse a model that gpt2, llama, qwen3, ... cannot represent.", show_default=False)
     ] = None,
     options: Options = DEFAULTS,
     show_batch: Annotated[

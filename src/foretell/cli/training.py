@@ -39,7 +39,7 @@ class TrainingOptions:
     config: Annotated[
         Path | None, Parameter(help="A TOML file with sections of the configuration.", show_default=False)
     ] = None
-    seed: Annotated[int | None, Whole, Parameter(help="The seed of everything random.", show_default=False)] = None
+    seed: Annotated[int | None, Whole, Parameter(help="The random seed.", show_default=False)] = None
     checkpoint_every: Annotated[int | None, Whole, Parameter(help="Steps between checkpoints.", show_default=False)] = (
         None
     )

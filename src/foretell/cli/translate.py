@@ -99,7 +99,7 @@ def evaluate_translation(
     *pairs: Annotated[str, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
-    limit: Annotated[int | None, Whole, Parameter(help="Only the first so many pairs.")] = None,
+    limit: Annotated[int | None, Whole, Parameter(help="Evaluate only the first N pairs.")] = None,
     json: Json = False,
     options: Loading = LOADING_DEFAULTS,
 ) -> None:

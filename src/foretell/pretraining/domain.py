@@ -107,23 +107,20 @@ class DomainReport(Shown):
         return self.values
 
     def document(self) -> DocumentSection:
-        """The perplexity on each domain before and after, and what was forgotten."""
+        """The perplexity on each domain before and after, its text, and what was forgotten."""
         report = self.values
-        rows = [domain_row(report, "new_domain", ", ".join(report["data"]), "nothing is held out")]
-        missing = "not measured; --old-domain FILE names a text"
-        rows.append(domain_row(report, OLD_DOMAIN, report[OLD_DOMAIN], missing))
-        table = Table(("perplexity", "before", "after", f"step {report['best_step']:,}"), rows)
-        return DocumentSection("", [table, *map(Paragraph, forgetting(report))])
-
-
-def domain_row(report: dict[str, Any], domain: str, text: str, missing: str) -> tuple[str, str, str, str]:
-    """A domain's perplexities before and after, and its text; `missing` where it was not measured."""
-    label, after = domain.replace("_", " "), report["after"][domain]
-    if after is None:
-        return label, "", "", missing
-    before = report["before"].get(domain) or {"perplexity": None}
-    first, last = (shown(figures["perplexity"]) for figures in (before, after))
-    return label, first, last, f"{after['tokens']:,} tokens of {text}"
+        texts = {"new_domain": ", ".join(report["data"]), OLD_DOMAIN: report[OLD_DOMAIN]}
+        missing = {"new_domain": "nothing is held out", OLD_DOMAIN: "not measured; --old-domain FILE names a text"}
+        rows, lines = [], []
+        for domain, text in texts.items():
+            before, after = (report[when].get(domain) or {} for when in ("before", "after"))
+            label = domain.replace("_", " ")
+            perplexities = (shown(figures.get("perplexity")) for figures in (before, after))
+            rows.append((label, *perplexities, f"{after['tokens']:,}" if after else ""))
+            lines.append(f"{label}: {text if after else missing[domain]}")
+        table = Table(("perplexity", "before", "after", "tokens"), rows)
+        lines = [*lines, *forgetting(report), f"the best step is {report['best_step']:,}"]
+        return DocumentSection("", [table, *map(Paragraph, lines)])
 
 
 def forgetting(report: dict[str, Any]) -> list[str]:
