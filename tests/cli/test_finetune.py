@@ -85,7 +85,7 @@ def test_runs_of_tasks_compare_where_task_and_examples_are_the_same(foretell, tr
         assert started[name].code == 0, started[name].err
     explained = "loss        of the task and 0.5 x language modelling in training; of the task alone in validation"
     assert [explained in outcome.err for outcome in started.values()] == [False, True, True]
-    listed = {line.split()[0]: line.split() for line in foretell("runs").out.splitlines()}
+    listed = {line.split()[0]: line.split() for line in foretell("runs").out.splitlines() if line}
     letters = {name: listed[name][5][-1] for name in started}
     assert letters["one"] == letters["two"] != letters["three"]
     assert listed["one"][4] == "-"

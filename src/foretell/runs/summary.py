@@ -286,14 +286,14 @@ def letters_of(summaries: Sequence[Summary]) -> list[str]:
 
 
 def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
-    """The cells of a run after its name; empty for what is not known."""
+    """The cells of a run after its name; a dash for what is not known."""
     return (
         fitted(summary.size, 6),
-        "" if summary.parameters is None else short_number(summary.parameters),
+        "-" if summary.parameters is None else short_number(summary.parameters),
         f"{summary.steps}" if summary.state == DONE else f"{summary.step}/{summary.steps}",
-        "" if summary.tokens is None else short_number(summary.tokens),
-        "" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}{letter}",
-        "" if summary.bits_per_byte is None else f"{summary.bits_per_byte:.3f}",
+        "-" if summary.tokens is None else short_number(summary.tokens),
+        "-" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}{letter}",
+        "-" if summary.bits_per_byte is None else f"{summary.bits_per_byte:.3f}",
         "early stop" if summary.state == STOPPED_EARLY else summary.state,
         format_time(summary.changed),
     )
