@@ -13,8 +13,8 @@ import pytest
 import foretell as foretell_package
 from foretell.config import SamplingConfig
 from foretell.inference.completion import DEFAULT_TOKENS
-from foretell.insight.wording import percent
 from foretell.model.presets import PRESETS
+from foretell.typesetting.document import percent
 
 
 def test_help_of_every_verb_is_printed(foretell):

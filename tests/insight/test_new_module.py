@@ -23,9 +23,8 @@ from foretell.insight.explain.explanation import EXPLAINERS, explain_value
 from foretell.insight.explain.steps import Remark, Working
 from foretell.insight.explain.walk import walk
 from foretell.insight.page.write_page import page_html
-from foretell.insight.recorded_values import least_elements
 from foretell.insight.recording import Recording, TracedScalar
-from foretell.insight.trace import Trace, trace_names
+from foretell.insight.trace import Trace, least_elements, trace_names
 from foretell.language_model import LanguageModel
 from foretell.model.attention import SDPAttention
 from foretell.model.description import Declared, Derivation, Description

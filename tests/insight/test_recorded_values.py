@@ -14,8 +14,7 @@ from foretell.errors import UsageError
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence
-from foretell.insight.recorded_values import Budget, element_bytes, least_elements
-from foretell.insight.trace import Trace
+from foretell.insight.trace import Budget, Trace, element_bytes, least_elements
 from foretell.model.decoder import Decoder
 from foretell.model.structure import model_structure
 from foretell.training.objective import Objective

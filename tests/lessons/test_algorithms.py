@@ -21,7 +21,7 @@ def lesson(lessons, altered):
 
 
 def test_a_missing_mask_in_the_textbook_fails(monkeypatch, lesson, failures):
-    monkeypatch.setattr(algorithms, "unidirectional_mask", lambda length: bidirectional_mask(length, length))
+    monkeypatch.setattr(attention, "unidirectional_mask", lambda length: bidirectional_mask(length, length))
     lesson.compute_attention()
     failed = failures(lesson.checks())
     assert {"the mask, textbook", "masked softmax: 0 above the diagonal"} <= set(failed)

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from foretell.activations import gelu_erf, relu
-from foretell.textbook.attention import bidirectional_mask, project, unidirectional_mask
-from foretell.textbook.parameters import (
-    CrossLayerParameters,
-    ETransformerParameters,
-    Hyperparameters,
-    LayerParameters,
-    combine,
-    random_parameters,
-)
+from foretell.textbook.attention import Matrix, bidirectional_mask, layer_norm_per_column, project, unidirectional_mask
 from foretell.textbook.training import (
     embed_backward,
     feed_forward_backward,
@@ -33,17 +25,21 @@ from foretell.textbook.training import (
 )
 from foretell.textbook.transformer import (
     ActivationFunction,
+    CrossLayerParameters,
+    ETransformerParameters,
+    Hyperparameters,
+    LayerParameters,
+    combine,
     conditional_log_probability,
     cross_mlp_weights,
     decoder_layer_states,
-    e_states,
     embed,
     encoder_layer_states,
     mlp_weights,
+    random_parameters,
     tempered,
     unembedding_per_column,
 )
-from foretell.textbook.vectors import Matrix
 
 
 @dataclass(frozen=True)
@@ -234,6 +230,25 @@ def encoder_states(z: Sequence[int], theta: EDTransformerParameters) -> list[Mat
     states = [embed(z, theta.W_e, theta.W_p)]
     for layer in theta.encoder:
         states += encoder_layer_states(states[-1], layer, relu)
+    return states
+
+
+def e_transformer(x: Sequence[int], theta: ETransformerParameters) -> Matrix:
+    """P (N_V, l): column t is the distribution of the token at position t, given all of x (l,), which may be masked.
+
+    Phuong and Hutter 2022, Algorithm 9: BERT (Devlin et al. 2019).
+    """
+    X = e_states(x, theta)[-1]
+    return unembedding_per_column(X, theta.W_u)
+
+
+def e_states(x: Sequence[int], theta: ETransformerParameters) -> list[Matrix]:
+    """The 1 + 4 L + 2 values that X takes in `e_transformer`, in order."""
+    states = [embed(x, theta.W_e, theta.W_p)]
+    for layer in theta.layers:
+        states += encoder_layer_states(states[-1], layer, gelu_erf)
+    states.append(gelu_erf(project(theta.W_f, theta.b_f, states[-1])))
+    states.append(layer_norm_per_column(states[-1], theta.gamma, theta.beta))
     return states
 
 

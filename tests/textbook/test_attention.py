@@ -10,18 +10,20 @@ import pytest
 
 from foretell.errors import UsageError
 from foretell.textbook.attention import (
+    AttentionParameters,
+    MultiHeadParameters,
     associations,
     attention,
     attention_weights,
     bidirectional_mask,
     cross_attention,
+    masked_softmax,
     mh_attention,
     project,
     single_query_attention,
+    softmax,
     unidirectional_mask,
 )
-from foretell.textbook.parameters import AttentionParameters, MultiHeadParameters
-from foretell.textbook.vectors import masked_softmax, softmax
 
 DECODER_SCORES = np.array(
     [[9.125, 7.5, 1.25, 5.625], [5.0, 12.37, 3.12, 8.75], [7.25, 5.0, 10.37, 1.25], [1.5, 1.37, 1.87, 10.0]]

@@ -14,11 +14,18 @@ from torch import Tensor, nn
 
 from foretell.errors import ContextLengthError
 from foretell.norms import EPSILON
-from foretell.textbook.attention import bidirectional_mask, cross_attention, mh_attention, unidirectional_mask
-from foretell.textbook.parameters import AttentionParameters, Hyperparameters, MultiHeadParameters, combine
-from foretell.textbook.transformer import e_transformer
+from foretell.textbook.attention import (
+    AttentionParameters,
+    MultiHeadParameters,
+    bidirectional_mask,
+    cross_attention,
+    mh_attention,
+    unidirectional_mask,
+)
+from foretell.textbook.transformer import Hyperparameters, combine
 from tests.textbook.encoder_decoder import (
     e_training,
+    e_transformer,
     ed_inference,
     ed_loss_and_gradient,
     ed_training,

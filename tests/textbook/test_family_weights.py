@@ -11,8 +11,7 @@ from foretell.config import ModelConfig, make_section
 from foretell.errors import CheckpointError, ContextLengthError, UsageError
 from foretell.model.init import make_decoder
 from foretell.model.presets import preset_config
-from foretell.textbook.family import decoder_forward
-from foretell.textbook.family_weights import load_weights
+from foretell.textbook.family import decoder_forward, load_weights
 
 CONFIG = preset_config("toy", vocab_size=300, width=32, num_heads=2, head_width=16, context_length=8)
 IDS = [1, 299, 7, 7, 0]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from foretell.errors import ContextLengthError, UsageError
-from foretell.textbook.parameters import Hyperparameters, random_parameters
-from foretell.textbook.transformer import d_inference, d_transformer_gpt2, tempered
+from foretell.textbook.transformer import Hyperparameters, d_inference, d_transformer_gpt2, random_parameters, tempered
 
 
 def successor(x):

@@ -14,10 +14,16 @@ from torch import Tensor
 
 from foretell.norms import EPSILON
 from foretell.textbook import training
-from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
+from foretell.textbook.attention import Matrix
 from foretell.textbook.training import d_training, loss_and_gradient, sgd_step
-from foretell.textbook.transformer import conditional_log_probability, d_transformer_overwriting
-from foretell.textbook.vectors import Matrix
+from foretell.textbook.transformer import (
+    DTransformerParameters,
+    Hyperparameters,
+    combine,
+    conditional_log_probability,
+    d_transformer_overwriting,
+    random_parameters,
+)
 
 SIZES = Hyperparameters(N_V=5, l_max=6, L=2, H=2, d_e=4, d_mlp=5)
 x = [3, 0, 4, 4, 1]

@@ -7,19 +7,29 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
+import torch.nn.functional as F
 
 from foretell.config import ModelConfig, make_section
+from foretell.errors import ContextLengthError, UsageError
 from foretell.lessons.algorithms_decoder import model_weights
-from foretell.norms import EPSILON
+from foretell.norms import EPSILON, layer_norm, rms_norm
+from foretell.textbook.attention import softmax, softmax_per_column
 from foretell.textbook.family import decoder_forward
-from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
 from foretell.textbook.transformer import (
+    DTransformerParameters,
+    Hyperparameters,
+    combine,
     conditional_log_probability,
     d_transformer_gpt2,
     d_transformer_overwriting,
-    sequence_log_probability,
+    embed,
+    positional_embedding,
+    random_parameters,
+    sinusoidal_encoding,
+    token_embedding,
+    unembedding,
 )
-from foretell.textbook.vectors import softmax_per_column
 
 SIZES = Hyperparameters(N_V=5, l_max=6, L=2, H=2, d_e=4, d_mlp=7)
 FORMS = {"overwriting": d_transformer_overwriting, "GPT-2": d_transformer_gpt2}
@@ -91,7 +101,7 @@ def test_loss_is_minus_the_log_of_the_targets_probability():
 def test_with_a_start_token_all_sequences_of_one_length_sum_to_probability_one():
     model = partial(d_transformer_gpt2, theta=parameters())
     pairs = [[first, second] for first in range(5) for second in range(5)]
-    assert sum(np.exp(sequence_log_probability(pair, 2, model)) for pair in pairs) == pytest.approx(1)
+    assert sum(np.exp(conditional_log_probability(model([2, *pair]), [2, *pair])) for pair in pairs) == pytest.approx(1)
 
 
 def test_without_a_start_token_the_probabilities_are_conditional_on_the_first_token():
@@ -102,3 +112,46 @@ def test_without_a_start_token_the_probabilities_are_conditional_on_the_first_to
 
 def test_a_single_token_has_conditional_log_probability_zero():
     assert conditional_log_probability(np.full((5, 1), 0.2), [3]) == 0
+
+
+def test_softmax_of_large_scores_and_minus_infinity():
+    assert softmax(np.array([1e4, 1e4, -np.inf])).tolist() == [0.5, 0.5, 0]
+
+
+def test_norms_match_torch():
+    rng = np.random.default_rng(1)
+    e, gamma, beta = rng.normal(size=(3, 7))
+    x, scale, shift = (torch.from_numpy(part) for part in (e, gamma, beta))
+    assert layer_norm(e, gamma, beta) == pytest.approx(F.layer_norm(x, (7,), scale, shift).numpy())
+    assert rms_norm(e, gamma) == pytest.approx(F.rms_norm(x, (7,), scale, eps=1e-5).numpy())
+
+
+def test_layer_norm_of_a_constant_vector_is_its_shift():
+    assert layer_norm(np.full(4, 3.0), np.ones(4), np.arange(4.0)).tolist() == [0, 1, 2, 3]
+
+
+def test_sinusoidal_encoding():
+    assert sinusoidal_encoding(0, 4).tolist() == [0, 1, 0, 1]
+    expected = [np.sin(3), np.cos(3), np.sin(3 / 100), np.cos(3 / 100)]
+    assert sinusoidal_encoding(3, 4) == pytest.approx(expected)
+
+
+def test_embed_adds_the_columns_of_token_and_position():
+    W_e, W_p = np.arange(6.0).reshape(2, 3), np.array([[10.0, 20.0], [30.0, 40.0]])
+    assert embed([2, 0], W_e, W_p).T.tolist() == [[2 + 10, 5 + 30], [0 + 20, 3 + 40]]
+
+
+@pytest.mark.parametrize("token", [-1, 3])
+def test_token_embedding_refuses_ids_outside_the_vocabulary(token):
+    with pytest.raises(UsageError, match=f"token id {token} is not in a vocabulary of 3"):
+        token_embedding(token, np.zeros((2, 3)))
+
+
+def test_positional_embedding_refuses_positions_outside_the_context():
+    with pytest.raises(ContextLengthError, match="position 2 does not fit a context of 2"):
+        positional_embedding(2, np.zeros((4, 2)))
+
+
+def test_unembedding_is_a_softmax_of_the_scores():
+    p = unembedding(np.array([1.0, -1.0]), np.array([[1.0, 0.0], [0.0, 1.0], [3.0, 3.0]]))
+    assert p == pytest.approx(np.exp([1, -1, 0]) / np.exp([1, -1, 0]).sum())

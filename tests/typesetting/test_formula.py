@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 from foretell.errors import UsageError
-from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Number, Root, Symbol, row, script
-from foretell.typesetting.formula import read_formula
+from foretell.typesetting.expression import (
+    Call,
+    Expression,
+    Fraction,
+    Matrix,
+    Number,
+    Root,
+    Symbol,
+    read_formula,
+    row,
+    script,
+)
 
 QKT = row(Symbol("Q"), script("K", above="T"))
 

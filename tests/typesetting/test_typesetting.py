@@ -27,8 +27,7 @@ from foretell.typesetting.expression import (
     row,
     script,
 )
-from foretell.typesetting.html import fragment, mathml, page
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown, fragment, mathml, page
 from foretell.typesetting.text import document_text, expression_lines
 
 SCORE = row(Symbol("S"), "=", Fraction(row(Symbol("Q"), script("K", above="T")), Root(Symbol("E"))))
@@ -200,11 +199,10 @@ def test_a_monospace_table_without_a_header_is_for_commands() -> None:
     assert "<th" not in fragment(commands)
 
 
-def test_a_shown_result_has_text_html_and_latex() -> None:
+def test_a_shown_result_has_text_and_html() -> None:
     class Result(Shown):
         def document(self) -> DocumentSection:
             return DocumentSection("Scores", [Formula(SCORE)])
 
     assert "Q Kᵀ" in str(Result())
     assert "<math" in Result()._repr_html_()
-    assert r"\frac{Q {K}^{\top}}{\sqrt{E}}" in (Result()._repr_latex_() or "")

@@ -175,7 +175,7 @@ def save(conversation: Chat, argument: str) -> None:
 
 def look(conversation: Chat, argument: str) -> None:
     """What decided a token: how it was sampled, and which parts of the model wanted it."""
-    from foretell.insight.wording import signed
+    from foretell.typesetting.document import signed
     from foretell.typesetting.text import document_text
 
     if argument and not argument.isdecimal():

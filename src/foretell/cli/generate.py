@@ -198,8 +198,7 @@ def write_pieces(prompt: str, items: Items) -> None:
 
 def show_receipts(completions: list[Completion]) -> None:
     """Replay each receipt and print how each token was sampled."""
-    from foretell.insight.wording import ending
-    from foretell.typesetting.document import DocumentSection
+    from foretell.typesetting.document import DocumentSection, ending
     from foretell.typesetting.text import document_text
 
     for completion in completions:

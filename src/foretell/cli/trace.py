@@ -125,8 +125,7 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     import torch
 
     from foretell.files import check_target
-    from foretell.insight.recorded_values import FORMAT
-    from foretell.insight.trace import Trace
+    from foretell.insight.trace import FORMAT, Trace
 
     check_target(out, FORMAT.encode())
     ids = loaded.encode_fitting(text)

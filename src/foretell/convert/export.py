@@ -37,8 +37,8 @@ from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.init import decoder_with_weights
 from foretell.safetensors_files import save_tensors
 from foretell.text import Tokenizer
-from foretell.textbook.family_weights import load_weights
-from foretell.textbook.vectors import Matrix
+from foretell.textbook.attention import Matrix
+from foretell.textbook.family import load_weights
 
 SHARD_BYTES = 5 * 10**9
 DTYPES = {name: WEIGHT_DTYPES[name] for name in ("float32", "float16", "bfloat16")}

@@ -38,7 +38,7 @@ from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
 from foretell.model.decoder import Decoder
 from foretell.model.init import decoder_with_weights
-from foretell.textbook.vectors import Matrix
+from foretell.textbook.attention import Matrix
 
 # name on the command line -> llama.cpp's file type
 PRECISIONS = {"f32": 0, "f16": 1, "q8_0": 7}

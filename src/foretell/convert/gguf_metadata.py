@@ -37,8 +37,8 @@ from foretell.text.tokenizer_json import (
     special_token,
     split_steps,
 )
+from foretell.textbook.attention import Vector
 from foretell.textbook.family import frequency
-from foretell.textbook.vectors import Vector
 
 BLOCK = "trunk.blocks.*"
 # Fields that are not written, since llama.cpp infers them: (the tensor that implies it, the value if it is present)

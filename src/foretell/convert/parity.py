@@ -24,8 +24,8 @@ from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.text import Tokenizer
+from foretell.textbook.attention import Matrix
 from foretell.textbook.family import decoder_forward
-from foretell.textbook.vectors import Matrix
 
 FORMAT = 1
 TEXTS = (

@@ -29,7 +29,7 @@ from foretell.language_model import LanguageModel
 from foretell.model.decoder import rows_at_once
 from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 logger = logging.getLogger(__name__)
 

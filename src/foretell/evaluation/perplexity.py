@@ -23,7 +23,7 @@ from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.language_model import LanguageModel
 from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 TOKENS_AT_ONCE = 8192  # per batch
 

@@ -13,7 +13,7 @@ from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Readout, cell_text, label_text
 from foretell.finetuning.label_kind import LabelKind, find_label
 from foretell.finetuning.settings import Columns, HeadSettings
-from foretell.insight.wording import quoted
+from foretell.typesetting.document import quoted
 
 CHOICES = "choices"  # a column with a list, in JSON
 LETTERS = "ABCDEFGH"

@@ -29,9 +29,8 @@ from foretell.finetuning.kind import find_kind
 from foretell.finetuning.kinds import KINDS
 from foretell.language_model import LanguageModel
 from foretell.manifest import EXPORT_REPORT, describe_files
-from foretell.textbook.family import decoder_stream
-from foretell.textbook.family_weights import load_weights
-from foretell.textbook.vectors import Matrix
+from foretell.textbook.attention import Matrix
+from foretell.textbook.family import decoder_stream, load_weights
 
 SCORE = "score.weight"
 

@@ -22,7 +22,7 @@ from foretell.finetuning.figures import draw_calibration, draw_confusion
 from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
 from foretell.finetuning.kinds import KINDS, known_task
 from foretell.finetuning.settings import Columns, HeadSettings, Pool, TuningSettings
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 TEXT_NAMES = (
     *("text", "sentence", "content", "review", "tweet", "document", "body", "message", "comment", "headline", "title"),

@@ -30,11 +30,10 @@ from foretell.insight.attribution.direct_logit_attribution import (
     contributions,
 )
 from foretell.insight.trace import Trace
-from foretell.insight.wording import quoted, signed
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted, signed
+from foretell.typesetting.html import Shown
 
 SHOWN_PARTS, SHOWN_TOKENS = 12, 64
 

@@ -17,8 +17,7 @@ from foretell.finetuning.inputs import EncodedExample, Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.number_kind import parse_number
 from foretell.finetuning.settings import HeadSettings
-from foretell.insight.wording import percent, quoted
-from foretell.typesetting.document import DocumentSection, Table
+from foretell.typesetting.document import DocumentSection, Table, percent, quoted
 
 MOST_LABELS = 1000
 PROBABILITY, PROBABILITIES = "probability_", "probabilities"

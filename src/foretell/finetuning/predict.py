@@ -19,7 +19,7 @@ from foretell.finetuning.head import head_of, head_outputs, input_format
 from foretell.finetuning.kind import Kind, TaskPrediction
 from foretell.finetuning.settings import Columns
 from foretell.language_model import LanguageModel
-from foretell.typesetting.notebook import ShownList
+from foretell.typesetting.html import ShownList
 
 ROWS_AT_ONCE = 1024
 

@@ -21,7 +21,7 @@ from foretell.session.plots import has_matplotlib, import_figure
 from foretell.session.session import Session
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 REPORT, PICTURE = "report.json", "report.png"
 SHOWN = 20  # labels of which the figures are displayed

@@ -25,8 +25,8 @@ from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, Task
 from foretell.finetuning.kind import TEXT_NAMES, Example, Kind, TaskPrediction, cell_text, label_text
 from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, describe_counts, in_order, label_index
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
-from foretell.insight.wording import percent
 from foretell.typesetting import document
+from foretell.typesetting.document import percent
 
 TOKENS, TAGS = "tokens", "tags"  # the columns of a CoNLL file
 OUTSIDE = "O"

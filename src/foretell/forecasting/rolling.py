@@ -13,7 +13,7 @@ from foretell.errors import DataError, UsageError
 from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress, interval_of
 from foretell.forecasting.series import Series
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 QUANTILES = tuple(round(0.1 * index, 1) for index in range(1, 10))
 LEVELS = (80.0, 95.0)

@@ -18,12 +18,12 @@ from foretell.generation.sequence import FinishReason
 from foretell.inference.completion import Completer, make_sampling
 from foretell.insight.attribution.direct_logit_attribution import DirectLogitAttribution, direct_logit_attribution
 from foretell.insight.receipt import Receipt, RecordingSampler
-from foretell.insight.wording import ending
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.paged_cache import POSITIONS_PER_BLOCK
 from foretell.sampling_options import SamplingOptions
 from foretell.text.chat_template import ChatFormat, ChatTemplate, Message, find_template, own_template
+from foretell.typesetting.document import ending
 
 FALLBACK_TEMPLATE = "plain"
 ROOM_SHARE = 4  # at least 1 / ROOM_SHARE of the context is kept for the answer while older turns can be dropped

@@ -20,7 +20,7 @@ from foretell.insight.receipt import Receipt, RecordingSampler
 from foretell.language_model import LanguageModel, check_model
 from foretell.sampling_options import SamplingOptions
 from foretell.text import StopStrings, Tokenizer
-from foretell.typesetting.notebook import ShownList
+from foretell.typesetting.html import ShownList
 
 DRAFT_TOKENS = 4
 SHOWN_TOKENS = 5  # of a text that is more than one token

@@ -18,12 +18,11 @@ from foretell.device import check_name
 from foretell.errors import UsageError
 from foretell.evaluation.multiple_choice import ChoiceResult, EndingResult, evaluate_choices, evaluate_endings
 from foretell.evaluation.perplexity import Progress, TextEvaluation, evaluate_texts, json_number, perplexity, silent
-from foretell.insight.wording import ending, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
 from foretell.training.objective import Objective
-from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown, ShownList
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, ending, percent, quoted
+from foretell.typesetting.html import Shown, ShownList
 
 BAR_WIDTH = 24
 MOST_ROWS = 40  # of a score in a notebook

@@ -15,7 +15,7 @@ from foretell.errors import UsageError
 from foretell.model.structure import POSITIONS, Structure, Value
 from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Part
 from foretell.typesetting.expression import Matrix
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 ADDRESS = re.compile(r"(?P<name>[^\[\]\s]+)\s*(?:\[(?P<index>.*)\])?", re.DOTALL)
 

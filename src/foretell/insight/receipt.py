@@ -19,11 +19,10 @@ from foretell.errors import DataError
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
 from foretell.generation.sampling import Sampler, pick
 from foretell.generation.sequence import Sequence
-from foretell.insight.wording import fitting, percent, quoted
 from foretell.text import Tokenizer
 from foretell.typesetting.document import DocumentSection as Document
-from foretell.typesetting.document import Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.document import Table, fitting, percent, quoted
+from foretell.typesetting.html import Shown
 
 WORDS = {2: (torch.int16, "<i2"), 4: (torch.int32, "<i4"), 8: (torch.int64, "<i8")}  # by size: NumPy has no bfloat16
 

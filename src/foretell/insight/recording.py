@@ -15,12 +15,13 @@ from foretell.config import ModelConfig
 from foretell.errors import UsageError
 from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Dimensions, dimensions_of, one_row
 from foretell.insight.trace import Trace
-from foretell.insight.wording import ending, quoted
 from foretell.language_model import LanguageModel, check_model, resolve_position
-from foretell.model.decoder import check_logits
+from foretell.model.decoder import Decoder, check_logits
+from foretell.model.description import UNKNOWN_FORMULA
 from foretell.model.dropout import Dropout
 from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
 from foretell.model.structure import IDS, Source, Structure, Value
+from foretell.typesetting.document import ending, quoted
 
 Array = NDArray[np.floating[Any]]
 
@@ -262,3 +263,64 @@ class TracedScalar:
 def address_of(name: str, *index: int) -> str:
     """`name[1,3]`."""
     return f"{name}[{','.join(map(str, index))}]"
+
+
+UPDATES = ("residual", "replacement")  # formulas of values that read the stream and an update of it
+
+
+def stream_path(structure: Structure, layer: int) -> list[Value]:
+    """The values that a layer turns its input stream into, one from the other, in the order of the pass.
+
+    They are the stream after each update and, with norms after the updates, the output of each norm. A layer whose
+    class declares nothing has only its output.
+    """
+    start, name = structure.stream[layer : layer + 2]
+    path = []
+    while name != start and name in structure.values:
+        value = structure[name]
+        if value.formula:
+            path.append(value)
+        name = value.reads[0] if value.reads else start
+    return path[::-1]
+
+
+def updates_of(decoder: Decoder, structure: Structure, layer: int) -> list[Value]:
+    """The values of a layer that add an update to the stream or replace it; they read the stream and the update.
+
+    Raises `UsageError`, naming path and class, if the layer's class does not declare any.
+    """
+    updates = [value for value in stream_path(structure, layer) if value.formula in UPDATES]
+    if not updates:
+        block = structure.stream[layer + 1]
+        kind = type(decoder.get_submodule(block)).__name__
+        raise UsageError(f"{block} is a {kind}, which does not declare what it adds to the residual stream")
+    return updates
+
+
+def weights_of(decoder: Decoder, structure: Structure, layer: int) -> Value:
+    """The attention weights (B, H, T, S) of a layer, before dropout.
+
+    Raises `UsageError`, naming path and class, if no module of the layer declares any.
+    """
+    block = structure.stream[layer + 1]
+    weights = structure.with_formula("attention weight", f"{block}.")
+    if weights:
+        return weights[0]
+    unknown = [value.module for value in structure.with_formula(UNKNOWN_FORMULA, block) if value.reads]
+    path = (*unknown, block)[0]
+    kind = type(decoder.get_submodule(path)).__name__
+    raise UsageError(f"{path} is a {kind}, which declares no attention weights")
+
+
+def memory_weights_of(structure: Structure, layer: int) -> Value | None:
+    """The weights (B, H, T, S) with which a layer attends to the memory; None where it reads none."""
+    weights = structure.with_formula("attention weight", f"{structure.stream[layer + 1]}.")
+    return next((value for value in weights if structure.memory_axes(value.name)), None)
+
+
+def encoder_weights(structure: Structure) -> list[Value]:
+    """The attention weights (B, H, S, S) of each layer of the encoder; none for a model without one."""
+    if not structure.memory:
+        return []
+    by_block = (structure.with_formula("attention weight", f"{block}.") for block in structure.memory_stream[1:])
+    return [weights[0] for weights in by_block if weights]

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from foretell.config import ModelConfig, make_section
 from foretell.insight.trace import Trace
-from foretell.lessons.lesson import FigureCheck, Lesson, above, below, same
-from foretell.lessons.practice import adam, generate_greedily, train_on_rows
+from foretell.lessons.lesson import FigureCheck, Lesson, above, adam, below, generate_greedily, same, train_on_rows
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.mask import Mask

@@ -30,17 +30,7 @@ from foretell.model.attention import hide
 from foretell.model.cost import count_parameters
 from foretell.model.mask import Mask
 from foretell.model.presets import preset_config
-from foretell.textbook import attention, training, transformer, vectors
-from foretell.textbook.attention import associations, bidirectional_mask, single_query_attention, unidirectional_mask
-from foretell.textbook.parameters import AttentionParameters, DTransformerParameters, ETransformerParameters
-from foretell.textbook.transformer import (
-    conditional_log_probability,
-    d_inference,
-    d_transformer_gpt2,
-    d_transformer_overwriting,
-    tempered,
-)
-from foretell.textbook.vectors import BooleanMask, Vector, masked_softmax, softmax
+from foretell.textbook import attention, training, transformer
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table, labelled_table
 from foretell.typesetting.expression import Matrix, SymbolMatrix
 
@@ -77,7 +67,7 @@ LISTINGS: dict[
     str, tuple[Callable[..., Any], ...]
 ] = {  # a listing of the document -> the functions whose code it shows
     "Basic single-query attention": (attention.single_query_attention,),
-    "Masked self-attention": (attention.attention, attention.attention_weights, vectors.masked_softmax),
+    "Masked self-attention": (attention.attention, attention.attention_weights, attention.masked_softmax),
     "DTransformer, next to the form of GPT-2": (transformer.d_transformer_gpt2, transformer.embed),
     "DTraining": (training.d_training, training.sgd_step, training.loss_and_gradient),
     "DInference": (transformer.d_inference,),
@@ -96,42 +86,42 @@ class AlgorithmsLesson(Lesson):
     def compute_attention(self) -> None:
         """Attention on the printed numbers, by the textbook and by the model's own parts."""
         query, keys, raw = np.array(QUERY), np.array(KEYS), np.array(ASSOCIATIONS, dtype=float)
-        columns = unidirectional_mask(LENGTH)  # the textbook has one column per query, the source one row
+        columns = attention.unidirectional_mask(LENGTH)  # the textbook has one column per query, the source one row
         model_mask = Mask(LENGTH, LENGTH)
         masked = hide(torch.from_numpy(raw), model_mask)[0, 0]
-        self.dot_products = associations(query, keys.T)
-        self.unscaled = softmax(self.dot_products)
-        self.weak = softmax(self.dot_products / 10)  # for a tenth of the query
-        self.weak_scaled = softmax(self.dot_products / 10 / np.sqrt(len(query)))
-        self.mixture = single_query_attention(query / 10, list(keys), identity_parameters(len(query)))
+        self.dot_products = attention.associations(query, keys.T)
+        self.unscaled = attention.softmax(self.dot_products)
+        self.weak = attention.softmax(self.dot_products / 10)  # for a tenth of the query
+        self.weak_scaled = attention.softmax(self.dot_products / 10 / np.sqrt(len(query)))
+        self.mixture = attention.single_query_attention(query / 10, list(keys), identity_parameters(len(query)))
         self.mask = columns.T.astype(int)  # the textbook's, one row per query
         self.model_mask = model_mask.allowed[0, 0].numpy().astype(int)
         self.masked = masked.numpy()  # the associations under the mask
-        self.weights = masked_softmax(raw.T, columns).T
+        self.weights = attention.masked_softmax(raw.T, columns).T
         self.model_weights = masked.softmax(dim=-1).numpy()
         self.loop_weights = np.stack([loop_weights(scores, t + 1) for t, scores in enumerate(raw)])  # as in the source
         # For each position: does its output change when the last word does?
-        self.unmasked_changes = changed_outputs(bidirectional_mask(LENGTH, LENGTH))
+        self.unmasked_changes = changed_outputs(attention.bidirectional_mask(LENGTH, LENGTH))
         self.masked_changes = changed_outputs(columns)
 
     def compute_decoder(self) -> None:
         """The outputs P of the decoder algorithms, a row per position, and its training and inference."""
         theta = draw_parameters()
         self.listing = norm_in_loop(x, theta).T  # as printed, with the last norm in the loop over the layers
-        self.overwriting = d_transformer_overwriting(x, theta).T  # with the last norm after the loop
-        self.residual = d_transformer_gpt2(x, theta).T
+        self.overwriting = transformer.d_transformer_overwriting(x, theta).T  # with the last norm after the loop
+        self.residual = transformer.d_transformer_gpt2(x, theta).T
         self.model = model_probabilities(theta)
         P = np.full((N_V, 1), (1 - P_CAT) / (N_V - 1))  # after The: the rest is spread evenly over the other tokens
         P[IDS[1]] = P_CAT
         one_hot = np.eye(1, N_V, IDS[1])[0]
-        self.loss_of_cat = -conditional_log_probability(P, IDS[:2])  # at t = 1
+        self.loss_of_cat = -transformer.conditional_log_probability(P, IDS[:2])  # at t = 1
         self.cross_entropy_of_cat = -float(one_hot @ np.log(P[:, 0]))
         self.losses = descend(theta)
         last = self.residual[-1]
-        self.tempered = [tempered(last, tau) for tau in TEMPERATURES]
+        self.tempered = [transformer.tempered(last, tau) for tau in TEMPERATURES]
         self.sampler = [sampler_probabilities(last, tau) for tau in TEMPERATURES]  # the filters of generation
-        model = partial(d_transformer_gpt2, theta=theta)
-        self.generated = d_inference(x, model, 4, 1.0, np.random.default_rng(0))
+        model = partial(transformer.d_transformer_gpt2, theta=theta)
+        self.generated = transformer.d_inference(x, model, 4, 1.0, np.random.default_rng(0))
 
     def shown(self) -> dict[str, Any]:
         forms = np.array([P[-1] for P in (self.listing, self.overwriting, self.residual, self.model)])
@@ -288,7 +278,7 @@ def model_row(name: str) -> tuple[str | int, ...]:
 
 def check_listings(document: DocumentSection) -> list[FigureCheck]:
     """The code shown with a listing is the code that runs; BERT differs from GPT in three places."""
-    classes = (DTransformerParameters, ETransformerParameters)
+    classes = (transformer.DTransformerParameters, transformer.ETransformerParameters)
     names = [{field.name for field in dataclasses.fields(parameters)} for parameters in classes]
     means = layer_means()
     return [
@@ -327,7 +317,7 @@ def squeezed(code: str) -> str:
     return "".join(code.split())
 
 
-def loop_weights(scores: Vector, visible: int) -> Vector:
+def loop_weights(scores: attention.Vector, visible: int) -> attention.Vector:
     """The source's loop: exp(s_t) divided by the sum over u = 1 .. t for each visible t, and 0 for the others."""
     weights = np.zeros(len(scores))
     for t in range(visible):
@@ -335,13 +325,13 @@ def loop_weights(scores: Vector, visible: int) -> Vector:
     return weights
 
 
-def identity_parameters(width: int) -> AttentionParameters:
+def identity_parameters(width: int) -> attention.AttentionParameters:
     """Attention parameters with which queries, keys and values are the vectors themselves."""
     identity, zero = np.eye(width), np.zeros(width)
-    return AttentionParameters(identity, zero, identity, zero, identity, zero)
+    return attention.AttentionParameters(identity, zero, identity, zero, identity, zero)
 
 
-def changed_outputs(mask: BooleanMask) -> list[bool]:
+def changed_outputs(mask: attention.BooleanMask) -> list[bool]:
     """For each column of attention's output: does it change when the last vector does?"""
     X = np.random.default_rng(0).normal(size=(2, LENGTH))
     other = np.concatenate([X[:, :-1], -X[:, -1:]], axis=1)

@@ -12,16 +12,19 @@ from foretell.config import ModelConfig, SamplingConfig, make_section
 from foretell.generation.filters import Prefix
 from foretell.generation.sampling import Sampler
 from foretell.model.decoder import Decoder
-from foretell.textbook.parameters import DTransformerParameters, Hyperparameters, combine, random_parameters
+from foretell.textbook.attention import Vector, layer_norm_per_column
 from foretell.textbook.training import sgd_step
 from foretell.textbook.transformer import (
+    DTransformerParameters,
+    Hyperparameters,
+    combine,
     embed,
     encoder_layer_states,
     masked_self_attention,
     mlp,
+    random_parameters,
     unembedding_per_column,
 )
-from foretell.textbook.vectors import Vector, layer_norm_per_column
 
 SIZES = Hyperparameters(N_V=5, l_max=8, L=2, H=2, d_e=4, d_mlp=8)
 SEED = 3

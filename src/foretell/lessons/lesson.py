@@ -1,8 +1,9 @@
-"""A lesson: a document to read, checks of its figures, and the report of those checks."""
+"""The base of all lessons: checks of figures, documents from Markdown with values, and training of small decoders."""
 
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -10,11 +11,21 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
+from torch.optim import Optimizer
 
+from foretell.config import SamplingConfig, TrainingConfig, make_section
+from foretell.data.batch import Batch, make_batch
+from foretell.errors import LessonError
+from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
+from foretell.generation.sequence import Sequence
 from foretell.lessons.catalog import find_lesson
-from foretell.lessons.document import read_document
-from foretell.typesetting.document import DocumentSection
-from foretell.typesetting.notebook import Shown
+from foretell.model.decoder import Decoder
+from foretell.training.loop import Action, Progress, train
+from foretell.training.objective import Objective
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table
+from foretell.typesetting.expression import read_formula
+from foretell.typesetting.html import Shown
 
 # The sources computed in float32 before they rounded. A value this close to the midpoint between two printed figures
 # can round the other way in float64; 1e-7 is one unit in float32's last place for numbers of size 1
@@ -146,3 +157,145 @@ class Lesson(Shown):
     def report(self) -> LessonReport:
         """All checks, made now."""
         return LessonReport(self.name, self.checks(), self.skipped)
+
+
+VALUE = re.compile(r"\{\{ *(\w+) *\}\}")
+CONDITION = re.compile(r"^\{(?P<word>if|unless) (?P<name>\w+)\}\n", re.MULTILINE)
+CELL_END = re.compile(r"(?<!\\)\|")
+
+
+def read_document(text: str, values: Mapping[str, Any]) -> DocumentSection:
+    """The document that a lesson's Markdown describes, with its values.
+
+    The text is prose for readers and editors, without code. It has `#` and `##` headings, paragraphs, tables, `console`
+    blocks, and formulas between `$$` (see `read_formula`). `{{ name }}` is a value that the lesson computes:
+
+    - within a sentence or a cell, text or a whole number
+    - in a formula, a number, an array or an expression
+    - as a block, a table or other parts of a document
+    - as the only cell of a row, rows of the table
+
+    After the line `{if name}` or `{unless name}`, a block, or a whole section if the block is its heading, is shown
+    only if that value is true, or false. Backticks mark commands, and words that Markdown would change, such as
+    `<EOS>`. They are not shown. A table with backticks in every row has a monospace font.
+
+    Raises:
+        LessonError: the text names an unknown value, or does not use all of them, or a name in it is not closed.
+    """
+    if text.count("{{") != len(VALUE.findall(text)):
+        raise LessonError("the lesson's text has '{{' without the name of one value and '}}' after it")
+    check_names({*VALUE.findall(text), *(name for _, name in CONDITION.findall(text))}, set(values))
+    title, *blocks = re.split(r"\n{2,}", text.strip())
+    parts: list[Part] = []
+    section: list[Part] | None = parts  # None for a section that is not shown
+    for block in blocks:
+        condition = CONDITION.match(block)
+        is_shown = condition is None or bool(values[condition["name"]]) == (condition["word"] == "if")
+        content = block[condition.end() :] if condition else block
+        if content.startswith("## "):
+            section = [] if is_shown else None
+            if section is not None:
+                parts.append(DocumentSection(fill(content.removeprefix("## "), values), section))
+        elif is_shown and section is not None:
+            section += read_block(content, values)
+    return DocumentSection(title.removeprefix("# "), parts)
+
+
+def check_names(named: set[str], given: set[str]) -> None:
+    """Raise a `LessonError` unless the values that are named are those that are given."""
+    if named != given:
+        unknown, unused = (", ".join(sorted(names)) or "none" for names in (named - given, given - named))
+        raise LessonError(f"the lesson's text and its values differ: unknown {unknown}; unused {unused}")
+
+
+def read_block(block: str, values: Mapping[str, Any]) -> list[Part]:
+    """A formula, console block, table or paragraph, or the parts that a value has in its place."""
+    if block.startswith("$$"):
+        return [Formula(read_formula(block.strip("$ \n"), values))]
+    if block.startswith("```"):
+        return [Table(("",), [(line,) for line in block.splitlines()[1:-1]], monospace=True)]
+    if block.startswith("|"):
+        return [read_table(block, values)]
+    value = VALUE.fullmatch(block)
+    parts = values[value[1]] if value else block
+    if not isinstance(parts, str):
+        return [parts] if isinstance(parts, Part) else parts
+    return [Paragraph(fill(" ".join(block.split()), values))]
+
+
+def read_table(block: str, values: Mapping[str, Any]) -> Table:
+    """A table with a header; a row that is one value is replaced by its rows."""
+    header, _, *lines = ([cell.strip() for cell in CELL_END.split(line)[1:-1]] for line in block.splitlines())
+    rows: list[list[str]] = []
+    for cells in lines:
+        value = VALUE.fullmatch(cells[0]) if len(cells) == 1 else None
+        if value:
+            rows += [[str(cell) for cell in line] for line in values[value[1]]]
+        else:
+            rows.append([fill(cell, values) for cell in cells])
+    monospace = all("`" in "".join(cells) for cells in lines)
+    return Table([fill(cell, values) for cell in header], rows, monospace)
+
+
+def fill(text: str, values: Mapping[str, Any]) -> str:
+    """Running text with its values, without backticks and escapes."""
+
+    def shown(match: re.Match[str]) -> str:
+        value = values[match[1]]
+        if not isinstance(value, str | int):
+            raise LessonError(f"'{match[1]}' is within a sentence; give text or a whole number, not {value!r}")
+        return str(value)
+
+    return VALUE.sub(shown, text.replace("`", "").replace(r"\|", "|"))
+
+
+# Plain Adam with torch's defaults: without the weight decay, clipping and schedule of real runs
+ADAM: dict[str, Any] = {
+    "warmup_steps": 0,
+    "schedule": "constant",
+    "weight_decay": 0.0,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "clip_norm": None,
+    "batch_size": 1,
+}
+GREEDY = SamplingConfig(temperature=0, top_p=1.0)
+
+
+class RepeatedRows:
+    """A few rows of ids as training data: one row per step, repeated in order."""
+
+    def __init__(self, rows: list[list[int]]):
+        self.rows = rows
+
+    def batch(self, step: int) -> Batch:
+        return make_batch(np.array([self.rows[step % len(self.rows)]]))
+
+
+def adam(steps: int, learning_rate: float) -> TrainingConfig:
+    """Training settings for plain Adam."""
+    return make_section(TrainingConfig, {**ADAM, "steps": steps, "learning_rate": learning_rate})
+
+
+def train_on_rows(decoder: Decoder, optimizer: Optimizer, rows: list[list[int]], config: TrainingConfig) -> list[float]:
+    """Train on the rows in order; returns the loss of each step before its update, in nats per token."""
+    losses: list[float] = []
+
+    def record(progress: Progress) -> None:
+        assert progress.loss is not None
+        losses.append(progress.loss)
+
+    objective, every_step = Objective(decoder), Action(1, record)
+    train(objective, optimizer, RepeatedRows(rows), config, Progress(), [every_step])
+    decoder.eval()
+    return losses
+
+
+def generate_greedily(
+    decoder: Decoder, prompts: list[list[int]], max_tokens: int | None = None, end_id: int | None = None
+) -> list[Sequence]:
+    """Continue the prompts with the most likely token at each step, up to `end_id` or `max_tokens`."""
+    sequences = [Sequence(prompt) for prompt in prompts]
+    for _ in generate(decoder, sequences, Sampler(GREEDY), max_tokens, end_ids=() if end_id is None else [end_id]):
+        pass
+    return sequences

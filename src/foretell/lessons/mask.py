@@ -14,8 +14,7 @@ from foretell.config import ModelConfig, make_section
 from foretell.data.batch import Batch
 from foretell.errors import TrainingError
 from foretell.insight.trace import Trace
-from foretell.lessons.lesson import FigureCheck, Lesson, same
-from foretell.lessons.practice import RepeatedRows
+from foretell.lessons.lesson import FigureCheck, Lesson, RepeatedRows, same
 from foretell.model.attention import SDPAttention
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder

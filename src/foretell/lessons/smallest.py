@@ -20,11 +20,16 @@ from foretell.language_model import LanguageModel
 from foretell.lessons.lesson import FigureCheck, Lesson, above, near, printed, same
 from foretell.model.decoder import Decoder
 from foretell.text import vocabulary_tokenizer
-from foretell.textbook.attention import attention, attention_weights, project, unidirectional_mask
+from foretell.textbook.attention import (
+    AttentionParameters,
+    attention,
+    attention_weights,
+    project,
+    softmax_per_column,
+    unidirectional_mask,
+)
 from foretell.textbook.family import decoder_forward
-from foretell.textbook.parameters import AttentionParameters
 from foretell.textbook.transformer import embed
-from foretell.textbook.vectors import softmax_per_column
 from foretell.training.objective import Objective
 from foretell.typesetting.document import HeatMap, labelled_table
 from foretell.typesetting.expression import Matrix, Number

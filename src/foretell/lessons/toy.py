@@ -18,9 +18,19 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.errors import ContextLengthError
 from foretell.generation.sequence import Sequence
 from foretell.insight.trace import Trace
-from foretell.lessons.lesson import FigureCheck, Lesson, above, below, near, same
+from foretell.lessons.lesson import (
+    FigureCheck,
+    Lesson,
+    RepeatedRows,
+    above,
+    adam,
+    below,
+    generate_greedily,
+    near,
+    same,
+    train_on_rows,
+)
 from foretell.lessons.mask import UnmaskedAttention
-from foretell.lessons.practice import RepeatedRows, adam, generate_greedily, train_on_rows
 from foretell.model.decoder import Decoder
 from foretell.model.init import make_decoder
 from foretell.model.position import SinusoidalPosition

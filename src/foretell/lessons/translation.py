@@ -14,17 +14,26 @@ from foretell.activations import relu
 from foretell.lessons.lesson import FigureCheck, Lesson, above, near, same
 from foretell.norms import EPSILON
 from foretell.textbook.attention import (
+    AttentionParameters,
+    MultiHeadParameters,
     attention,
     attention_weights,
     bidirectional_mask,
     cross_attention,
+    masked_softmax,
     mh_attention,
     project,
+    softmax_per_column,
     unidirectional_mask,
 )
-from foretell.textbook.parameters import AttentionParameters, CrossLayerParameters, LayerParameters, MultiHeadParameters
-from foretell.textbook.transformer import decoder_layer_states, embed, encoder_layer_states, sinusoidal_encoding
-from foretell.textbook.vectors import masked_softmax, softmax_per_column
+from foretell.textbook.transformer import (
+    CrossLayerParameters,
+    LayerParameters,
+    decoder_layer_states,
+    embed,
+    encoder_layer_states,
+    sinusoidal_encoding,
+)
 from foretell.typesetting.expression import Matrix, SymbolMatrix, row, script
 
 # Printed in the source. Most of its tables have dots instead of numbers; these are the complete ones

@@ -43,7 +43,7 @@ from foretell.planning.speed import (
     read_bandwidth,
 )
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 MOST_TOKENS = 1e18
 UNITS = ((86_400 * 365, "years"), (86_400, "days"), (3600, "hours"), (60, "minutes"), (1, "seconds"))

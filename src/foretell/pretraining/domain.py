@@ -23,7 +23,7 @@ from foretell.pretraining.tokens import OLD_DOMAIN
 from foretell.session.session import Session
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 REPORT = "report.json"
 MOST_TOKENS = 2**18  # of each domain that are evaluated, evenly spread

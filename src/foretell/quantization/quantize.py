@@ -30,7 +30,7 @@ from foretell.quantization.gptq import quantize_for_inputs
 from foretell.saved_model.part import QUANTIZATION, QuantizationPart
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 CALIBRATION_TOKENS = 2**15
 MEASURED_TOKENS = 2**15

@@ -19,7 +19,7 @@ from foretell.files import read_json
 from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 # If these differ, the tokens of the runs are not the same
 MEASURES = ("data", "model.vocab_size", "tokenizer.kind", "tokenizer.vocab_size", "tokenizer.split")

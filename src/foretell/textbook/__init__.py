@@ -3,15 +3,12 @@
 The code is written to be read and to be compared with the model, which must give the same numbers. It is slow, and no
 training or generation uses it.
 
-vectors.py         softmax, norms, activations, and the array types
-attention.py       single-query, masked, multi-head and cross-attention
-parameters.py      the parameters theta, by the paper's symbols
-transformer.py     embedding, layers, the decoder in two forms, the encoder, the probability of a sequence, inference
-training.py        gradient descent on next tokens, with the gradient of every part
-family.py          the forward pass of every decoder that `ModelConfig` describes
-family_weights.py  its weights by module path: shapes, checks, reading from disk
+attention.py    array types, softmax; single-query, masked, multi-head and cross-attention
+transformer.py  the parameters theta by the paper's symbols, embedding, layers, the decoder in two forms, inference
+training.py     gradient descent on next tokens, with the gradient of every part
+family.py       the forward pass of every decoder that `ModelConfig` describes, and its weights by module path
 
-All files but the last two hold Phuong and Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), in that
+All files but the last hold Phuong and Hutter 2022, "Formal Algorithms for Transformers" (arXiv 2207.09238), in that
 paper's convention: vectors are columns, a sequence X (d, l) has one column per token, and weights multiply from the
 left, W X. The paper counts tokens and positions from 1, the code from 0. Its algorithms for the encoder-decoder are in
 `tests/textbook/encoder_decoder.py`.

@@ -1,14 +1,75 @@
-"""Attention: one query, a sequence of queries, several heads (Phuong and Hutter 2022, Algorithms 3 to 5)."""
+"""Attention: one query, a sequence of queries, several heads (Phuong and Hutter 2022, Algorithms 3 to 5).
+
+With the array types of the textbook, and softmax and norms of vectors, which keep the dtype of their input.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from foretell.textbook.parameters import AttentionParameters, MultiHeadParameters
-from foretell.textbook.vectors import BooleanMask, Matrix, Vector, masked_softmax, softmax
+from foretell.errors import UsageError
+from foretell.norms import layer_norm
+
+Vector = NDArray[np.floating[Any]]  # (d,)
+Matrix = NDArray[np.floating[Any]]  # weights, or a sequence (d, l) with one column per token
+BooleanMask = NDArray[np.bool_]  # (l_z, l_x): True where query t_x may see context token t_z
+
+
+@dataclass(frozen=True)
+class AttentionParameters:
+    """One head (Algorithm 4): W_q (d_attn, d_x), W_k (d_attn, d_z), W_v (d_out, d_z), and a bias each."""
+
+    W_q: Matrix
+    b_q: Vector
+    W_k: Matrix
+    b_k: Vector
+    W_v: Matrix
+    b_v: Vector
+
+
+@dataclass(frozen=True)
+class MultiHeadParameters:
+    """H heads with values of size d_mid, and W_o (d_out, H d_mid), b_o (d_out,) (Algorithm 5)."""
+
+    heads: tuple[AttentionParameters, ...]
+    W_o: Matrix
+    b_o: Vector
+
+
+def softmax(s: Vector) -> Vector:
+    """exp(s_i) / sum_j exp(s_j) for a vector of scores; a score of -infinity gets probability 0.
+
+    The largest score is subtracted first, which keeps exp from overflowing and does not change the result.
+    """
+    exponentials = np.exp(s - s.max())
+    return exponentials / exponentials.sum()
+
+
+def softmax_per_column(S: Matrix) -> Matrix:
+    """`softmax` of every column of S."""
+    return np.stack([softmax(S[:, t]) for t in range(S.shape[1])], axis=1)
+
+
+def masked_softmax(S: Matrix, mask: BooleanMask) -> Matrix:
+    """The softmax of every column of S (l_z, l_x) over the entries that `mask` allows; the others become 0.
+
+    Raises:
+        UsageError: a column has no allowed entry, so it has no softmax.
+    """
+    if not mask.any(axis=0).all():
+        raise UsageError("the mask hides every context token from a query; each query must see at least one")
+    return softmax_per_column(np.where(mask, S, -np.inf))
+
+
+def layer_norm_per_column(X: Matrix, gamma: Vector, beta: Vector) -> Matrix:
+    """`layer_norm` of every token of X (d, l)."""
+    return np.stack([layer_norm(X[:, t], gamma, beta) for t in range(X.shape[1])], axis=1)
 
 
 def single_query_attention(e: Vector, context: Sequence[Vector], W: AttentionParameters) -> Vector:

@@ -14,22 +14,27 @@ import numpy as np
 
 from foretell.activations import gelu_erf, normal_distribution, relu
 from foretell.norms import EPSILON
-from foretell.textbook.attention import attention, attention_weights, project, unidirectional_mask
-from foretell.textbook.parameters import (
+from foretell.textbook.attention import (
     AttentionParameters,
-    DTransformerParameters,
-    LayerParameters,
+    BooleanMask,
+    Matrix,
     MultiHeadParameters,
-    combine,
+    Vector,
+    attention,
+    attention_weights,
+    project,
+    unidirectional_mask,
 )
 from foretell.textbook.transformer import (
     ActivationFunction,
+    DTransformerParameters,
+    LayerParameters,
+    combine,
     conditional_log_probability,
     mlp_weights,
     overwriting_states,
     unembedding_per_column,
 )
-from foretell.textbook.vectors import BooleanMask, Matrix, Vector
 
 
 def d_training(

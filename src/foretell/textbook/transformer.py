@@ -1,26 +1,178 @@
-"""The transformer: embedding, layers, the decoder in two forms, inference (Phuong and Hutter 2022).
+"""The transformer: parameters, embedding, layers, the decoder in two forms, inference (Phuong and Hutter 2022).
 
-Algorithms 1, 2, 7, 9, 10 and 14, and the layers of Algorithm 8. Both forms of the decoder normalise before attention
+Algorithms 1, 2, 7, 10 and 14, and the layers of Algorithms 8 and 9. Parameters have the paper's symbols; a gradient is
+held in the classes of its parameters. Both forms of the decoder normalise before attention
 and before the MLP. They differ in what the residual is added to. The layers of encoder and encoder-decoder normalise
 after each residual.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 
 from foretell.activations import gelu_erf, relu
 from foretell.errors import ContextLengthError, UsageError
-from foretell.textbook.attention import bidirectional_mask, cross_attention, mh_attention, project, unidirectional_mask
-from foretell.textbook.parameters import (
-    CrossLayerParameters,
-    DTransformerParameters,
-    ETransformerParameters,
-    LayerParameters,
+from foretell.textbook.attention import (
+    AttentionParameters,
+    Matrix,
+    MultiHeadParameters,
+    Vector,
+    bidirectional_mask,
+    cross_attention,
+    layer_norm_per_column,
+    mh_attention,
+    project,
+    softmax,
+    unidirectional_mask,
 )
-from foretell.textbook.vectors import Matrix, Vector, layer_norm_per_column, softmax
+
+AnyParameters = TypeVar("AnyParameters")
+
+
+@dataclass(frozen=True)
+class LayerParameters:
+    """One layer of Algorithms 9 and 10, and of Algorithm 8's encoder: two norms (d_e,), attention and an MLP.
+
+    W_mlp1 (d_mlp, d_e), W_mlp2 (d_e, d_mlp).
+    """
+
+    gamma_1: Vector
+    beta_1: Vector
+    attention: MultiHeadParameters
+    gamma_2: Vector
+    beta_2: Vector
+    W_mlp1: Matrix
+    b_mlp1: Vector
+    W_mlp2: Matrix
+    b_mlp2: Vector
+
+
+@dataclass(frozen=True)
+class DTransformerParameters:
+    """Parameters of Algorithm 10: W_e (d_e, N_V), W_p (d_e, l_max), L layers, a last norm (d_e,), W_u (N_V, d_e)."""
+
+    W_e: Matrix
+    W_p: Matrix
+    layers: tuple[LayerParameters, ...]
+    gamma: Vector
+    beta: Vector
+    W_u: Matrix
+
+
+@dataclass(frozen=True)
+class CrossLayerParameters:
+    """One decoder layer of Algorithm 8: three norms (d_e,), masked attention, cross-attention, and an MLP.
+
+    W_mlp3 (d_mlp, d_e), W_mlp4 (d_e, d_mlp).
+    """
+
+    attention: MultiHeadParameters
+    gamma_3: Vector
+    beta_3: Vector
+    cross_attention: MultiHeadParameters
+    gamma_4: Vector
+    beta_4: Vector
+    W_mlp3: Matrix
+    b_mlp3: Vector
+    W_mlp4: Matrix
+    b_mlp4: Vector
+    gamma_5: Vector
+    beta_5: Vector
+
+
+@dataclass(frozen=True)
+class ETransformerParameters:
+    """Parameters of Algorithm 9: as of Algorithm 10, and a final projection W_f (d_f, d_e), b_f (d_f,) before the norm.
+
+    gamma and beta are (d_f,), W_u (N_V, d_f).
+    """
+
+    W_e: Matrix
+    W_p: Matrix
+    layers: tuple[LayerParameters, ...]
+    W_f: Matrix
+    b_f: Vector
+    gamma: Vector
+    beta: Vector
+    W_u: Matrix
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """The sizes of Algorithms 8 to 10. Each head has d_attn = d_mid = d_e / H; d_f is d_e."""
+
+    N_V: int
+    l_max: int
+    L: int
+    H: int
+    d_e: int
+    d_mlp: int
+
+
+def random_parameters(sizes: Hyperparameters, rng: np.random.Generator) -> DTransformerParameters:
+    """Initial parameters: normal embeddings (variance 1), normal matrices (variance 1 / inputs), biases 0, plain norms.
+
+    The paper does not specify the initialisation.
+    """
+    d_e = sizes.d_e
+    return DTransformerParameters(
+        W_e=rng.normal(size=(d_e, sizes.N_V)),
+        W_p=rng.normal(size=(d_e, sizes.l_max)),
+        layers=tuple(_random_layer(sizes, rng) for _ in range(sizes.L)),
+        gamma=np.ones(d_e),
+        beta=np.zeros(d_e),
+        W_u=_random_matrix(sizes.N_V, d_e, rng),
+    )
+
+
+def combine(function: Callable[..., Any], first: AnyParameters, *others: AnyParameters) -> AnyParameters:
+    """Parameters made by applying `function` to the corresponding arrays of one or more sets of the same shape."""
+    tree: Any = first
+    if isinstance(tree, np.ndarray):
+        return function(first, *others)
+    parts: tuple[Any, ...] = (first, *others)
+    if isinstance(tree, tuple):
+        combined: Any = tuple(combine(function, *elements) for elements in zip(*parts, strict=True))
+        return combined
+    names = [field.name for field in dataclasses.fields(tree)]
+    return type(tree)(**{name: combine(function, *(getattr(part, name) for part in parts)) for name in names})
+
+
+def _random_layer(sizes: Hyperparameters, rng: np.random.Generator) -> LayerParameters:
+    d_e, d_mlp = sizes.d_e, sizes.d_mlp
+    return LayerParameters(
+        gamma_1=np.ones(d_e),
+        beta_1=np.zeros(d_e),
+        attention=_random_heads(sizes, rng),
+        gamma_2=np.ones(d_e),
+        beta_2=np.zeros(d_e),
+        W_mlp1=_random_matrix(d_mlp, d_e, rng),
+        b_mlp1=np.zeros(d_mlp),
+        W_mlp2=_random_matrix(d_e, d_mlp, rng),
+        b_mlp2=np.zeros(d_e),
+    )
+
+
+def _random_heads(sizes: Hyperparameters, rng: np.random.Generator) -> MultiHeadParameters:
+    d_mid = sizes.d_e // sizes.H
+    heads = tuple(_random_head(d_mid, sizes.d_e, rng) for _ in range(sizes.H))
+    return MultiHeadParameters(heads, _random_matrix(sizes.d_e, sizes.H * d_mid, rng), np.zeros(sizes.d_e))
+
+
+def _random_head(d_attn: int, d_e: int, rng: np.random.Generator) -> AttentionParameters:
+    W_q, W_k, W_v = (_random_matrix(d_attn, d_e, rng) for _ in range(3))
+    return AttentionParameters(W_q, np.zeros(d_attn), W_k, np.zeros(d_attn), W_v, np.zeros(d_attn))
+
+
+def _random_matrix(rows: int, columns: int, rng: np.random.Generator) -> Matrix:
+    return rng.normal(scale=1 / math.sqrt(columns), size=(rows, columns))
+
 
 ActivationFunction = Callable[[Vector], Vector]
 NextTokenModel = Callable[[Sequence[int]], Matrix]  # ids (l,) to P (N_V, l), column t for the token after position t
@@ -141,25 +293,6 @@ def feed_forward(X: Matrix, weights: tuple[Matrix, Vector, Matrix, Vector], acti
     return project(W_2, b_2, activation(project(W_1, b_1, X)))
 
 
-def e_transformer(x: Sequence[int], theta: ETransformerParameters) -> Matrix:
-    """P (N_V, l): column t is the distribution of the token at position t, given all of x (l,), which may be masked.
-
-    Phuong and Hutter 2022, Algorithm 9: BERT (Devlin et al. 2019).
-    """
-    X = e_states(x, theta)[-1]
-    return unembedding_per_column(X, theta.W_u)
-
-
-def e_states(x: Sequence[int], theta: ETransformerParameters) -> list[Matrix]:
-    """The 1 + 4 L + 2 values that X takes in `e_transformer`, in order."""
-    states = [embed(x, theta.W_e, theta.W_p)]
-    for layer in theta.layers:
-        states += encoder_layer_states(states[-1], layer, gelu_erf)
-    states.append(gelu_erf(project(theta.W_f, theta.b_f, states[-1])))
-    states.append(layer_norm_per_column(states[-1], theta.gamma, theta.beta))
-    return states
-
-
 def encoder_layer_states(X: Matrix, layer: LayerParameters, activation: ActivationFunction) -> list[Matrix]:
     """The four values that X (d_e, l) takes in one encoder layer: after attention, norm, MLP and norm."""
     no_mask = bidirectional_mask(X.shape[1], X.shape[1])
@@ -198,19 +331,9 @@ def conditional_log_probability(P: Matrix, x: Sequence[int]) -> float:
     """log P(x[1] .. x[l-1] | x[0]): the sum of log P[x[t+1], t], with P (N_V, l) a model's output for x (l,).
 
     P(x[0]) is not part of the sum. The first column already follows x[0], so the model gives no probability for a first
-    token. That needs a start token before it, see `sequence_log_probability`.
+    token. That needs a start token before it.
     """
     return sum(float(np.log(P[x[t + 1], t])) for t in range(len(x) - 1))
-
-
-def sequence_log_probability(x: Sequence[int], bos_token: int, model: NextTokenModel) -> float:
-    """log P(x[0] .. x[l-1]) of the whole sequence, by a model trained on sequences that start with `bos_token`.
-
-    The chain rule P(x_1 .. x_l) = product over t of P(x_t | x_1 .. x_{t-1}). Phuong and Hutter 2022, sections 3
-    (sequence modelling) and 4 (bos_token).
-    """
-    started = [bos_token, *x]
-    return conditional_log_probability(model(started), started)
 
 
 def d_inference(x: Sequence[int], model: NextTokenModel, l_gen: int, tau: float, rng: np.random.Generator) -> list[int]:

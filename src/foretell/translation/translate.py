@@ -23,7 +23,7 @@ from foretell.translation.batches import PairObjective, evaluation_batches, make
 from foretell.translation.pairs import Pair
 from foretell.translation.translator import Translator
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 BEAM_SIZE, ALPHA = 5, 1.0
 ROWS_AT_ONCE = 320  # sentences times beams

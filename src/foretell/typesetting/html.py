@@ -1,13 +1,22 @@
-"""Formulas as MathML and documents as HTML, without scripts."""
+"""Formulas as MathML and documents as HTML, without scripts; results that display themselves as text and as HTML."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from html import escape
 from importlib.resources import files
+from typing import Protocol, TypeVar
 
-from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table, numeric_columns
+from foretell.typesetting.document import (
+    DocumentSection,
+    Formula,
+    HeatMap,
+    Paragraph,
+    Table,
+    numeric_columns,
+)
 from foretell.typesetting.expression import (
     MAX_NUMBERS,
     RELATIONS,
@@ -26,7 +35,7 @@ from foretell.typesetting.expression import (
     format_number,
     shortened,
 )
-from foretell.typesetting.text import break_lines
+from foretell.typesetting.text import break_lines, document_text
 
 FORMULA_WIDTH = 72  # in characters, as text has them: what fits the column of a page
 MAX_CELLS = 32  # rows and columns of a heat map; larger ones show their edges
@@ -59,8 +68,8 @@ def fragment(section: DocumentSection, level: int = 1) -> str:
 def mathml(expression: Expression) -> str:
     """A displayed formula.
 
-    With two relations or more, one line per relation, aligned. What is too wide for a page breaks where it does in a
-    terminal.
+    With two relations or more, one line per relation, aligned. A formula too wide for a page breaks where it
+    does in a terminal.
     """
     first, *others = _chain(expression)
     if len(others) > 1:
@@ -130,10 +139,6 @@ def _bracketed(cells: Sequence[Sequence[str]], row_labels: Sequence[str]) -> str
     return f"<mrow><mtable>{labels}</mtable>{body}</mrow>"
 
 
-def _symbol(symbol: Symbol) -> str:
-    return f"<mi>{escape(symbol.name)}</mi>"
-
-
 def _operator(operator: Operator) -> str:
     bar = ' stretchy="false" lspace="0.28em" rspace="0.28em"' if operator.sign == "|" else ""
     return f"<mo{bar}>{escape(operator.sign.replace('-', '−'))}</mo>"
@@ -169,7 +174,7 @@ def _script(script: Script) -> str:
 
 
 MATH: dict[type, Callable[..., str]] = {
-    Symbol: _symbol,
+    Symbol: lambda symbol: f"<mi>{escape(symbol.name)}</mi>",
     Operator: _operator,
     Number: lambda number: _number(format_number(number.value, number.digits)),
     Matrix: _matrix,
@@ -257,3 +262,36 @@ PARTS: dict[type, Callable[..., str]] = {
     HeatMap: _heat_map,
     DocumentSection: lambda section, level: fragment(section, min(level + 1, 6)),
 }
+
+
+class ShowsHtml(Protocol):
+    """A result that a notebook can display."""
+
+    def _repr_html_(self) -> str: ...
+
+
+Item = TypeVar("Item", bound=ShowsHtml)
+
+
+class Shown(ABC):
+    """Base class of results that display as a document, without scripts."""
+
+    @abstractmethod
+    def document(self) -> DocumentSection:
+        """The document to display."""
+
+    def __str__(self) -> str:
+        return document_text(self.document())
+
+    def _repr_html_(self) -> str:
+        return fragment(self.document(), level=3)
+
+
+class ShownList(list[Item]):
+    """A list of results that displays them below each other. It equals any list of the same items."""
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(str, self)) or "[]"
+
+    def _repr_html_(self) -> str:
+        return "\n".join(item._repr_html_() for item in self) or "[]"

@@ -128,12 +128,10 @@ def _matrix(matrix: Matrix, limit: int) -> TextBlock:
 
 def _symbol_matrix(matrix: SymbolMatrix, limit: int) -> TextBlock:
     return _bracketed(
-        [[_flat(cell, limit) for cell in line] for line in matrix.table], list(matrix.row_labels), _aligned
+        [[_flat(cell, limit) for cell in line] for line in matrix.table],
+        list(matrix.row_labels),
+        lambda cell, width: center(cell, width) if cell in DOTS else pad_left(cell, width),
     )
-
-
-def _aligned(cell: str, width: int) -> str:
-    return center(cell, width) if cell in DOTS else pad_left(cell, width)
 
 
 def _flat(expression: Expression, limit: int) -> str:

@@ -7,8 +7,7 @@ import pytest
 
 from foretell.errors import OutputError
 from foretell.insight.page.collect import collect
-from foretell.insight.page.pack import choose, needed, pack_weights
-from foretell.insight.page.write_page import page_html
+from foretell.insight.page.write_page import choose, needed, pack_weights, page_html
 
 TEXT = "abcdefghij"
 PLENTY = 10**7

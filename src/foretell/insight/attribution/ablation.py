@@ -18,13 +18,12 @@ from foretell.errors import UsageError, did_you_mean
 from foretell.insight.recording import Prediction, choose_token, make_prediction
 from foretell.insight.replacement import Change
 from foretell.insight.trace import Trace
-from foretell.insight.wording import percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, model_structure
 from foretell.paths import matches, select
-from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, percent, quoted
+from foretell.typesetting.html import Shown
 
 TARGETS = re.compile(r"(?P<glob>[^\[\]]+)(?:\[(?P<index>\d+|\*)\])?")
 

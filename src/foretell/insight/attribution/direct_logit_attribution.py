@@ -25,14 +25,13 @@ from torch import Tensor, nn
 from foretell.errors import UsageError
 from foretell.insight.recording import choose_token, make_prediction
 from foretell.insight.trace import Trace
-from foretell.insight.wording import quoted, signed
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.norm import Norm
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.structure import Structure, Value, model_structure
-from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted, signed
+from foretell.typesetting.html import Shown
 
 BAR_WIDTH = 24
 RAISES, LOWERS = "█", "▒"  # bars of parts that raise or lower the logit

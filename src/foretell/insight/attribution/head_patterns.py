@@ -14,14 +14,12 @@ import torch
 from torch import Tensor
 
 from foretell.errors import UsageError
-from foretell.insight.layers import encoder_weights, memory_weights_of, weights_of
-from foretell.insight.recording import make_prediction
+from foretell.insight.recording import encoder_weights, make_prediction, memory_weights_of, weights_of
 from foretell.insight.trace import Trace
-from foretell.insight.wording import fitting, quoted
 from foretell.language_model import LanguageModel
 from foretell.model.structure import Value, model_structure
-from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Part, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.document import DocumentSection, HeatMap, Paragraph, Part, Table, fitting, quoted
+from foretell.typesetting.html import Shown
 
 
 @dataclass(frozen=True)

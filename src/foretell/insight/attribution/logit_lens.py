@@ -14,12 +14,11 @@ from torch import Tensor
 
 from foretell.insight.recording import make_prediction
 from foretell.insight.trace import Trace
-from foretell.insight.wording import ending, fitting, percent, quoted
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import Decoder, rows_at_once
 from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Part, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.document import DocumentSection, Part, Table, ending, fitting, percent, quoted
+from foretell.typesetting.html import Shown
 
 
 @torch.no_grad()

@@ -41,7 +41,7 @@ from foretell.model.description import RETURNED, UNKNOWN_FORMULA
 from foretell.model.structure import Structure, Value, model_structure
 from foretell.paths import suggest
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 # In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
 # configurations at random indices, the largest difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16

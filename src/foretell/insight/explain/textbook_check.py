@@ -12,15 +12,13 @@ from torch.func import functional_call
 
 from foretell.insight.explain.steps import plain
 from foretell.insight.recording import Array, steady_ids, to_array
-from foretell.insight.wording import quoted
 from foretell.language_model import LanguageModel
 from foretell.model.decoder import Decoder
 from foretell.model.quantized_linear import plain_weights
-from foretell.textbook.family import decoder_stream, unembed
-from foretell.textbook.family_weights import ModuleWeights
-from foretell.textbook.vectors import softmax
-from foretell.typesetting.document import DocumentSection, Paragraph, Table
-from foretell.typesetting.notebook import Shown
+from foretell.textbook.attention import softmax
+from foretell.textbook.family import ModuleWeights, decoder_stream, unembed
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted
+from foretell.typesetting.html import Shown
 
 # As shares of the largest logit; bfloat16 has no bound. tests/textbook measures the actual differences
 BOUNDS = {torch.float64: 1e-10, torch.float32: 1e-3}

@@ -19,15 +19,23 @@ from torch import Tensor
 from foretell.insight.address import OF_MEMORY
 from foretell.insight.attribution.logit_lens import lens_logits
 from foretell.insight.explain.steps import plain
-from foretell.insight.layers import UPDATES, memory_weights_of, stream_path, updates_of, weights_of
-from foretell.insight.recording import Array, Recording, record, to_array
-from foretell.insight.wording import fitting, quoted
+from foretell.insight.recording import (
+    UPDATES,
+    Array,
+    Recording,
+    memory_weights_of,
+    record,
+    stream_path,
+    to_array,
+    updates_of,
+    weights_of,
+)
 from foretell.language_model import LanguageModel, TokenProbability
 from foretell.model.decoder import logit_chunks
 from foretell.model.structure import Value, model_structure
-from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table
+from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table, fitting, quoted
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
-from foretell.typesetting.notebook import Shown
+from foretell.typesetting.html import Shown
 
 SMALL_WIDTH = 8  # up to this width the vectors themselves are shown
 ANSWERS, LAYER_ANSWERS = 5, 2  # top tokens shown of the text and per layer

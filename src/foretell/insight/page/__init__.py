@@ -1,1 +1,1 @@
-"""The HTML page of a forward pass: `collect` the numbers, `pack` them, `fit` them to a size, `write_page`."""
+"""The HTML page of a forward pass: `collect` the numbers, `write_page` packs those that fit."""

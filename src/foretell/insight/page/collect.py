@@ -13,7 +13,7 @@ from foretell.config import ModelConfig
 from foretell.errors import OutputError, TokenizerError
 from foretell.insight.attribution.direct_logit_attribution import head_weights
 from foretell.insight.attribution.logit_lens import lens_logits
-from foretell.insight.layers import encoder_weights, memory_weights_of, updates_of, weights_of
+from foretell.insight.recording import encoder_weights, memory_weights_of, updates_of, weights_of
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, MemoryText, check_model
 from foretell.model.cache import FreshKVView
