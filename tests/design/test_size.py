@@ -63,7 +63,6 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("forecasting", 0, 55, "an evaluation describes itself as a document, which cli/forecast.py did"),
     ("inference", 0, 15, "a score describes itself in bits, as cli/query.py did"),
     ("runs", 0, 125, "a table of runs describes itself as a document, which cli/runs.py did"),
-    ("forecasting", 0, 5, "the error for runs of an older format, which have no copy of their data"),
     ("pretraining", 0, 1, "the longer name of --start-from"),
     ("(top)", 1, 80, "norms.py: the record of a norm, which model, textbook and explain read"),
     ("(top)", 0, 20, "the opener follows links for files that the user names, with a limit of their size"),

@@ -10,8 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from foretell.config import TrainingConfig
 from foretell.convert.peft import export_peft
-from foretell.errors import CheckpointError
+from foretell.errors import CheckpointError, ConfigError
 from foretell.files import read_json
 from foretell.finetuning.finetune import FinetuneRequest, FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
@@ -19,7 +20,10 @@ from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
+from foretell.planning.memory import DeviceMemory, total, training_memory
+from foretell.runs.run import Run
 from foretell.saved_model.part import LORA
+from foretell.session.machine import Footprint
 from foretell.session.protocol import start_session
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
@@ -135,3 +139,63 @@ def test_the_updates_of_a_tuned_model_leave_for_peft(
     finetune(tiny_request(review_file, tmp_path / "run", overrides={"lora": {}}, start=start))
     report = export_peft(load(tmp_path / "run", keep_adapters=True), tmp_path / "adapter", family_name="gpt2")
     assert report["layers"] == ["transformer.h.0.attn.c_attn"]
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def footprint(request: FinetuneRequest, run: Path) -> tuple[Footprint, TrainingConfig]:
+    """The sizes that are checked before a training with a head."""
+    training = FinetuneTraining(request)
+    data = training.read(Run.create(run, request.described), Reporter())
+    config = training.configure(data)
+    return training.footprint(config, data), config.training
+
+
+@pytest.mark.parametrize(("words", "length"), [(4, 6), (12, 14), (50, 16)])
+def test_memory_is_counted_for_the_longest_text_within_the_context(
+    words: int, length: int, start: Start, tmp_path: Path, tiny_request
+) -> None:
+    data = tmp_path / "texts.csv"
+    texts = [" ".join(["film"] * count) for count in (2, words)]
+    data.write_text("text,label\n" + "".join(f"{text},{label}\n" for text in texts for label in "aabb"))
+    changes = {"head": {"truncate": "tail"}}
+    sizes, training = footprint(tiny_request(data, tmp_path / "run", overrides=changes, start=start), tmp_path / "run")
+    assert (sizes.row.context_length, sizes.rows) == (length, training.batch_size)
+
+
+def test_both_orders_of_a_pair_are_rows(start: Start, tmp_path: Path, tiny_request) -> None:
+    data = tmp_path / "pairs.csv"
+    data.write_text("text1,text2,label\n" + "".join(f"the film,the book,{label}\n" for label in "aabb"))
+    request = tiny_request(data, tmp_path / "run", task="similarity", start=start)
+    sizes, training = footprint(request, tmp_path / "run")
+    assert sizes.rows == 2 * training.batch_size
+
+
+def test_a_batch_that_does_not_fit_is_refused_before_the_first_step(
+    start: Start, review_file: Path, tmp_path: Path, finetune, tiny_request, monkeypatch
+) -> None:
+    sizes, training = footprint(tiny_request(review_file, tmp_path / "read", start=start), tmp_path / "read")
+    assert sizes.rows == training.batch_size
+    needed, short = (
+        int(total(training_memory(row, sizes.shapes, training, DeviceMemory("cpu", 1, 1, torch.float32))).low)
+        for row in (sizes.row, sizes.row.replaced(context_length=sizes.row.context_length - 1))
+    )
+    assert short < needed - 1
+    monkeypatch.setattr(
+        "foretell.session.protocol.device_memory", lambda _: DeviceMemory("cpu", needed - 1, 1, torch.float32)
+    )
+    with pytest.raises(ConfigError, match=r"3 rows of 8 tokens at once need more than .*lower --training.batch-size"):
+        finetune(tiny_request(review_file, tmp_path / "run", start=start))
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("also_trained", [(), ("embed.**",)])
+def test_frozen_weights_need_no_gradients_and_moments(
+    also_trained: tuple[str, ...], start: Start, review_file: Path, tmp_path: Path, tiny_request
+) -> None:
+    lora = {"lora": {"rank": 2, "also_trained": also_trained}}
+    request = tiny_request(review_file, tmp_path / "run", overrides=lora, start=start)
+    sizes, _ = footprint(request, tmp_path / "run")
+    trained = set(sizes.shapes) - set(sizes.frozen)
+    assert trained == {path for path in sizes.shapes if also_trained and path.startswith("embed.")}

@@ -33,7 +33,7 @@ from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
 from foretell.runs.run import MEASURED, Run
 from foretell.session.machine import Footprint
-from foretell.session.protocol import Choice, Machine, Training, run_training, start_session
+from foretell.session.protocol import Choice, Machine, Training, kept_data, run_training, start_session
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.task import Task
@@ -125,9 +125,7 @@ class LineTraining(Training[LineRequest, LineTask]):
         return float(self.request.file.read_text())
 
     def reopen(self, run: Run, record: dict[str, Any]) -> float:
-        kept = run.kept_file("data")
-        assert kept is not None
-        return float(kept.read_text())
+        return float(kept_data(run).read_text())
 
     def choose(self, data: float, machine: Machine) -> Choice:
         training = make_section(TrainingConfig, {"steps": 6, **self.request.section("training")}, "training")
@@ -474,14 +472,12 @@ def test_a_run_of_another_version_is_refused_with_advice(kind, change, problem, 
         run_training(kind.resume(run.directory), Reporter(), resume=True)
 
 
-def test_a_forecast_run_of_an_older_format_is_refused_without_advice_to_restore_files(kinds, tmp_path):
-    run = Run.open(stopped(kinds["forecast"], tmp_path / "run"))
-    shutil.rmtree(run.tokens / "data")
-    with pytest.raises(CheckpointError, match="is missing; restore it"):
-        run_training(kinds["forecast"].resume(run.directory), Reporter(), resume=True)
-    run.replace_record({name: value for name, value in run.record().items() if name != "reasons"})
-    with pytest.raises(CheckpointError, match="cannot be resumed: it is a run of an older format"):
-        run_training(kinds["forecast"].resume(run.directory), Reporter(), resume=True)
+def test_a_missing_copy_of_the_data_is_named(kinds, tmp_path):
+    for name in ("forecast", "head", "line"):
+        run = Run.open(stopped(kinds[name], tmp_path / name))
+        shutil.rmtree(run.tokens / "data")
+        with pytest.raises(CheckpointError, match="is missing; restore it"):
+            run_training(kinds[name].resume(run.directory), Reporter(), resume=True)
 
 
 @pytest.mark.parametrize(("processes", "start"), [(1, "cpu, "), (2, "2 processes (fsdp), each cpu, ")])

@@ -18,7 +18,7 @@ from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.loading import Start
 from foretell.model.cost import count_parameters
-from foretell.model.init import weight_shapes, with_vocabulary
+from foretell.model.init import with_vocabulary
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
 from foretell.session.machine import Footprint
@@ -104,7 +104,8 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         return {"template": data.template, "conversations": data.digest}
 
     def footprint(self, config: ChatConfig, data: TokenizedChats) -> Footprint:
-        return Footprint(weight_shapes(config.model), config.model)
+        length = PackedChats(data.chats.train, config.model.context_length).length
+        return self.footprint_of(config, config.model.replaced(context_length=length))
 
     def first_model(self, config: ChatConfig, data: TokenizedChats, start: Start | None) -> LanguageModel:
         """The start's weights, with rows for new tokens, and with LoRA updates if they are asked for."""

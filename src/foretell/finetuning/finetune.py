@@ -10,23 +10,23 @@ from typing import Any, ClassVar
 from torch import nn
 
 from foretell.config import Section, TrainingConfig, make_section
-from foretell.errors import CheckpointError
 from foretell.finetuning.head import with_head
-from foretell.finetuning.inputs import choose_tokens
+from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
 from foretell.finetuning.report import write_report
 from foretell.finetuning.settings import Columns, FinetuneConfig, Pool, Truncate, TuningSettings
-from foretell.finetuning.task import FinetuneTask, LabelledFiles, read_files
+from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
 from foretell.language_model import LanguageModel
 from foretell.loading import Start
-from foretell.model.init import weight_shapes
 from foretell.model.lora import LoRAConfig
 from foretell.runs.run import Run
 from foretell.session.machine import Footprint
+from foretell.session.protocol import kept_data
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
+from foretell.text import Tokenizer
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 3.0, 32, 6.25e-5  # Radford et al. 2018, section 4.1
 DROPOUT = 0.1
@@ -95,6 +95,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     """Training with a head on labelled texts. The run keeps copies of the files."""
 
     verb = "finetune"
+    encoded: TaskData | None = None
 
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request
@@ -109,11 +110,11 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     def reopen(self, run: Run, record: dict[str, Any]) -> LabelledFiles:
         config = FinetuneConfig.model_validate(record["config"])
-        data, head = run.kept_file("data"), config.head
-        if data is None:
-            raise CheckpointError(f"{run.tokens / 'data'} is missing; restore it, or start again with another --out")
+        head = config.head
         settings = {"pool": head.pool, "truncate": head.truncate}
-        files = read_files(data, run.kept_file("dev"), config.finetuning, settings, head.columns, config.training.seed)
+        files = read_files(
+            kept_data(run), run.kept_file("dev"), config.finetuning, settings, head.columns, config.training.seed
+        )
         return replace(files, split_rule=record.get("split", files.split_rule))
 
     def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
@@ -129,8 +130,19 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         )
 
     def footprint(self, config: FinetuneConfig, data: LabelledFiles) -> Footprint:
-        """The memory of a row of one token at least: texts have no length before they are encoded."""
-        return Footprint(weight_shapes(config.model), config.model.replaced(context_length=1))
+        """A lower bound: the batch with the example of the most tokens, whose sequences the others are padded to."""
+        tokenizer = with_input_tokens(self.start.tokenizer, config.head.tokens)
+        examples = self.encode(config, data, tokenizer).train
+        largest = max(examples, key=lambda example: example.length * len(example.sequences))
+        row = config.model.replaced(context_length=largest.length)
+        return self.footprint_of(config, row, config.training.batch_size * len(largest.sequences))
+
+    def encode(self, config: FinetuneConfig, data: LabelledFiles, tokenizer: Tokenizer) -> TaskData:
+        """The examples as tokens, made once: encoding many texts takes long."""
+        if self.encoded is None:
+            head, context_length = config.head, config.model.context_length
+            self.encoded = data.encoded(InputFormat(tokenizer, head.tokens, context_length, head.truncate))
+        return self.encoded
 
     def first_model(self, config: FinetuneConfig, data: LabelledFiles, start: Start | None) -> LanguageModel:
         """The start's weights with a new head, rows for new tokens, and LoRA updates if they are asked for."""
@@ -143,7 +155,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel, about: dict[str, Any]
     ) -> FinetuneTask:
         config = config.model_copy(update={"model": model.config})  # with the rows of new tokens
-        return FinetuneTask(config, data.encoded(model), model, about)
+        return FinetuneTask(config, self.encode(config, data, model.tokenizer), model, about)
 
     def describe(self, task: FinetuneTask) -> list[str]:
         head, data, training = task.head.settings, task.data, task.config.training

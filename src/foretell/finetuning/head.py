@@ -110,9 +110,8 @@ def input_format(model: LanguageModel) -> InputFormat:
     return InputFormat(model.tokenizer, settings.tokens, model.config.context_length, settings.truncate)
 
 
-def encode_examples(examples: Sequence[Example], model: LanguageModel) -> list[EncodedExample]:
-    """Examples as token sequences of a tuned model, with targets; those that do not fit are logged, or refused."""
-    kind, inputs = head_of(model).task, input_format(model)
+def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
+    """Examples as token sequences with targets; those that do not fit the context are logged, or refused."""
     encoded = [
         replace(each, target=kind.target(example), where=example.where)
         for each, example in zip(kind.encode([example.texts for example in examples], inputs), examples, strict=True)

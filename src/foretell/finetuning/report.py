@@ -13,7 +13,7 @@ from foretell.data.table import Table
 from foretell.errors import OutputError
 from foretell.files import write_json
 from foretell.finetuning.figures import NAMES
-from foretell.finetuning.head import encode_examples, head_of, head_outputs
+from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel, load_model
@@ -118,7 +118,7 @@ def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEva
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
     columns = kind.find_columns(available, given, str(table))
-    examples = encode_examples(kind.read_all(table, columns), model)
+    examples = encode_examples(kind.read_all(table, columns), kind, input_format(model))
     outputs = head_outputs(model.decoder, head, examples, model.dtype)
     targets = [example.target for example in examples]
     return TaskEvaluation(len(examples), kind.report(outputs, targets), kind.baseline(targets, targets))

@@ -16,7 +16,14 @@ from foretell.data.table import open_table
 from foretell.errors import DataError
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
-from foretell.finetuning.inputs import BatchOrder, EncodedExample, TaskBatch, make_task_batch, without_words
+from foretell.finetuning.inputs import (
+    BatchOrder,
+    EncodedExample,
+    InputFormat,
+    TaskBatch,
+    make_task_batch,
+    without_words,
+)
 from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
 from foretell.language_model import LanguageModel
@@ -45,8 +52,9 @@ class LabelledFiles:
     dev: list[Example]
     split_rule: str
 
-    def encoded(self, model: LanguageModel) -> TaskData:
-        encoded, count = encode_examples([*self.train, *self.dev], model), len(self.train)
+    def encoded(self, inputs: InputFormat) -> TaskData:
+        encoded = encode_examples([*self.train, *self.dev], kind_of(self.settings), inputs)
+        count = len(self.train)
         return TaskData(encoded[:count], encoded[count:], self.split_rule, digest(self.train, self.dev))
 
 

@@ -9,12 +9,15 @@ from typing import Any
 
 import torch
 
+from foretell.config import ModelConfig
 from foretell.errors import UsageError
 from foretell.language_model import LanguageModel, load_model
 from foretell.loading import Start
+from foretell.model.init import weight_shapes
 from foretell.model.lora import LoRAConfig
+from foretell.paths import matches
 from foretell.saved_model.part import LORA, add_adapters
-from foretell.session.machine import choose_steps
+from foretell.session.machine import Footprint, choose_steps
 from foretell.session.protocol import AnyRequest, AnyTask, Choice, Machine, Training
 
 SMALL_WIDTH = 512  # models below it have a larger default learning rate
@@ -44,6 +47,13 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
             steps, why = choose_steps(minutes, minutes, seconds, f"{seconds:.2f} s per step")
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
         return Choice(config, self.start.name, reasons, self.recorded(data))
+
+    def footprint_of(self, config: Any, row: ModelConfig, rows: int | None = None) -> Footprint:
+        """The sizes of a training; with LoRA the weights of the model are frozen, and its updates are not counted."""
+        shapes, lora = weight_shapes(config.model), config.lora
+        trained = ("**",) if lora is None else lora.also_trained
+        frozen = tuple(path for path in shapes if not any(matches(glob, path) for glob in trained))
+        return Footprint(shapes, row, rows, frozen)
 
     def load_model(self, directory: Path, device: torch.device) -> LanguageModel:
         return load_model(directory, device, for_training=True)

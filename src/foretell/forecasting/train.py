@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
-from foretell.errors import CheckpointError, ConfigError
+from foretell.errors import ConfigError
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import (
     CONTEXT_LENGTH,
@@ -31,7 +31,7 @@ from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
 from foretell.session.machine import check_model_fits
-from foretell.session.protocol import Choice, Machine, Training, describe_model, run_training
+from foretell.session.protocol import Choice, Machine, Training, describe_model, kept_data, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
@@ -87,15 +87,7 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         return series
 
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
-        path = run.kept_file("data")
-        if path is None and "reasons" not in record:
-            raise CheckpointError(
-                f"{run.directory} cannot be resumed: it is a run of an older format, without a copy of its data; its "
-                "checkpoints are models that forecast"
-            )
-        if path is None:
-            raise CheckpointError(f"{run.tokens / 'data'} is missing; restore it, or start again with another --out")
-        return read_series(path, tuple(record["columns"]))
+        return read_series(kept_data(run), tuple(record["columns"]))
 
     def choose(self, data: list[Series], machine: Machine) -> Choice:
         season, why = choose_season(data, self.request.season)

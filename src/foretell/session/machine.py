@@ -112,20 +112,23 @@ def resumed_training(run: Run, training: TrainingConfig, given: Mapping[str, Any
 class Footprint(NamedTuple):
     """The sizes of a training: every weight, the longest row, and the rows of a step.
 
-    row: a shape whose context is the length of the longest row. rows: None for the batch size.
+    row: a shape whose context is the length of the longest row. rows: None for the batch size. frozen: paths of weights
+    that are not trained, besides `training.frozen`.
     """
 
     shapes: Shapes
     row: ModelConfig
     rows: int | None = None
+    frozen: tuple[str, ...] = ()
 
 
 def check_fits(footprint: Footprint, training: TrainingConfig, memory: DeviceMemory, directory: Path) -> None:
     """Refuse a training that is surely larger than the memory, or whose checkpoints are larger than the free disk."""
-    shapes, row, rows = footprint
+    shapes, row, rows, frozen = footprint
+    counted = {"batch_size": rows or training.batch_size, "frozen": (*training.frozen, *frozen)}
+    training = training.model_copy(update=counted)
     check_model_fits(shapes, training, memory)
-    counted = training if rows is None else training.model_copy(update={"batch_size": rows})
-    check_batch_fits(row, shapes, counted, memory)
+    check_batch_fits(row, shapes, training, memory)
     check_disk_fits(shapes, training, directory)
 
 

@@ -240,6 +240,14 @@ def recorded_config(training: Training[Any, Any], run: Run, record: dict[str, An
         raise of_another_version(run, error) from None
 
 
+def kept_data(run: Run) -> Path:
+    """The data file of a run that keeps a copy of it (`Run.keep_file`)."""
+    path = run.kept_file("data")
+    if path is None:
+        raise CheckpointError(f"{run.tokens / 'data'} is missing; restore it, or start again with another --out")
+    return path
+
+
 def of_another_version(run: Run, problem: object) -> CheckpointError:
     return CheckpointError(
         f"{run.directory} cannot be resumed: it was started by another version ({problem}); its checkpoints are "
