@@ -150,7 +150,6 @@ class PackedChats:
 
     @property
     def share_of_padding(self) -> float:
-        """How much of the rows is padding."""
         return 1 - sum(map(len, self.chats)) / max(1, len(self.rows) * (self.length + 1))
 
     @property

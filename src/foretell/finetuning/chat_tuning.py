@@ -201,7 +201,8 @@ def choose_config(
     given = request.section("training")
     rows = len(PackedChats(data.train, model.context_length))
     epochs = DEFAULT_EPOCHS if request.epochs is None else request.epochs
-    steps = given.get("steps") or steps or max(1, math.ceil(epochs * rows / make_batch_size(given.get("batch_size"))))
+    checked = make_section(TrainingConfig, {"steps": 1, **DEFAULTS, **given}, "training")
+    steps = given.get("steps") or steps or max(1, math.ceil(epochs * rows / checked.batch_size))
     often = max(1, int(steps) // 10)
     learning_rate = LEARNING_RATES[model.width >= SMALL_WIDTH]
     chosen = {**DEFAULTS, "learning_rate": learning_rate, "steps": steps, "warmup_steps": min(50, often)}
@@ -215,8 +216,3 @@ def choose_config(
         training=make_section(TrainingConfig, chosen | given, "training"),
         lora=choose_lora(request, model, shape),
     )
-
-
-def make_batch_size(given: Any) -> int:
-    """The rows per step; anything but a positive integer is left to the configuration to refuse."""
-    return given if isinstance(given, int) and given > 0 else DEFAULTS["batch_size"]

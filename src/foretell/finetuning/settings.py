@@ -59,9 +59,7 @@ class TuningSettings(Section):
     task: TaskName = "classify"
     lm_weight: float = Field(0.5, ge=0)  # lambda: the weight of the language modelling loss (Radford et al. 2018)
     head_dropout: float = Field(0.1, ge=0, lt=1)
-    word_dropout: float = Field(
-        0.0, ge=0, lt=1
-    )  # the share of a text's tokens that a step leaves out (Iyyer et al. 2015)
+    word_dropout: float = Field(0.0, ge=0, lt=1)  # the share of tokens that a step leaves out (Iyyer et al. 2015)
     class_weights: Literal["balanced", "none"] = "none"
     dev_fraction: float = Field(0.1, gt=0, le=0.5)
     best_by: str = "loss"  # the figure that selects the best checkpoint: the loss, or a score of the kind

@@ -73,7 +73,9 @@ def read_files(
         return LabelledFiles(settings, train, kind.read_all(table, columns), f"dev is {dev}")
     fraction, by_label = tuning.dev_fraction, kind_of(settings).splits_by_label
     train, held_out = split_off_dev(train, fraction, seed, by_label)
-    return LabelledFiles(settings, train, held_out, describe_split(fraction, seed, by_label))
+    of = "of each label " if by_label else ""
+    rule = f"dev is the {fraction:.3g} {of}with the smallest SHA-256 of seed {seed} and text"
+    return LabelledFiles(settings, train, held_out, rule)
 
 
 def digest(*parts: Sequence[Example]) -> str:
@@ -117,12 +119,6 @@ def text_digest(example: Example, seed: int) -> bytes:
     return hashlib.sha256("\0".join((str(seed), *example.texts)).encode("utf-8", "surrogatepass")).digest()
 
 
-def describe_split(fraction: float, seed: int, by_label: bool) -> str:
-    """The rule in one line."""
-    of = "of each label " if by_label else ""
-    return f"dev is the {fraction:.3g} {of}with the smallest SHA-256 of seed {seed} and text"
-
-
 # --- the task --------------------------------------------------------------------------------------------------------
 
 
@@ -164,7 +160,6 @@ class FinetuneTask(Task):
         return {"validation_loss": decisive, **own}
 
     def figures(self, dtype: torch.dtype) -> dict[str, float]:
-        """The figures of the current weights on the held-out examples."""
         self.tuned.decoder.eval()
         outputs = head_outputs(self.tuned.decoder, self.head, self.data.dev, dtype)
         self.tuned.decoder.train()
