@@ -20,7 +20,7 @@ from foretell.finetuning.predict import predict
 from foretell.finetuning.report import REPORT
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
-from foretell.planning.memory import DeviceMemory, total, training_memory
+from foretell.planning.estimate import DeviceMemory, total, training_memory
 from foretell.runs.run import Run
 from foretell.saved_model.part import LORA
 from foretell.session.machine import Footprint
