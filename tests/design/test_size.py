@@ -68,7 +68,7 @@ RAISED: list[tuple[str, int, int, str]] = [
     ("(top)", 0, 20, "the opener follows links for files that the user names, with a limit of their size"),
     ("(top)", 0, 30, "the note on absurd weights, which are finite and computed as nonsense without a word"),
     ("convert", 0, 3, "the exported tokenizer is read by the opener"),
-    ("finetuning", 0, 10, "tuning.py: the memory of the longest text, and of frozen weights without gradients"),
+    ("finetuning", 0, 18, "tuning.py: the memory of the longest text, and of frozen weights without gradients"),
     ("generation", 0, 75, "limits of the size of a constraint, and errors instead of a dropped constraint"),
     ("text", 0, 8, "the special tokens that a text spells, for one line on stderr; gaps in the ids of an export"),
     ("lessons", 0, 109, "the completed layer of the first text with its numbers, and the encoder of the last"),
