@@ -13,7 +13,8 @@ from torch import Tensor
 
 from foretell.config import SamplingConfig
 from foretell.errors import UsageError
-from foretell.generation.filters import Prefix, Prefixes, odds
+from foretell.generation import sampling
+from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
 from foretell.generation.sampling import Sampler, pick
 from foretell.randomness import stream_key, uniform
 
@@ -160,6 +161,18 @@ def test_a_sampler_draws_what_the_filters_over_the_whole_vocabulary_leave(
     *_, (_, filtered) = sampler.stages(logits, prefixes)
     draws = [sampler.draw(sample, len(prefix.ids)) for sample, prefix in enumerate(prefixes)]
     assert sampler(logits, prefixes, [0, 1, 2]) == pick(odds(filtered), draws)
+
+
+def test_a_filter_without_a_form_for_one_row_runs_in_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(1, 200, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    config, prefixes = SamplingConfig(temperature=2.5, min_p=0.2, top_p=1.0), [Prefix([1])]
+    usual = Sampler(config)
+    monkeypatch.setattr(sampling, "SHAPING", SHAPING - {"min_p"})  # as a new filter that has no entry in KEEP
+    plain = Sampler(config)
+    draws = [[sampler(logits, prefixes, [sample])[0] for sample in range(300)] for sampler in (usual, plain)]
+    assert draws[0] == draws[1]
+    excluded_first = logits.where(logits >= logits.max() + math.log(0.2), -math.inf)
+    assert not set(draws[0]) <= set(excluded_first[0].isfinite().nonzero()[:, 0].tolist())  # the order matters here
 
 
 def test_filters_that_leave_no_token_are_named() -> None:

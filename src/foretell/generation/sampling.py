@@ -48,6 +48,8 @@ class Sampler:
         self.filters = make_filters(config, None if self.constraint is None else constrained(self.constraint))
         self._excluding = [name for name in self.filters if name not in SHAPING]
         self._shaping = {name: float(getattr(config, name)) for name in self.filters if name in SHAPING}
+        # `narrow` needs all shaping filters at the end; one without an entry in KEEP among them takes the plain path
+        self._in_order = [*self._excluding, *self._shaping] == list(self.filters)
 
     def __call__(self, logits: Tensor, prefixes: Prefixes, samples: list[int]) -> list[int]:
         """One id per row, from logits (B, V), the ids so far and the sample index of each row.
@@ -60,7 +62,7 @@ class Sampler:
             return largest(logits)
         check_logits(logits)
         draws = [self.draw(sample, len(prefix.ids)) for sample, prefix in zip(samples, prefixes, strict=True)]
-        if logits.is_cuda:
+        if logits.is_cuda or not self._in_order:
             *_, (_, filtered) = self.stages(logits, prefixes)
             return pick(odds(filtered), draws)
         rows = zip(logits.split(1), prefixes, draws, strict=True)  # one by one: a row in float64 fits a core's cache
