@@ -32,7 +32,7 @@ LIMITS = {
     "inference": (4, 869),
     "insight": (21, 4453),
     "lessons": (12, 2616),
-    "model": (38, 6410),
+    "model": (38, 6411),
     "planning": (4, 977),
     "pretraining": (9, 1518),
     "primer": (2, 41),

@@ -150,7 +150,7 @@ def test_results_show_themselves_as_text_and_as_html(model, tmp_path):
     assert "after 'some'" in repr(answers)
     assert "█" in answers[0]._repr_html_()
     assert "&lt;" in scored._repr_html_()
-    assert f"{scored.logprob:.4f} nats" in repr(scored)
+    assert f"{-scored.logprob / math.log(2):.2f} bits" in repr(scored)
     assert str(completions[0]) in repr(completions)
     assert "draw" in repr(receipts)
     assert 'a%20page.html"' in page._repr_html_()

@@ -268,6 +268,7 @@ def make_quantization(
     layers = [decoder.get_submodule(path) for path in quantized_paths(decoder, keep)]
     widths = [matrix_of(layer).shape[-1] for layer in layers if not isinstance(layer, TiedHead)]
     chosen = choose_group(to, widths) if group is None else group
+    settings = QuantizationConfig(to=to, group=chosen, keep=tuple(keep))
     if to == "int4":
         bits, bits_of_int8 = bits_per_weight(to, chosen), bits_per_weight("int8", choose_group("int8", widths))
         if bits > 0.9 * bits_of_int8:
@@ -275,7 +276,7 @@ def make_quantization(
                 f"int4 in groups of {chosen} takes {bits:.1f} bits per weight; int8 takes {bits_of_int8:.1f} and is "
                 "more accurate"
             )
-    return QuantizationConfig(to=to, group=chosen, keep=tuple(keep))
+    return settings
 
 
 def quantized_layers(decoder: nn.Module) -> dict[str, QuantizedMatrix]:
