@@ -1,4 +1,4 @@
-"""`make` keeps a torch that is already installed, and pins the tested one otherwise."""
+"""`make` keeps a torch that is already installed, and pins the tested one otherwise; no environment is tracked."""
 
 from __future__ import annotations
 
@@ -27,3 +27,11 @@ def test_constraints_pin_torch_only_if_it_is_not_installed(tmp_path, has_torch):
     constraints = (tmp_path / ".venv" / "constraints.txt").read_text(encoding="utf-8").splitlines()
     assert any(line.startswith("torch==") for line in constraints) is not has_torch
     assert any(line.startswith("numpy==") for line in constraints)
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a git checkout")
+def test_no_environment_or_link_is_tracked():
+    listed = subprocess.run(["git", "ls-files", "--stage"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [line for line in listed.splitlines() if line.startswith("120000") or "\t.venv" in line] == [], (
+        "a tracked .venv would replace the environment of a checkout: git rm --cached .venv"
+    )
