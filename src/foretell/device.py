@@ -37,16 +37,21 @@ def choose_device(device: str | torch.device = "auto") -> torch.device:
     return torch.device(kind, int(index)) if index else torch.device(kind)
 
 
+def dtype_name(dtype: str | torch.dtype) -> str:
+    """`bfloat16` for torch.bfloat16."""
+    return str(dtype).removeprefix("torch.")
+
+
 def find_dtype(dtype: str | torch.dtype) -> torch.dtype:
     """A dtype of weights by its name; raises `UsageError` for any other."""
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     check_name("dtype", name, tuple(WEIGHT_DTYPES))
     return WEIGHT_DTYPES[name]
 
 
 def choose_inference_dtype(dtype: DtypeName | torch.dtype, device: torch.device) -> torch.dtype:
     """The named dtype; `auto` is bfloat16 on a GPU, and float32 on a CPU, where bfloat16 is not faster for one row."""
-    name = str(dtype).removeprefix("torch.")
+    name = dtype_name(dtype)
     check_name("dtype", name, ("auto", *DTYPES))
     if name == "auto":
         return torch.float32 if device.type == "cpu" else torch.bfloat16

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import ModelConfig
-from foretell.device import choose_device, find_dtype
+from foretell.device import choose_device, dtype_name, find_dtype
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import new_directory
 from foretell.manifest import write_manifest
@@ -102,7 +102,7 @@ class LanguageModel:
     @property
     def precision(self) -> str:
         """`bfloat16`, or `bfloat16, weights in int8 in groups of 64`."""
-        precision = str(self.dtype).removeprefix("torch.")
+        precision = dtype_name(self.dtype)
         settings = self.quantization
         return precision if settings is None else f"{precision}, weights in {settings.to} in groups of {settings.group}"
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from foretell.config import DataConfig, ModelConfig, TrainingConfig, check_known, make_section
+from foretell.data.documents import EMBEDDED_CORPUS
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
@@ -19,7 +20,7 @@ from foretell.finetuning.settings import Pool, Truncate
 from foretell.language_model import LanguageModel
 from foretell.loading import load, load_start
 from foretell.model.cost import count_parameters
-from foretell.model.presets import PUBLISHED, SIZES
+from foretell.model.presets import ASSUMED_VOCABULARY, PUBLISHED, SIZES
 from foretell.planning.plan import Plan, find_devices, plan_generating, plan_training
 from foretell.planning.speed import THIS
 from foretell.pretraining.domain import DomainTraining
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
 Paths = str | Path | Sequence[str | Path]
 
-PLANNED_VOCABULARY = 8192  # of a size whose vocabulary comes from the training text
-REFERENCE = "the language reference inside Python"
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +91,7 @@ def train(
     paths = listed(source)
     request = TextRequest(
         source=make_source(paths, make_section(DataConfig, overrides.get("data", {}), "data")),
-        names=[str(path) for path in paths] or [REFERENCE],
+        names=[str(path) for path in paths] or [EMBEDDED_CORPUS],
         out=directory_of(out, paths, resume),
         size=size,
         minutes=minutes,
@@ -328,9 +327,9 @@ def planned(
     is_given = "vocab_size" in request.section("model")
     if size in SIZES and not is_given:
         logger.info(
-            f"the vocabulary of {size} comes from the text; {PLANNED_VOCABULARY:,} is assumed (--model.vocab-size)"
+            f"the vocabulary of {size} comes from the text; {ASSUMED_VOCABULARY:,} is assumed (--model.vocab-size)"
         )
-    vocabulary = 1 if is_given else PUBLISHED.get(size, {}).get("vocab_size", PLANNED_VOCABULARY)
+    vocabulary = 1 if is_given else PUBLISHED.get(size, {}).get("vocab_size", ASSUMED_VOCABULARY)
     model = request.model_config(size, vocabulary)
     training = training_config(request, size, model, request.steps or 1)
     if "batch_size" not in request.section("training"):

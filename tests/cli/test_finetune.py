@@ -72,6 +72,13 @@ def test_every_task_from_a_file_to_a_prediction(
     assert answer in foretell("predict", "run", *prediction, "--json").json
 
 
+def test_a_row_without_a_text_has_the_keys_of_its_task(foretell, trained, files) -> None:
+    (files / "texts.csv").write_text("text,other\n,1\n", encoding="utf-8")
+    options = ("--task", "regress", "--columns", "text,score")
+    assert foretell("finetune", trained, "scores.tsv", *options, *SHORT, "--out", "run").code == 0
+    assert foretell("predict", "run", "texts.csv", "--json").json == {"value": None, "row": {"text": "", "other": "1"}}
+
+
 def test_runs_of_tasks_compare_where_task_and_examples_are_the_same(foretell, trained, files) -> None:
     short = ["--training.steps", "1", "--training.batch-size", "4"]
     (files / "copy.csv").write_text("text,label\n" + ROWS, encoding="utf-8")

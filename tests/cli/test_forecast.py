@@ -81,6 +81,14 @@ def test_every_output_is_written(here, tmp_path, capfd):
     assert capfd.readouterr().out == ""
 
 
+def test_notes_from_loading_a_forecaster_are_shown(here, monkeypatch, capfd):
+    monkeypatch.setattr("foretell.loading.absurd_weights", lambda model: ["the weights are absurd"])
+    assert run(["forecast", "d", "days.csv", "--samples", "2", "--quantize", "int8"]) == 0
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[:2] == ["loading d", "the weights are absurd"]
+    assert "float32, weights in int8 in groups of" in lines[2]
+
+
 def test_json_is_one_object_per_series(here, capfd):
     assert run(["forecast", "d", "days.csv", "--samples", "2", "--json", "--series", "a"]) == 0
     made = json.loads(capfd.readouterr().out)

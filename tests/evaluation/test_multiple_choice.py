@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 
-from foretell.data.questions import Ending, Question, read_endings, read_questions, task_of
+from foretell.data import questions
+from foretell.data.questions import (
+    Ending,
+    Question,
+    choose_task,
+    first_fields,
+    read_endings,
+    read_questions,
+    task_of,
+)
 from foretell.errors import DataError
 from foretell.evaluation.multiple_choice import (
     ContinuationRow,
@@ -161,6 +170,18 @@ def test_an_ending_is_right_if_each_of_its_tokens_is_the_most_likely(model):
     assert result.perplexity == pytest.approx(math.exp(-sum(total for total, _ in by_tokens) / 4), rel=1e-5)
 
 
+def task_in(path: Path) -> str:
+    return task_of(path, first_fields(path))
+
+
+def test_the_fields_of_a_file_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "x.jsonl").write_text('{"text": "a"}\n')
+    read = []
+    monkeypatch.setattr(questions, "first_fields", lambda path: read.append(path) or first_fields(path))
+    assert choose_task(tmp_path / "x.jsonl", None, None, None, None) == "text"
+    assert read == [tmp_path / "x.jsonl"]
+
+
 def test_the_task_follows_from_the_fields(tmp_path: Path):
     lines = {
         "choice": {"query": "a", "choices": ["b", "c"], "gold": 0},
@@ -169,10 +190,10 @@ def test_the_task_follows_from_the_fields(tmp_path: Path):
     }
     for task, line in lines.items():
         (tmp_path / f"{task}.jsonl").write_text("\n" + json.dumps(line) + "\n")
-        assert task_of(tmp_path / f"{task}.jsonl") == task
+        assert task_in(tmp_path / f"{task}.jsonl") == task
     (tmp_path / "broken.jsonl").write_text("{")
     for name in ("broken.jsonl", "missing.jsonl", "x.txt"):
-        assert task_of(tmp_path / name) == "text"
+        assert task_in(tmp_path / name) == "text"
 
 
 @pytest.mark.parametrize(
@@ -237,7 +258,7 @@ MMLU = """What is 1+1?,1,2,3,4,B
 def test_hellaswag_is_read_as_published(tmp_path: Path):
     path = tmp_path / "hellaswag.jsonl"
     path.write_text(json.dumps(HELLASWAG) + "\n" + json.dumps(HELLASWAG | {"label": 0}) + "\n")
-    assert task_of(path) == "choice"
+    assert task_in(path) == "choice"
     question, other = read_questions(path)
     assert question.query == "Roof shingle removal: A man is sitting on a roof. He"
     assert question.choices[3].strip() == "starts pulling."
@@ -250,7 +271,7 @@ def test_hellaswag_is_read_as_published(tmp_path: Path):
 def test_winogrande_compares_the_rest_of_the_sentence(model, tmp_path: Path):
     path = tmp_path / "winogrande.jsonl"
     path.write_text(json.dumps(WINOGRANDE))
-    assert task_of(path) == "choice"
+    assert task_in(path) == "choice"
     question = read_questions(path)[0]
     assert (question.choices, question.gold) == (("Sarah", "Maria"), 1)
     assert question.ending == "always got the easier cases."
@@ -266,7 +287,7 @@ def test_winogrande_is_read_as_llm_foundry_has_it(tmp_path: Path):
     path = tmp_path / "winogrande.jsonl"
     options = ["Sarah was better than Maria so Sarah", "Sarah was better than Maria so Maria"]
     path.write_text(json.dumps({"context_options": options, "continuation": "got it.", "gold": 1}))
-    assert task_of(path) == "choice"
+    assert task_in(path) == "choice"
     (question,) = read_questions(path)
     assert (question.query, question.choices, question.gold, question.ending) == ("", tuple(options), 1, "got it.")
     path.write_text(json.dumps({"context_options": options, "continuation": "", "gold": 1}))
@@ -277,7 +298,7 @@ def test_winogrande_is_read_as_llm_foundry_has_it(tmp_path: Path):
 def test_mmlu_is_read_without_a_header(tmp_path: Path):
     path = tmp_path / "mmlu.csv"
     path.write_text(MMLU)
-    assert task_of(path) == "choice"
+    assert task_in(path) == "choice"
     first, second = read_questions(path)
     assert first.query == "What is 1+1?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer:"
     assert (first.choices, first.gold, second.gold) == (("A", "B", "C", "D"), 1, 2)
@@ -285,4 +306,4 @@ def test_mmlu_is_read_without_a_header(tmp_path: Path):
     with pytest.raises(DataError, match="line 3: a row of MMLU"):
         read_questions(path)
     path.write_text("text,label\na,b\n")
-    assert task_of(path) == "text"
+    assert task_in(path) == "text"

@@ -50,8 +50,8 @@ class FlagPrediction(TaskPrediction):
 class FlagKind(Kind):
     """Yes or no, as one logit."""
 
-    task = "flag"
-    predicted = "predicted_yes"
+    name = "flag"
+    answer = "yes"
     label_names = ("flag",)
     scores = ("agreement",)
 
@@ -158,6 +158,7 @@ def test_a_kind_trains_resumes_predicts_and_evaluates(
     model = load(whole)
     (prediction,) = predict(model, [texts])
     assert prediction.short() and str(prediction)
+    assert head_of(model).task.answer in prediction.to_json()
     table, out = open_table(data), tmp_path / "out.csv"
     kind = head_of(model).task
     predicted = list(predict_file(model, table, Columns(texts=())))

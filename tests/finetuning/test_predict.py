@@ -95,10 +95,25 @@ def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
     assert (report.examples, report.figures["accuracy"], report.baseline["accuracy"]) == (60, 1.0, 0.5)
 
 
-def headed(start, task, labels: tuple[str, ...], pool) -> LanguageModel:
+def headed(
+    start,
+    task,
+    labels: tuple[str, ...],
+    pool,
+    columns: Columns = Columns(texts=("text",)),  # noqa: B008 - frozen
+) -> LanguageModel:
     tokens = choose_tokens(start.tokenizer, pool, find_kind(task).has_delimiter)
-    settings = HeadSettings(task=task, labels=labels, pool=pool, tokens=tokens, columns=Columns(texts=("text",)))
+    settings = HeadSettings(task=task, labels=labels, pool=pool, tokens=tokens, columns=columns)
     return with_head(start.model, settings, seed=3)
+
+
+def test_a_file_is_evaluated_with_the_columns_of_the_training(start, tmp_path: Path) -> None:
+    columns = Columns(texts=("start",), choices=("this", "that"), label="right")
+    (tmp_path / "x.csv").write_text(
+        "note,start,this,that,right\nx,the film,was great,was dull,this\n", encoding="utf-8"
+    )
+    model = headed(start, "choice", (), "extract", columns)
+    assert evaluate_file(model, open_table(tmp_path / "x.csv"), NONE).examples == 1
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,14 @@ def test_a_filter_that_excludes_tokens_shows_which_and_how_much_probability_they
 # --- JSON ---
 
 
+@pytest.mark.parametrize("show", [Receipt.to_json, Receipt.document])
+def test_a_receipt_is_shown_from_one_run_of_the_filters(record, show, monkeypatch: pytest.MonkeyPatch) -> None:
+    receipt, runs, stages = record(some_logits(), [1]), [], Sampler.stages
+    monkeypatch.setattr(Sampler, "stages", lambda *arguments: runs.append(1) or stages(*arguments))
+    show(receipt)
+    assert len(runs) == 1
+
+
 def test_a_receipt_of_format_1_replays(record) -> None:
     """Written before receipts had a prompt length and end tokens, and before these filters."""
     values = record(some_logits(3), [1, 2], **ALL_FILTERS).to_json()

@@ -196,7 +196,10 @@ def test_the_picture_says_what_it_shows(run, monkeypatch):
     from matplotlib.figure import Figure
 
     figures = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: figures.append(figure))
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *rest, **options: (figures.append(figure), save(figure, *rest, **options))
+    )
     lines = [{"step": step, "loss": 5.0 - step, "validation_loss": 5.0 - step} for step in range(1, 6)]
     write_png(run.directory / "x.png", [("a", lines)], "these losses cannot be compared")
     (axes,) = figures[0].axes

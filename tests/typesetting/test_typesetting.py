@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from foretell.errors import UsageError
-from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table
+from foretell.typesetting.document import DocumentSection, Formula, HeatMap, Paragraph, Table, bar
 from foretell.typesetting.expression import (
     Call,
     Expression,
@@ -72,6 +72,11 @@ def test_html_tables_have_padding_and_scroll_without_a_style_sheet():
 
 def test_a_fractions_bar_is_on_the_line_of_the_equals_sign() -> None:
     assert expression_lines(SCORE) == ["    Q Kᵀ", "S = ────", "     √E"]
+
+
+@pytest.mark.parametrize(("share", "shown"), [(0.5, "█" * 12), (1e-9, "█"), (0.0, ""), (-0.25, "▒" * 6)])
+def test_a_bar_shows_size_and_sign(share: float, shown: str) -> None:
+    assert bar(share) == shown
 
 
 def test_a_matrix_has_tall_brackets_and_aligned_columns() -> None:

@@ -170,8 +170,10 @@ def text_source(data: Sequence[str], config: DataConfig, strict: bool = False) -
 
 def describe_data(data: Sequence[str]) -> str:
     """DATA arguments in words."""
+    from foretell.data.documents import EMBEDDED_CORPUS
+
     names = ["standard input" if path == STANDARD_INPUT else path for path in data]
-    return ", ".join(names) or "the language reference inside Python"
+    return ", ".join(names) or EMBEDDED_CORPUS
 
 
 def parse_settings(settings: list[str]) -> dict[str, dict[str, Any]]:

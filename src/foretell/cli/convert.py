@@ -1,4 +1,4 @@
-"""`foretell convert SOURCE TARGET --to huggingface|gguf|peft`: write a model in another program's format."""
+"""`foretell convert SOURCE TARGET --to FORMAT`: export a model; `foretell quantize`: write it with integer weights."""
 
 from __future__ import annotations
 

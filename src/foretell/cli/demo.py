@@ -37,15 +37,14 @@ def demo(
     console = Console(highlight=False, emoji=False, markup=False)
     title(console, "foretell", "a small GPT learns to write, on this machine, from nothing")
     from foretell.cli.training import default_out
-    from foretell.data.documents import embedded_corpus
+    from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
     from foretell.pretraining.pretrain import pretrain
     from foretell.pretraining.request import TextRequest
 
     show_text(console)
     out = out or default_out(("demo",), resume=False)
-    described = ["the language reference inside Python"]
     request = TextRequest(
-        source=embedded_corpus, names=described, out=out, size="tiny", minutes=minutes, overrides=SETTINGS
+        source=embedded_corpus, names=[EMBEDDED_CORPUS], out=out, size="tiny", minutes=minutes, overrides=SETTINGS
     )
     with DemoReporter(console, gzip_bits_per_byte(), PROMPT) as reporter:
         session = pretrain(request, reporter)

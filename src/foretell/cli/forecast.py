@@ -1,4 +1,4 @@
-"""`foretell forecast MODEL DATA`: quantiles of the next values of series; `evaluate` of a forecaster."""
+"""`foretell forecast MODEL DATA`: quantiles of the next values of series; `train` and `evaluate` of a forecaster."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack
 from cyclopts import Parameter
 
 from foretell.cli.arguments import LOADING_DEFAULTS, Json, Loading, LoadKeywords, ModelArgument, Whole
-from foretell.cli.terminal import ProgressLine, loaded_line, note, precision_of, print_json, report, results, write
+from foretell.cli.terminal import ProgressLine, note, print_json, report, results, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import DataError, UsageError, did_you_mean
 
@@ -147,13 +147,16 @@ def forecast(
 
 
 def open_forecaster(model: str, **options: Unpack[LoadKeywords]) -> Forecaster:
-    """Load a forecaster, with a line on stderr about it."""
-    note(f"loading {model}")
-    from foretell.forecasting.forecaster import load_forecaster
+    """Load a forecaster; lines on stderr as for other models, but for a note on texts, which it does not read."""
+    show_loading(model)
+    from foretell.forecasting.forecaster import as_forecaster
+    from foretell.language_model import NO_TOKENIZER
+    from foretell.loading import load
 
-    loaded = load_forecaster(model, **options)
-    note(loaded_line(model, loaded.decoder, precision_of(loaded.decoder, options.get("quantize"))))
-    return loaded
+    loaded = load(model, **options)
+    notes = (line for line in loaded.notes if NO_TOKENIZER not in line)
+    show_loaded(model, loaded.decoder, loaded.precision, notes)
+    return as_forecaster(loaded)
 
 
 def parse_levels(text: str) -> tuple[float, ...]:

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from foretell.text import Tokenizer
     from foretell.typesetting.document import DocumentSection
 
-PRESET_VOCABULARY = 8192  # of a preset whose vocabulary comes from the training text
-
 
 def info(
     model: Annotated[str, Parameter(help="A model, or the name of a preset: tiny, gpt2, gpt3-175b, ...")],
@@ -51,20 +49,20 @@ def info(
 
 def find_preset(argument: str) -> ModelConfig | None:
     """The shape of a preset, if the argument names one and neither a path nor a run."""
-    from foretell.model.presets import PRESETS, SIZES, preset_config
+    from foretell.model.presets import ASSUMED_VOCABULARY, PRESETS, SIZES, preset_config
     from foretell.runs.run import RUNS
 
     if argument not in PRESETS or Path(argument).exists() or (RUNS / argument).exists():
         return None
-    return preset_config(argument, **({"vocab_size": PRESET_VOCABULARY} if argument in SIZES else {}))
+    return preset_config(argument, **({"vocab_size": ASSUMED_VOCABULARY} if argument in SIZES else {}))
 
 
 def describe_preset(name: str, config: ModelConfig) -> dict[str, Any]:
     """The facts about a preset, from a decoder without weights."""
     from foretell.model.init import empty_decoder
-    from foretell.model.presets import SIZES
+    from foretell.model.presets import ASSUMED_VOCABULARY, SIZES
 
-    assumed = f"; its vocabulary comes from the text, {PRESET_VOCABULARY:,} is assumed" if name in SIZES else ""
+    assumed = f"; its vocabulary comes from the text, {ASSUMED_VOCABULARY:,} is assumed" if name in SIZES else ""
     note(f"{name} is a preset: a shape without weights{assumed}")
     return describe(name, empty_decoder(config), None)
 
@@ -97,11 +95,12 @@ def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
 
 def precision_of(module: Module, dtype: torch.dtype) -> str:
     """The schemes of the quantised matrices that a module reads, or else its dtype."""
+    from foretell.device import dtype_name
     from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead
 
     parts = [module.token[0]] if isinstance(module, QuantizedTiedHead) else module.modules()
     schemes = {part.scheme for part in parts if isinstance(part, QuantizedMatrix)}
-    return " and ".join(sorted(schemes)) or str(dtype).removeprefix("torch.")
+    return " and ".join(sorted(schemes)) or dtype_name(dtype)
 
 
 def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[str, Any]:
@@ -130,6 +129,7 @@ def describe(name: str, decoder: Decoder, tokenizer: Tokenizer | None) -> dict[s
 
 def describe_weights(decoder: Decoder) -> list[dict[str, Any]]:
     """Path, shape, count, type and bytes of each weight; of a quantised one with its scales and minima."""
+    from foretell.device import dtype_name
     from foretell.model.quantized_linear import quantized_layers, stored_buffers
 
     quantized, buffers = quantized_layers(decoder), stored_buffers(decoder)
@@ -141,7 +141,7 @@ def describe_weights(decoder: Decoder) -> list[dict[str, Any]]:
             facts = {"parameters": shape[0] * shape[1], "type": layer.scheme, "bytes": size}
             weights.append({"path": f"{path}.integers", "shape": shape, **facts})
         for name, weight in module.named_parameters(path, recurse=False):
-            facts = {"parameters": weight.numel(), "type": str(weight.dtype).removeprefix("torch.")}
+            facts = {"parameters": weight.numel(), "type": dtype_name(weight.dtype)}
             weights.append({"path": name, "shape": list(weight.shape), **facts, "bytes": weight.nbytes})
     return weights
 

@@ -80,7 +80,7 @@ def predict(
         return
     for row, result in predicted:
         if json:
-            print_json({**(result.to_json() if result else {"label": None}), "row": row.cells})
+            print_json({**(result.to_json() if result else {kind.answer: None}), "row": row.cells})
         else:
             write(row_line(row, result))
 

@@ -1,4 +1,4 @@
-"""`foretell next`, `score` and `embed MODEL TEXT`: questions about one text."""
+"""`foretell next`, `score` and `embed MODEL TEXT`: questions about one text; `evaluate MODEL FILE`: about many."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretell runs`: list the runs of a folder, or compare runs."""
+"""`foretell runs`: list the runs of a folder, compare runs, or delete them."""
 
 from __future__ import annotations
 

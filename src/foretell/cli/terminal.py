@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from foretell.device import DeviceName, DtypeName
     from foretell.language_model import LanguageModel
     from foretell.model.decoder import Decoder
-    from foretell.model.quantized_linear import Scheme
     from foretell.text import Tokenizer
 
 # Seconds between two lines of progress, on a terminal and in a log
@@ -232,17 +231,19 @@ class LoadOptions(TypedDict, total=False):
     quantize: Literal["int8", "int4"] | None
 
 
-def loaded_line(argument: str, decoder: Decoder, precision: str) -> str:
-    """The size, place and precision of a model that was loaded."""
+def show_loading(argument: str) -> None:
+    """The line before a model is loaded, which the next one replaces on a terminal."""
+    console = messages()
+    console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
+
+
+def show_loaded(argument: str, decoder: Decoder, precision: str, notes: Iterable[str]) -> None:
+    """The notes from loading a model, and a line with its size, place and precision."""
     from foretell.model.quantized_linear import count_weights
 
-    return f"{argument}: {count_weights(decoder):,} parameters on {decoder.device.type} in {precision}"
-
-
-def precision_of(decoder: Decoder, quantize: Scheme | None) -> str:
-    """`bfloat16`, or `bfloat16, weights in int8` of a model that was quantised when it was loaded."""
-    precision = str(decoder.dtype).removeprefix("torch.")
-    return precision if quantize is None else f"{precision}, weights in {quantize}"
+    for line in notes:
+        note(line)
+    note(f"{argument}: {count_weights(decoder):,} parameters on {decoder.device.type} in {precision}")
 
 
 def open_model(
@@ -263,14 +264,11 @@ def open_model(
     """
     if ids and (allow_special or start_token is not None):
         raise UsageError("--ids and names of special tokens exclude each other; write the id of the special token")
-    console = messages()
-    console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
+    show_loading(argument)
     from foretell.loading import load
 
     model = load(argument, device, dtype, **options)
-    for line in model.notes:
-        note(line)
-    console.print(loaded_line(argument, model.decoder, model.precision), style="dim")
+    show_loaded(argument, model.decoder, model.precision, model.notes)
     for line in model.tokenizer.notes:
         note(line)
     model = model.strict() if strict else model

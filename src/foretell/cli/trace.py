@@ -124,6 +124,7 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     """Trace one pass and write its values."""
     import torch
 
+    from foretell.device import dtype_name
     from foretell.files import check_target
     from foretell.insight.trace import FORMAT, Trace
 
@@ -137,7 +138,7 @@ def write(loaded: LanguageModel, text: str, select: list[str], out: Path, json: 
     values = []
     for name in trace.names():
         value, derived = trace[name], trace.is_derived(name)
-        dtype = str(value.dtype).removeprefix("torch.")
+        dtype = dtype_name(value.dtype)
         values.append({"name": name, "shape": list(value.shape), "dtype": dtype, "derived": derived})
         if not json:
             shape = " x ".join(map(str, value.shape))

@@ -1,4 +1,4 @@
-"""The options and the course of every training on the command line; `train` and `finetune` have a file per task."""
+"""What all trainings share on the command line: their options, running one, and the lines at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`foretell translate MODEL TEXT|FILE|-`: translate sentences, one per line; `evaluate` of a translation model."""
+"""`foretell translate MODEL TEXT|FILE|-`: translate sentences, one per line; `train` and `evaluate` of translation."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from foretell.cli.arguments import (
     is_file,
     read_text,
 )
-from foretell.cli.terminal import ProgressLine, loaded_line, messages, note, precision_of, print_json, report, write
+from foretell.cli.terminal import ProgressLine, note, print_json, report, show_loaded, show_loading, write
 from foretell.cli.training import DEFAULTS, Options, show_end, train_and_report
 from foretell.errors import UsageError
 
@@ -159,15 +159,11 @@ def groups(sentences: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
 
 def open_translator(argument: str, **options: Unpack[LoadKeywords]) -> Translator:
     """Load a translation model; one line on stderr before it, one with what was chosen after it."""
-    console = messages()
-    console.print(f"loading {argument}", style="dim", end="\r" if console.is_terminal else "\n")
+    show_loading(argument)
     from foretell.translation.translator import load_translator
 
     translator = load_translator(argument, **options)
-    for line in translator.notes:
-        note(line)
-    line = loaded_line(argument, translator.model, precision_of(translator.model, options.get("quantize")))
-    console.print(line, style="dim")
+    show_loaded(argument, translator.model, translator.precision, translator.notes)
     return translator
 
 

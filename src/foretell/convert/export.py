@@ -19,7 +19,7 @@ from foretell.convert.gguf_export import PRECISIONS, export_gguf
 from foretell.convert.gguf_metadata import ARCHITECTURES
 from foretell.convert.huggingface import read_config
 from foretell.convert.parity import ReadBack, check_parity, report_head, rounding
-from foretell.device import WEIGHT_DTYPES
+from foretell.device import WEIGHT_DTYPES, dtype_name
 from foretell.errors import OutputError, UsageError
 from foretell.files import (
     CONFIG,
@@ -61,7 +61,7 @@ def export_huggingface(
     with new_directory(target) as directory:
         write_huggingface(directory, written, family, dtype)
         report = {
-            **report_head(family, str(dtype).removeprefix("torch.")),
+            **report_head(family, dtype_name(dtype)),
             **check_parity(read_back(directory), written),
             "rounding": rounding(model, written) if dtype != torch.float32 else None,
             "notes": notes(family.tokenizer_class),
@@ -76,7 +76,7 @@ def rounded(model: LanguageModel, dtype: torch.dtype) -> LanguageModel:
     weights = {path: weight.detach().to(dtype) for path, weight in model.decoder.named_parameters()}
     for path, weight in weights.items():
         if not weight.isfinite().all():
-            name = str(dtype).removeprefix("torch.")
+            name = dtype_name(dtype)
             raise OutputError(f"'{path}' holds values that are not finite in {name}; give another --dtype")
     if dtype == torch.float32:
         return model
@@ -119,7 +119,7 @@ def config_json(family: Family, config: ModelConfig, tokenizer: Tokenizer, dtype
         "bos_token_id": tokenizer.start_id,
         "eos_token_id": ends if len(ends) > 1 else tokenizer.end_id,
         "pad_token_id": None,
-        "torch_dtype": str(dtype).removeprefix("torch."),
+        "torch_dtype": dtype_name(dtype),
     }
 
 

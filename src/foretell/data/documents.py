@@ -223,6 +223,7 @@ def has_crlf(path: Path) -> bool:
 
 
 # --- the embedded corpus: the language reference that every Python has for `help()` ----------------------------------
+EMBEDDED_CORPUS = "the language reference inside Python"
 # Shorter leftovers are a headline and a "see also" whose body was another topic's.
 SHORTEST_TOPIC = 200  # characters
 
@@ -251,7 +252,7 @@ def describe_embedded_corpus() -> str:
     texts = [document.text for document in embedded_corpus()]
     size = sum(len(text.encode("utf-8")) for text in texts)
     version = ".".join(map(str, sys.version_info[:3]))
-    return f"the language reference inside Python {version}: {len(texts)} topics, {size:,} bytes, no paragraph twice"
+    return f"{EMBEDDED_CORPUS} {version}: {len(texts)} topics, {size:,} bytes, no paragraph twice"
 
 
 def _reference_topics() -> dict[str, str]:

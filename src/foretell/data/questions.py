@@ -53,11 +53,10 @@ class Ending:
     where: str
 
 
-def task_of(path: Path) -> EvaluationTask:
-    """'choice', 'ending' or 'text', by the fields of the first record, or by the first row of a table without names."""
+def task_of(path: Path, fields: set[str]) -> EvaluationTask:
+    """'choice', 'ending' or 'text', by `first_fields`, or by the first row of a table without names."""
     if _is_mmlu(path):
         return "choice"
-    fields = first_fields(path)
     if "text" in fields:
         return "text"
     if any(fields.issuperset(names) for names in (CHOICE_FIELDS, HELLASWAG_FIELDS, WINOGRANDE_FIELDS, SCHEMA_FIELDS)):
@@ -193,9 +192,9 @@ def choose_task(
     """The task of a file; options that contradict it are a UsageError. No model is needed."""
     if limit is not None and limit < 1:
         raise UsageError(f"--limit must be at least 1, not {limit}")
-    fields = first_fields(Path(data)) if task is None and text_field is None else set()
-    chosen = task or task_of(Path(data))
-    if chosen == "text" and fields and "text" not in fields:
+    fields = first_fields(Path(data)) if task is None else set()
+    chosen = task or task_of(Path(data), fields)
+    if chosen == "text" and text_field is None and fields and "text" not in fields:
         raise DataError(f"{data} has the fields {', '.join(sorted(fields))[:200]}; {FORMATS}")
     if chosen != "text" and not (stride is None and text_field is None):
         raise UsageError(f"--stride and --text-field are for texts, and {data} is read as questions (--task {chosen})")

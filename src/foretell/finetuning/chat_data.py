@@ -132,17 +132,20 @@ def count_repeated(train: Sequence[Conversation], held_out: Sequence[Conversatio
 class PackedChats:
     """Conversations of at most `context_length` + 1 tokens as rows of batches.
 
-    length: of a row (T): the context's, unless all conversations together are shorter. Batches have document ids and
-    positions, so that attention stays within a conversation, and loss weights of 1 where the target belongs to an
-    answer. The rows are the same in every epoch, their order is not.
+    length: of a row (T). Batches have document ids and positions, so that attention stays within a conversation, and
+    loss weights of 1 where the target belongs to an answer. The rows are the same in every epoch, their order is not.
     """
 
     def __init__(self, chats: Sequence[ChatTokens], context_length: int, seed: int = 0):
         self.chats, self.seed = chats, seed
-        lengths = [len(chat) for chat in chats]
-        self.length = min(context_length, max(1, sum(lengths) - 1))
-        self.rows = pack(lengths, self.length + 1)
+        self.length = self.row_length(chats, context_length)
+        self.rows = pack([len(chat) for chat in chats], self.length + 1)
         self.order = lru_cache(maxsize=2)(self._order)  # a batch can straddle two epochs
+
+    @staticmethod
+    def row_length(chats: Sequence[ChatTokens], context_length: int) -> int:
+        """The length of a row (T): the context's, unless all conversations together are shorter."""
+        return min(context_length, max(1, sum(map(len, chats)) - 1))
 
     def __len__(self) -> int:
         """Rows."""

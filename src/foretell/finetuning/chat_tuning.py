@@ -104,7 +104,7 @@ class ChatTraining(TunedTraining[ChatRequest, ChatTask]):
         return {"template": data.template, "conversations": data.digest}
 
     def footprint(self, config: ChatConfig, data: TokenizedChats) -> Footprint:
-        length = PackedChats(data.chats.train, config.model.context_length).length
+        length = PackedChats.row_length(data.chats.train, config.model.context_length)
         return self.footprint_of(config, config.model.replaced(context_length=length))
 
     def first_model(self, config: ChatConfig, data: TokenizedChats, start: Start | None) -> LanguageModel:

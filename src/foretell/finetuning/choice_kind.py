@@ -22,7 +22,7 @@ LETTERS = "ABCDEFGH"
 class ChoiceKind(LabelKind):
     """A score for each answer after the question; the softmax is over the answers. The label is the index of one."""
 
-    task = "choice"
+    name = "choice"
     text_names = ("query", "question", "context", "premise", "ctx", "prompt", "text")
     text_word = "question"
     fewest_texts, most_texts = 3, None
@@ -104,7 +104,7 @@ class ChoiceKind(LabelKind):
         names = self.names(texts)
         chosen = find_label(names, label)
         if against is not None:
-            raise UsageError(f"--against compares two labels, and this model is for --task {self.task}")
+            raise UsageError(f"--against compares two labels, and this model is for --task {self.name}")
         title = f"the score of answer {chosen}, {quoted(names[chosen])}"
         return Readout(weight[0], lambda outputs: outputs[..., chosen], title, sequence=chosen)
 

@@ -21,6 +21,7 @@ from foretell.convert.export import SHARD_BYTES, config_json, rounded, write_tok
 from foretell.convert.families import choose_family
 from foretell.convert.family import Family, iter_ours, iter_theirs
 from foretell.convert.parity import ABSOLUTE, RELATIVE, probe_texts, report_head
+from foretell.device import dtype_name
 from foretell.errors import OutputError, UsageError
 from foretell.files import CONFIG, TOKENIZER_FILE, check_new, new_directory, read_json, write_json
 from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
@@ -55,7 +56,7 @@ def export_classifier(
         write_tokenizer(directory, model.tokenizer, model.config)
         write_template(directory / TOKENIZER_FILE, model)
         report = {
-            **report_head(family, str(dtype).removeprefix("torch.")),
+            **report_head(family, dtype_name(dtype)),
             "labels": list(head.settings.labels),
             **compare(directory, written, family),
             "files": describe_files(directory.iterdir()),
@@ -68,7 +69,7 @@ def check_expressible(head: TaskHead) -> None:
     """Refuse a head that reads something else than the last token of one sequence."""
     if not head.task.in_transformers:
         expressible = " and ".join(task for task in KINDS if find_kind(task).in_transformers)
-        raise UsageError(f"a model for --task {head.task.task} has no class in transformers; {expressible} have one")
+        raise UsageError(f"a model for --task {head.task.name} has no class in transformers; {expressible} have one")
     if head.settings.pool == "mean":
         raise UsageError("transformers' classifiers read the last token; tune with --pool extract or last to export")
 

@@ -81,7 +81,7 @@ class Kind(ABC):
     array (C,) per example, and `targets` what `target` returned.
     """
 
-    task: ClassVar[str]
+    name: ClassVar[str]  # of `finetune --task`
     # rows of a file
     text_columns: ClassVar[int] = 1
     text_names: ClassVar[tuple[str, ...]] = TEXT_NAMES
@@ -99,10 +99,11 @@ class Kind(ABC):
     pools: ClassVar[tuple[Pool, ...]] = ("extract", "last", "mean")  # the first is the default
     scores: ClassVar[tuple[str, ...]] = ()  # figures between 0 and 1 that may select the best checkpoint
     in_transformers: ClassVar[bool] = False  # as one of its classes for sequence classification
-    predicted: ClassVar[str]  # the column of the predictions in a file
+    answer: ClassVar[str]  # the key of the prediction in JSON
 
     def __init__(self, settings: HeadSettings):
         self.settings = settings
+        self.predicted = f"predicted_{self.answer}"  # the column of the predictions in a file
 
     @classmethod
     def of(cls, settings: HeadSettings) -> Kind:
@@ -134,7 +135,7 @@ class Kind(ABC):
         texts = given.texts or cls.guess_texts(available, where)
         if len(texts) != cls.text_columns:
             needed = f"{cls.text_columns} text column{'s' * (cls.text_columns > 1)}"
-            raise DataError(f"{where}: --task {cls.task} reads {needed}, not {len(texts)}")
+            raise DataError(f"{where}: --task {cls.name} reads {needed}, not {len(texts)}")
         return Columns(texts=texts)
 
     @classmethod
@@ -196,12 +197,12 @@ class Kind(ABC):
     def check(self, tuning: TuningSettings) -> None:
         """Refuse settings without a meaning for the task."""
         if self.settings.pool not in self.pools:
-            raise UsageError(f"--task {self.task} has no --pool {self.settings.pool}; give {' or '.join(self.pools)}")
+            raise UsageError(f"--task {self.name} has no --pool {self.settings.pool}; give {' or '.join(self.pools)}")
         known = ("loss", *self.scores)
         if tuning.best_by not in known:
-            raise UsageError(f"--task {self.task} has no --best-by {tuning.best_by}; give {' or '.join(known)}")
+            raise UsageError(f"--task {self.name} has no --best-by {tuning.best_by}; give {' or '.join(known)}")
         if tuning.class_weights != "none" and not self.settings.labels:
-            raise UsageError(f"--class-weights {tuning.class_weights} needs labels, which --task {self.task} lacks")
+            raise UsageError(f"--class-weights {tuning.class_weights} needs labels, which --task {self.name} lacks")
 
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
         """The weight of each training example in the loss (N,); their mean is 1."""
@@ -212,7 +213,7 @@ class Kind(ABC):
     def given_texts(self, texts: Sequence[str]) -> tuple[str, ...]:
         """The texts of an example that a user gives; a UsageError for the wrong number."""
         if len(texts) < self.fewest_texts or (self.most_texts is not None and len(texts) > self.most_texts):
-            raise UsageError(f"a model for --task {self.task} reads {self.reads}, not {len(texts)}")
+            raise UsageError(f"a model for --task {self.name} reads {self.reads}, not {len(texts)}")
         return tuple(texts)
 
     def encode(self, examples: Sequence[Sequence[str]], inputs: InputFormat) -> list[EncodedExample]:
@@ -284,7 +285,7 @@ class Kind(ABC):
 
     def readout(self, weight: Tensor, texts: Sequence[str], label: str | None, against: str | None) -> Readout:
         """The number that `explain --prediction` divides, given the head's weight (C, D) and the label to explain."""
-        raise UsageError(f"explain --prediction cannot divide what a model for --task {self.task} predicts")
+        raise UsageError(f"explain --prediction cannot divide what a model for --task {self.name} predicts")
 
 
 def find_kind(task: str) -> type[Kind]:

@@ -26,13 +26,12 @@ from foretell.insight.attribution.direct_logit_attribution import (
     DirectContribution,
     SourceOutputs,
     StreamDecomposition,
-    bar,
     contributions,
 )
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted, signed
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted, signed
 from foretell.typesetting.html import Shown
 
 SHOWN_PARTS, SHOWN_TOKENS = 12, 64

@@ -17,11 +17,11 @@ from foretell.finetuning.inputs import EncodedExample, Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.number_kind import parse_number
 from foretell.finetuning.settings import HeadSettings
-from foretell.typesetting.document import DocumentSection, Table, percent, quoted
+from foretell.typesetting.document import DocumentSection, Table, bar, percent, quoted
 
 MOST_LABELS = 1000
 PROBABILITY, PROBABILITIES = "probability_", "probabilities"
-SHOWN, BAR_WIDTH = 20, 24  # labels of one prediction, columns of a bar
+SHOWN = 20  # labels of one prediction
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class LabelPrediction(TaskPrediction):
         return sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
 
     def document(self) -> DocumentSection:
-        rows = [(percent(value), "█" * max(1, round(BAR_WIDTH * value)), name) for name, value in self.likeliest()]
+        rows = [(percent(value), bar(value), name) for name, value in self.likeliest()]
         return DocumentSection(f"label {self.label}", [Table(("probability", "", "label"), rows)])
 
     def short(self) -> str:
@@ -48,8 +48,8 @@ class LabelPrediction(TaskPrediction):
 class LabelKind(Kind):
     """One of several labels for a text: cross entropy on a logit per label."""
 
-    task = "classify"
-    predicted = "predicted_label"
+    name = "classify"
+    answer = "label"
     in_transformers = True
     scores = ("accuracy", "macro_f1")
 
@@ -118,9 +118,8 @@ class LabelKind(Kind):
         return LabelPrediction(names[int(probabilities.argmax())], pairs)
 
     def cells(self, prediction: LabelPrediction | None) -> dict[str, Any]:
-        if prediction is None:
-            return {self.predicted: None}
-        return {self.predicted: prediction.label, PROBABILITIES: prediction.probabilities}
+        shares = {} if prediction is None else {PROBABILITIES: prediction.probabilities}
+        return {self.predicted: prediction and prediction.label} | shares
 
     def table_cells(self, prediction: LabelPrediction | None) -> dict[str, Any]:
         values = [] if prediction is None else [f"{value:.6g}" for value in prediction.probabilities.values()]

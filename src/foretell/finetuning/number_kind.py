@@ -39,9 +39,9 @@ class NumberPrediction(TaskPrediction):
 class NumberKind(Kind):
     """A number for a text: squared error on one output, which is (number - mean) / deviation."""
 
-    task = "regress"
+    name = "regress"
     splits_by_label = False
-    predicted = "predicted_value"
+    answer = "value"
 
     @classmethod
     def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:
@@ -90,7 +90,7 @@ class NumberKind(Kind):
         """The number itself."""
         mean, deviation = self.settings.mean, self.settings.deviation
         if against is not None:
-            raise UsageError(f"--against compares two labels, and this model is for --task {self.task}")
+            raise UsageError(f"--against compares two labels, and this model is for --task {self.name}")
         return Readout(
             deviation * weight[0], lambda outputs: mean + deviation * outputs[..., 0], "the number", constant=mean
         )

@@ -46,13 +46,13 @@ class PairKind(Kind):
 class EntailmentKind(PairKind, LabelKind):
     """A label for two texts in their order."""
 
-    task = "entailment"
+    name = "entailment"
 
 
 class SimilarityKind(PairKind):
     """Two texts in both orders, whose vectors are added, so that the order has no influence. A label or a number."""
 
-    task = "similarity"
+    name = "similarity"
     in_transformers = False
 
     @classmethod

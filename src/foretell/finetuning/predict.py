@@ -43,7 +43,7 @@ def predict(model: LanguageModel, texts: str | Sequence[str | Sequence[str]]) ->
 def predict_rows(
     model: LanguageModel, rows: Sequence[Sequence[str]], where: Sequence[str] = ()
 ) -> list[TaskPrediction]:
-    """A prediction for each row of texts: one, two, or a question and its answers.
+    """A prediction for each row of texts: one, two, a question and its answers, or the words to tag.
 
     Raises UsageError for an empty text, the wrong number of texts and a model without a head, DataError for a text that
     does not fit the context where the model was not trained to cut it.

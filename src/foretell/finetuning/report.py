@@ -17,7 +17,7 @@ from foretell.finetuning.head import encode_examples, head_of, head_outputs, inp
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel, load_model
-from foretell.session.plots import has_matplotlib, import_figure
+from foretell.session.plots import has_matplotlib, import_figure, save_figure
 from foretell.session.session import Session
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
@@ -37,7 +37,7 @@ def write_report(session: Session[FinetuneTask]) -> dict[str, Any]:
     outputs = head_outputs(model.decoder, head_of(model), task.data.dev, session.dtype)
     targets = [example.target for example in task.data.dev]
     report = {
-        "task": kind.task,
+        "task": kind.name,
         "examples": {"train": len(task.data.train), "dev": len(task.data.dev)},
         "split": task.data.split_rule,
         "best_step": best.step,
@@ -58,9 +58,7 @@ def draw_report(directory: Path, draw: Callable[[Any], None]) -> None:
     try:
         figure = import_figure(path)(figsize=(10, 4.6), dpi=150, layout="constrained")
         draw(figure)
-        figure.savefig(path, format="png")
-    except OSError as error:
-        logger.warning(f"could not write {path}: {error.strerror or error}; the run itself is complete")
+        save_figure(figure, path)
     except OutputError as error:
         logger.warning(f"{error}; the run itself is complete")
 
@@ -113,8 +111,8 @@ def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEva
     """
     head, available = head_of(model), table.first_columns()
     kind, trained = head.task, head.settings.columns
-    if not given.texts and all(name in available for name in trained.texts):
-        given = given.model_copy(update={"texts": trained.texts})
+    if not given.texts and not given.choices and all(name in available for name in (*trained.texts, *trained.choices)):
+        given = given.model_copy(update={"texts": trained.texts, "choices": trained.choices})
     if given.label is None and trained.label in available:
         given = given.model_copy(update={"label": trained.label})
     columns = kind.find_columns(available, given, str(table))

@@ -89,7 +89,7 @@ class TagPrediction(TaskPrediction):
 class TagKind(Kind):
     """A tag for each word: cross entropy on a logit per tag. The texts of an example are its words."""
 
-    task = "tag"
+    name = "tag"
     text_names = (TOKENS, "words", "token", *TEXT_NAMES)
     text_word = "words"
     label_names = ("tags", "ner_tags", "pos_tags", "labels", "tag", "label")
@@ -100,7 +100,7 @@ class TagKind(Kind):
     reads = "a text, or its words"
     pools = ("last",)
     scores = ("accuracy", "span_f1")
-    predicted = "predicted_tags"
+    answer = "tags"
 
     # --- rows of a file
 

@@ -17,7 +17,7 @@ from foretell.model.init import weight_shapes
 from foretell.model.lora import LoRAConfig
 from foretell.paths import matches
 from foretell.saved_model.part import LORA, add_adapters
-from foretell.session.machine import Footprint, choose_steps
+from foretell.session.machine import Footprint
 from foretell.session.protocol import AnyRequest, AnyTask, Choice, Machine, Training
 
 SMALL_WIDTH = 512  # models below it have a larger default learning rate
@@ -41,10 +41,9 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         return {}
 
     def choose(self, data: Any, machine: Machine) -> Choice:
-        config, minutes, reasons = self.configure(data), self.request.minutes, []
-        if minutes is not None:
-            seconds = self.seconds_per_step(config, data, machine)
-            steps, why = choose_steps(minutes, minutes, seconds, f"{seconds:.2f} s per step")
+        config, reasons = self.configure(data), []
+        if self.request.minutes is not None:
+            steps, why = self.timed_steps(config, data, machine)
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
         return Choice(config, self.start.name, reasons, self.recorded(data))
 

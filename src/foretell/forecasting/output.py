@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.errors import OutputError, UsageError
+from foretell.errors import UsageError
 from foretell.files import HTML_MARK, check_target, printable_name, write_text
 from foretell.forecasting.codec import Scale
 from foretell.forecasting.forecaster import Forecast, Forecaster
@@ -20,7 +20,7 @@ from foretell.forecasting.series import Timeline
 from foretell.insight.page.collect import collect
 from foretell.insight.page.write_page import PageReport, write_traced
 from foretell.language_model import LanguageModel
-from foretell.session.plots import check_can_draw, import_figure
+from foretell.session.plots import check_can_draw, import_figure, save_figure
 from foretell.text import id_tokenizer
 
 TABLE_MARK = b"unique_id,"
@@ -134,10 +134,7 @@ def draw_forecasts(path: Path, forecasts: Sequence[Forecast], levels: Sequence[f
     for axes, forecast in zip(panels, shown, strict=True):
         draw_panel(axes, forecast, levels)
     panels[0].legend(loc="upper left", fontsize=8, ncols=2 + len(levels))
-    try:
-        figure.savefig(check_target(path, PNG_MARK), format="png")
-    except OSError as error:
-        raise OutputError(f"could not write {path}: {error.strerror or error}") from error
+    save_figure(figure, check_target(path, PNG_MARK))
     left_out = len(forecasts) - len(shown)
     return [f"{path} shows {len(shown)} series, {left_out:,} more are left out; --series chooses"] if left_out else []
 

@@ -1,4 +1,4 @@
-"""Questions about one text: the next tokens, the probability of each token, and an embedding vector."""
+"""Next tokens, token probabilities and the embedding of one text; the evaluation of a model on files."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ from foretell.evaluation.perplexity import Progress, TextEvaluation, evaluate_te
 from foretell.language_model import LanguageModel, TokenProbability, check_model, resolve_position
 from foretell.model.decoder import logit_chunks
 from foretell.training.objective import Objective
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, ending, percent, quoted
+from foretell.typesetting.document import BAR_WIDTH, DocumentSection, Paragraph, Table, bar, ending, percent, quoted
 from foretell.typesetting.html import Shown, ShownList
 
-BAR_WIDTH = 24
 MOST_ROWS = 40  # of a score in a notebook
 Pooling = Literal["last", "mean"]
 POOLINGS: dict[str, Callable[[Tensor], Tensor]] = {
@@ -113,10 +112,6 @@ def surprise_row(token: ScoredToken) -> tuple[str, str, str]:
 def in_bits(nats: float) -> float:
     """A surprise in bits, from a loss or log-probability in nats."""
     return abs(nats / math.log(2))  # not -0.0
-
-
-def bar(share: float) -> str:
-    return "█" * max(1, round(BAR_WIDTH * share))
 
 
 @torch.inference_mode()

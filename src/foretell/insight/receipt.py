@@ -14,7 +14,7 @@ from pydantic import Field
 from torch import Tensor
 
 from foretell.config import SamplingConfig, Section, make_section
-from foretell.device import WEIGHT_DTYPES
+from foretell.device import WEIGHT_DTYPES, dtype_name
 from foretell.errors import DataError
 from foretell.generation.filters import SHAPING, Prefix, Prefixes, odds
 from foretell.generation.sampling import Sampler, pick
@@ -38,7 +38,7 @@ def pack(vector: Tensor) -> dict[str, str]:
     """A floating-point vector (N,) as `{"dtype", "data"}`, without loss."""
     word, order = WORDS[vector.itemsize]
     numbers = vector.contiguous().view(word).numpy().astype(order)
-    return {"dtype": str(vector.dtype).removeprefix("torch."), "data": base64.b64encode(numbers.tobytes()).decode()}
+    return {"dtype": dtype_name(vector.dtype), "data": base64.b64encode(numbers.tobytes()).decode()}
 
 
 def unpack(packed: PackedVector) -> Tensor:
@@ -159,6 +159,9 @@ class Receipt(Shown):
     def interval(self) -> tuple[float, float]:
         """Start and end of the token in the cumulative probabilities after the last filter, in the order of ids."""
         *_, last = self.stages()
+        return self._interval_in(last)
+
+    def _interval_in(self, last: ReceiptStage) -> tuple[float, float]:
         cumulated = last.probabilities.cumsum(-1)
         before = float(cumulated[self.token - 1]) if self.token else 0.0
         return before / float(cumulated[-1]), float(cumulated[self.token] / cumulated[-1])
@@ -180,14 +183,16 @@ class Receipt(Shown):
 
     def document(self) -> Document:
         """One line per filter, with the tokens left and the most probable of them; then the draw and its interval."""
-        rows = [row for stage in self.stages() for row in self._rows(stage)]
-        low, high = self.interval
+        stages = list(self.stages())
+        rows = [row for stage in stages for row in self._rows(stage)]
+        low, high = self._interval_in(stages[-1])
         drawn = f"{quoted(self.text_of(self.token))} {percent(high - low)}  from {low:.4f} to {high:.4f}"
         title = f"position {self.position}: {quoted(self.text_of(self.token))}"
         return Document(title, [Table(("", "", ""), [*rows, (f"draw {self.draw:.4f}", "1", drawn)])])
 
     def to_json(self) -> dict[str, Any]:
         """Everything `from_json` needs, with exact logits, and a summary of each filter for readers."""
+        stages = list(self.stages())
         return {
             "format": FORMAT,
             "position": self.position,
@@ -199,8 +204,8 @@ class Receipt(Shown):
             "sample": self.sample,
             "draw": self.draw,
             "token": {"id": self.token, "text": self.text_of(self.token)},
-            "interval": list(self.interval),
-            "stages": [self._summary(stage) for stage in self.stages()],
+            "interval": list(self._interval_in(stages[-1])),
+            "stages": [self._summary(stage) for stage in stages],
             "logits": pack(self.logits),
         }
 

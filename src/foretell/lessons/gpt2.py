@@ -5,7 +5,6 @@ The model is GPT-2 if its weights are given, otherwise the small one that forete
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ from foretell.language_model import LanguageModel
 from foretell.lessons.lesson import FigureCheck, Lesson, above, below, printed, same
 from foretell.loading import load
 from foretell.text.tokenizer_json import piece_bytes, readable
-from foretell.typesetting.document import Paragraph, Part, Table
+from foretell.typesetting.document import Paragraph, Part, Table, bar
 
 # Printed in the source
 SENTENCE = (
@@ -58,7 +57,6 @@ TOP, CONTINUATION_TOKENS = 5, 12
 SAME_CONTEXT, SHORTER_CONTEXT = 1e-4, 5e-2
 COLUMNS = 3
 QUOTE = (34, 35)  # the two tokens of the opening quote
-BAR_WIDTH = 24
 
 
 class Gpt2Lesson(Lesson):
@@ -170,7 +168,7 @@ def printed_parts(position: int, prediction: NextTokens | None) -> list[Part]:
             repr(text),
             f"{probability:.4f}",
             *([computed.get(text, "less")] if prediction else []),
-            bar(probability, expected),
+            bar(probability / max(expected.values())),
         )
         for text, probability in expected.items()
     ]
@@ -181,13 +179,11 @@ def printed_parts(position: int, prediction: NextTokens | None) -> list[Part]:
 def prediction_parts(position: int, prediction: NextTokens) -> list[Part]:
     """The most likely tokens after a position, as computed."""
     computed = {token.text: token.probability for token in prediction.tokens}
-    rows = [(repr(text), f"{probability:.4f}", bar(probability, computed)) for text, probability in computed.items()]
+    rows = [
+        (repr(text), f"{probability:.4f}", bar(probability / max(computed.values())))
+        for text, probability in computed.items()
+    ]
     return [Paragraph(f"After position {position}: {ending(prediction.context)}"), Table(("next", "P", ""), rows)]
-
-
-def bar(probability: float, of: Mapping[str, float]) -> str:
-    """A bar; the most likely token's is the longest."""
-    return "█" * max(1, round(BAR_WIDTH * probability / max(of.values())))
 
 
 def ending(context: str, width: int = 52) -> str:

@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from foretell.config import ModelConfig
+from foretell.device import dtype_name
 from foretell.errors import CheckpointError, ContextLengthError
 from foretell.model.cache import FreshKVView, KVCache, KVView
 from foretell.model.description import RETURNED, Declared, Description
@@ -87,8 +88,8 @@ class TiedHead(nn.Module):
     def weight(self) -> Tensor:
         return self.tied[0].weight
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)  # (..., V)
+    def forward(self, input: Tensor) -> Tensor:
+        return F.linear(input, self.weight, self.bias)  # (..., V)
 
 
 class Decoder(DropoutHost):
@@ -187,7 +188,7 @@ def check_logits(logits: Tensor) -> Tensor:
     -infinity is allowed, as a token that is ruled out, but not for all tokens of a row.
     """
     if not bool(logits.amax(-1).isfinite().all()):  # NaN and +infinity are the largest of their row
-        precision = str(logits.dtype).removeprefix("torch.")
+        precision = dtype_name(logits.dtype)
         raise CheckpointError(
             f"the model's logits are not finite in {precision}, so the next token has no probabilities; its weights "
             "are damaged or too large"

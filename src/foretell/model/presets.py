@@ -6,6 +6,7 @@ on queries and keys, gated feed-forward, no biases, tied embeddings, heads of 64
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from foretell.config import ModelConfig, make_section
@@ -62,14 +63,15 @@ PUBLISHED: dict[str, dict[str, Any]] = {
     "gpt3-13b": _gpt3(40, 40, 5120, 128),  # the table's width of 5140 is not 40 heads of 128
     "gpt3-175b": _gpt3(96, 96, 12288, 128),
 }
+ASSUMED_VOCABULARY = 8192  # of a size whose vocabulary comes from the training text, which is not known yet
 PRESETS = {**SIZES, **PUBLISHED}
 
 
-def preset(name: str) -> dict[str, Any]:
+def preset(name: str, presets: Mapping[str, dict[str, Any]] = PRESETS) -> dict[str, Any]:
     """The fields that a preset sets; an unknown name is a `ConfigError`."""
-    if name not in PRESETS:
-        raise ConfigError(f"unknown size '{name}'{did_you_mean(name, PRESETS) or '; known: ' + ', '.join(PRESETS)}")
-    return dict(PRESETS[name])
+    if name not in presets:
+        raise ConfigError(f"unknown size '{name}'{did_you_mean(name, presets) or '; known: ' + ', '.join(presets)}")
+    return dict(presets[name])
 
 
 def preset_config(name: str, **overrides: Any) -> ModelConfig:

@@ -191,8 +191,8 @@ class QuantizedTiedHead(TiedHead):
     def weight(self) -> Tensor:
         return self.token[0].weight
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.token[0].matmul(x, self.bias)  # (..., V)
+    def forward(self, input: Tensor) -> Tensor:
+        return self.token[0].matmul(input, self.bias)  # (..., V)
 
 
 LINEARS: dict[str, type[QuantizedLinear]] = {"int8": Int8Linear, "int4": Int4Linear}

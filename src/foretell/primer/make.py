@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from foretell.config import read_toml
-from foretell.data.documents import embedded_corpus
+from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.language_model import save_model
 from foretell.loading import load
 from foretell.manifest import READ_FOR_INFERENCE, write_manifest
@@ -23,9 +23,7 @@ RUN = Path("runs/primer")
 def make() -> None:
     """Train, then write the best checkpoint in bfloat16 next to the recipe."""
     recipe = read_toml(HOME / "recipe.toml")
-    request = TextRequest(
-        source=embedded_corpus, names=["the language reference inside Python"], out=RUN, size="tiny", overrides=recipe
-    )
+    request = TextRequest(source=embedded_corpus, names=[EMBEDDED_CORPUS], out=RUN, size="tiny", overrides=recipe)
     with Reporters(choose_display(True)) as reporter:
         session = pretrain(request, reporter, resume=True)
     best = session.run.best()

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from foretell.data.documents import embedded_corpus
+from foretell.data.documents import EMBEDDED_CORPUS, embedded_corpus
 from foretell.data.sources import read_documents
 from foretell.errors import DataError, UsageError
 from foretell.evaluation.perplexity import TextEvaluation, evaluate_texts, json_number, silent
@@ -36,7 +36,6 @@ CALIBRATION_TOKENS = 2**15
 MEASURED_TOKENS = 2**15
 TOKENS_AT_ONCE = 2048  # of which layers are compared
 LONGEST_ROW = 1024  # tokens
-EMBEDDED = "the language reference inside Python"
 
 Step = Callable[[str], AbstractContextManager[Callable[[int, int], None]]]  # the progress of a step, by its name
 
@@ -82,7 +81,7 @@ class QuantizationReport(Shown):
     before: TextEvaluation
     after: TextEvaluation
     calibration_tokens: int
-    measured_on: str = EMBEDDED
+    measured_on: str = EMBEDDED_CORPUS
     files: WeightFiles | None = None  # once it is saved
 
     @property
@@ -201,7 +200,7 @@ def quantize(
     measured = read_texts(text) if text or not calibrate else None
     texts = choose_texts(model, measured, None if calibrate is None else read_texts(calibrate))
     quantized, report = quantize_with_report(model, settings, texts, step)
-    return quantized, replace(report, measured_on=str(text or calibrate or EMBEDDED))
+    return quantized, replace(report, measured_on=str(text or calibrate or EMBEDDED_CORPUS))
 
 
 def read_texts(path: str | Path | None) -> Iterator[str]:

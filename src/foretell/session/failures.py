@@ -1,4 +1,4 @@
-"""Failures during training as one line: what happened, which checkpoint is good, and the command that resumes."""
+"""What ends a training early: signals, and failures as one line with the good checkpoint and the resume command."""
 
 from __future__ import annotations
 
@@ -33,6 +33,50 @@ from foretell.training.loop import Progress
 
 # torch has no error class for this on every device: its messages on a CPU, on a GPU, and from its libraries
 OUT_OF_MEMORY = ("can't allocate memory", "not enough memory", "out of memory", "std::bad_alloc", "ALLOC_FAILED")
+
+logger = logging.getLogger(__name__)
+
+
+class StopSignal:
+    """While open, records the first signal instead of ending the process; `number` is None before it.
+
+    SIGHUP is sent when the terminal closes. If it is ignored, as under nohup, it stays ignored.
+    """
+
+    def __init__(self) -> None:
+        self.number: int | None = None
+        self._previous: dict[int, signal.Handlers | signal._HANDLER] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                    continue
+                self._previous[number] = signal.signal(number, self._receive)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.number is None:
+            self.number = number
+            # A display that was writing when the signal came refuses a second line (RuntimeError); training continues
+            with suppress(OSError, RuntimeError, ValueError):
+                logger.warning("stopping after this step; once more stops now")
+        elif number == signal.SIGINT:
+            raise KeyboardInterrupt
+        else:
+            raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code that shells expect after a signal: 128 plus its number (SIGTERM's without a signal)."""
+        return 128 + (self.number or signal.SIGTERM)
+
+
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -163,45 +207,3 @@ def command_name() -> str:
     home = Path.cwd()
     absolute = program.absolute()
     return shlex.quote(str(absolute.relative_to(home) if absolute.is_relative_to(home) else absolute))
-
-
-logger = logging.getLogger(__name__)
-
-
-class StopSignal:
-    """While open, records the first signal instead of ending the process; `number` is None before it.
-
-    SIGHUP is sent when the terminal closes. If it is ignored, as under nohup, it stays ignored.
-    """
-
-    def __init__(self) -> None:
-        self.number: int | None = None
-        self._previous: dict[int, signal.Handlers | signal._HANDLER] = {}
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():  # elsewhere Python allows no handlers
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
-                    continue
-                self._previous[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._previous.items():
-            signal.signal(number, handler)
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.number is None:
-            self.number = number
-            # A display that was writing when the signal came refuses a second line (RuntimeError); training continues
-            with suppress(OSError, RuntimeError, ValueError):
-                logger.warning("stopping after this step; once more stops now")
-        elif number == signal.SIGINT:
-            raise KeyboardInterrupt
-        else:
-            raise Interrupted(f"stopped by {signal.Signals(number).name}", 128 + number)
-
-    @property
-    def exit_code(self) -> int:
-        """The exit code that shells expect after a signal: 128 plus its number (SIGTERM's without a signal)."""
-        return 128 + (self.number or signal.SIGTERM)

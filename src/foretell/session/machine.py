@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from foretell.config import ModelConfig, TrainingConfig, make_section
-from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype
+from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype, dtype_name
 from foretell.errors import ConfigError
 from foretell.files import format_bytes
 from foretell.planning.estimate import (
@@ -53,13 +53,8 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, 
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device.type,
-        "dtype": name_of(dtype),
+        "dtype": dtype_name(dtype),
     }
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """`bfloat16` for torch.bfloat16."""
-    return str(dtype).removeprefix("torch.")
 
 
 def log_other_machine(run: Run, device: torch.device, dtype: torch.dtype) -> None:
@@ -72,14 +67,14 @@ def log_other_machine(run: Run, device: torch.device, dtype: torch.dtype) -> Non
 
 
 def resumed_precision(
-    record: dict[str, Any], device_name: DeviceName, dtype_name: DtypeName
+    record: dict[str, Any], device_name: DeviceName, wanted: DtypeName
 ) -> tuple[torch.device, torch.dtype]:
     """Device and precision of a resumed run: from its record, unless others are requested, which is logged."""
     device = choose_device(record["device"] if device_name == "auto" else device_name)
-    dtype = choose_training_dtype(record["dtype"] if dtype_name == "auto" else dtype_name, device)
-    if (device.type, name_of(dtype)) != (record["device"], record["dtype"]):
+    dtype = choose_training_dtype(record["dtype"] if wanted == "auto" else wanted, device)
+    if (device.type, dtype_name(dtype)) != (record["device"], record["dtype"]):
         logger.warning(
-            f"precision   {device.type} in {name_of(dtype)}, not {record['device']} in {record['dtype']} as before: "
+            f"precision   {device.type} in {dtype_name(dtype)}, not {record['device']} in {record['dtype']} as before: "
             "the result will differ in the last digits"
         )
     return device, dtype

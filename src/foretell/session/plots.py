@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from foretell.errors import OutputError, UsageError
-from foretell.files import printable_name
+from foretell.files import new_files, printable_name
 from foretell.runs.run import CURVE, Run
 
 MARKS = "●○▲△■□◆◇"  # one per run, so that runs can be told apart without colours
@@ -122,10 +122,7 @@ def write_png(path: Path, runs: Sequence[tuple[str, Metrics]], warning: str = ""
     axes.xaxis.get_major_locator().set_params(integer=True)  # else a curve of five steps has ticks at 1.5 and 2.5
     axes.grid(alpha=0.3)
     axes.legend()
-    try:
-        figure.savefig(path, format="png")
-    except OSError as error:
-        raise OutputError(f"could not write {path}: {error.strerror or error}") from error
+    save_figure(figure, path)
 
 
 def import_figure(path: Path) -> Any:
@@ -135,6 +132,12 @@ def import_figure(path: Path) -> Any:
     except Exception as error:  # a broken installation can raise anything
         raise OutputError(f"could not draw {path}: matplotlib cannot be imported ({error})") from error
     return Figure
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure as a PNG, the whole file at once; an `OutputError` where that fails."""
+    with new_files(path) as (temporary,):
+        figure.savefig(temporary, format="png")
 
 
 def draw_curve(run: Run) -> None:

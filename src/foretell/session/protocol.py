@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 
 from foretell.config import ModelConfig, make_section
-from foretell.device import choose_device, choose_training_dtype
+from foretell.device import choose_device, choose_training_dtype, dtype_name
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.loading import Start, find_start
@@ -32,7 +32,6 @@ from foretell.session.machine import (
     check_fits,
     choose_steps,
     log_other_machine,
-    name_of,
     resumed_precision,
     resumed_training,
     seconds_per_step,
@@ -61,7 +60,7 @@ class Machine:
     def describe(self, parallel: str) -> str:
         processes = self.memory.processes
         several = "" if processes == 1 else f"{processes} processes ({parallel}), each "
-        return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {name_of(self.dtype)} products"
+        return f"{several}{self.device.type}, {torch.get_num_threads()} threads, {dtype_name(self.dtype)} products"
 
 
 def describe_model(size: str, model: ModelConfig) -> str:
@@ -139,7 +138,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         return seconds_per_step(task.objective, task.model, task.batch, config.training, machine.dtype)
 
     def timed_steps(
-        self, config: Any, data: Any, machine: Machine, default_minutes: float, most: int
+        self, config: Any, data: Any, machine: Machine, default_minutes: float = 1.0, most: int | None = None
     ) -> tuple[int, str]:
         """The steps that were asked for, else those that fit the time (`choose_steps`); and the reason."""
         if self.request.section("training").get("steps") is not None:

@@ -8,8 +8,7 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from foretell.config import ModelConfig, Section, Size, TokenizerConfig, TrainingConfig, make_section
-from foretell.errors import ConfigError, did_you_mean
-from foretell.model.presets import MODERN
+from foretell.model.presets import MODERN, preset
 from foretell.session.request import intervals
 
 
@@ -90,15 +89,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset(name: str) -> dict[str, Any]:
-    if name not in PRESETS:
-        raise ConfigError(f"unknown size '{name}'{did_you_mean(name, PRESETS) or '; known: ' + ', '.join(PRESETS)}")
-    return dict(PRESETS[name])
-
-
 def shape_config(size: str, chosen: Mapping[str, Any], **sizes: Any) -> EncoderDecoderConfig:
     """The checked shape of a size, changed by what the user set."""
-    base = preset(size)
+    base = preset(size, PRESETS)
     if "num_layers" in chosen:
         base.pop("encoder_layers")
     return make_section(EncoderDecoderConfig, {**base, **sizes, **chosen}, "model")

@@ -13,6 +13,7 @@ from foretell.config import Section, TokenizerConfig, TrainingConfig, make_secti
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import open_regular, sync, write_text
 from foretell.loading import Start
+from foretell.model.presets import preset
 from foretell.runs.run import Run
 from foretell.session.machine import Footprint, check_model_fits
 from foretell.session.protocol import Choice, Machine, Training, run_training
@@ -22,11 +23,11 @@ from foretell.session.session import Session
 from foretell.text import load_tokenizer
 from foretell.translation.batches import PairLoader
 from foretell.translation.config import (
+    PRESETS,
     EncoderDecoderConfig,
     PairConfig,
     TranslationConfig,
     dropout_for,
-    preset,
     shape_config,
     training_defaults,
 )
@@ -51,7 +52,7 @@ class PairRequest(TrainingRequest):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size is not None:
-            preset(self.size)
+            preset(self.size, PRESETS)
         if "batch_size" in self.section("training"):
             raise ConfigError("batches are counted in tokens here: give pairs.batch_tokens (--batch-tokens) instead")
         self.tokenizer_config(), self.pair_config()

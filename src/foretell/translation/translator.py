@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from foretell.config import make_section
-from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype
+from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import printable_name
 from foretell.finding import check_files, find_model
@@ -45,6 +45,12 @@ class Translator:
     @property
     def dtype(self) -> torch.dtype:
         return self.model.dtype
+
+    @property
+    def precision(self) -> str:
+        """`bfloat16`, or `bfloat16, weights in int8`."""
+        schemes = sorted({layer.scheme for layer in quantized_layers(self.model).values()})
+        return ", weights in ".join((dtype_name(self.dtype), *schemes))
 
     def quantize(self, to: Scheme, dtype: torch.dtype) -> Self:
         """Round the linear layers of both stacks to int8 or int4, in place, and return the model; the rest in `dtype`.

@@ -77,6 +77,7 @@ def numeric_columns(table: Table) -> list[bool]:
 
 
 LONGEST = 24  # columns of a token in quotes
+BAR_WIDTH = 24  # columns
 
 
 def quoted(text: str) -> str:
@@ -96,6 +97,11 @@ def ending(text: str, width: int = 40) -> str:
 def percent(probability: float) -> str:
     """`41.2%`; a share under 0.1% has two significant digits, `0.0031%`."""
     return f"{probability:.1%}" if probability >= 0.001 or probability == 0 else f"{100 * probability:.2g}%"
+
+
+def bar(share: float) -> str:
+    """A bar of up to BAR_WIDTH columns, light for a negative share; at least one column unless the share is zero."""
+    return ("█" if share > 0 else "▒") * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
 
 
 def signed(value: float, digits: int = 4) -> str:

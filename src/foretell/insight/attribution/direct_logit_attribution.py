@@ -30,11 +30,9 @@ from foretell.model.decoder import Decoder
 from foretell.model.norm import Norm
 from foretell.model.quantized_linear import QuantizedLinear
 from foretell.model.structure import Structure, Value, model_structure
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, quoted, signed
+from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted, signed
 from foretell.typesetting.html import Shown
 
-BAR_WIDTH = 24
-RAISES, LOWERS = "█", "▒"  # bars of parts that raise or lower the logit
 SHOWN = 16  # parts listed individually
 
 # The sum is computed in float64 from values that the model has rounded. So it may differ from the logit by up to
@@ -88,11 +86,6 @@ class DirectLogitAttribution(Shown):
         values = asdict(self)
         del values["where"]
         return values
-
-
-def bar(share: float) -> str:
-    """A bar of up to BAR_WIDTH columns, at least one unless the share is zero."""
-    return (RAISES if share > 0 else LOWERS) * max(1 if share else 0, round(BAR_WIDTH * abs(share)))
 
 
 @torch.inference_mode()

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from foretell.device import dtype_name
 from foretell.errors import UsageError
 from foretell.insight.address import Address, Dimensions, parse_address, resolve_index
 from foretell.insight.explain.explain_attention import ATTENTION_EXPLAINERS, ROTATION
@@ -175,7 +176,7 @@ def explain_at(recording: Recording, wanted: Address) -> Explanation:
         meaning=tuple(recording.meanings(name, index)),
         steps=tuple(working.steps),
         stored=stored,
-        dtype=str(dtype).removeprefix("torch."),
+        dtype=dtype_name(dtype),
         derived=value.is_derived,
         recomputed=working.value,
         # subnormal numbers have fewer digits, and many processors flush them to zero

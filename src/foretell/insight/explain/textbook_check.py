@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from foretell.device import dtype_name
 from foretell.insight.explain.steps import plain
 from foretell.insight.recording import Array, steady_ids, to_array
 from foretell.language_model import LanguageModel
@@ -119,7 +120,7 @@ def check(model: LanguageModel, text: str) -> TextbookCheck:
         scale = float(np.maximum(scale, np.abs(textbook).max()))  # NaN stays
         for model_pass in passes:
             model_pass.compare(slice(start, start + count), textbook)
-    last = {name_of(model_pass.dtype): model_pass.last_logits for model_pass in passes}
+    last = {dtype_name(model_pass.dtype): model_pass.last_logits for model_pass in passes}
     differences = tuple(model_pass.difference(scale) for model_pass in passes)
     return TextbookCheck(text, len(ids), top_tokens(model, textbook[-1], last), differences)
 
@@ -153,7 +154,7 @@ class ModelPass:
     def difference(self, scale: float) -> LogitDifference:
         """The largest difference so far; `scale` is the textbook's largest logit."""
         share = self.largest / scale if self.largest else 0.0
-        return LogitDifference(name_of(self.dtype), self.largest, share, BOUNDS.get(self.dtype))
+        return LogitDifference(dtype_name(self.dtype), self.largest, share, BOUNDS.get(self.dtype))
 
 
 class HalfOf(nn.Module):
@@ -182,8 +183,3 @@ def top_tokens(model: LanguageModel, textbook: Array, logits: dict[str, Array]) 
         )
         for token_id in best.tolist()
     )
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """`float32`."""
-    return str(dtype).removeprefix("torch.")

@@ -35,13 +35,12 @@ from foretell.model.decoder import logit_chunks
 from foretell.model.structure import Value, model_structure
 from foretell.typesetting.document import DocumentSection, Formula, Paragraph, Part, Table, fitting, quoted
 from foretell.typesetting.expression import Call, Expression, Fraction, Matrix, Root, Script, Symbol, row, script
-from foretell.typesetting.html import Shown
+from foretell.typesetting.html import HARD_SPACE, Shown
 
 SMALL_WIDTH = 8  # up to this width the vectors themselves are shown
 ANSWERS, LAYER_ANSWERS = 5, 2  # top tokens shown of the text and per layer
 EDGE = 8  # tokens shown from the beginning and the end of a long text
 LINE = 68
-HARD_SPACE = "\N{NO-BREAK SPACE}"
 
 
 @dataclass(frozen=True)

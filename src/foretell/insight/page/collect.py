@@ -133,7 +133,8 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
     lens_from = max(0, len(ids) - LENS_POSITIONS)
     lens = lens_arrays(decoder, list(streams[lens_points, lens_from:]), batch[0, lens_from + 1 :], vocab_size)
     row_ids = sorted({*lens.ids[-1, :, 0].tolist(), *logits.topk(min(TOP_ROWS, vocab_size)).indices.tolist()})
-    rows, biases = head_rows(model, row_ids)
+    rows, biases = head_rows(decoder, structure, row_ids)
+    visible = {window: FreshKVView(batch).mask(window).allowed[0, 0] for window in set(config.windows)}  # (T, S) each
     return TracedPass(
         config=config,
         name=model.name,
@@ -142,7 +143,7 @@ def collect(model: LanguageModel, text: str) -> TracedPass:
         pieces=[model.tokenizer.text_of(token_id) for token_id in ids],
         vocabulary=[token_text(model.tokenizer, token_id) for token_id in range(vocab_size)],
         attention=[
-            visible_weights(trace, weights, batch, window)
+            whole_steps(weights, array(trace[weights][0][:, visible[window]]))
             for (_, _, weights), window in zip(attention, config.windows, strict=True)
         ],
         queries=[array(trace[query][0]) for query, _, _ in attention],
@@ -192,15 +193,9 @@ def attention_names(decoder: Decoder, structure: Structure, layer: int) -> tuple
     return query, key, weights.name
 
 
-def visible_weights(trace: Trace, name: str, batch: Tensor, window: int | None) -> np.ndarray:
-    """The weights (H, N) of a layer's visible (query, key) pairs, row by row, in multiples of 0.0001."""
-    allowed = FreshKVView(batch).mask(window).allowed[0, 0]  # (T, S)
-    return whole_steps(name, array(trace[name][0][:, allowed]))
-
-
-def head_rows(model: LanguageModel, row_ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def head_rows(decoder: Decoder, structure: Structure, row_ids: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """The rows (R, D) of the head for some tokens, and their biases (R,)."""
-    weight, bias = head_weights(model.decoder, model_structure(model.decoder))
+    weight, bias = head_weights(decoder, structure)
     biases = np.zeros(len(row_ids), np.float32) if bias is None else array(bias[row_ids])
     return array(weight[row_ids]), biases
 

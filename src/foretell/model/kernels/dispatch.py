@@ -30,11 +30,11 @@ class AlignedTiedHead(TiedHead):
     weight, its key and its size on disk stay as they are.
     """
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:
         V = len(self.weight)
         weight = F.pad(self.weight, (0, 0, 0, -V % ALIGNMENT))
         bias = None if self.bias is None else F.pad(self.bias, (0, -V % ALIGNMENT))
-        return F.linear(x, weight, bias)[..., :V]
+        return F.linear(input, weight, bias)[..., :V]
 
 
 @dataclass(frozen=True)

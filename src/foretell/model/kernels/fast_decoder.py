@@ -23,7 +23,7 @@ from foretell.model.decoder import Decoder, TiedHead
 from foretell.model.surgery import copy_with, recast
 from foretell.model.transformer import Transformer
 
-MAX_ROWS = 64  # with more rows the arithmetic takes the time, not the reading
+MAX_ROWS = 64  # with more rows the arithmetic takes the time, not the reading, and torch is as fast or faster
 MIN_TOKENS = 32  # packing takes about as long as ten steps
 KERNELS = "foretell.model.kernels.fast_linear"
 BLOCKS = "foretell.model.kernels.fused_block"
@@ -129,8 +129,8 @@ class PackedTiedHead(TiedHead):
 
     packed: PackedWeight
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.packed.matmul(x, self.weight, self.bias)  # (..., V)
+    def forward(self, input: Tensor) -> Tensor:
+        return self.packed.matmul(input, self.weight, self.bias)  # (..., V)
 
 
 PACKED: dict[type[nn.Module], type[PackedLinear] | type[PackedTiedHead]] = {

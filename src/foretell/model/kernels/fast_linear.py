@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.model.decoder import TiedHead
+from foretell.model.kernels.fast_decoder import MAX_ROWS
 from foretell.model.kernels.matmul import Matmul, make_matmul
 from foretell.model.kernels.packing import LANES, pack_floats, pack_int4, pack_int8
 from foretell.model.quantization import unpack_int4
@@ -25,7 +26,6 @@ from foretell.model.quantized_linear import (
 )
 from foretell.model.surgery import recast
 
-MAX_ROWS = 64  # with more rows the arithmetic takes the time, and torch's products are as fast or faster
 DTYPES = (torch.float32, torch.bfloat16)
 
 
@@ -48,7 +48,7 @@ class FastWeight:
 
 
 class FastForward(nn.Module):
-    """The forward of a linear layer with packed weights; its other base class is the plain layer."""
+    """The forward of a linear layer or head with packed weights; its other base class is the plain layer."""
 
     fast: FastWeight
 
@@ -60,13 +60,8 @@ class FastLinear(FastForward, nn.Linear):
     """`nn.Linear` with weights packed for few rows."""
 
 
-class FastTiedHead(TiedHead):
+class FastTiedHead(FastForward, TiedHead):
     """`TiedHead` with a packed copy of the weight it shares."""
-
-    fast: FastWeight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fast.matmul(x) if self.fast.suits(x) else super().forward(x)
 
 
 class FastInt8Linear(FastForward, Int8Linear):
@@ -77,13 +72,8 @@ class FastInt4Linear(FastForward, Int4Linear):
     """`Int4Linear` whose integers are multiplied without a dequantised copy."""
 
 
-class FastQuantizedTiedHead(QuantizedTiedHead):
+class FastQuantizedTiedHead(FastForward, QuantizedTiedHead):
     """`QuantizedTiedHead` whose integers are multiplied without a dequantised copy."""
-
-    fast: FastWeight
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.fast.matmul(x) if self.fast.suits(x) else super().forward(x)
 
 
 FAST: dict[type[nn.Module], type[Any]] = {

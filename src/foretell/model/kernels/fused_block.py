@@ -23,7 +23,8 @@ from foretell.activations import activation_name
 from foretell.model.attention import Attention, SDPAttention
 from foretell.model.cache import KVView
 from foretell.model.kernels.block_program import BLOCK, BLOCKS, PASS, PHASES, block_program
-from foretell.model.kernels.fast_linear import FAST, MAX_ROWS, can_pack, pack_layers
+from foretell.model.kernels.fast_decoder import MAX_ROWS
+from foretell.model.kernels.fast_linear import FAST, can_pack, pack_layers
 from foretell.model.kernels.matmul import padded_rows, prepared_per_row
 from foretell.model.kernels.packing import INPUTS
 from foretell.model.kernels.rms_norm import CPURMSNorm

@@ -40,8 +40,8 @@ class StrictLinear(nn.Linear):
 class StrictTiedHead(TiedHead):
     """`TiedHead`, one vector at a time."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        return by_row(x, self.weight, self.bias)
+    def forward(self, input: Tensor) -> Tensor:
+        return by_row(input, self.weight, self.bias)
 
 
 class StrictAttention(SDPAttention):
