@@ -31,7 +31,7 @@ from foretell.files import open_regular
 
 LENGTH_BYTES = 8
 MOST_HEADER_BYTES = 2**20  # about 100 per tensor: ten times the header of the largest Llama
-MOST_OWN_HEADER_BYTES = 2**23  # of our own files; the optimizer's of a model with 1,000 layers has about 5 million
+MOST_OWN_HEADER_BYTES = 2**23  # of files written by foretell; optimizer state of 1,000 layers has about 5 million
 ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 MOST_DIMENSIONS = 8
 READ_AT_A_TIME = 2**24  # bytes

@@ -111,7 +111,7 @@ def test_evaluate_shows_the_model_next_to_the_naive_forecast(here, capfd):
     names = [line[:14].strip() for line in captured.out.splitlines()]
     assert names[2:5] == ["model", "seasonal naive", "context 7"]
     assert "2 origins in 1 series, stride 2" in " ".join(captured.out.split())
-    assert "knows some of what is forecast" in " ".join(captured.err.split())
+    assert "was trained on some of the values that it forecasts" in " ".join(captured.err.split())
     assert all(len(line) < 80 for line in captured.out.splitlines()[:4])
 
 

@@ -26,17 +26,17 @@ LIMITS = {
     "data": (11, 2450),
     "distributed": (4, 416),
     "evaluation": (3, 471),
-    "finetuning": (23, 3323),
+    "finetuning": (23, 3322),
     "forecasting": (11, 1813),
     "generation": (9, 1732),
-    "inference": (4, 864),
+    "inference": (4, 832),
     "insight": (21, 4442),
     "lessons": (12, 2612),
-    "model": (38, 6405),
+    "model": (38, 6404),
     "planning": (4, 977),
     "pretraining": (9, 1518),
     "primer": (2, 39),
-    "quantization": (3, 391),
+    "quantization": (3, 353),
     "runs": (6, 1085),
     "saved_model": (3, 481),
     "session": (10, 1954),
@@ -44,7 +44,7 @@ LIMITS = {
     "textbook": (5, 1097),
     "training": (7, 1060),
     "translation": (10, 1659),
-    "typesetting": (5, 1089),
+    "typesetting": (5, 1058),
 }
 # (package, files, lines, the reason): what a package may have above its limit
 RAISED: list[tuple[str, int, int, str]] = [
@@ -70,10 +70,21 @@ RAISED: list[tuple[str, int, int, str]] = [
         "an evaluation describes itself as a document, which cli did; independent draws for each series",
     ),
     ("generation", 0, 51, "limits of the size of a constraint, and errors instead of a dropped constraint"),
+    ("inference", 0, 32, "evaluate for Python, which cli did: a file of texts or questions to its evaluation"),
     ("lessons", 0, 106, "the completed layer of the first text with its numbers, and the encoder of the last"),
-    ("quantization", 0, 31, "the report describes itself as a document, which cli did"),
-    ("typesetting", 0, 6, "text bars, from finetuning, inference, insight and lessons"),
+    (
+        "quantization",
+        0,
+        69,
+        "quantize for Python, which cli did: texts to measure and calibrate on; the report is a document",
+    ),
     ("runs", 0, 117, "a table of runs describes itself as a document, which cli did; what --delete may remove"),
+    (
+        "typesetting",
+        0,
+        37,
+        "the reader of formulas in LaTeX's notation, for lessons in Markdown; text bars, from four packages",
+    ),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it

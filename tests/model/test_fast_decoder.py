@@ -174,7 +174,7 @@ def test_packed_weights_generate_the_same_tokens(decoder: Decoder, monkeypatch: 
         return sequence.generated
 
     with_packing = generated()
-    monkeypatch.setattr(fast_decoder, "pays", lambda decoder, max_tokens: False)
+    monkeypatch.setattr(fast_decoder, "is_worthwhile", lambda decoder, max_tokens: False)
     assert generated() == with_packing
 
 

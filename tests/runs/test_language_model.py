@@ -119,8 +119,8 @@ def cut_weights(folder: Path) -> None:
 HEADER_BOMB = (2**60).to_bytes(8, "little") + b"{}"
 
 REFUSED: dict[str, tuple[Callable[[Path], None], str]] = {
-    "another program's": (config_with(model_type="gpt2"), "config.json says model_type 'gpt2', format 1"),
-    "no model type": (config_with(model_type=...), "config.json says model_type None"),
+    "another program's": (config_with(model_type="gpt2"), "config.json has model_type 'gpt2', format 1"),
+    "no model type": (config_with(model_type=...), "config.json has model_type None"),
     "another format": (config_with(format=3), "format 3; this version reads 'foretell', formats 1 and 2"),
     "unknown key": (config_with(num_layerz=3), "config.json: unknown key 'num_layerz', did you mean 'num_layers'"),
     "missing key": (config_with(width=...), "config.json: missing key 'width'"),

@@ -125,12 +125,12 @@ TEXT, MARK = {"Sequence": {"id": "A", "type_id": 0}}, {"SpecialToken": {"id": "<
 def test_tokenizer_json_decides_about_the_start_token_and_disagreement_is_noted(directory: Path) -> None:
     tokenizer = load(directory, tokenizer_config={"bos_token": "<turn>", "add_bos_token": True})
     assert tokenizer.start_ids == ()
-    assert "tokenizer_config.json says add_bos_token true, but tokenizer.json adds no start token" in tokenizer.notes[0]
+    assert "tokenizer_config.json has add_bos_token true, but tokenizer.json adds no start token" in tokenizer.notes[0]
     with_template(directory, [MARK, TEXT])
     assert load_tokenizer(directory).notes == ()
     tokenizer = load(directory, tokenizer_config={"add_bos_token": False})
     assert tokenizer.encode_input("a") == [TURN, 97]
-    assert "says add_bos_token false, but tokenizer.json adds a start token" in tokenizer.notes[0]
+    assert "has add_bos_token false, but tokenizer.json adds a start token" in tokenizer.notes[0]
 
 
 def test_several_start_tokens(directory: Path) -> None:

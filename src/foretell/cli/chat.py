@@ -174,7 +174,7 @@ def save(conversation: Chat, argument: str) -> None:
 
 
 def look(conversation: Chat, argument: str) -> None:
-    """What decided a token: how it was sampled, and which parts of the model wanted it."""
+    """Print how a token was sampled, and the contribution of each part of the model to its logit."""
     from foretell.typesetting.document import signed
     from foretell.typesetting.text import document_text
 

@@ -90,7 +90,7 @@ def part_kinds(model: str) -> list[str]:
     from foretell.files import CONFIG, read_json
     from foretell.finding import find_model
 
-    if model.startswith("hub:"):  # found by the verb, which says that it downloads
+    if model.startswith("hub:"):  # found by the verb, which reports that it downloads
         return []
     try:
         values = read_json(find_model(model) / CONFIG)
@@ -141,8 +141,8 @@ ANY_VERB = {
 }
 HINTS = {
     "train": {
-        "--epochs": "give --steps or --minutes; the log says how many times the text is read",
-        "--num-epochs": "give --steps or --minutes; the log says how many times the text is read",
+        "--epochs": "give --steps or --minutes; the log shows how many times the text is read",
+        "--num-epochs": "give --steps or --minutes; the log shows how many times the text is read",
         "--model": "--size chooses the shape; --start-from MODEL continues a trained one",
         "--from": "the option is --start-from",
         "--text": "the text files are arguments: foretell train DATA...",
@@ -175,7 +175,7 @@ def taken(verb: str, argument: str) -> str:
 
 
 def hint(verb: str, option: str, known: Iterable[str]) -> str:
-    """What to write instead of an unknown option; empty if nothing is near."""
+    """The advice for an unknown option; empty if nothing is near."""
     if text := {**ANY_VERB, **HINTS.get(verb, {})}.get(option):
         return f": {text}"
     field = configuration_field(option) if verb in ("train", "finetune") else None

@@ -70,7 +70,7 @@ def convert(
 
 
 def find_weights_of(source: str) -> Path:
-    """The directory with the weights of a MODEL; of an adapter, that of its base model."""
+    """The directory with the weights of a MODEL; for an adapter, the directory of its base model."""
     from foretell.convert.peft import base_of, is_adapter
     from foretell.finding import find_model
 

@@ -38,7 +38,7 @@ class FactHandler(logging.Handler):
 
 
 class DemoReporter(LiveReporter):
-    """The display of the demo; only the live bar needs a terminal. Of the log it shows a few facts."""
+    """The display of the demo; only the live bar needs a terminal. It shows a few facts of the log."""
 
     def __init__(self, console: Console, gzip_bits: float, sentence: str):
         super().__init__(console)

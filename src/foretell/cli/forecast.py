@@ -277,7 +277,7 @@ def evaluate_forecast(
     if test is None and ahead + step * (windows - 1) > forecaster.horizon:
         note(
             f"training held out the last {forecaster.horizon} values of a series at most: if this is the data it was "
-            "trained on, the model knows some of what is forecast here"
+            "trained on, the model was trained on some of the values that it forecasts here"
         )
     with ProgressLine("origins") as progress:
         evaluation = evaluate_origins(forecaster, origins, plan, progress=progress)

@@ -91,7 +91,7 @@ def refuse_seed(seed: int | None) -> None:
 
 
 def live_translation(model: str, sentence: str | None) -> LiveTranslation:
-    """What a model of `train --task translate` makes of a sentence, by default the lesson's own."""
+    """The translation of a sentence, by default the lesson's, by a model of `train --task translate`."""
     from foretell.cli.translate import translate_step_by_step
     from foretell.lessons.translation import SENTENCE, LiveTranslation
 

@@ -47,7 +47,7 @@ def plan(
     backtest: Annotated[bool, Flag, Parameter(help="Predict each measured training from the others.")] = False,
     json: Json = False,
 ) -> None:
-    """What a training will need: memory by part, operations, time and money; and what generating will.
+    """Estimate the memory by part, operations, time and money of a training, and the same of generating.
 
     Figures are ranges. The time follows from the nearest of a few published
     trainings, which is named, or from a measurement of this machine.

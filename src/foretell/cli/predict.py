@@ -35,7 +35,7 @@ def predict(
     model: ModelArgument,
     /,
     *text: Annotated[
-        str, Parameter(help="A text, or as many as the task reads; a file with rows; - reads a text per line.")
+        str, Parameter(help="The text or texts of one example; a file with rows; - reads a text per line.")
     ],
     column: Annotated[
         list[str] | None, Parameter(negative="", help="The column with the text; default: as in training.")

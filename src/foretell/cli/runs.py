@@ -30,7 +30,7 @@ def runs(
     ] = False,
     json: Json = False,
 ) -> None:
-    """What was trained here, and how runs compare.
+    """List the runs in a folder, and compare runs.
 
     One folder: a line for each run in it. One run, or several: their curves too, and the settings in which they differ.
     Losses compare where the letters after them are equal; bits per byte compare for the same held-out text.

@@ -205,7 +205,7 @@ def show_config() -> None:
     """Print all sections."""
     console = results()
     console.print("Fields for --config FILE (TOML, a table per section) and as options, such as --training.patience 5")
-    console.print("chosen: by the size, the text and the machine; the log of training says why")
+    console.print("chosen: by the size, the text and the machine; the log of training gives the reasons")
     for section, fields in sections().items():
         console.print(f"\n[{section}]", style="bold")
         for name, info in fields.model_fields.items():
@@ -295,7 +295,7 @@ def show_row(console: Console, row: ReplayedRow) -> None:
 
 
 def lines_of(tokens: list[ReplayedToken]) -> Iterator[list[ReplayedToken]]:
-    """Lines of as many tokens as fit; a document begins a new line."""
+    """Lines of tokens, as long as the width allows; a document begins a new line."""
     line: list[ReplayedToken] = []
     for token in tokens:
         is_full = sum(map(cell_width, line)) + cell_width(token) > COLUMNS

@@ -1,4 +1,4 @@
-"""What all trainings share on the command line: their options, running one, and the lines at its end."""
+"""The command line of all trainings: their options, running one, and the lines at its end."""
 
 from __future__ import annotations
 

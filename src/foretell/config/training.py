@@ -46,7 +46,7 @@ class DataConfig(Section):
     special: tuple[str, ...] = Field(
         (), description="names in the data that are read as special tokens; a tokenizer that is made has them"
     )
-    rows: bool = Field(False, description="each line or record is a row of its own, padded, never joined with another")
+    rows: bool = Field(False, description="each line or record is a separate row, padded, never joined with another")
     prompt_field: str | None = Field(None, description="rows of two parts: the field or column with the prompt")
     answer_field: str | None = Field(None, description="the field or column with the answer")
     separator: str = Field("", description="between prompt and answer, part of the prompt")

@@ -46,7 +46,7 @@ class Document(ABC):
     @property
     @abstractmethod
     def is_empty(self) -> bool:
-        """Whether the text has no character."""
+        """True if the text has no character."""
 
     @abstractmethod
     def cut(self, fraction: float) -> tuple[Document, Document]:

@@ -25,7 +25,7 @@ STANDARD_INPUT = "standard input"
 ZIP = ".zip"
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
-MOST_RATIO, ALWAYS_READ = 100, 2**25  # a file that expands more often than this is refused after so many bytes
+MOST_RATIO, ALWAYS_READ = 100, 2**25  # a file that expands more often is refused once these bytes are read
 LARGEST_MEMBER = 2**32  # bytes of a file in a zip
 ZSTD_HEADER = 18  # bytes of the longest header of a zstd frame
 NOTES = ("readme", "license", "about")  # files in a zip with these names, also after an underscore, hold no data
@@ -125,7 +125,7 @@ class TextFile:
 
 
 def not_text(where: str, content: bytes, index: int, offset: int, advice: str) -> DataError:
-    """The error for bytes that are not UTF-8 text, the first of them `content[index]`; `offset` is that of content[0].
+    """The error for bytes that are not UTF-8 text, the first of them `content[index]`; content[0] is at `offset`.
 
     `content` extends beyond the line, since an image or archive seldom has its first NUL in its first line, and iconv
     is the wrong advice for such a file.

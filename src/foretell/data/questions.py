@@ -24,8 +24,8 @@ HELLASWAG_FIELDS, WINOGRANDE_FIELDS = ("ctx", "endings", "label"), ("sentence", 
 SCHEMA_FIELDS = ("context_options", "continuation", "gold")
 LETTERS = "ABCD"
 FORMATS = (
-    "questions have the fields query, choices, gold, or context, continuation, or those of HellaSwag or WinoGrande; "
-    "texts have the field text, or the one that --text-field names"
+    "questions have the fields query, choices, gold, or context, continuation, or the fields of HellaSwag or "
+    "WinoGrande; texts have the field text, or the one that --text-field names"
 )
 
 
@@ -34,7 +34,7 @@ class Question:
     """A question, its possible answers, the index of the right one, and its file and line.
 
     `ending`: what follows a choice. If it is given, the likelihood of the ending after query and choice decides, not
-    that of the choice (WinoGrande's "partial evaluation", Trinh and Le 2018).
+    the likelihood of the choice (WinoGrande's "partial evaluation", Trinh and Le 2018).
     """
 
     query: str

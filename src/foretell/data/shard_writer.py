@@ -82,7 +82,7 @@ class TokenWriter:
     def add_document(self, ids: np.ndarray, text_bytes: int) -> None:
         """Append one document: `ids` (tokens,) of any integer type, `text_bytes` the length of its text in UTF-8.
 
-        Of a document without ids only the bytes are counted, so that starts always increase.
+        A document without ids adds only its bytes to the count, so that starts always increase.
         Raises DataError for an id outside the vocabulary.
         """
         self.add_pieces([ids], text_bytes)

@@ -165,8 +165,8 @@ class TokenStore:
     def open(cls, directory: str | Path, fingerprint: str | None = None) -> Self:
         """Read the index and compare every file's header and length with it; file contents are not read.
 
-        Raises DataError for a missing, unfinished or damaged store, and if `fingerprint` is given and is not that of
-        the tokenizer that the store was written with.
+        Raises DataError for a missing, unfinished or damaged store, and if `fingerprint` is given and the store was
+        written with another tokenizer.
         """
         directory = Path(directory)
         index = _read_index(directory)

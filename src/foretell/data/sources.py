@@ -49,7 +49,7 @@ class RecordField(NamedTuple):
 class RecordFields:
     """The texts to read from each record: the field `text`, or the only column, or the fields named.
 
-    text: another name for that field. answer: a second field, and `text` is then that of the prompt. by_line: each
+    text: another name for that field. answer: a second field; `text` is then the prompt's field. by_line: each
     line of a file without fields is a record.
     """
 
@@ -108,7 +108,7 @@ class DocumentReader:
         self._logged: set[str] = set()
 
     def read(self) -> Iterator[Document]:
-        """One reading of all documents; errors are those of `read_documents`."""
+        """One reading of all documents; raises the errors of `read_documents`."""
         notes = _ReadingNotes()
         try:
             inputs = _find_inputs(self.paths, notes)

@@ -12,7 +12,7 @@ from foretell.errors import UsageError
 
 Part = Literal["train", "validation"]
 
-FEW_DOCUMENTS = 20  # with fewer, every document is cut; with as many or more, whole documents are held out
+FEW_DOCUMENTS = 20  # with fewer, every document is cut; else whole documents are held out
 SMALLEST_FRACTION = 1e-6
 LARGEST_FRACTION = 0.5
 

@@ -124,7 +124,7 @@ def split(
 
 
 def count_repeated(train: Sequence[Conversation], held_out: Sequence[Conversation]) -> int:
-    """How many held-out conversations are also learned from, word for word."""
+    """The number of held-out conversations that are also learned from, word for word."""
     learned = {conversation.messages for conversation in train}
     return sum(conversation.messages in learned for conversation in held_out)
 
@@ -157,7 +157,7 @@ class PackedChats:
 
     @property
     def answer_tokens(self) -> int:
-        """How many tokens are learned in an epoch."""
+        """The number of tokens that are learned in an epoch."""
         return sum(chat.answer_tokens for chat in self.chats)
 
     def batch(self, step: int, batch_size: int) -> Batch:

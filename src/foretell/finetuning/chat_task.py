@@ -43,7 +43,7 @@ class ChatTask(Task):
     """Answers to questions of conversations that are packed into rows.
 
     tuned: its tokenizer has the template's tokens and the template; it may have adapters. digest: of the file with the
-    tokenized conversations. `about` is what run.json says next to the configuration.
+    tokenized conversations. `about` is written to run.json with the configuration.
     """
 
     def __init__(self, config: ChatConfig, data: ChatData, tuned: LanguageModel, digest: str, about: dict[str, Any]):
@@ -129,7 +129,7 @@ def replay_batch(decoder: Decoder, batch: Batch, tokenizer: Tokenizer, rows: int
 
 
 def make_tokens(batch: Batch, losses: Tensor, row: int, tokenizer: Tokenizer) -> list[ReplayedToken]:
-    """The tokens of one row; the loss of each is that of the position before it."""
+    """The tokens of one row; each has the loss of the position before it."""
     assert batch.document_ids is not None, "conversations are packed with document ids"
     is_learned = [False, *(batch.loss_weights[row] > 0).tolist()]
     documents = batch.document_ids[row].tolist()

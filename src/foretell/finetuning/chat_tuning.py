@@ -48,7 +48,7 @@ class ChatRequest(TrainingRequest):
     config_type: ClassVar[type[Section]] = ChatConfig
 
     data: Sequence[Path] = ()
-    held_out: Path | None = None  # a file of its own, instead of a part of the data
+    held_out: Path | None = None  # a separate file, instead of a part of the data
     template: str | None = None  # a built-in name or a file; None: the model's own, else chatml
     truncation: Truncation | None = None
     spell_tokens: bool | None = None  # the template's special tokens as text, where the tokenizer lacks them
@@ -143,7 +143,7 @@ def choose_template(request: ChatRequest, start: Start) -> ChatTemplate:
     elif own := own_template(start.tokenizer, start.name):
         template, reason = own, "the model's own"
     else:
-        template, reason = find_template(DEFAULT_TEMPLATE), "the model has none of its own"
+        template, reason = find_template(DEFAULT_TEMPLATE), "the model has no template"
     logger.info(f"template    {template.name}: {reason}")
     return template
 

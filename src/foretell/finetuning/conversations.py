@@ -39,7 +39,7 @@ class Conversation:
 
 @dataclass
 class ConversationReader:
-    """Reads files and counts what it leaves out; `notes` says it, a line for each kind."""
+    """Reads files and counts what it leaves out; `notes` returns a line for each kind."""
 
     counts: Counter[str] = field(default_factory=Counter)
 

@@ -66,7 +66,7 @@ class FinetuneRequest(TrainingRequest):
                 raise self.changed(f"{name} in the columns", old, value)
 
     def training_config(self, examples: int, width: int, steps: int | None = None) -> TrainingConfig:
-        """The settings of the training, those of the paper where none are given."""
+        """The settings of the training; the paper's where none are given."""
         given = self.section("training")
         checked = make_section(TrainingConfig, {"steps": 1, "batch_size": BATCH_SIZE, **given}, "training")
         batch_size = min(checked.batch_size, examples)

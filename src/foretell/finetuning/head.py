@@ -61,7 +61,7 @@ class TaskHead(Part):
 
     @property
     def task(self) -> Kind:
-        """What the head reads and predicts."""
+        """The kind of task: its inputs and predictions."""
         return kind_of(self.settings)
 
     def outputs(self, decoder: Decoder, batch: TaskBatch) -> Tensor:
@@ -125,7 +125,7 @@ def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat
 def head_outputs(
     decoder: Decoder, head: TaskHead, examples: Sequence[EncodedExample], dtype: torch.dtype
 ) -> list[np.ndarray]:
-    """The outputs (C,) of each example; C is that of its batch where examples differ, as in a choice."""
+    """The outputs (C,) of each example; where examples differ, as in a choice, C is the batch's."""
     device = head.linear.weight.device
     outputs: dict[int, np.ndarray] = {}
     for indices, batch in iter_by_length(examples):
@@ -151,7 +151,7 @@ class TaskObjective(nn.Module):
     """L_task + lambda L_lm (Radford et al. 2018, equation 5), both as means over examples.
 
     The language modelling loss of an example is the mean over its tokens, and over its sequences. In evaluation mode
-    the loss is that of the task alone, unweighted and not smoothed, so that runs can be compared.
+    the loss is the task's alone, unweighted and not smoothed, so that runs can be compared.
     """
 
     def __init__(

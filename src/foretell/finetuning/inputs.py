@@ -1,6 +1,6 @@
 """Texts of a kind as token sequences, and batches of them.
 
-The sequences are those of Radford et al. 2018, figure 1. With the pool `extract`:
+The sequences follow Radford et al. 2018, figure 1. With the pool `extract`:
 
     classify, regress       start text extract
     entailment              start premise delimiter hypothesis extract

@@ -114,7 +114,7 @@ class Kind(ABC):
 
     @classmethod
     def find_columns(cls, available: Sequence[str], given: Columns, where: str) -> Columns:
-        """The columns of texts and labels among those of a file; `given` are those that the user named.
+        """Choose the columns of texts and labels in a file; `given` are the columns that the user named.
 
         Raises DataError for a named column that is missing, and, with the list of what is there, where names leave a
         doubt.
@@ -252,7 +252,7 @@ class Kind(ABC):
         """The figures on the scale of the data; the first one, better if smaller, selects the best checkpoint."""
 
     def report(self, outputs: Sequence[np.ndarray], targets: Sequence[Target]) -> dict[str, Any]:
-        """All figures, those of each label included."""
+        """All figures, also the figures of each label."""
         return dict(self.figures(outputs, targets))
 
     @abstractmethod

@@ -1,11 +1,10 @@
-"""What moved a tuned model's prediction: direct contributions of tokens and of parts of the model to a label's logit.
+"""Direct contributions of tokens and of parts of a tuned model to the logit of a label.
 
-The logit of a label is a dot product of the text's vector with a row of the head, and that vector is a sum of what
-the embedding, each head and each feed-forward layer added (insight/attribution/direct_logit_attribution.py). What a
-head adds is a sum over the tokens that it reads. So the logit is a sum over parts, and as well over tokens: what heads
-read at a token, plus what embedding and feed-forward layers added at the token itself where its vector is pooled.
-Later layers work on vectors that have read other tokens before, so a token's direct contribution is not the effect of
-the token. The effect is measured next to it: how far the logit falls when the token is left out of the text.
+The logit of a label is a dot product of the text's vector with a row of the head. That vector is a sum of the outputs
+of embedding, heads and feed-forward layers (insight/attribution/direct_logit_attribution.py), and a head's output is a
+sum over the tokens that it reads. So the logit is a sum over parts, and also over tokens: what heads read at a token,
+plus what embedding and feed-forward layers added there where its vector is pooled. Later layers work on vectors that
+have read other tokens, so a direct contribution is not an effect. The effect is the logit's fall without a token.
 """
 
 from __future__ import annotations
@@ -55,7 +54,7 @@ class TokenContribution:
 class LabelAttribution(Shown):
     """Contributions to `logit`: of tokens in the order of the text, and of parts in the order of the model.
 
-    The logit is that of `label` minus that of `against`, or minus the mean over all labels; of a number it is the
+    The logit of `label` minus the logit of `against`, or minus the mean over all labels; of a number it is the
     number itself, of a choice the score of the answer. Both lists and `constant`, the mean of the numbers, add up to
     `total`, which equals the logit but for rounding.
     """
@@ -105,7 +104,7 @@ class LabelAttribution(Shown):
 
 
 def place(token: TokenContribution) -> tuple[int, int]:
-    """Where a token is in the text."""
+    """The position of a token: its sequence, and its index there."""
     return token.sequence, token.index
 
 
@@ -134,7 +133,7 @@ def bars(rows: Sequence[tuple[float, str]], more: Sequence[tuple[str, str, str]]
 def attribute_label(
     model: LanguageModel, texts: Sequence[str], label: str | None = None, against: str | None = None
 ) -> LabelAttribution:
-    """What moved the prediction of a tuned model for the texts of one example.
+    """Attribute the prediction of a tuned model for the texts of one example.
 
     label: default the predicted one. against: another label; default the mean of all. Raises UsageError for an unknown
     label, for `against` with a number or a choice, and for a model without a head.

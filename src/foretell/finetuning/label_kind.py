@@ -136,7 +136,7 @@ class LabelKind(Kind):
             weight[chosen] - (weight.mean(0) if other is None else weight[other]),
             lambda outputs: outputs[..., chosen] - (outputs.mean(-1) if other is None else outputs[..., other]),
             f"the logit of {quoted(names[chosen])}",
-            "minus the mean of all labels" if other is None else f"minus that of {quoted(names[other])}",
+            "minus the mean of all labels" if other is None else f"minus the logit of {quoted(names[other])}",
         )
 
 

@@ -147,7 +147,7 @@ def write_table(file: IO[str], path: Path, predicted: Iterable[Predicted], kind:
 
 
 def write_lines(file: IO[str], path: Path, predicted: Iterable[Predicted], kind: Kind) -> Iterator[dict[str, Any]]:
-    """The cells of each row, then those of its prediction."""
+    """The cells of each row, followed by the cells of its prediction."""
     for row, prediction in predicted:
         cells = joined_cells(row, kind.cells(prediction))
         file.write(json.dumps(cells, ensure_ascii=False, default=str) + "\n")
@@ -172,7 +172,7 @@ def joined_cells(row: Row, cells: dict[str, Any]) -> dict[str, Any]:
 class TaskInputModel(LanguageModel):
     """The model, whose `encode` puts the special tokens of its task around a text and the `others` of the example.
 
-    Of the two orders of a similarity it is the given one; of the answers of a choice, the first.
+    For a similarity it uses the given order of the texts; for a choice, the first answer.
     """
 
     others: tuple[str, ...] = ()

@@ -65,7 +65,7 @@ def draw_report(directory: Path, draw: Callable[[Any], None]) -> None:
 
 @dataclass(frozen=True)
 class TaskEvaluation(Shown):
-    """The figures of a model on labelled examples, as its `Kind` reports them, and those of a baseline."""
+    """The figures of a model on labelled examples, as its `Kind` reports them, and the figures of a baseline."""
 
     examples: int
     figures: dict[str, Any]
@@ -75,7 +75,7 @@ class TaskEvaluation(Shown):
         return asdict(self)
 
     def document(self, name: str = "figures", note: str = "") -> DocumentSection:
-        """The figures and the baseline's, then those of each label or type of span."""
+        """The figures and the baseline's, then the figures of each label or type of span."""
         error = self.figures.get("calibration", {}).get("expected_calibration_error")
         figures = compared(self.figures) | ({} if error is None else {"calibration error": f"{error:.3f}"})
         baseline = compared(self.baseline)
@@ -105,9 +105,9 @@ class TrainingReport(Shown):
 
 
 def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEvaluation:
-    """All figures on the rows of a file, and those of the file's own most frequent label, or of its mean.
+    """All figures on the rows of a file, compared with predicting its most frequent label, or its mean.
 
-    Columns that are not given are those of the training, where the file has them.
+    Columns that are not given have the names of the training's columns, where the file has them.
     """
     head, available = head_of(model), table.first_columns()
     kind, trained = head.task, head.settings.columns

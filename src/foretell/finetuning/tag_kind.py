@@ -159,7 +159,7 @@ class TagKind(Kind):
         return describe_counts(self.settings.labels, (int(index) for target in targets for index in target))
 
     def weights(self, examples: Sequence[EncodedExample], class_weights: str) -> np.ndarray:
-        """In proportion to the words: the loss of an example is their mean, and so is that of a batch."""
+        """In proportion to the words: the loss of an example is their mean, and so is the loss of a batch."""
         counts = np.array([sum(at >= 0 for at in example.positions) for example in examples])
         return counts / max(1.0, counts.mean())
 

@@ -123,7 +123,7 @@ def text_digest(example: Example, seed: int) -> bytes:
 
 
 class FinetuneTask(Task):
-    """Trains a model that has a head. `about` is what run.json says next to the configuration."""
+    """Trains a model that has a head. `about` is written to run.json with the configuration."""
 
     unit = "examples"
 

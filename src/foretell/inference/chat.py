@@ -207,7 +207,7 @@ class Chat:
         return kept[-back]
 
     def attribution(self, back: int = 1) -> DirectLogitAttribution:
-        """What each part of the model added to the logit of that token, in a new pass over the text before it."""
+        """The contribution of each part of the model to the logit of that token, in a new pass over the text before."""
         receipt = self.receipt(back)
         ids = " ".join(map(str, receipt.ids))
         attribution = direct_logit_attribution(self.model.on_ids(), ids, token=receipt.token)

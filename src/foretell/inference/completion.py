@@ -180,7 +180,7 @@ def generate(
     n: continue each prompt in this many ways, at most 10,000, sample 0 to n - 1; then a list is returned in any case,
     with the n completions of the first prompt, then of the second, and so on. max_tokens: None is 200, or what
     fits the context after the longest prompt. stop: end before any of these strings. slide: when the context is
-    full, continue from its last half. receipts: keep what decided each token. Other keywords are those of
+    full, continue from its last half. receipts: keep what decided each token. Other keywords are fields of
     `SamplingOptions`.
     The continuation of a prompt does not depend on the other prompts; one that is given n times is continued in n ways,
     the first as alone. Raises ContextLengthError, UsageError or ConfigError before anything is generated,

@@ -245,7 +245,7 @@ class SmallestLesson(Lesson):
         ]
 
     def slips(self) -> list[FigureCheck]:
-        """Where the source's words or formulas differ from what its code computes."""
+        """Differences between the source's words or formulas and its code."""
         untransposed = np.abs(self.model["stream"] @ self.projections["query"] - self.model["query"]).max()
         positions = self.weights["embed.position.weight"].numpy()
         return [

@@ -81,7 +81,7 @@ def add_lora(decoder: Decoder, config: LoRAConfig, seed: int = 0) -> list[str]:
 
     A is drawn uniformly within 1/sqrt(inputs), as a new linear layer's weight (Kaiming's rule with a = sqrt(5), which
     the paper's code and peft use), from the seed and the path. Returns the paths of the layers. A target that is not a
-    linear layer with weights of its own is a `ConfigError`, a glob without a match a `UsageError`.
+    linear layer with unshared weights is a `ConfigError`, a glob without a match a `UsageError`.
     """
     layers = find_targets(decoder, config.targets)
     weights = dict(decoder.named_parameters())

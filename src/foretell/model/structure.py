@@ -37,7 +37,7 @@ MEMORY_IDS, MEMORY_POSITIONS = "memory_ids", "memory_positions"  # inputs of an 
 
 
 class Source(Enum):
-    """Where a value is found."""
+    """The origin of a value."""
 
     OUTPUT = auto()  # of a module's call
     PART = auto()  # of an output that is a tuple

@@ -2,7 +2,7 @@
 
 A measured training has the share of its device's peak that it reached: the model's arithmetic, 6N + 12 L (H E) T
 operations per token, over time and peak (MFU, Chowdhery et al. 2022, appendix B), except where the source publishes
-operations of its own. The probe takes a few seconds: training steps of a shape, and reading memory.
+its operations. The probe takes a few seconds: training steps of a shape, and reading memory.
 """
 
 from __future__ import annotations

@@ -193,7 +193,7 @@ def find_old_domain(paths: Sequence[str | Path], model: str) -> OldDomain | None
 
 
 def texts_of(paths: Sequence[str | Path]) -> OldDomain:
-    """All of the texts of files. What is wrong with them is a DataError before the first is encoded."""
+    """All of the texts of files. Raises DataError for a damaged file before the first text is encoded."""
     reader, config = DocumentReader(paths), DataConfig(validation_fraction=0)
     reader.read()  # finds missing paths
 

@@ -65,7 +65,7 @@ class KindError:
 
 @dataclass(frozen=True)
 class WeightFiles:
-    """Where a quantised model was saved, and the bytes of the files with weights before and after."""
+    """The path of a saved quantised model, and the bytes of the files with weights before and after."""
 
     path: Path
     before: int

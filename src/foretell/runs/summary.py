@@ -232,7 +232,7 @@ def flattened(section: Section, prefix: str = "") -> dict[str, Any]:
 class RunTable(Shown):
     """Runs in a table, and the settings in which they differ.
 
-    `labels` are their names as given; `marks`, one for each run, are those of its curve. Without marks the runs are a
+    `labels` are their names as given; `marks` are marks of curves, one for each run. Without marks the runs are a
     list and not compared.
     """
 

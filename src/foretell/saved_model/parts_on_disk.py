@@ -146,7 +146,7 @@ def read_entries(directory: Path) -> dict[str, dict[str, Any]]:
             return entries
         raise CheckpointError(f"{path} names no parts; it is damaged")
     raise CheckpointError(
-        f"{path} says model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
+        f"{path} has model_type {model_type!r}, format {version!r}; this version reads {MODEL_TYPE!r}, formats "
         f"{FORMAT} and {FORMAT_WITH_PARTS}"
     )
 

@@ -1,4 +1,4 @@
-"""What ends a training early: signals, and failures as one line with the good checkpoint and the resume command."""
+"""Early ends of a training: signals, and failures as one line with the good checkpoint and the resume command."""
 
 from __future__ import annotations
 

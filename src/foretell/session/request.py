@@ -100,7 +100,7 @@ class TrainingRequest:
     # --- resuming ----------------------------------------------------------------------------------------------------
 
     def check_same_run(self, config: Any, record: Mapping[str, Any]) -> None:
-        """Refuse settings, data or a start other than the run's. What is left out stays as it is."""
+        """Refuse settings, data or a start other than the run's. Options that are not given stay as they are."""
         for name in self.overrides:
             self._check_same_section(name, getattr(config, name))
         asked = to_jsonable_python({"size": self.size, "epochs": self.epochs, **self.choices})

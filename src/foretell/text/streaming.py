@@ -1,7 +1,7 @@
 """Texts in pieces: ids to text one id at a time, stop strings that end such a stream, and long texts cut for encoding.
 
-The texts that a stream returns, joined, are always `decode` of the same ids. How early text is final depends on the
-tokenizer's decoder, so there are three streams: bytes (GPT-2 and other byte-level BPE), a window of recent tokens
+The texts that a stream returns, joined, are always `decode` of the same ids. A tokenizer's decoder determines
+when text is final, so there are three streams: bytes (GPT-2 and other byte-level BPE), a window of recent tokens
 (words, characters, Llama's SentencePiece), and everything at the end for decoders that rewrite earlier text.
 
 The pieces of a long text, encoded separately, give the same ids as the whole. A pre-tokenizer splits a text into words

@@ -179,7 +179,7 @@ def _disagreements(content: TokenizerJson, settings: TokenizerSettings) -> list[
     if settings.adds_start is not None and settings.adds_start != bool(starts):
         actual = "adds no start token" if settings.adds_start else "adds a start token"
         notes.append(
-            f"tokenizer_config.json says add_bos_token {str(settings.adds_start).lower()}, but tokenizer.json "
+            f"tokenizer_config.json has add_bos_token {str(settings.adds_start).lower()}, but tokenizer.json "
             f"{actual}: tokenizer.json is used, as in transformers"
         )
     if closing:

@@ -49,7 +49,7 @@ def compile_units(objective: nn.Module, batch: TrainingBatch, dtype: torch.dtype
         dropout.keys = dropout.make_keys(len(batch), device)
     try:
         try_out(objective, batch.to(device), device, dtype)
-    # Of the compiler; any other error comes again in the first step, which then runs uncompiled
+    # An error of the compiler; any other comes again in the first step, which then runs uncompiled
     except Exception as error:
         for unit in units:
             unit._compiled_call_impl = None  # torch has no public way back

@@ -1,7 +1,7 @@
 """Pairs of sentences, from files to ids: two columns of a table, two aligned files, or a zip that holds either.
 
-A TSV file or one without a known suffix has no header, and its quotes are text, as in Tatoeba's files. What is left out
-or changed is logged, one line for each kind.
+A TSV file or one without a known suffix has no header, and its quotes are text, as in Tatoeba's files. Lines that are
+left out or changed are logged, one line for each kind.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from foretell.typesetting.text import break_lines, document_text
 FORMULA_WIDTH = 72  # in characters, as text has them: what fits the column of a page
 MAX_CELLS = 32  # rows and columns of a heat map; larger ones show their edges
 
-# Brackets are drawn as borders: without a mathematics font, browsers do not stretch those of <mo>
+# Brackets are drawn as borders: without a mathematics font, browsers do not stretch <mo>
 BRACKETS = "border:solid currentColor;border-width:0 1.5px;border-radius:7px;padding:0 0.35em;margin:0 0.15em"
 HARD_SPACE = "\N{NO-BREAK SPACE}"  # browsers collapse several plain spaces into one
 STRONGEST = 0.7  # opacity of a heat map's 1: text on it has a contrast of at least 4.5 in light and in dark

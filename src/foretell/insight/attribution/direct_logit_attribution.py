@@ -79,7 +79,7 @@ class DirectLogitAttribution(Shown):
         ends = [(signed(self.total), "", "their sum"), (signed(self.logit), "", "the model's own")]
         title = f"direct contributions to the logit of {quoted(self.text)}"
         if self.against_text is not None:
-            title += f" minus that of {quoted(self.against_text)}"
+            title += f" minus the logit of {quoted(self.against_text)}"
         return DocumentSection(title, [Paragraph(self.where), Table(("", "", ""), [*rows, ("", "", ""), *ends])])
 
     def to_json(self) -> dict[str, Any]:

@@ -57,7 +57,7 @@ MAX_THREADS: int = config.NUMBA_NUM_THREADS
 
 
 def cache_folder() -> Path:
-    """Where compiled code is kept between processes: a folder for this version of the kernels.
+    """The folder that keeps the compiled code of this version of the kernels between processes.
 
     numba compares only the time stamp of the file that a function is in, not the files of the functions it calls. Its
     cache is code and pickled signatures, so a folder that others can write to is not used; then nothing is kept.
@@ -133,8 +133,7 @@ start_threads()
 CACHE = str(cache_folder())
 
 
-# Inner functions are linked into the programs that call them; without wrappers for Python and files of their own in the
-# cache they compile in half the time
+# Functions that are linked into their callers compile in half the time without wrappers for Python and cached files
 INNER: dict[str, Any] = {"nogil": True, "error_model": "numpy", "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 

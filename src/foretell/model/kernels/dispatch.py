@@ -39,7 +39,7 @@ class AlignedTiedHead(TiedHead):
 
 @dataclass(frozen=True)
 class Use:
-    """What a model will be used for: the device, the dtype of matrix products, the length of rows."""
+    """The intended use of a model: the device, the dtype of matrix products, the length of rows."""
 
     device: torch.device
     dtype: torch.dtype

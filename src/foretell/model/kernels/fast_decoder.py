@@ -36,13 +36,13 @@ logger = logging.getLogger(__name__)
 def with_fast_kernels(
     decoder: Decoder, max_tokens: int | None = None, max_rows: int | None = MAX_ROWS, fuse: bool = True
 ) -> Decoder:
-    """A copy of the decoder with faster kernels, if that pays; else the decoder itself.
+    """A copy of the decoder with faster kernels, if that `is_worthwhile`; else the decoder itself.
 
     The copy shares weights and hooks. The decoder is not changed, so other calls of it at the same time have the same
     bits as alone. With `max_rows` None the kernels in numba compute calls of any size, so a token's logits have the
     same bits however many rows are read with it. fuse: compute blocks without hooks at once.
     """
-    if is_in_shards(decoder) or not pays(decoder, max_tokens):
+    if is_in_shards(decoder) or not is_worthwhile(decoder, max_tokens):
         return decoder
     if not has_numba():
         tell_once(NOTE)
@@ -58,7 +58,7 @@ def is_in_shards(decoder: Decoder) -> bool:
     return any(type(weight) not in (nn.Parameter, Tensor) for weight in decoder.parameters())
 
 
-def pays(decoder: Decoder, max_tokens: int | None) -> bool:
+def is_worthwhile(decoder: Decoder, max_tokens: int | None) -> bool:
     """True on a CPU if there are enough steps to come, and memory for a copy of the weights."""
     if decoder.device.type != "cpu" or (max_tokens is not None and max_tokens < MIN_TOKENS):
         return False

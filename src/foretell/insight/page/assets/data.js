@@ -36,7 +36,7 @@ const wholePage = () => new Promise((done) => {
   else document.addEventListener("DOMContentLoaded", done, { once: true });
 });
 
-export const whyMissing = (data) => (data.complete ? "These numbers are not in this page; the end of the page says why." : "These numbers are being read.");
+export const whyMissing = (data) => (data.complete ? "These numbers are not in this page; the reason is at the end of the page." : "These numbers are being read.");
 
 async function open({ name, kind, shape }) {
   const holder = byId(name);

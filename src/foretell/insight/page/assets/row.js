@@ -70,7 +70,7 @@ function arc(data, token, { key, weight }, step) {
 
 const baseline = (width) => draw("line", { x1: PAD, x2: width - PAD, y1: HEIGHT, y2: HEIGHT, class: "baseline" });
 
-// All labels if there is room, else those of the token and of the keys with the largest weights that do not overlap.
+// All labels if there is room, else the labels that do not overlap, of the token and of the keys with the largest weights.
 function tokenLabels(data, token, pairs, step) {
   const all = step >= LETTER;
   const wanted = all ? data.tokens.map((_, i) => i) : [token, ...pairs.map(({ key }) => key).reverse()];
