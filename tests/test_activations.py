@@ -45,3 +45,9 @@ def test_erf_matches_torch_and_gelus_derivative_finite_differences():
     x, step = np.linspace(-4, 4, 17), 1e-6
     slope = (gelu_erf(x + step) - gelu_erf(x - step)) / (2 * step)
     assert gelu_erf_derivative(x) == pytest.approx(slope, abs=1e-9)
+
+
+def test_relu2_is_the_square_of_positive_inputs():
+    x, expected = [-3.0, -0.5, 0.0, 0.5, 3.0], [0.0, 0.0, 0.0, 0.25, 9.0]
+    assert ACTIVATIONS["relu2"].make()(torch.tensor(x)).tolist() == expected
+    assert ACTIVATIONS["relu2"].compute(np.array(x)).tolist() == expected

@@ -5,9 +5,12 @@ from __future__ import annotations
 import io
 import os
 import pty
+import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -120,3 +123,14 @@ def test_a_model_cannot_write_escape_sequences_to_a_real_terminal():
     os.close(follower)
     assert "a\u241b]0;title\u2407".encode() in os.read(leader, 1000)
     os.close(leader)
+
+
+def test_force_color_and_no_color_change_only_the_colours(trained: Path, tmp_path: Path):
+    shutil.copytree(trained, tmp_path / "other")
+    command = f'$FORETELL runs "{trained}" "{tmp_path / "other"}"'
+    settings = {"TERM": "xterm-256color", "COLUMNS": "78", "FORCE_COLOR": "", "NO_COLOR": ""}
+    coloured, plain = (shell(command, **settings | {name: "1"}) for name in ("FORCE_COLOR", "NO_COLOR"))
+    assert (coloured.returncode, plain.returncode) == (0, 0), coloured.stderr + plain.stderr
+    assert "\x1b[" in coloured.stdout
+    assert "\x1b" not in plain.stdout
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured.stdout) == plain.stdout

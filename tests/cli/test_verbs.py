@@ -92,7 +92,8 @@ def test_score_prints_one_unit_only(foretell, trained):
     rows = [line.split() for line in lines[3:-2]]
     assert lines[0].split() == ["bits", "token"]
     assert sum(float(row[0]) for row in rows) == pytest.approx(total, abs=0.05)
-    assert all(len(row[-1]) == round(float(row[0])) for row in rows if row[-1].startswith("█"))
+    bars = [(len(row[-1]), round(float(row[0]))) for row in rows if row[-1].startswith("█")]
+    assert bars and all(length == bits for length, bits in bars)
     assert lines[-1].startswith(f"{total:.2f} bits, {total / 6:.3f} bits per token")
     assert "nats" not in "".join(lines)
 

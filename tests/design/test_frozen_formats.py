@@ -10,7 +10,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors.torch import load_file
 
+from foretell import load
 from foretell.cli.main import run
 
 FROZEN = Path(__file__).parents[1] / "frozen" / "format1"
@@ -41,7 +44,10 @@ def test_a_saved_model_predicts_what_it_predicted(frozen, capfd):
 def test_a_run_is_listed_and_its_checkpoint_loads(frozen, capfd):
     assert run(["runs", "run", "--json"]) == 0
     assert '"step": 4' in capfd.readouterr().out
-    assert run(["next", "run@step-000004", "The cat"]) == 0
+    weights = load_file(frozen / "run" / "checkpoints" / "step-000004" / "model.safetensors")
+    loaded = load("run@step-000004", "cpu").decoder.state_dict()
+    assert loaded.keys() == weights.keys()
+    assert all(torch.equal(loaded[path], weights[path]) for path in weights)
 
 
 def test_an_unfinished_run_is_not_resumed_and_its_checkpoint_starts_a_new_one(frozen, capfd):

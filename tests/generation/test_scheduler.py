@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import os
 import random
-import time
 from typing import Any
 
 import pytest
@@ -323,14 +322,15 @@ def test_a_table_starts_without_blocks() -> None:
     assert BlockTable(3).last_content == 3
 
 
-def test_a_hundred_times_the_sequences_take_a_hundred_times_as_long(decoder: Decoder) -> None:
-    """Adding, ending and cancelling do not scan the queue: 100,000 prompts took hours."""
-    many = [make_sequence([index % VOCABULARY], max_tokens=1) for index in range(20_000)]
-    scheduler, begun = make_scheduler(decoder, many), time.perf_counter()
+def test_adding_and_cancelling_do_not_scan_the_queue(decoder: Decoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """100,000 prompts took hours. A scan compares sequences."""
+    many = [make_sequence([index % VOCABULARY], max_tokens=1) for index in range(200)]
+    scheduler, compared = make_scheduler(decoder, many), []
+    monkeypatch.setattr(Sequence, "__eq__", lambda one, two: compared.append(two) or one is two)
     for sequence in many:
         scheduler.add(sequence)
     for sequence in reversed(many):
         scheduler.cancel(sequence)
-    assert time.perf_counter() - begun < 5
+    assert compared == []
     assert not scheduler.is_busy
     assert {sequence.finish_reason for sequence in many} == {"cancelled"}

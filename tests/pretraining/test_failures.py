@@ -29,6 +29,7 @@ from foretell.errors import (
     OutputError,
     TrainingError,
 )
+from foretell.manifest import write_manifest
 from foretell.model.cost import count_parameters, saved_bytes_per_token
 from foretell.model.decoder import Decoder, check_logits
 from foretell.model.init import make_decoder
@@ -358,6 +359,17 @@ def test_a_changed_configuration_is_refused(tiny: Any, run: Path) -> None:
     error = failure(lambda: tiny.train(run))
     assert isinstance(error, CheckpointError)
     assert "run.json is not the configuration" in str(error)
+
+
+def test_a_checkpoint_without_a_configuration_digest_is_refused(tiny: Any, run: Path) -> None:
+    (checkpoint,) = (run / "checkpoints").glob("step-*2")
+    state = json.loads((checkpoint / "training.json").read_text())
+    del state["configuration"]
+    (checkpoint / "training.json").write_text(json.dumps(state))
+    write_manifest(checkpoint)
+    error = failure(lambda: tiny.train(run))
+    assert isinstance(error, CheckpointError)
+    assert f"run.json is not the configuration that {checkpoint} was trained with" in str(error)
 
 
 def test_a_changed_token_is_refused(tiny: Any, run: Path) -> None:

@@ -96,6 +96,11 @@ def test_a_long_vector_shows_its_first_and_last_numbers() -> None:
 
 
 @given(EXPRESSIONS)
+def test_a_notebook_displays_any_formula_from_its_latex(expression: Expression) -> None:
+    assert expression._repr_latex_() == rf"$\displaystyle {expression.latex()}$"
+
+
+@given(EXPRESSIONS)
 def test_any_formula_gives_lines_well_formed_mathml_and_balanced_latex(expression: Expression) -> None:
     assert expression_lines(expression)
     ElementTree.fromstring(mathml(expression))
