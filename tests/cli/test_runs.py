@@ -58,6 +58,18 @@ def test_all_runs_here_are_listed_in_eighty_columns(foretell, here):
     assert all(len(line) <= 80 for line in outcome.out.splitlines())
 
 
+def test_the_list_imports_no_heavy_modules_and_no_options_of_other_verbs(here):
+    code = (
+        "import sys\n"
+        "from foretell.cli.main import run\n"
+        "assert run(['runs']) == 0\n"
+        "print([name for name in ('torch', 'numpy', 'matplotlib', 'foretell.cli.sampling') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=here.parent, check=True, capture_output=True, text=True)
+    assert len(done.stdout.splitlines()) == 5
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
 def test_the_list_agrees_with_the_metrics_of_the_run(foretell, here):
     listed = {listed["name"]: listed for listed in foretell("runs", "--json").json["runs"]}
     assert list(listed) == ["first", "second"]

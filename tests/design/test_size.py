@@ -20,7 +20,7 @@ TOP = "(top)"  # files that are in no package
 # package: files, lines. Lower a number when the package shrinks; never raise one here, add a line to RAISED.
 LIMITS = {
     "(top)": (15, 1929),
-    "cli": (24, 4613),
+    "cli": (24, 4612),
     "config": (4, 554),
     "convert": (10, 2355),
     "data": (11, 2450),
@@ -78,12 +78,14 @@ RAISED: list[tuple[str, int, int, str]] = [
         69,
         "quantize for Python, which cli did: texts to measure and calibrate on; the report is a document",
     ),
+    ("cli", 1, 8, "sampling.py: verbs that do not sample start without the sampling options"),
     ("runs", 0, 117, "a table of runs describes itself as a document, which cli did; what --delete may remove"),
     (
         "typesetting",
         0,
-        37,
-        "the reader of formulas in LaTeX's notation, for lessons in Markdown; text bars, from four packages",
+        49,
+        "the reader of formulas in LaTeX's notation, for lessons in Markdown; text bars, from four packages; NumPy is "
+        "imported in functions",
     ),
 ]
 

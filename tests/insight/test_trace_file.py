@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -80,3 +81,22 @@ def test_a_file_that_cannot_be_written_is_an_error_and_leaves_no_file(
     with pytest.raises(OutputError, match="folder"):
         trace.save(tmp_path / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_disk_that_is_full_at_the_end_is_an_error_and_leaves_the_old_file(
+    gpt2: Decoder, ids: Tensor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Trace(gpt2, "head") as trace:
+        gpt2(ids)
+    path = tmp_path / "x.safetensors"
+    trace.save(path)
+    before = path.read_bytes()
+
+    def sync(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("foretell.files.sync", sync)
+    with pytest.raises(OutputError, match=r"could not write .*x\.safetensors: No space left on device"):
+        trace.save(path, {"text": "more"})
+    assert path.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["x.safetensors"]

@@ -1,22 +1,21 @@
-"""Arguments and groups of options that several verbs share: texts, loading a model, sampling."""
+"""Arguments and groups of options that several verbs share: texts, loading a model."""
 
 from __future__ import annotations
 
-import json
 import stat
 import sys
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, make_dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from cyclopts import Parameter, Token
 
+from foretell.cli.command_line import STANDARD_INPUT
 from foretell.cli.terminal import note, open_model
 from foretell.errors import DataError, UsageError
-from foretell.files import JSON_LIMIT, TEXT_LIMIT, read_bytes
-from foretell.sampling_options import SamplingFields
+from foretell.files import TEXT_LIMIT, read_bytes
 
 if TYPE_CHECKING:
     from foretell.config import DataConfig
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from foretell.language_model import LanguageModel
     from foretell.model.quantized_linear import Scheme
     from foretell.pretraining.tokens import Source
-
-STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
 
 ModelArgument = Annotated[str, Parameter(help="A path, a run's name, primer, or hub:owner/name.")]
 TextArgument = Annotated[str | None, Parameter(help="The text; - reads standard input.", show_default=False)]
@@ -260,82 +257,3 @@ Loading = Annotated[LoadingOptions, Parameter(name="*")]
 LOADING_DEFAULTS = LoadingOptions()
 Options = Annotated[ModelOptions, Parameter(name="*")]
 MODEL_DEFAULTS = ModelOptions()
-
-# --- sampling --------------------------------------------------------------------------------------------------------
-
-TYPED: dict[str, Any] = {"logit_bias": list[str], "ban": list[str], "json_schema": Path}  # other types than the fields'
-
-
-@dataclass(frozen=True)
-class GivenSampling:
-    """The sampling options on the command line, None where left out; fields as in `SamplingFields`."""
-
-    def given(self) -> dict[str, Any]:
-        """The options that were given, as the keywords of `foretell.generate`."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        given = {name: value for name, value in values.items() if value is not None}
-        if "logit_bias" in given:
-            given["logit_bias"] = dict(map(parse_bias, given["logit_bias"]))
-        if "json_schema" in given:
-            given["json_schema"] = read_schema(given["json_schema"])
-        return given
-
-    def check(self) -> None:
-        """Refuse values that no model takes, before one is loaded."""
-        from foretell.config import SamplingConfig
-
-        needs_tokenizer = ("logit_bias", "ban")
-        SamplingConfig(**{name: value for name, value in self.given().items() if name not in needs_tokenizer})
-
-
-def sampling_option(name: str, hint: Any) -> Any:
-    """The type of an option with its parameters, from the annotation of a field."""
-    default, kind = getattr(SamplingFields, name), TYPED.get(name, hint.__origin__)
-    help = next(text for text in hint.__metadata__ if isinstance(text, str))
-    parameter = Parameter(
-        help=help + (f"; default: {default:g}." if isinstance(default, int | float) else "."),
-        show_default=False,
-        negative="",
-        consume_multiple=False,
-        allow_leading_hyphen=kind in (list[str], str | None),
-    )
-    return Annotated[kind | None, parameter, *((Whole,) if kind in (int, int | None) else ())]
-
-
-if TYPE_CHECKING:
-    SamplingArguments = GivenSampling
-else:
-    HINTS = get_type_hints(SamplingFields, include_extras=True)
-    SamplingArguments = make_dataclass(
-        "SamplingArguments",
-        [(name, sampling_option(name, hint), None) for name, hint in reversed(HINTS.items())],  # as people need them
-        bases=(GivenSampling,),
-        namespace={"__module__": __name__},  # else it is `types`, and cyclopts takes it for a built-in type
-        frozen=True,
-    )
-
-Sampling = Annotated[SamplingArguments, Parameter(name="*")]
-SAMPLING_DEFAULTS = SamplingArguments()
-
-
-def read_schema(file: Path) -> dict[str, Any]:
-    """The JSON object in a file."""
-    try:
-        schema = json.loads(read_named(file, "--json-schema", JSON_LIMIT))
-    except json.JSONDecodeError as error:
-        raise DataError(f"--json-schema {file} is not JSON: {error}") from None
-    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets nested as deeply
-        reason = "nested too deeply" if isinstance(error, RecursionError) else "a number with too many digits"
-        raise DataError(f"--json-schema {file} is not readable JSON: {reason}") from None
-    if not isinstance(schema, dict):
-        raise DataError(f"--json-schema {file} holds {type(schema).__name__}, and a schema is an object")
-    return schema
-
-
-def parse_bias(text: str) -> tuple[str, float]:
-    """`TOKEN=NUMBER` as both; the token may contain `=`."""
-    token, _, number = text.rpartition("=")
-    try:
-        return token, float(number)
-    except ValueError:
-        raise UsageError(f"--logit-bias takes TOKEN=NUMBER, such as ' the=-5' or '#262=3', not '{text}'") from None

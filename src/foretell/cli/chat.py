@@ -15,15 +15,14 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     MODEL_DEFAULTS,
-    SAMPLING_DEFAULTS,
     Json,
     ModelArgument,
     Options,
-    Sampling,
     Template,
     Whole,
     decode_text,
 )
+from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import fail, note, print_json, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from foretell.cli.arguments import STANDARD_INPUT
 from foretell.errors import ForetellError, UsageError, did_you_mean
 
 if TYPE_CHECKING:
@@ -30,6 +29,7 @@ BY_TASK: dict[str, dict[str, str]] = {
         "chat": "foretell.cli.finetune:finetune_chat",
     },
 }
+STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
 # verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model
 BY_MODEL: dict[str, dict[str, str]] = {
     "evaluate": {

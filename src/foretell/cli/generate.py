@@ -13,7 +13,6 @@ from cyclopts import Parameter
 
 from foretell.cli.arguments import (
     MODEL_DEFAULTS,
-    SAMPLING_DEFAULTS,
     STANDARD_INPUT,
     AllowSpecial,
     FileOption,
@@ -22,11 +21,11 @@ from foretell.cli.arguments import (
     Json,
     ModelArgument,
     Options,
-    Sampling,
     Whole,
     read_named,
     read_text,
 )
+from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
 from foretell.cli.terminal import ProgressLine, messages, note, open_model, print_json, write
 from foretell.errors import DataError, OutputError, UsageError
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import logging
-import os
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Generator, Iterable, Mapping, Sequence
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from foretell.errors import UsageError
-from foretell.files import TEMPORARY, check_target, format_bytes
+from foretell.files import check_target, format_bytes, new_files
 from foretell.insight.address import ONE_ROW, View, make_view, parse_address
 from foretell.insight.replacement import STAGES, OwnThread, Replacement, StagedAttention, in_backward, replace_value
 from foretell.language_model import LanguageModel, decoder_of
@@ -343,12 +342,8 @@ def save_values(
             # Identity modules give one tensor two names, which safetensors refuses: so each is copied
             tensors[key] = value.detach().to("cpu", copy=True).contiguous()
             derived += [key] if is_derived else []
-    temporary = path.with_name(f"{TEMPORARY}{path.name}-{os.getpid()}")
-    try:
+    with new_files(path) as (temporary,):
         save_tensors(temporary, tensors, {"format": FORMAT, "derived": json.dumps(derived), **metadata})
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
     return list(tensors)
 
 

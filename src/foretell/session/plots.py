@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from foretell.errors import OutputError, UsageError
 from foretell.files import new_files, printable_name
 from foretell.runs.run import CURVE, Run
@@ -73,6 +71,8 @@ def heights(curve: Points, left: float, right: float, width: int = WIDTH) -> lis
     """The curve's value in each column: the mean of its points there, or interpolated between its neighbours."""
     if not curve:
         return [None] * width
+    import numpy as np  # here, so that a table of runs starts without it
+
     span = (right - left) or 1.0
     by_column: dict[int, list[float]] = {}
     for x, y in curve:

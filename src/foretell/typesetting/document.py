@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.cells import cell_len
 
 from foretell.typesetting.expression import Expression, Matrix, format_matrix
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 @dataclass(frozen=True)

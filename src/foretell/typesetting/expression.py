@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-import numpy as np
+from numbers import Integral
+from typing import TYPE_CHECKING, Any
 
 from foretell.errors import UsageError
+
+if TYPE_CHECKING:  # NumPy is imported in functions, so that a display without numbers starts without it
+    import numpy as np
 
 RELATIONS = frozenset("=≈<>≤≥→")
 DIGITS = 4
@@ -92,6 +95,8 @@ class Matrix(Expression):
     @property
     def table(self) -> np.ndarray:
         """The numbers as a two-dimensional array."""
+        import numpy as np
+
         return np.atleast_2d(np.asarray(self.values))
 
     def latex(self) -> str:
@@ -197,6 +202,8 @@ def array(values: Any, digits: int = DIGITS) -> Expression:
     Raises:
         UsageError: the values are not numbers, or there are none.
     """
+    import numpy as np
+
     numbers = np.asarray(values)
     if numbers.dtype.kind not in "biuf" or numbers.size == 0:
         raise UsageError(f"an array of {numbers.dtype} with the shape {numbers.shape} cannot be shown as numbers")
@@ -232,9 +239,9 @@ def shortened(items: Sequence, most: int) -> list:
 
 def format_number(value: float, digits: int = DIGITS) -> str:
     """Fixed decimals; scientific notation for values that would round to 0, and from a million on."""
-    if isinstance(value, int | np.integer):
+    if isinstance(value, Integral):
         return str(value)
-    if np.isinf(value):
+    if math.isinf(value):
         return "∞" if value > 0 else "-∞"
     hidden = value != 0 and abs(value) < 0.5 * 10.0**-digits
     return f"{value:.1e}" if hidden or abs(value) >= 1e6 else f"{value + 0.0:.{digits}f}"
@@ -242,6 +249,8 @@ def format_number(value: float, digits: int = DIGITS) -> str:
 
 def format_matrix(matrix: Matrix) -> list[list[str]]:
     """All numbers of a matrix with fixed decimals, unless even the largest is too small or too large for these."""
+    import numpy as np
+
     table = matrix.table
     finite = np.abs(table[np.isfinite(table)])
     largest = finite.max(initial=0)
@@ -249,7 +258,7 @@ def format_matrix(matrix: Matrix) -> list[list[str]]:
         return [[format_number(value, matrix.digits) for value in line] for line in table]
     return [
         [
-            f"{round(value, matrix.digits) + 0.0:.{matrix.digits}f}" if np.isfinite(value) else format_number(value)
+            f"{round(value, matrix.digits) + 0.0:.{matrix.digits}f}" if math.isfinite(value) else format_number(value)
             for value in line
         ]
         for line in table
