@@ -42,7 +42,7 @@ ALLOWED = {
     "data/shards.py": ["self.path.open", "path.open"],
     # writing
     "data/shard_writer.py": ["path.open", "path.open", "_temporary(path).open"],
-    "runs/run.py": ["(self.directory / METRICS).open"],
+    "runs/run.py": ["(self.directory / name).open"],
     "finetuning/predict.py": ["temporary.open"],
     "cli/generate.py": ["target.open"],
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import json
 import logging
 import math
@@ -10,6 +11,7 @@ import shutil
 from collections import namedtuple
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -39,6 +41,7 @@ from foretell.session.request import TrainingRequest
 from foretell.session.task import Task
 from foretell.text import train_tokenizer
 from foretell.training.objective import Loss
+from foretell.training.pace import TimeBudget
 from foretell.translation.pairs import Pair
 from foretell.translation.task import PairData
 from foretell.translation.train import PairRequest, TranslationTraining
@@ -291,6 +294,63 @@ def test_a_finished_run_is_reported_as_finished(kind, finished, caplog):
     run_training(kind.resume(finished), Reporter(), resume=True)
     assert any(line.startswith("finished ") and f"all its {STEPS} steps" in line for line in caplog.messages)
     assert results(finished) == before
+
+
+# --- trainings of a given time ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def timed(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> Kind:
+    """Trainings that last half a minute, on a clock that moves on by a second whenever it is read."""
+    seconds = itertools.count()
+    monkeypatch.setattr("foretell.session.protocol.TimeBudget", partial(TimeBudget, clock=lambda: next(seconds)))
+    monkeypatch.setattr("foretell.session.machine.PROBE_SECONDS", 0.01)
+    training = {name: value for name, value in PACE.items() if name != "steps"}
+    if "batch_size" not in kind.overrides["training"]:
+        del training["batch_size"]
+    timed = Kind(kind.training, kind.request, **kind.fields, minutes=0.5)
+    timed.overrides = {**kind.overrides, "training": {**training, "patience": None}}
+    return timed
+
+
+def test_a_training_of_a_given_time_takes_recorded_steps_again_after_a_kill(timed, tmp_path):
+    out = tmp_path / "run"
+    session = run_training(timed.make(out), Reporter())
+    whole, steps, pace = results(out), session.progress.step, (out / "pace.txt").read_text()
+    assert session.progress.share == 1
+    assert steps > 6
+    assert [line.split()[0] for line in pace.splitlines()] == [str(step) for step in range(steps + 1)]
+    assert (session.progress.learning_rate or 1.0) < 0.5 * session.training.learning_rate
+    for checkpoint in sorted((out / "checkpoints").glob("step-*"))[-1:]:
+        shutil.rmtree(checkpoint)
+    with (out / "pace.txt").open("a") as file:
+        file.write(f"{steps + 1} 1.")  # a line that was cut
+    again = run_training(timed.resume(out), Reporter(), resume=True)
+    assert (again.progress.step, results(out)) == (steps, whole)
+    assert (out / "pace.txt").read_text() == pace
+
+
+def test_a_training_of_a_given_time_that_was_stopped_goes_on_to_its_end(timed, tmp_path, caplog):
+    caplog.set_level(logging.INFO, logger="foretell")
+    out = stopped(timed, tmp_path / "run")
+    pace = (out / "pace.txt").read_text()
+    session = run_training(timed.resume(out), Reporter(), resume=True)
+    assert session.progress.share == 1
+    assert (out / "pace.txt").read_text().startswith(pace)
+    run_training(timed.resume(out), Reporter(), resume=True)
+    assert any(line.startswith("finished ") and "has used its 0.5 minutes" in line for line in caplog.messages)
+    with pytest.raises(ConfigError, match="was started with minutes = 0.5, not 3"):
+        run_training(timed.resume(out, minutes=3.0), Reporter(), resume=True)
+
+
+def test_a_damaged_record_of_the_time_is_refused(timed, tmp_path):
+    out = stopped(timed, tmp_path / "run")
+    (out / "pace.txt").write_text("0 0.0 1.5\n1 7 nan\n")
+    with pytest.raises(CheckpointError, match=r"pace.txt is damaged \(step 1: a share of 7"):
+        run_training(timed.resume(out), Reporter(), resume=True)
+
+
+# --- what may change on resume ----------------------------------------------------------------------------------------
 
 
 def test_settings_that_decide_only_about_memory_may_change(kind, tmp_path, caplog):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,6 +55,14 @@ class TrainingOptions:
     ] = None
     device: Device = "auto"
     dtype: Dtype = "auto"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_began", time.monotonic())  # not a field, which would be an option
+
+    @property
+    def began(self) -> float:
+        """The time when the options were read, before torch is loaded: the minutes are counted from here."""
+        return vars(self)["_began"]
 
     @property
     def is_resumed(self) -> bool:
@@ -120,6 +129,7 @@ def train_and_report(
     from foretell.session.protocol import run_training
     from foretell.session.reporter import Reporters, TensorBoardReporter
 
+    training.began = options.began
     displays = [make_reporter(messages())]
     if options.report:
         displays.append(TensorBoardReporter(training.request.out))

@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
+from foretell.config import Config
 from foretell.errors import CheckpointError
 from foretell.evaluation.perplexity import Evaluation, bits_per_byte, json_number
 from foretell.files import read_json, write_json
 from foretell.language_model import load_model
+from foretell.model.decoder import Decoder
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.task import TextTask
-from foretell.pretraining.tokens import OLD_DOMAIN
+from foretell.pretraining.tokens import OLD_DOMAIN, TokenizedText
 from foretell.session.session import Session
 from foretell.training.objective import Objective
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
@@ -35,6 +37,11 @@ class DomainTraining(TextTraining):
     """Continued training on a domain's text. report.json has the figures of both domains before and after."""
 
     verb = "finetune --task text"
+
+    def make_task(self, config: Config, data: TokenizedText, model: Decoder, about: dict[str, Any]) -> TextTask:
+        task = super().make_task(config, data, model, about)
+        task.closing_evaluations = 2 * MOST_TOKENS / config.training.evaluation_tokens  # of both domains
+        return task
 
     def opened(self, session: Session[TextTask]) -> None:
         if session.progress.step == 0:

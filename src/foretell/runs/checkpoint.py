@@ -52,6 +52,12 @@ class Checkpoint:
         return manifest
 
 
+def is_complete(checkpoint: Checkpoint, steps: int) -> bool:
+    """True for the last checkpoint of a training: its share is 1, or in states without one it has all `steps`."""
+    share = checkpoint.training().get("progress", {}).get("share")
+    return checkpoint.step >= steps if share is None else share >= 1
+
+
 def is_checkpoint(directory: Path) -> bool:
     """True for a directory that training saved, even without its manifest."""
     return any((directory / name).exists() for name in (TRAINING, OPTIMIZER)) or any(directory.glob("optimizer-*-of-*"))

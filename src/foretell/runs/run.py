@@ -8,10 +8,10 @@ import logging
 import os
 import shlex
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic_core import to_jsonable_python
 
@@ -34,9 +34,10 @@ from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoin
 
 RUNS = Path("runs")
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
+PACE = "pace.txt"  # of a training of a given time: a line per step, with the share and the seconds that were spent
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
 # Everything that training writes in a run, and what it leaves when it is killed
-WRITTEN = (RUN, METRICS, ENVIRONMENT, CURVE, PREPARING, "report.json", "report.png", "tensorboard", "tokens")
+WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, "report.json", "report.png", "tensorboard", "tokens")
 WRITTEN += ("checkpoints/step-*", "samples/step-*.txt", *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")))
 # Metrics that depend on the machine and not on the training
 MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")
@@ -51,6 +52,8 @@ SEAL = ("format", "sha256")
 # The kind of every part of run.json; `from` is missing or null in a run that was not started from a model
 JSON_NAMES = {dict: "object", list: "array", str: "string"}
 KINDS: dict[str, type] = {"config": dict, "data": list, "size": str, "device": str, "dtype": str}
+
+Line = TypeVar("Line")
 
 logger = logging.getLogger(__name__)
 
@@ -165,8 +168,10 @@ class Run:
             raise OutputError(f"{self.directory} is gone: it was removed, or its disk is not mounted")
 
     def clear_leftovers(self) -> None:
-        """Delete what a killed process left: files under temporary names, and the mark of a run being made."""
+        """Delete what a killed process left: files under temporary names, the mark of a run being made, a cut line."""
         discard(self.directory / PREPARING)
+        if lines := self.pace():
+            write_text(self.directory / PACE, "".join(map(pace_line, lines)))
         for folder in (self.directory, self.samples, self.checkpoints):
             remove_leftovers(folder)
 
@@ -208,22 +213,38 @@ class Run:
 
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """Add one line to metrics.jsonl."""
+        self._append(METRICS, json.dumps(metrics) + "\n")
+
+    def append_pace(self, step: int, share: float, seconds: float) -> None:
+        """Add one line to pace.txt: the share of the training and the seconds that are spent when a step begins."""
+        self._append(PACE, pace_line((step, share, seconds)))
+
+    def sync_pace(self) -> None:
+        """Write pace.txt to the disk, if there is one: a checkpoint must not be newer than it."""
+        if (self.directory / PACE).exists():
+            sync(self.directory / PACE)
+
+    def _append(self, name: str, line: str) -> None:
         self.check_present()
         try:
-            with (self.directory / METRICS).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(metrics) + "\n")
+            with (self.directory / name).open("a", encoding="utf-8") as file:
+                file.write(line)
         except OSError as error:
-            raise OutputError(f"could not write {self.directory / METRICS}: {error.strerror}") from error
+            raise OutputError(f"could not write {self.directory / name}: {error.strerror}") from error
 
     def metrics(self) -> list[dict[str, Any]]:
         """All lines of metrics.jsonl that are complete, oldest first."""
-        path = self.directory / METRICS
+        return self._lines(METRICS, parse_metrics)
+
+    def pace(self) -> list[tuple[int, float, float]]:
+        """All lines of pace.txt that are complete, in the order of their steps."""
+        return self._lines(PACE, parse_pace)
+
+    def _lines(self, name: str, parse: Callable[[str], Line]) -> list[Line]:
+        path = self.directory / name
         try:
             lines = read_bytes(path, TEXT_LIMIT).decode("utf-8").splitlines(keepends=True) if path.exists() else []
-            complete = [json.loads(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
-            for line in complete:
-                check_metrics(line)
-            return complete
+            return [parse(line) for line in lines if line.endswith("\n")]  # a crash may cut the last one
         except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(
                 f"{path} is damaged ({error}); remove the line, or start again with another --out"
@@ -328,6 +349,9 @@ class FollowedRun(Run):
     def append_metrics(self, metrics: dict[str, Any]) -> None:
         """The first process writes them."""
 
+    def append_pace(self, step: int, share: float, seconds: float) -> None:
+        """The first process writes it."""
+
     def forget_metrics_after(self, step: int) -> None:
         """The first process does it."""
 
@@ -354,13 +378,29 @@ class MetricsDigest:
         return self._hash.hexdigest()
 
 
-def check_metrics(line: Any) -> None:
-    """Raise ValueError for a line of metrics.jsonl that is not an object of numbers with a step."""
+def parse_metrics(text: str) -> dict[str, Any]:
+    """A line of metrics.jsonl; ValueError if it is not an object of numbers with a step."""
+    line = json.loads(text)
     if not isinstance(line, dict) or type(line.get("step")) is not int:
         raise ValueError("a line is not an object with a step")
     for key, value in line.items():
         if value is not None and type(value) not in (int, float):
             raise ValueError(f"step {line['step']}: '{key}' is not a number")
+    return line
+
+
+def pace_line(mark: tuple[int, float, float]) -> str:
+    """A line of pace.txt: step, share and seconds."""
+    step, share, seconds = mark
+    return f"{step} {share!r} {seconds!r}\n"
+
+
+def parse_pace(text: str) -> tuple[int, float, float]:
+    """A line of pace.txt: step, share and seconds; ValueError if it is anything else."""
+    step, share, seconds = text.split()
+    if not (0 <= float(share) <= 1 and float(seconds) >= 0):
+        raise ValueError(f"step {step}: a share of {share} after {seconds} seconds")
+    return int(step), float(share), float(seconds)
 
 
 def digest_of(record: dict[str, Any]) -> str:

@@ -16,7 +16,7 @@ from rich.cells import cell_len, set_cell_size
 from foretell.config import Config, Section, TrainingConfig, make_section
 from foretell.errors import CheckpointError
 from foretell.files import read_json
-from foretell.runs.checkpoint import Checkpoint, list_checkpoints, validation_loss
+from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints, validation_loss
 from foretell.runs.run import METRICS, RUN, MetricsDigest, Run
 from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
 from foretell.typesetting.html import Shown
@@ -168,7 +168,7 @@ def state_of(checkpoints: list[Checkpoint], training: TrainingConfig) -> str:
     """Done if the last checkpoint has all steps, stopped early if it has used up the patience."""
     if not checkpoints:
         return UNFINISHED
-    if checkpoints[-1].step >= training.steps:
+    if is_complete(checkpoints[-1], training.steps):
         return DONE
     progress = checkpoints[-1].training().get("progress", {})
     patience = training.patience
@@ -290,7 +290,7 @@ def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
     return (
         fitted(summary.size, 6),
         "-" if summary.parameters is None else short_number(summary.parameters),
-        f"{summary.steps}" if summary.state == DONE else f"{summary.step}/{summary.steps}",
+        f"{summary.step}" if summary.state == DONE else f"{summary.step}/{summary.steps}",
         "-" if summary.tokens is None else short_number(summary.tokens),
         "-" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}{letter}",
         "-" if summary.bits_per_byte is None else f"{summary.bits_per_byte:.3f}",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import shutil
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import torch
 
-from foretell.config import ModelConfig, make_section
+from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.device import choose_device, choose_training_dtype, dtype_name
 from foretell.distributed.world import current_world
 from foretell.errors import CheckpointError, ConfigError, UsageError
@@ -24,7 +25,7 @@ from foretell.loading import Start, find_start
 from foretell.model.cost import count_parameters
 from foretell.model.init import make_decoder, weight_shapes
 from foretell.planning.estimate import DeviceMemory, device_memory
-from foretell.runs.checkpoint import Checkpoint, list_checkpoints
+from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
 from foretell.session.failures import resume_command, training_in
 from foretell.session.machine import (
@@ -40,6 +41,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.session.task import Task
+from foretell.training.pace import FixedSteps, Mark, Pace, TimeBudget
 
 AnyRequest = TypeVar("AnyRequest", bound=TrainingRequest)
 AnyTask = TypeVar("AnyTask", bound=Task)
@@ -94,6 +96,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def __init__(self, request: AnyRequest):
         self.request = request
+        self.began = time.monotonic()  # `minutes` are counted from here
 
     def check_early(self, machine: Machine) -> None:
         """Refuse a request that cannot fit the machine, before any data is read."""
@@ -197,7 +200,8 @@ def start_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sessi
             lambda: new_task(training, run, machine, reporter),
             lambda record: recorded_task(training, run, record),
         )
-        session = Session(run, task, task.config.training, device, machine.dtype, reporter)
+        pace = pace_of(training, task, task.config.training, run)
+        session = Session(run, task, task.config.training, device, machine.dtype, reporter, pace)
         session.start()
     return session
 
@@ -212,11 +216,27 @@ def new_task(training: Training[Any, AnyTask], run: Run, machine: Machine, repor
     about = {"verb": training.verb, "data": request.described, "size": choice.size, "reasons": choice.reasons}
     about |= {} if request.start is None else {"from": request.start.record()}
     about |= {"epochs": request.epochs} if request.epochs else {}
+    about |= {"minutes": request.minutes} if request.minutes else {}
     about |= {name: value for name, value in request.choices.items() if value is not None} | choice.record
     task = training.make_task(config, data, training.first_model(config, data, request.start), about)
     for line in (*training.describe(task), f"machine     {machine.describe(config.training.parallel)}"):
         logger.info(line)
     return task
+
+
+def pace_of(training: Training[Any, Any], task: Task, config: TrainingConfig, run: Run) -> Pace:
+    """The steps of the configuration, or the time of the run's record, of which a run that resumes has spent a part."""
+    minutes = task.about.get("minutes")
+    if minutes is None:
+        return FixedSteps(config)
+    return TimeBudget(
+        config,
+        60 * minutes,
+        spent=time.monotonic() - training.began,
+        marks={step: Mark(share, seconds) for step, share, seconds in run.pace()},
+        record=lambda step, mark: run.append_pace(step, *mark),
+        world=current_world(),
+    )
 
 
 def recorded_task(
@@ -269,7 +289,8 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
             f"{run.directory} was not trained by `foretell {training.verb}`; resume it with: {resume_command(run)}"
         )
     config = recorded_config(training, run, record)
-    check_not_extended(training, config.training.steps, run)
+    if "minutes" not in record:
+        check_not_extended(training, config.training.steps, run)
     request.check_same_run(config, record)
     data = training.reopen(run, record)
     training.check_resumable(config, record, data)
@@ -277,27 +298,28 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     settings = resumed_training(run, config.training, request.section("training"))
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
-    if request.minutes is not None:
-        logger.info(f"steps       {settings.steps:,}, as fixed when the run was started")
     checkpoint = last_checkpoint(run)
     model = None if checkpoint is None else training.load_model(checkpoint.directory, device)
     record["config"]["training"] = settings.model_dump(mode="json")
     task = recorded_task(training, run, record, model, data)
-    session = Session(run, task, settings, device, dtype, reporter)
+    session = Session(run, task, settings, device, dtype, reporter, pace_of(training, task, settings, run))
     if checkpoint is None:
         run.forget_metrics_after(0)
         logger.info(f"resuming    {run.directory} from the start: it was stopped before its first checkpoint")
     else:
         session.restore(checkpoint)
-        logger.info(progress_line(training, run, checkpoint.step, settings.steps))
+        logger.info(progress_line(training, run, checkpoint, record))
     return session
 
 
-def progress_line(training: Training[Any, Any], run: Run, step: int, steps: int) -> str:
+def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint, record: Mapping[str, Any]) -> str:
     """The line about a run that was opened to be resumed."""
-    if step >= steps:
-        return f"finished    {run.directory} has all its {steps:,} steps; {training.how_to_extend()}"
-    return f"resuming    {run.directory} after step {step:,} of {steps:,}"
+    steps, minutes = record["config"]["training"]["steps"], record.get("minutes")
+    if is_complete(checkpoint, steps):
+        whole = f"all its {steps:,} steps" if minutes is None else f"used its {minutes:g} minutes"
+        return f"finished    {run.directory} has {whole}; {training.how_to_extend()}"
+    whole = f"of {steps:,}" if minutes is None else f"of its {minutes:g} minutes"
+    return f"resuming    {run.directory} after step {checkpoint.step:,} {whole}"
 
 
 def check_not_extended(training: Training[Any, Any], steps: int, run: Run) -> None:

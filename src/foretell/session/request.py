@@ -103,7 +103,7 @@ class TrainingRequest:
         """Refuse settings, data or a start other than the run's. Options that are not given stay as they are."""
         for name in self.overrides:
             self._check_same_section(name, getattr(config, name))
-        asked = to_jsonable_python({"size": self.size, "epochs": self.epochs, **self.choices})
+        asked = to_jsonable_python({"size": self.size, "minutes": self.minutes, "epochs": self.epochs, **self.choices})
         for name, value in asked.items():
             if value not in (None, [], record.get(name)):
                 raise self.changed(name, record.get(name), value)

@@ -30,6 +30,7 @@ from foretell.session.task import Task
 from foretell.training.execution import Recomputing, compile_units
 from foretell.training.loop import Action, Progress, is_out_of_patience, record_evaluation, train
 from foretell.training.optimizer import freeze, make_optimizer
+from foretell.training.pace import FixedSteps, Pace
 from foretell.training.step import iter_micro_batches, own_rows
 
 OWN_STATE = {  # entries of training.json
@@ -56,9 +57,10 @@ class Session(Generic[AnyTask]):
         device: torch.device,
         dtype: torch.dtype,
         reporter: Reporter,
+        pace: Pace | None = None,
     ):
         self.run, self.task, self.training, self.reporter = run, task, training, Reporters([reporter])
-        self.device, self.dtype = device, dtype
+        self.device, self.dtype, self.pace = device, dtype, pace or FixedSteps(training)
         if training.patience is not None and not task.has_held_out:
             raise ConfigError(
                 "training.patience waits for a better validation loss, and no data is held out; leave it out, or "
@@ -163,11 +165,12 @@ class Session(Generic[AnyTask]):
                 self.training,
                 self.progress,
                 self.actions(),
+                pace=self.pace,
                 dtype=self.dtype,
                 world=self.world,
                 should_stop=lambda: stop.number is not None or is_out_of_patience(self.progress, self.training),
             )
-            if self.progress.step < self.training.steps:
+            if self.progress.share < 1:
                 if not is_out_of_patience(self.progress, self.training):
                     raise self.interrupted(stop.exit_code)
                 self.stop_early()
@@ -193,7 +196,8 @@ class Session(Generic[AnyTask]):
     def stop_early(self) -> None:
         """Save after the last step, and log why it was the last."""
         best, since = self.progress.best_validation_loss, self.progress.evaluations_since_best
-        after = f"step {self.progress.step:,} of {self.training.steps:,}"
+        steps = self.pace.expected_steps(self.progress.step, self.progress.share)
+        after = f"step {self.progress.step:,} of {steps:,}"
         logger.info(f"stopped     after {after}: no validation loss below {best:.3f} in {since} evaluations")
         if self._saved_step != self.progress.step:
             self.sample(self.progress)
@@ -213,7 +217,7 @@ class Session(Generic[AnyTask]):
 
     def actions(self) -> list[Action]:
         return [
-            Action(self.training.evaluate_every, self.evaluate_and_log),
+            Action(self.training.evaluate_every, self.evaluate_and_log, closing=1 + self.task.closing_evaluations),
             Action(self.training.log_every, self.log),
             Action(self.training.sample_every, self.sample),
             Action(self.training.checkpoint_every, self.save),
@@ -249,7 +253,7 @@ class Session(Generic[AnyTask]):
         self._logged = (progress.tokens, progress.seconds)
         self.run.append_metrics(metrics)
         self._metrics_digest.add(metrics)
-        self.reporter.metrics(metrics, self.training.steps)
+        self.reporter.metrics(metrics, self.pace.expected_steps(progress.step, progress.share))
 
     def metrics(self, progress: Progress) -> dict[str, Any]:
         """The fields of one line of metrics.jsonl; the speed is the mean since the last line."""
@@ -291,6 +295,7 @@ class Session(Generic[AnyTask]):
         self.evaluate(progress)
         self.check_finite(progress)
         self.run.check_present()
+        self.run.sync_pace()
         parts = CheckpointParts(self.save_model, self.task.model, self.optimizer, self.state(progress))
         save_checkpoint(self.run.checkpoints, progress.step, parts, self.world)
         if self.world.is_first:

@@ -40,6 +40,7 @@ class Task(ABC):
     unit: str = "tokens"  # counted by batches, for the display of the speed
     flops_per_token: int | None = None  # of training, per target; where it is known, MFU is logged
     has_held_out: bool = True  # False: no data to evaluate on
+    closing_evaluations: float = 0.0  # that the closing report takes; a training of a given time leaves time for them
     held_out_setting: str = ""  # the setting that decides how much data is held out
 
     @abstractmethod

@@ -13,7 +13,8 @@ from torch import nn
 from foretell.config import TrainingConfig
 from foretell.distributed.world import ALONE, World
 from foretell.training.execution import eagerly
-from foretell.training.optimizer import learning_rate_at, set_learning_rate
+from foretell.training.optimizer import set_learning_rate
+from foretell.training.pace import FixedSteps, Pace
 from foretell.training.step import StepResult, TrainingBatch, own_rows, training_step
 
 MOST_UNREAD = 100  # steps that the device may be behind the host
@@ -24,6 +25,7 @@ class Progress:
     """The state of training after `step` optimizer steps. Losses are in nats per target; saved in every checkpoint."""
 
     step: int = 0
+    share: float = 0.0  # of the training that is done
     tokens: int = 0  # targets that were trained on
     seconds: float = 0.0  # of training alone, without evaluation and samples
     loss: float | None = None
@@ -34,15 +36,25 @@ class Progress:
     evaluations_since_best: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass
 class Action:
-    """Something to do every `every` steps and after the last one."""
+    """Something to do every `every` steps and after the last one.
+
+    closing: how often it is done after the last step, if the work that follows the training is counted in its unit.
+    """
 
     every: int
     run: Callable[[Progress], None]
+    closing: float = 1.0
+    seconds: float = 0.0  # of the last time
 
-    def is_due(self, step: int, last: int) -> bool:
-        return step % self.every == 0 or step == last
+    def is_due(self, step: int) -> bool:
+        return step % self.every == 0
+
+    def do(self, progress: Progress) -> None:
+        started = time.perf_counter()
+        self.run(progress)
+        self.seconds = time.perf_counter() - started
 
 
 class BatchSource(Protocol):
@@ -59,21 +71,25 @@ def train(
     progress: Progress,
     actions: list[Action],
     *,
+    pace: Pace | None = None,
     dtype: torch.dtype = torch.float32,
     world: World = ALONE,
     should_stop: Callable[[], bool] = lambda: False,
 ) -> None:
     """Take optimizer steps from `progress.step` to the last, or until `should_stop`; `progress` is kept up to date.
 
-    `objective` maps a batch to its `Loss`. Step n uses batch n, learning rate n and dropout masks n, so training can
+    The pace decides which step is the last, by default the number in `config`. `objective` maps a batch to its `Loss`.
+    Step n uses batch n, learning rate n and dropout masks n, so training can
     continue from any step. The loss and the gradient's norm are read when an action is due. Each of several processes
     trains on its rows of the batch, and all stop after the same step, as soon as one of them should stop.
     """
     objective.train()
+    pace = pace or FixedSteps(config)
+    progress.share = pace.share(progress.step)
     unread: list[StepResult] = []
-    while progress.step < config.steps and not world.any(should_stop()):
+    while progress.share < 1 and not world.any(should_stop()):
         started = time.perf_counter()
-        learning_rate = learning_rate_at(progress.step, config)
+        learning_rate = pace.learning_rate(progress.step, progress.share)
         set_learning_rate(optimizer, learning_rate)
         batch = own_rows(source.batch(progress.step), world)
         result = training_step(objective, optimizer, batch, progress.step, config, dtype, world)
@@ -82,13 +98,18 @@ def train(
         progress.step += 1
         progress.tokens += int(result.count)
         progress.learning_rate = learning_rate
-        due = [action for action in actions if action.is_due(progress.step, config.steps)]
+        due = [action for action in actions if action.is_due(progress.step)]
         if due or len(unread) == MOST_UNREAD:
+            read(unread, progress)
+        pending = sum(action.seconds for action in due)
+        progress.share = pace.share(progress.step, pending, sum(action.seconds * action.closing for action in actions))
+        if progress.share >= 1:
+            due = actions
             read(unread, progress)
         progress.seconds += time.perf_counter() - started
         with eagerly():
             for action in due:
-                action.run(progress)
+                action.do(progress)
     read(unread, progress)
 
 

@@ -289,11 +289,26 @@ def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) ->
         group["lr"] = learning_rate
 
 
+LONGEST_WARMUP = 0.5  # of a training whose length is a time
+
+
 def learning_rate_at(step: int, config: TrainingConfig) -> float:
     """Linear warm-up to the learning rate, then the configured schedule; `step` counts from 0."""
     if step < config.warmup_steps:
         return config.learning_rate * (step + 1) / config.warmup_steps
-    progress = (step - config.warmup_steps) / max(1, config.steps - config.warmup_steps)  # 0 to 1
+    return scheduled_rate((step - config.warmup_steps) / max(1, config.steps - config.warmup_steps), config)
+
+
+def learning_rate_of_share(share: float, config: TrainingConfig) -> float:
+    """The same rate where the share of the training that is done is measured in time; `config.steps` is an estimate."""
+    warmup = min(config.warmup_steps / config.steps, LONGEST_WARMUP)
+    if share < warmup:
+        return config.learning_rate * min(1.0, (share + 1 / config.steps) / warmup)
+    return scheduled_rate((share - warmup) / (1 - warmup), config)
+
+
+def scheduled_rate(progress: float, config: TrainingConfig) -> float:
+    """The rate after the warm-up, by progress from its end (0) to the end of the training (1)."""
     floor = config.final_learning_rate_share
     return config.learning_rate * (floor + (1 - floor) * SCHEDULES[config.schedule](min(progress, 1.0), config))
 
