@@ -28,7 +28,7 @@ lint: $(VENV)/.installed-dev
 primer: $(VENV)/.installed-plot  ## train the included model again, from its recipe
 	$(BIN)/python -m foretell.primer.make
 
-chaos: $(VENV)/.installed-dev  ## 100 real kills and 10,000 damages, in a few minutes
+chaos: $(VENV)/.installed-dev  ## 50 real kills of each task and 10,000 damages, in some minutes
 	$(BIN)/python bench/chaos.py
 
 # One stamp per set of extras, so that nothing is installed twice. A torch that is already installed is kept, whatever

@@ -1,7 +1,7 @@
-"""Crash tests of training: SIGKILL at random moments, and damage to every file of a checkpoint.
+"""Crash tests of training: SIGKILL at random moments of every task, and damage to every file of a checkpoint.
 
-    python bench/chaos.py           100 kills and 10,000 damages: some minutes on two cores (this is `make chaos`)
-    python bench/chaos.py --quick   10 kills and 500 damages: under a minute
+    python bench/chaos.py           50 kills per task and 10,000 damages: some minutes on two cores (`make chaos`)
+    python bench/chaos.py --quick   5 kills per task and 500 damages: about a minute
 
 Each run is killed up to four times, at moments that the seed decides, from before its text is read to after its last
 save. Then it is resumed to its end. The result must be bit-identical to that of a run that was never stopped: weights,
@@ -27,30 +27,21 @@ from unittest import mock
 
 import torch
 from arguments import BenchmarkReport, make_parser, print_report, start_report
+from chaos_tasks import TASKS, prepare
 from measure import note
 from processes import fork, time_in_child, wait_for
 from rich.console import Console
 
-from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError
-from foretell.pretraining.pretrain import pretrain
-from foretell.pretraining.request import TextRequest
 from foretell.runs.checkpoint import list_checkpoints
 from foretell.runs.run import MEASURED, Run, is_run
 from foretell.session import session
+from foretell.session.protocol import run_training
 from foretell.session.reporter import Reporter
 
-TEXT = "The cat sat on the mat, and the dog sat on the log.\n" * 12
 KILLS_PER_RUN = 4
+DAMAGED_TASK = "text"
 RESUMED_EVERY = 200  # after each so many damages, training is resumed to its end
-SHAPE = {"num_layers": 1, "num_heads": 1, "width": 8, "context_length": 8, "dropout": 0.2}
-TRAINING = {
-    "steps": 8,
-    "batch_size": 4,
-    "gradient_accumulation_steps": 2,
-    "checkpoint_every": 2,
-    "evaluation_tokens": 16,
-}
 
 
 @dataclass
@@ -59,7 +50,7 @@ class Findings:
 
     runs: int = 0
     unequal: list[str] = field(default_factory=list)
-    killed: Counter[str] = field(default_factory=Counter)  # by what the process was doing
+    killed: Counter[str] = field(default_factory=Counter)  # by task, and what the process was doing
     damaged: Counter[str] = field(default_factory=Counter)  # by kind of damage
     unnoticed: list[str] = field(default_factory=list)
     resumed: int = 0
@@ -67,19 +58,22 @@ class Findings:
 
 def main() -> None:
     """Kill, damage, and print a summary or one JSON object; exit with 1 after a failure."""
-    parser = make_parser("Crash tests of training: kills and damage.", "10 kills and 500 damages: under a minute")
+    parser = make_parser(
+        "Crash tests of training: kills and damage.", "5 kills per task and 500 damages: about a minute"
+    )
     parser.add_argument("--seed", type=int, default=1, help="decides the moments of the kills, and the damages")
     arguments = parser.parse_args()
-    kills, damages = (10, 500) if arguments.quick else (100, 10_000)
+    kills, damages = (5, 500) if arguments.quick else (50, 10_000)
     torch.set_num_threads(1)  # a thread pool does not survive the fork
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     findings, rng, started = Findings(), random.Random(arguments.seed), time.perf_counter()
     # drawing the loss curve takes longer than these trainings
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(session, "draw_curve"):
-        uninterrupted = Path(folder) / "uninterrupted"
-        train(uninterrupted)
-        kill_runs(uninterrupted, kills, rng, findings)
-        damage_checkpoints(uninterrupted, damages, rng, findings)
+        prepare(Path(folder))
+        for task in TASKS:
+            train(task, uninterrupted := Path(folder) / task)
+            kill_runs(task, uninterrupted, kills, rng, findings)
+        damage_checkpoints(Path(folder) / DAMAGED_TASK, damages, rng, findings)
     report = {
         **start_report("chaos"),
         "quick": arguments.quick,
@@ -91,48 +85,38 @@ def main() -> None:
     raise SystemExit(1 if findings.unequal or findings.unnoticed else 0)
 
 
-def train(out: Path) -> None:
-    """Start or resume a tiny run with gradient accumulation, dropout, bfloat16, a validation text and samples."""
-    sections = {"model": SHAPE, "tokenizer": {"kind": "bytes"}, "training": TRAINING}
-    request = TextRequest(
-        source=lambda: [TextDocument("cats.txt", TEXT)],
-        names=["cats.txt"],
-        out=out,
-        size="toy",
-        overrides=sections,
-        device="cpu",
-        dtype="bfloat16",
-    )
-    pretrain(request, Reporter(), resume=True)
+def train(task: str, out: Path) -> None:
+    """Start a run of a task in `out`, or resume it; the data of all tasks is next to it."""
+    run_training(TASKS[task](out.parent, out), Reporter(), resume=True)
 
 
 # --- kills -----------------------------------------------------------------------------------------------------------
 
 
-def kill_runs(uninterrupted: Path, kills: int, rng: random.Random, findings: Findings) -> None:
+def kill_runs(task: str, uninterrupted: Path, kills: int, rng: random.Random, findings: Findings) -> None:
     """Kill runs repeatedly, resume each to its end, and compare it with the uninterrupted run."""
-    seconds = min(time_in_child(lambda: train(empty(uninterrupted.with_name("timed")))) for _ in range(3))
-    note(f"{kills} kills, within {seconds:.2f} s of each start")
+    seconds = min(time_in_child(lambda: train(task, empty(uninterrupted.with_name("timed")))) for _ in range(3))
+    note(f"{task}: {kills} kills, within {seconds:.2f} s of each start")
     done = 0
     while done < kills:
         out = empty(uninterrupted.with_name("killed"))
         for _ in range(KILLS_PER_RUN):
-            done += kill_after(rng.uniform(0, 1.1 * seconds), out, findings)
+            done += kill_after(rng.uniform(0, 1.1 * seconds), task, out, findings)
             if done == kills:
                 break
         findings.runs += 1
-        code = wait_for(fork(lambda out=out: train(out)))
-        compare(out, uninterrupted, f"run {findings.runs}", code, findings)
+        code = wait_for(fork(lambda out=out: train(task, out)))
+        compare(out, uninterrupted, f"{task}, run {findings.runs}", code, findings)
 
 
-def kill_after(seconds: float, out: Path, findings: Findings) -> bool:
+def kill_after(seconds: float, task: str, out: Path, findings: Findings) -> bool:
     """Train in a child process and kill it after `seconds`; False if it ended before."""
-    child_id = fork(lambda: train(out))
+    child_id = fork(lambda: train(task, out))
     time.sleep(seconds)
     os.kill(child_id, signal.SIGKILL)
     if wait_for(child_id) != -signal.SIGKILL:
         return False
-    findings.killed[phase(out)] += 1
+    findings.killed[f"{task}: {phase(out)}"] += 1
     return True
 
 
@@ -168,7 +152,7 @@ def final_state(out: Path) -> dict[str, Any]:
         "moments": (last.directory / "optimizer.safetensors").read_bytes(),
         "training": training,
         "metrics": metrics,
-        "samples": {path.name: path.read_text() for path in (out / "samples").iterdir()},
+        "samples": {path.name: path.read_text() for path in (out / "samples").glob("*")},
         "names": sorted(path.name for path in out.iterdir()),
     }
 
@@ -246,7 +230,7 @@ def resume_damaged(out: Path, uninterrupted: Path, name: str, findings: Findings
     """Resume a copy of a damaged run to its end, and compare it with the uninterrupted run."""
     copy = empty(out.with_name("resumed"))
     shutil.copytree(out, copy)
-    code = wait_for(fork(lambda: train(copy)))
+    code = wait_for(fork(lambda: train(DAMAGED_TASK, copy)))
     compare(copy, uninterrupted, name, code, findings)
 
 
@@ -263,7 +247,7 @@ def print_summary(console: Console, report: BenchmarkReport) -> None:
     """The counts, and the failures."""
     kills, damages = Counter(report["killed"]), Counter(report["damaged"])
     lines = [f"{kills.total()} kills in {report['runs']} runs; {report['seconds']:.0f} s in total"]
-    lines += [f"  {count:>6,} {activity}" for activity, count in kills.most_common()]
+    lines += [f"  {count:>6,} {activity}" for activity, count in sorted(kills.items())]
     lines += [f"{damages.total():,} damages to the newest of several checkpoints"]
     lines += [f"  {count:>6,} {kind}" for kind, count in damages.most_common()]
     lines += [

@@ -48,6 +48,10 @@ LIMITS = {
 }
 # (package, files, lines, the reason): what a package may have above its limit
 RAISED: list[tuple[str, int, int, str]] = [
+    ("cli", 0, 16, "chat: a NUL in a name, an unknown home and endless input are errors of one line"),
+    ("finetuning", 0, 6, "conversations: roles and parts of a wrong type are errors of one line"),
+    ("insight", 0, 24, "the weights of the last query and the logits of one position, without all others"),
+    ("model", 0, 10, "mask.py: the mask of the last queries, which insight needs"),
     (
         "(top)",
         2,

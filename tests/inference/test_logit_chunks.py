@@ -33,6 +33,7 @@ QUESTIONS = {
     "next": lambda model: next_tokens(model, TEXT, 3, list(range(40))),
     "explain": lambda model: walk(model, TEXT).losses,
     "probability": lambda model: explain_value(model, TEXT, "probabilities[20,5]").recomputed,
+    "logit": lambda model: [explain_value(model, TEXT, f"logits[{position},5]").stored for position in (0, 20, -1)],
     "loss": lambda model: explain_value(model, TEXT, "loss[20]").recomputed,
     "choice": lambda model: score_rows(model, [ContinuationRow(list(range(1, 30)), 2)]),
 }

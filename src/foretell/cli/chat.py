@@ -44,6 +44,7 @@ ENDINGS = {
 }
 MARK = b'"messages"'  # in every saved conversation
 PARTS_SHOWN = 5
+DIGITS = 9  # of a number of tokens; Python refuses to read thousands
 
 
 def chat(
@@ -117,11 +118,16 @@ def take_line(conversation: Chat, line: str, json: bool) -> None:
     if line.startswith("/") and not line.startswith("//"):
         name, _, argument = line.partition(" ")
         if name not in COMMANDS:
-            raise UsageError(f"unknown command {name}{did_you_mean(name, COMMANDS)}; /help lists all")
+            raise UsageError(f"unknown command {shortened(name)}{did_you_mean(name, COMMANDS)}; /help lists all")
         with contextlib.redirect_stdout(sys.stderr) if json else contextlib.nullcontext():  # stdout has JSON alone
             COMMANDS[name](conversation, argument.strip())
     else:
         answer(conversation, line.removeprefix("/") if line.startswith("//") else line, json)
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, for a message."""
+    return text if len(text) <= 80 else f"{text[:79]}…"
 
 
 def answer(conversation: Chat, text: str, json: bool) -> None:
@@ -167,9 +173,19 @@ def save(conversation: Chat, argument: str) -> None:
         raise UsageError("/save needs the name of a file")
     if not any(message.role == "assistant" for message in conversation.messages):
         raise UsageError("there is nothing to save yet")
-    path = check_target(Path(argument).expanduser(), MARK)
+    path = check_target(path_of(argument), MARK)
     write_json(path, [conversation.to_json()])
     note(f"{len(conversation.messages)} messages written to {argument}")
+
+
+def path_of(argument: str) -> Path:
+    """The path of a typed name; `~` is a home directory."""
+    if "\0" in argument:
+        raise UsageError("/save needs the name of a file; this one has a NUL character")
+    try:
+        return Path(argument).expanduser()
+    except RuntimeError:
+        raise UsageError(f"{shortened(argument)}: the home directory is not known; give the whole path") from None
 
 
 def look(conversation: Chat, argument: str) -> None:
@@ -177,8 +193,8 @@ def look(conversation: Chat, argument: str) -> None:
     from foretell.typesetting.document import signed
     from foretell.typesetting.text import document_text
 
-    if argument and not argument.isdecimal():
-        raise UsageError(f"/look takes how many tokens from the end, a number, not '{argument}'")
+    if argument and not (argument.isdecimal() and len(argument) <= DIGITS):
+        raise UsageError(f"/look takes how many tokens from the end, a number, not '{shortened(argument)}'")
     back = int(argument or 1)
     receipt = conversation.receipt(back)
     receipt.check()

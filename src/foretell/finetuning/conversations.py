@@ -117,10 +117,12 @@ def turn_of(turn: Any, where: str) -> Message:
         raise DataError(f"{where}: {kind_of(turn)}; give an object with role and content, or from and value")
     role = next((turn[name] for name in ("role", "from") if name in turn), None)
     name = next((name for name in ("content", "value") if name in turn), "content")
+    if not isinstance(role, str):
+        raise DataError(f"{where}: the role is {kind_of(role)}; known: {', '.join(ROLES)}")
     if role not in ROLES:
-        near = did_you_mean(str(role), ROLES)
-        raise DataError(f"{where}: the role {role!r} is not known{near}; known: {', '.join(ROLES)}")
-    return Message(ROLES[str(role)], text_field(turn, name, where))
+        near = did_you_mean(role, ROLES)
+        raise DataError(f"{where}: the role {list_names([role])} is not known{near}; known: {', '.join(ROLES)}")
+    return Message(ROLES[role], text_field(turn, name, where))
 
 
 def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
@@ -136,9 +138,12 @@ def text_field(row: Mapping[str, Any], name: str, where: str) -> str:
 def text_of(value: Any, where: str) -> str:
     """A text, or the texts of a list of parts of the type text."""
     if isinstance(value, list) and value and all(isinstance(part, dict) for part in value):
-        if other := next((part.get("type") for part in value if not isinstance(part.get("text"), str)), None):
-            raise DataError(f"{where}: a part of the type {other!r}; only texts can be read")
-        return "".join(str(part.get("text", "")) for part in value)
+        texts = [part["text"] for part in value if isinstance(part.get("text"), str)]
+        if len(texts) < len(value):
+            other = next(part.get("type") for part in value if not isinstance(part.get("text"), str))
+            shown = f"of the type {list_names([other])}" if isinstance(other, str) else "without a text"
+            raise DataError(f"{where}: a part {shown}; only texts can be read")
+        return "".join(texts)
     if not isinstance(value, str):
         raise DataError(f"{where}: {kind_of(value)}; it must be a text")
     return value

@@ -16,7 +16,7 @@ from foretell.errors import UsageError
 from foretell.insight.address import OF_MEMORY, POSITIONS_OF_TEXT, Dimensions, dimensions_of, one_row
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel, check_model, resolve_position
-from foretell.model.decoder import Decoder, check_logits
+from foretell.model.decoder import Decoder, check_logits, rows_at_once
 from foretell.model.description import UNKNOWN_FORMULA
 from foretell.model.dropout import Dropout
 from foretell.model.quantized_linear import QuantizedMatrix, QuantizedTiedHead, quantized_layers
@@ -149,6 +149,15 @@ class Recording:
             return self.stored("head")[position].cpu()
         with torch.no_grad():
             return self.model.decoder.head(self.hidden[position]).cpu()
+
+    def pass_logits(self, position: int) -> Tensor:
+        """The logits (V,) after a position, bit-identical to a pass over all; a row alone may round differently."""
+        if "head" in self.trace.selected:
+            return self.stored("head")[position].cpu()
+        rows = rows_at_once(self.model.decoder)
+        start = max(0, min(position, len(self.hidden) - rows))
+        with torch.no_grad():
+            return self.model.decoder.head(self.hidden[start : start + rows])[position - start].cpu()
 
     def parameter(self, path: str) -> Tensor | None:
         """The current weight at a path, or None."""

@@ -22,6 +22,7 @@ from foretell.files import check_target, format_bytes, new_files
 from foretell.insight.address import ONE_ROW, View, make_view, parse_address
 from foretell.insight.replacement import STAGES, OwnThread, Replacement, StagedAttention, in_backward, replace_value
 from foretell.language_model import LanguageModel, decoder_of
+from foretell.model.attention import attention_weights
 from foretell.model.cache import CachedKVView
 from foretell.model.decoder import Decoder
 from foretell.model.structure import Structure, Value, model_structure
@@ -33,6 +34,7 @@ from foretell.safetensors_files import save_tensors
 DEFAULT_BYTES = 2 << 30
 HEAD = "head"  # the path of a decoder's last module
 LARGEST_SHOWN = 3
+LAST_QUERIES = 64  # a product of fewer than four rows may round differently from a product of many
 GRADIENT = "grad:"
 FORMAT = "foretell.trace/1"
 
@@ -135,6 +137,17 @@ class Trace:
             return self._values.calls(name)
         operands = [self._values.calls(operand.name) for operand in value.operands]
         return [value.compute(call) for call in zip(*operands, strict=True)]
+
+    def last_weights(self, name: str) -> Tensor:
+        """The last query's attention weights (B, H, S), bit-identical to `self[name][:, :, -1]`.
+
+        Where the core derives them, only the last queries' are computed: all are T times S numbers per head.
+        """
+        value = self.structure[name]
+        if value.derivation is None or value.derivation.compute is not attention_weights:
+            return self[name][:, :, -1]
+        query, key, mask = (self._values.calls(operand.name)[-1] for operand in value.operands)
+        return value.compute((query[:, :, -LAST_QUERIES:], key, mask.last_queries(LAST_QUERIES)))[:, :, -1]
 
     def names(self) -> list[str]:
         """The names that have a value, gradients last."""

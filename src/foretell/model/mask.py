@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -46,6 +46,16 @@ class Mask:
         if "allowed" not in self._made:
             self._made["allowed"] = self._make_allowed()
         return self._made["allowed"]
+
+    def last_queries(self, count: int) -> Mask:
+        """The mask of the last queries alone."""
+        positions, document_ids = self.query_positions, self.query_document_ids
+        return replace(
+            self,
+            num_queries=min(count, self.num_queries),
+            query_positions=None if positions is None else positions[:, -count:],
+            query_document_ids=None if document_ids is None else document_ids[:, -count:],
+        )
 
     def _make_allowed(self) -> Tensor:
         queries, keys = self._positions()

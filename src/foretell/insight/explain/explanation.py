@@ -47,7 +47,8 @@ from foretell.typesetting.html import Shown
 # In epsilons of the stored value's dtype, times the scale of the working. Measured over every name of the tested
 # configurations at random indices, the largest difference was 0.95 in float64, 1.2 in float32 and 0.8 in bfloat16
 ROUNDING = 4
-ALIASES = {"logits": "head"}
+HEAD = "head"
+ALIASES = {"logits": HEAD}
 
 
 @dataclass(frozen=True)
@@ -146,7 +147,9 @@ def explain_value(model: LanguageModel, text: str, address: str) -> Explanation:
     if wanted.name in IMPLIED:
         return explain_at(record(model, text, []), wanted)
     check_explained(model.decoder, structure, wanted.name)
-    return explain_at(record(model, text, list(operands_of(structure, wanted.name))), wanted)
+    # The logits of all positions are not recorded: one position's are computed from the hidden state
+    names = [name for name in operands_of(structure, wanted.name) if name != HEAD]
+    return explain_at(record(model, text, names), wanted)
 
 
 def find(address: Address, structure: Structure) -> Address:
@@ -162,7 +165,7 @@ def find(address: Address, structure: Structure) -> Address:
 def explain_at(recording: Recording, wanted: Address) -> Explanation:
     """The explanation of one number of a recorded pass."""
     name, dimensions = wanted.name, recording.dimensions(wanted.name)
-    shape = implied_shape(recording, name) if name in IMPLIED else recording.stored(name).shape
+    shape = implied_shape(recording, name) if name in (*IMPLIED, HEAD) else recording.stored(name).shape
     index = resolve_index(with_token_ids(recording.model, wanted, dimensions), dimensions, shape)
     if name == "loss":
         check_loss_position(index[0], len(recording.ids))
@@ -198,6 +201,9 @@ def stored_number(recording: Recording, name: str, index: tuple[int, ...]) -> tu
 
     Probabilities and losses are computed as `next` and `score` compute them.
     """
+    if name == HEAD:
+        logit = recording.pass_logits(index[0])[index[1]]
+        return float(logit), logit.dtype
     if name not in IMPLIED:
         stored = recording.stored(name)
         return float(stored[index]), stored.dtype
@@ -208,8 +214,9 @@ def stored_number(recording: Recording, name: str, index: tuple[int, ...]) -> tu
 
 
 def implied_shape(recording: Recording, name: str) -> tuple[int, ...]:
-    """The shape of the token probabilities (T, V), over the tokenizer's tokens only, or of the losses (T,)."""
-    return (len(recording.ids), recording.vocabulary)[: 2 if name == "probabilities" else 1]
+    """The shape of the logits (T, V), the probabilities (T, V) of the tokenizer's tokens only, or the losses (T,)."""
+    columns = {HEAD: (recording.config.vocab_size,), "probabilities": (recording.vocabulary,), "loss": ()}
+    return len(recording.ids), *columns[name]
 
 
 def check_loss_position(position: int, length: int) -> None:

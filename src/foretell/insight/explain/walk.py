@@ -196,10 +196,10 @@ def walk_layer(recording: Recording, layer: int) -> LayerWalk:
         stream=size_of(recording, before),
         attention=sizes[0],
         feedforward=sizes[1] if len(sizes) > 1 else None,
-        sights=sights_of(recording.stored(weights)[:, -1]),
+        sights=sights_of(recording.trace.last_weights(weights)[0]),
         answers=answers_of(recording, lens_logits(decoder, recording.stored(after)[-1]), LAYER_ANSWERS),
         cross_attention=cross,
-        memory_sights=() if memory_weights is None else sights_of(recording.stored(memory_weights.name)[:, -1]),
+        memory_sights=() if memory_weights is None else sights_of(recording.trace.last_weights(memory_weights.name)[0]),
     )
 
 
