@@ -64,7 +64,7 @@ def test_the_loss_is_on_the_answer_or_on_all(foretell, questions, loss_on, promp
     assert f"{prompt} 5* <|endoftext|>*" in rows_of(foretell, "x")
     assert f"per token of {'the answers' if loss_on == 'answer' else 'the rows'}" in outcome.out
     logged = [json.loads(line) for line in Path("x/metrics.jsonl").read_text().splitlines()]
-    assert logged[-1]["tokens"] == 4 * 27 * (2 if loss_on == "answer" else 5)
+    assert logged[-1]["tokens"] == 4 * 27 * 5  # all that are read, also with the loss on the answer
     assert summarize(Run.open(Path("x"))).bits_per_byte is None
 
 

@@ -31,6 +31,15 @@ def test_loss_weights_of_padding_are_zero(length: int, loss_weights: list[int]) 
     assert batch.count == sum(loss_weights)
 
 
+def test_tokens_are_those_that_the_model_reads() -> None:
+    tokens = np.arange(18).reshape(3, 6)
+    assert make_batch(tokens).tokens == 3 * 5
+    padded = make_batch(tokens, [6, 3, 2], loss_mask=np.zeros((3, 6)))
+    assert (padded.tokens, padded.rows(1, 3).tokens) == (5 + 3 + 2, 3 + 2)
+    documents = np.array([[0, 0, 0, 1, 1, 1], [0, 0, PADDING, PADDING, PADDING, PADDING]])
+    assert make_document_batch(tokens[:2], documents).tokens == 5 + 2
+
+
 def test_rows_slices_every_tensor() -> None:
     whole = make_document_batch(np.arange(12).reshape(3, 4), np.array([[0, 0, 1, 1], [1, 2, 2, 3], [3, 3, 3, 3]]))
     part = whole.rows(1, 3)

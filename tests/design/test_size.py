@@ -60,12 +60,16 @@ RAISED: list[tuple[str, int, int, str]] = [
         "device.py: the name of a dtype, from session and insight",
     ),
     ("config", 0, 27, "descriptions of the fields, from cli, which --help-config shows"),
+    ("data", 0, 12, "batches count the tokens that the model reads, without padding"),
+    ("training", 0, 8, "steps count the tokens that the model reads, without padding"),
+    ("translation", 0, 5, "batches count the tokens of both languages, without padding"),
     ("evaluation", 0, 45, "results describe themselves as documents, which cli did"),
     (
         "finetuning",
         0,
-        465,
-        "the interface of a kind, in place of branches on the task; a fifth kind, tags; the memory of long texts",
+        470,
+        "the interface of a kind, in place of branches on the task; a fifth kind, tags; the memory of long texts; "
+        "batches count tokens",
     ),
     (
         "forecasting",

@@ -22,6 +22,7 @@ from foretell.inference.completion import generate
 from foretell.loading import Start, load
 from foretell.planning.estimate import DeviceMemory, total, training_memory
 from foretell.runs.run import Run
+from foretell.runs.summary import summarize
 from foretell.saved_model.part import LORA
 from foretell.session.machine import Footprint
 from foretell.session.protocol import start_session
@@ -53,6 +54,17 @@ def test_the_report_has_figures_next_to_the_baseline(tuned: Path) -> None:
     assert report["dev"]["labels"] == ["bad", "good"]
     assert sum(map(sum, report["dev"]["confusion"])) == report["examples"]["dev"] == 6
     assert {"macro_f1", "calibration", "by_label"} <= report["dev"].keys()
+
+
+def test_the_metrics_count_the_tokens_that_the_model_reads(
+    start: Start, review_file, tmp_path, tiny_request, finetune
+) -> None:
+    session = finetune(tiny_request(review_file, tmp_path / "run", start=start))
+    batches = [session.task.batch(step) for step in range(12)]
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+    read = sum(int(batch.lengths.sum()) for batch in batches)
+    assert json.loads(lines[-1])["tokens"] == read == summarize(Run.open(tmp_path / "run")).tokens
+    assert sum(map(len, batches)) < read
 
 
 def test_a_tuned_model_keeps_its_head_and_goes_on_writing(tuned: Path, tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from foretell.errors import DataError
-from foretell.finetuning.inputs import EncodedExample, InputFormat, choose_tokens, fit, with_input_tokens
+from foretell.finetuning.inputs import (
+    EncodedExample,
+    InputFormat,
+    choose_tokens,
+    fit,
+    make_task_batch,
+    with_input_tokens,
+)
 from foretell.finetuning.kind import find_kind, kind_of
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.text import train_tokenizer
@@ -49,6 +56,12 @@ def test_without_an_extract_token_the_text_is_read_as_it_is(pool):
 @pytest.mark.parametrize(("truncate", "kept"), [("tail", [[A, B, C]]), ("head", [[B, C, D]]), ("middle", [[A, B, D]])])
 def test_what_does_not_fit_loses_the_named_part(truncate, kept):
     assert fit([[A, B, C, D]], 3, truncate) == kept
+
+
+def test_a_batch_counts_the_tokens_of_all_sequences_without_padding():
+    batch = make_task_batch(encoded(format_of("choice"), ["a", "b"], ["a b", "c", "d"], task="choice"))
+    assert batch.ids.shape == (2, 2, 6)
+    assert (batch.tokens, batch.rows(0, 1).tokens, batch.count) == (5 + 2 * 6, 5, 2)
 
 
 def test_of_two_texts_the_longer_one_is_cut():

@@ -32,6 +32,7 @@ def test_a_row_is_scaled_by_its_context_and_the_loss_counts_after_it():
     expected = CODEC.encode(window.values, scale_of(window.values[:2]))
     assert batch.ids[0, :5].tolist() == expected.tolist()
     assert batch.loss_weights.tolist() == [[0, 1, 0, 1, 0, 0]]  # 5, not the missing value, 100, not the padding
+    assert batch.tokens == 5
 
 
 def test_the_windows_of_a_step_depend_on_seed_and_step_alone():

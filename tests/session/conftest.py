@@ -34,6 +34,10 @@ class VectorBatch:
     def count(self) -> float:
         return float(len(self.inputs))
 
+    @property
+    def tokens(self) -> int:
+        return self.inputs.numel()
+
     def __len__(self) -> int:
         return len(self.inputs)
 

@@ -60,6 +60,10 @@ class Points:
     def count(self) -> float:
         return float(len(self.x))
 
+    @property
+    def tokens(self) -> int:
+        return len(self.x)
+
     def __len__(self) -> int:
         return len(self.x)
 

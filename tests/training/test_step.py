@@ -229,7 +229,7 @@ class ValuesRead(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_a_step_reads_one_value_the_count_of_its_batch_before_it_is_copied(
+def test_a_step_reads_only_the_numbers_of_targets_and_tokens_of_its_batch_before_it_is_copied(
     name: str, make_objective: MakeObjective, settings: Settings, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config, objective = settings(optimizer=name, gradient_accumulation_steps=4), make_objective(dropout=0.2)
@@ -237,7 +237,7 @@ def test_a_step_reads_one_value_the_count_of_its_batch_before_it_is_copied(
     monkeypatch.setattr(Tensor, "tolist", None)
     with ValuesRead() as values:
         result = training_step(objective, optimizer, batch, 0, config)
-    assert values.count == 1
+    assert values.count == 2
     monkeypatch.undo()
     assert result.gradient_norm > 0
 

@@ -73,6 +73,7 @@ def test_targets_are_shifted_and_padding_does_not_count():
     assert batch.targets.tolist() == [[7, 9, 0], [2, 3, 9]]
     assert batch.loss_weights.tolist() == [[1, 1, 0], [1, 1, 1]]
     assert (batch.source.ids.tolist(), batch.source.lengths) == ([[5, 6, 9], [9, 0, 0]], [3, 1])
+    assert batch.tokens == 3 + 3 + 3 + 1  # of both languages, without padding
     part = batch.rows(1, 2)
     assert (part.ids.tolist(), part.source.lengths, part.count, len(part)) == ([[1, 2, 3]], [1], 3, 1)
 

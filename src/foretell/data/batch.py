@@ -20,7 +20,8 @@ class Batch:
     """Token ids and the target of each; all tensors are (B, T).
 
     loss_weights: 1 if the target counts in the loss, else 0. positions and document_ids are None if every row is one
-    document that starts at position 0: the fused kernel then needs no mask.
+    document that starts at position 0: the fused kernel then needs no mask. lengths: (B,) the tokens of each row before
+    its padding; None if no row is padded.
     """
 
     ids: Tensor
@@ -28,6 +29,7 @@ class Batch:
     loss_weights: Tensor
     positions: Tensor | None = None
     document_ids: Tensor | None = None
+    lengths: Tensor | None = None
 
     def __len__(self) -> int:
         """Rows."""
@@ -38,6 +40,11 @@ class Batch:
         """The number of targets that count in the loss."""
         return float(self.loss_weights.sum())
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the model reads, without padding."""
+        return self.ids.numel() if self.lengths is None else int(self.lengths.sum())
+
     def rows(self, first: int, last: int, stride: int = 1) -> Batch:
         """Rows `first` to `last`, every `stride`-th of them."""
         return self._map(lambda tensor: tensor[first:last:stride])
@@ -46,8 +53,9 @@ class Batch:
         return self._map(lambda tensor: to_device(tensor, device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        optional = (None if tensor is None else change(tensor) for tensor in (self.positions, self.document_ids))
-        return Batch(change(self.ids), change(self.targets), change(self.loss_weights), *optional)
+        optional = (self.positions, self.document_ids, self.lengths)
+        changed = (None if tensor is None else change(tensor) for tensor in optional)
+        return Batch(change(self.ids), change(self.targets), change(self.loss_weights), *changed)
 
 
 def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: np.ndarray | None = None) -> Batch:
@@ -57,11 +65,14 @@ def make_batch(tokens: np.ndarray, lengths: list[int] | None = None, loss_mask: 
     """
     tensor = torch.from_numpy(np.ascontiguousarray(tokens, dtype=np.int64))
     loss_weights = torch.ones(tensor[:, 1:].shape)
+    read = None
     if lengths is not None:
-        loss_weights = (torch.arange(loss_weights.shape[1]) + 1 < torch.tensor(lengths)[:, None]).float()
+        room = loss_weights.shape[1]
+        loss_weights = (torch.arange(room) + 1 < torch.tensor(lengths)[:, None]).float()
+        read = torch.tensor(lengths).clamp(max=room)
     if loss_mask is not None:
         loss_weights = loss_weights * torch.from_numpy(loss_mask[:, 1:])
-    return Batch(tensor[:, :-1], tensor[:, 1:], loss_weights)
+    return Batch(tensor[:, :-1], tensor[:, 1:], loss_weights, lengths=read)
 
 
 def make_document_batch(tokens: np.ndarray, document_of: np.ndarray) -> Batch:
@@ -77,7 +88,8 @@ def make_document_batch(tokens: np.ndarray, document_of: np.ndarray) -> Batch:
     is_first = torch.ones_like(document_ids, dtype=torch.bool)
     is_first[:, 1:] = document_ids[:, 1:] != document_ids[:, :-1]
     starts = torch.where(is_first, columns, 0).cummax(dim=1).values
-    return Batch(plain.ids, plain.targets, loss_weights, columns - starts, document_ids)
+    lengths = (document_ids != PADDING).sum(1)
+    return Batch(plain.ids, plain.targets, loss_weights, columns - starts, document_ids, lengths)
 
 
 def pad(sequences: list[list[int]], length: int | None = None) -> tuple[np.ndarray, list[int]]:

@@ -164,6 +164,11 @@ class TaskBatch:
         """The number of examples; the weights of a training set have the mean 1."""
         return float(len(self.ids))
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the model reads, without padding."""
+        return int(self.lengths.sum())
+
     def rows(self, first: int, last: int, stride: int = 1) -> TaskBatch:
         """Rows `first` to `last`, every `stride`-th of them."""
         return self._map(lambda tensor: tensor[first:last:stride])

@@ -125,7 +125,6 @@ def text_digest(example: Example, seed: int) -> bytes:
 class FinetuneTask(Task):
     """Trains a model that has a head. `about` is written to run.json with the configuration."""
 
-    unit = "examples"
     closing_evaluations = 1.0
 
     def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel, about: dict[str, Any]):

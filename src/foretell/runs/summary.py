@@ -38,9 +38,8 @@ class Summary:
 
     `best_validation_loss` belongs to the best checkpoint, to which the run's name resolves; `bits_per_byte` is the same
     loss per byte of the held-out text; both are None without such a text. Runs with the same `held_out` have the same
-    held-out tokens or examples, and their losses compare. `tokens` is None where batches count examples. `parameters`
-    is None for runs of the first version, which lack it. A run that is training now is unfinished like one that was
-    interrupted: `changed` tells them apart.
+    held-out tokens or examples, and their losses compare. `parameters` is None for runs of the first version, which
+    lack it. A run that is training now is unfinished like one that was interrupted: `changed` tells them apart.
     """
 
     name: str
@@ -50,7 +49,7 @@ class Summary:
     data: list[str]
     step: int
     steps: int
-    tokens: int | None
+    tokens: int
     best_step: int | None
     best_validation_loss: float | None
     bits_per_byte: float | None
@@ -82,7 +81,7 @@ def summarize(run: Run) -> Summary:
         data=list(record["data"]),
         step=step,
         steps=training.steps,
-        tokens=None if "finetuning" in record["config"] else int(metrics[-1].get("tokens", 0)) if metrics else 0,
+        tokens=int(metrics[-1].get("tokens", 0)) if metrics else 0,
         best_step=best.step if best and loss != float("inf") else None,
         best_validation_loss=None if loss == float("inf") else loss,
         bits_per_byte=None
@@ -291,7 +290,7 @@ def cells_of(summary: Summary, letter: str) -> tuple[str, ...]:
         fitted(summary.size, 6),
         "-" if summary.parameters is None else short_number(summary.parameters),
         f"{summary.step}" if summary.state == DONE else f"{summary.step}/{summary.steps}",
-        "-" if summary.tokens is None else short_number(summary.tokens),
+        short_number(summary.tokens),
         "-" if summary.best_validation_loss is None else f"{summary.best_validation_loss:.3f}{letter}",
         "-" if summary.bits_per_byte is None else f"{summary.bits_per_byte:.3f}",
         "early stop" if summary.state == STOPPED_EARLY else summary.state,

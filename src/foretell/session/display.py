@@ -97,10 +97,6 @@ class PlainReporter(Reporter):
         self.console = console or standard_error()
         self._printed = 0.0
         self.clock = Remaining()
-        self.unit = Task.unit
-
-    def ready(self, task: Task) -> None:
-        self.unit = task.unit
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
         if time.monotonic() - self._printed > PLAIN_SECONDS and seconds > PLAIN_SECONDS:
@@ -112,7 +108,7 @@ class PlainReporter(Reporter):
         is_due = time.monotonic() - self._printed > PLAIN_SECONDS or metrics["step"] == steps
         if is_due or metrics["validation_loss"] is not None:
             self._printed = time.monotonic()
-            self.console.print(describe(metrics, steps, left, self.unit))
+            self.console.print(describe(metrics, steps, left))
 
     def sample(self, step: int, prompt: str, continuation: str) -> None:
         self.console.print(sample_text(step, prompt, continuation))
@@ -139,7 +135,7 @@ class LiveReporter(PlainReporter):
     def metrics(self, metrics: dict[str, Any], steps: int) -> None:
         left = self.clock.update(metrics["step"], steps)
         if metrics["validation_loss"] is not None:
-            self.console.print(describe(metrics, steps, left, self.unit))
+            self.console.print(describe(metrics, steps, left))
         self.show_progress(metrics, steps, left)
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
@@ -152,7 +148,7 @@ class LiveReporter(PlainReporter):
         bar = Table.grid(padding=(0, 1), expand=True)
         bar.add_row(ProgressBar(total=steps, completed=metrics["step"], complete_style="cyan"))
         if self.console.is_terminal:
-            self.live.update(Group(bar, describe(metrics, steps, left, self.unit), describe_gauges(metrics)))
+            self.live.update(Group(bar, describe(metrics, steps, left), describe_gauges(metrics)))
 
 
 class Remaining:
@@ -172,14 +168,14 @@ class Remaining:
         return f"{clock(elapsed / done * (steps - step))} left"
 
 
-def describe(metrics: dict[str, Any], steps: int, left: str, unit: str = Task.unit) -> Text:
+def describe(metrics: dict[str, Any], steps: int, left: str) -> Text:
     """The newest figures in one line of at most 80 columns."""
     line = Text(f"step {metrics['step']:>{len(str(steps))}}/{steps}", style="bold")
     line.append(f"  loss {metrics['loss']:.3f}", style="not bold")
     if metrics["validation_loss"] is not None:
         line.append(f"  validation {metrics['validation_loss']:.3f}", style="not bold cyan")
     if metrics["tokens_per_second"]:
-        line.append(f"  {metrics['tokens_per_second']:,.0f} {unit}/s", style="not bold")
+        line.append(f"  {metrics['tokens_per_second']:,.0f} tokens/s", style="not bold")
     return line.append(f"  {left}" if left else "", style="not bold dim")
 
 
@@ -235,14 +231,13 @@ class NotebookReporter(Reporter):
         self.clock = Remaining()
         self.lines: list[dict[str, Any]] = []
         self.samples: list[tuple[int, str, str]] = []
-        self._steps, self._left, self._shown, self._unit = 1, "", 0.0, Task.unit
+        self._steps, self._left, self._shown = 1, "", 0.0
 
     def __exit__(self, *_: object) -> None:
         if self.lines:
             self.show(self.to_html())
 
     def ready(self, task: Task) -> None:
-        self._unit = task.unit
         self.show("<p>training begins</p>")
 
     def tokenizing(self, done: int, total: int, seconds: float) -> None:
@@ -265,7 +260,7 @@ class NotebookReporter(Reporter):
 
     def to_html(self) -> str:
         newest = self.lines[-1]
-        figures = f"{describe(newest, self._steps, self._left, self._unit).plain}  {describe_gauges(newest).plain}"
+        figures = f"{describe(newest, self._steps, self._left).plain}  {describe_gauges(newest).plain}"
         samples = "".join(
             f"<pre>step {step}: <i>{html.escape(prompt)}</i>{html.escape(continuation)}</pre>"
             for step, prompt, continuation in self.samples

@@ -30,15 +30,14 @@ class Task(ABC):
     """The model, the data and the evaluation of a training.
 
     A task never touches the files of the run, signals or ranks, and moves nothing between devices: the session does.
-    Batches are `TrainingBatch`es: they have `count`, `len`, `rows` and `to`. Only the objective reads more of them.
+    Batches are `TrainingBatch`es: they have `count`, `tokens`, `len`, `rows` and `to`. Only the objective reads more.
     """
 
     config: Any  # sections, `training` among them
     about: dict[str, Any]  # the entries of run.json beyond the configuration
     objective: nn.Module  # maps a batch to its `Loss`; holds the model
     model: nn.Module  # whose weights are trained and saved; their paths name the optimizer's state and frozen weights
-    unit: str = "tokens"  # counted by batches, for the display of the speed
-    flops_per_token: int | None = None  # of training, per target; where it is known, MFU is logged
+    flops_per_token: int | None = None  # of training, per token that is read; where it is known, MFU is logged
     has_held_out: bool = True  # False: no data to evaluate on
     closing_evaluations: float = 0.0  # that the closing report takes; a training of a given time leaves time for them
     held_out_setting: str = ""  # the setting that decides how much data is held out

@@ -26,7 +26,7 @@ class Progress:
 
     step: int = 0
     share: float = 0.0  # of the training that is done
-    tokens: int = 0  # targets that were trained on
+    tokens: int = 0  # read by the model in training, without padding
     seconds: float = 0.0  # of training alone, without evaluation and samples
     loss: float | None = None
     gradient_norm: float | None = None
@@ -96,7 +96,7 @@ def train(
         unread.append(result)
 
         progress.step += 1
-        progress.tokens += int(result.count)
+        progress.tokens += result.tokens
         progress.learning_rate = learning_rate
         due = [action for action in actions if action.is_due(progress.step)]
         if due or len(unread) == MOST_UNREAD:

@@ -32,6 +32,11 @@ class TrainingBatch(Protocol):
         """The number of targets that count in the loss."""
         ...
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens that the model reads, without padding."""
+        ...
+
     def __len__(self) -> int:
         """Rows."""
         ...
@@ -48,12 +53,14 @@ AnyBatch = TypeVar("AnyBatch", bound=TrainingBatch)
 class StepResult:
     """The loss and the gradient of a step, counted from 0. Reading either waits until the device has computed it.
 
-    count: the number of targets. figures (M + 1,): the summed loss of each of M micro-batches in nats, then the norm of
-    the gradient before clipping. If one of them is not finite, reading is a `DivergedError`.
+    count: the number of targets. tokens: the number of tokens that the model read. figures (M + 1,): the summed loss of
+    each of M micro-batches in nats, then the norm of the gradient before clipping. If one of them is not finite,
+    reading is a `DivergedError`.
     """
 
     step: int
     count: float
+    tokens: int
     figures: Tensor
 
     @property
@@ -109,7 +116,8 @@ def training_step(
             (loss.sum / count * world.size).backward()  # torch divides the sum over the processes by their number
         losses.append(loss.sum.detach())
     norm = clip_gradient(objective, config.clip_norm)
-    result = StepResult(step, count, torch.cat([world.sum(torch.stack(losses)), norm[None]]))
+    tokens = int(world.total(batch.tokens))
+    result = StepResult(step, count, tokens, torch.cat([world.sum(torch.stack(losses)), norm[None]]))
     try:
         if not skips_if_not_finite(optimizer, result):
             _ = result.loss

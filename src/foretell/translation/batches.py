@@ -24,6 +24,11 @@ class PairBatch(Batch):
 
     source: Source = field(kw_only=True)
 
+    @property
+    def tokens(self) -> int:
+        """The number of tokens of both languages, without padding."""
+        return super().tokens + sum(self.source.lengths)
+
     def rows(self, first: int, last: int, stride: int = 1) -> PairBatch:
         return pair_batch(super().rows(first, last, stride), self.source.rows(first, last, stride))
 
