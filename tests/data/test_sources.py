@@ -14,6 +14,7 @@ import random
 import re
 import sys
 import time
+import zipfile
 from collections.abc import Generator
 from pathlib import Path
 
@@ -569,3 +570,22 @@ def test_without_its_package_zstd_is_refused_by_name(tmp_path: Path, monkeypatch
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(DataError, match=r"pip install 'foretell\[data\]', or decompress it: zstd -d a.txt.zst"):
         list(read_documents([tmp_path / "a.txt.zst"]))
+
+
+@pytest.mark.parametrize(
+    ("limits", "reason"),
+    [
+        ({"ALWAYS_READ": 5_000, "MOST_RATIO": 2}, "its files expand to more than 2 times"),
+        ({"MOST_MEMBERS": 2}, "3 files"),
+    ],
+)
+def test_a_zip_is_refused_as_a_whole_before_any_file_is_read(tmp_path: Path, monkeypatch, limits, reason) -> None:
+    path = tmp_path / "x.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in "abc":
+            archive.writestr(f"{name}.txt", "\n" * 2_000)
+    for name, value in limits.items():
+        monkeypatch.setattr(f"foretell.data.lines.{name}", value)
+    monkeypatch.setattr("foretell.data.lines.open_member", None)
+    with pytest.raises(DataError, match=f"x.zip: .*{reason}.*; unpack the zip first"):
+        read_documents([path])

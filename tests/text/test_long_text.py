@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 
 import pytest
 import tokenizers
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from tokenizers import models
 
 from foretell.text import Tokenizer, train_tokenizer
-from foretell.text.streaming import AFTER_WORD, ANYWHERE, iter_pieces, safe_cut
+from foretell.text.streaming import AFTER_WORD, ANYWHERE, PIECE_SIZE, iter_pieces, safe_cut
 from foretell.text.tokenizer_training import SPLITS
 
 # All that the patterns distinguish: letters, digits, marks, contractions, each kind of white space, joined emoji.
@@ -51,6 +52,21 @@ def test_encode_long_equals_encode_for_several_pieces(
     text = "".join(corpus) * 800  # three pieces and more
     assert len(list(iter_pieces(text, safe_cut(trained[name].to_json())))) > 2
     assert trained[name].encode_long(text).tolist() == trained[name].encode(text)
+
+
+def test_long_texts_of_a_batch_are_encoded_in_pieces(trained: dict[str, Tokenizer], monkeypatch) -> None:
+    lengths: list[int] = []
+
+    def groups(texts: Iterable[str]) -> Iterator[list[str]]:
+        for text in texts:
+            lengths.append(len(text))
+            yield [text]
+
+    monkeypatch.setattr("foretell.text.tokenizer._groups", groups)
+    texts = ["the cat", "the cat " * 30_000, "", "a dog"]
+    encoded = trained["bpe-gpt2"].encode_batch(texts)
+    assert [ids.tolist() for ids in encoded] == [trained["bpe-gpt2"].encode(text) for text in texts]
+    assert max(lengths) < 1.1 * PIECE_SIZE < len(texts[1])
 
 
 @given(text=st.text(alphabet="ab ,\n中", max_size=50), size=st.integers(1, 10))

@@ -27,6 +27,7 @@ LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
 MOST_RATIO, ALWAYS_READ = 100, 2**25  # a file that expands more often is refused once these bytes are read
 LARGEST_MEMBER = 2**32  # bytes of a file in a zip
+MOST_MEMBERS = 10_000  # files in a zip, whose list is read again for each of them
 ZSTD_HEADER = 18  # bytes of the longest header of a zstd frame
 NOTES = ("readme", "license", "about")  # files in a zip with these names, also after an underscore, hold no data
 UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -194,6 +195,11 @@ def zip_members(path: Path) -> list[TextFile]:
     for member in members:
         if member.file_size > LARGEST_MEMBER:
             raise DataError(f"{path}: {member.filename} has {member.file_size:,} bytes; unpack the zip first")
+    if len(members) > MOST_MEMBERS:
+        raise DataError(f"{path}: holds {len(members):,} files, more than {MOST_MEMBERS:,}; unpack the zip first")
+    # A member ends at its stated size, so the sum of these bounds what is read
+    if sum(member.file_size for member in members) > max(ALWAYS_READ, MOST_RATIO * path.stat().st_size):
+        raise DataError(f"{path}: its files expand to more than {MOST_RATIO} times its size; unpack the zip first")
     return [TextFile(path, name) for name in sorted(member.filename for member in members)]
 
 
