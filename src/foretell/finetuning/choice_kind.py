@@ -29,6 +29,7 @@ class ChoiceKind(LabelKind):
     reads = "a question and two answers or more"
     arguments = '"a question" "an answer" "another answer"'
     has_delimiter = True
+    linear_model = ""
     in_transformers = False
 
     # --- rows of a file

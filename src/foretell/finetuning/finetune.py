@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,10 +11,12 @@ from typing import Any, ClassVar
 from torch import nn
 
 from foretell.config import Section, TrainingConfig, make_section
+from foretell.finetuning.baseline import tuned_baseline
+from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
-from foretell.finetuning.report import write_report
+from foretell.finetuning.report import compared, write_report
 from foretell.finetuning.settings import Columns, FinetuneConfig, Pool, Truncate, TuningSettings
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tuning import SMALL_WIDTH, TunedTraining, with_updates
@@ -33,6 +36,8 @@ DROPOUT = 0.1
 SMALL_LEARNING_RATE = 5e-4  # for models below SMALL_WIDTH
 WARMUP_SHARE = 0.002  # of the steps, as in the paper
 EVALUATIONS_PER_EPOCH = 2
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +101,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     verb = "finetune"
     encoded: TaskData | None = None
+    baseline: dict[str, Any]
 
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request
@@ -165,7 +171,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         columns = ", ".join((*head.columns.texts, *head.columns.choices))
         return [
             f"columns     {columns}; label {head.columns.label}",
-            f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.split_rule}",
+            f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.files.split_rule}",
             f"labels      {task.head.task.describe_targets([example.target for example in data.train])}",
             f"input       pool {head.pool}, {tokens}; at most {longest} of {task.config.model.context_length} tokens",
             f"trained     {describe_trained(task.model)}",
@@ -174,9 +180,16 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             f"{training.learning_rate:g}, lambda {task.config.finetuning.lm_weight:g}",
         ]
 
+    def opened(self, session: Session[FinetuneTask]) -> None:
+        """Compute the baseline first, so that the training can be compared with it while it runs."""
+        if session.world.is_first:
+            files = session.task.data.files
+            self.baseline = tuned_baseline(session.task.head.task, files.train, files.dev)
+            logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
+
     def closed(self, session: Session[FinetuneTask]) -> None:
         if session.world.is_first:
-            write_report(session)
+            write_report(session, self.baseline)
 
 
 def describe_trained(model: nn.Module) -> str:

@@ -50,6 +50,7 @@ class LabelKind(Kind):
 
     name = "classify"
     answer = "label"
+    linear_model = "logistic"
     in_transformers = True
     scores = ("accuracy", "macro_f1")
 

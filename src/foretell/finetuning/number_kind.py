@@ -42,6 +42,7 @@ class NumberKind(Kind):
     name = "regress"
     splits_by_label = False
     answer = "value"
+    linear_model = "ridge"
 
     @classmethod
     def fit(cls, settings: HeadSettings, examples: Sequence[Example]) -> HeadSettings:

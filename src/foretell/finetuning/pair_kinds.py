@@ -27,6 +27,7 @@ class PairKind(Kind):
     reads = "two texts"
     arguments = '"a text" "another text"'
     has_delimiter = True
+    linear_model = ""
 
     @classmethod
     def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ SHOWN = 20  # labels of which the figures are displayed
 logger = logging.getLogger(__name__)
 
 
-def write_report(session: Session[FinetuneTask]) -> dict[str, Any]:
+def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> dict[str, Any]:
     """Evaluate the best checkpoint on the held-out examples and write report.json into the run."""
     task, run = session.task, session.run
     best, kind = run.best(), task.head.task
@@ -39,11 +39,11 @@ def write_report(session: Session[FinetuneTask]) -> dict[str, Any]:
     report = {
         "task": kind.name,
         "examples": {"train": len(task.data.train), "dev": len(task.data.dev)},
-        "split": task.data.split_rule,
+        "split": task.data.files.split_rule,
         "best_step": best.step,
         "minutes": round(session.progress.seconds / 60, 3),
         "dev": kind.report(outputs, targets),
-        "baseline": kind.baseline([example.target for example in task.data.train], targets),
+        "baseline": baseline,
     }
     write_json(run.directory / REPORT, report)
     draw_report(run.directory, partial(kind.draw, report=report["dev"], outputs=outputs, targets=targets))
@@ -77,8 +77,8 @@ class TaskEvaluation(Shown):
     def document(self, name: str = "figures", note: str = "") -> DocumentSection:
         """The figures and the baseline's, then the figures of each label or type of span."""
         error = self.figures.get("calibration", {}).get("expected_calibration_error")
-        figures = compared(self.figures) | ({} if error is None else {"calibration error": f"{error:.3f}"})
-        baseline = compared(self.baseline)
+        figures = written(compared(self.figures)) | ({} if error is None else {"calibration error": f"{error:.3f}"})
+        baseline = written(compared(self.baseline))
         rows = [
             (name, *figures.values(), f"{self.examples:,}"),
             ("baseline", *(baseline.get(figure, "") for figure in figures), ""),
@@ -140,7 +140,12 @@ def score_tables(figures: dict[str, Any]) -> list[document.Table]:
     return [document.Table(header, rows)]
 
 
-def compared(figures: dict[str, Any]) -> dict[str, str]:
-    """The figures that are compared with a baseline, by their names for people."""
+def compared(figures: Mapping[str, Any]) -> dict[str, float]:
+    """The figures that are compared with a baseline."""
     numbers = {name: value for name, value in figures.items() if isinstance(value, float)}
-    return {NAMES.get(name, name): f"{value:.3f}" for name, value in numbers.items() if name not in ("loss", "value")}
+    return {name: value for name, value in numbers.items() if name not in ("loss", "value")}
+
+
+def written(figures: Mapping[str, float]) -> dict[str, str]:
+    """Figures with three digits, by their names for people."""
+    return {NAMES.get(name, name): f"{value:.3f}" for name, value in figures.items()}

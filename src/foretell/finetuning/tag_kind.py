@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from foretell.data.table import Format, Row, Table
 from foretell.errors import DataError, UsageError
-from foretell.finetuning.figures import class_scores, confusion, log_softmax, scores
+from foretell.finetuning.figures import calibration, class_scores, confusion, log_softmax, scores
 from foretell.finetuning.inputs import EncodedExample, InputFormat, Target, TaskBatch
 from foretell.finetuning.kind import TEXT_NAMES, Example, Kind, TaskPrediction, cell_text, label_text
 from foretell.finetuning.label_kind import MOST_LABELS, PROBABILITIES, describe_counts, in_order, label_index
@@ -225,6 +225,7 @@ class TagKind(Kind):
         labels, (logits, indices) = self.settings.labels, read_words(outputs, targets)
         matrix = confusion(logits.argmax(1), indices, len(labels))
         report: dict[str, Any] = {**self.figures(outputs, targets), "labels": list(labels)}
+        report["calibration"] = calibration(logits, indices)
         report |= {"confusion": matrix.tolist(), "by_label": dict(zip(labels, class_scores(matrix), strict=True))}
         if is_spans(labels):
             counts = span_counts(self.chosen(outputs, targets), self.tags(targets))

@@ -35,11 +35,11 @@ from foretell.session.task import Task
 
 @dataclass(frozen=True)
 class TaskData:
-    """Encoded examples to train on and to choose the best checkpoint with, the rule of the split, and a digest."""
+    """Encoded examples to train on and to choose the best checkpoint with, the files they come from, and a digest."""
 
     train: Sequence[EncodedExample]
     dev: Sequence[EncodedExample]
-    split_rule: str
+    files: LabelledFiles
     digest: str
 
 
@@ -55,7 +55,7 @@ class LabelledFiles:
     def encoded(self, inputs: InputFormat) -> TaskData:
         encoded = encode_examples([*self.train, *self.dev], kind_of(self.settings), inputs)
         count = len(self.train)
-        return TaskData(encoded[:count], encoded[count:], self.split_rule, digest(self.train, self.dev))
+        return TaskData(encoded[:count], encoded[count:], self, digest(self.train, self.dev))
 
 
 def read_files(
@@ -176,7 +176,7 @@ class FinetuneTask(Task):
             "config": self.config.model_dump(mode="json"),
             **self.about,
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "split": self.data.split_rule,
+            "split": self.data.files.split_rule,
         }
 
     def describe_start(self, batch: TaskBatch, dtype: torch.dtype) -> list[str]:

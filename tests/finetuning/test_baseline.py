@@ -1,0 +1,83 @@
+"""The baseline of a report: TF-IDF with a linear model that cross-validation tunes, or a rule without the texts."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from foretell.finetuning import baseline
+from foretell.finetuning.baseline import tuned_baseline
+from foretell.finetuning.kind import Example, Kind, find_kind, kind_of
+from foretell.finetuning.settings import Columns, HeadSettings
+
+RULES = {"classify": "logistic regression, C", "regress": "ridge regression, alpha"}
+
+
+def labelled(rows: list[tuple[str, Any]]) -> list[Example]:
+    return [Example((text,), (str(label),), f"row {index}") for index, (text, label) in enumerate(rows, 1)]
+
+
+def kind_for(task: str, examples: list[Example]) -> Kind:
+    settings = HeadSettings(task=task, columns=Columns(texts=("text",)))
+    return kind_of(find_kind(task).fit(settings, examples))
+
+
+def reviews(task: str, count: int = 60) -> list[Example]:
+    """Texts with a label, or a number, that the order of two words decides: single words know nothing."""
+    draw = np.random.default_rng(1)
+    rows = []
+    for _ in range(count):
+        is_good, where = bool(draw.integers(2)), draw.choice(["film", "book", "song"])
+        words = "not bad" if is_good else "bad not"
+        rows.append((f"the {where} was {words}", 3.5 + is_good if task == "regress" else is_good))
+    return labelled(rows)
+
+
+@pytest.mark.parametrize("task", RULES)
+def test_pairs_of_words_count(task: str) -> None:
+    examples = reviews(task)
+    figures = tuned_baseline(kind_for(task, examples), examples[:40], examples[40:])
+    assert RULES[task] in figures["rule"]
+    assert figures["accuracy"] == 1 if task == "classify" else figures["r2"] > 0.95
+
+
+def test_the_strength_is_the_best_of_the_cross_validation(monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = reviews("classify")
+    for best in (1.0, 10.0, 100.0):
+        monkeypatch.setattr(baseline, "cross_validated", lambda linear, strength, *_: strength)
+        monkeypatch.setattr(baseline, "quality", lambda kind, strength, *_, best=best: -abs(strength - best))
+        figures = tuned_baseline(kind_for("classify", examples), examples, examples)
+        assert figures["rule"].endswith(f"C {best:g}")
+
+
+def test_few_rows_and_rare_labels_have_a_baseline() -> None:
+    examples = labelled([("a", "x"), ("b", "x"), ("!", "x"), ("?", "y"), ("a", "x")])
+    figures = tuned_baseline(kind_for("classify", examples), examples, examples)
+    assert 0.8 <= figures["accuracy"] <= 1
+
+
+def test_large_data_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(baseline, "MOST_EXAMPLES", 30)
+    examples = reviews("classify")
+    figures = tuned_baseline(kind_for("classify", examples), examples, examples)
+    assert figures["rule"].endswith(", on 30 of 60 examples")
+    monkeypatch.setattr(baseline, "MOST_LABELS", 1)
+    assert tuned_baseline(kind_for("classify", examples), examples, examples)["rule"] == "the most frequent label"
+
+
+def test_without_scikit_learn_the_rule_needs_no_text(monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    examples = reviews("classify")
+    with caplog.at_level(logging.INFO, "foretell"):
+        figures = tuned_baseline(kind_for("classify", examples), examples, examples)
+    assert figures["rule"] == "the most frequent label"
+    assert "pip install 'foretell[baseline]'" in caplog.text
+
+
+@pytest.mark.parametrize("task", ["entailment", "similarity", "choice", "tag"])
+def test_kinds_of_several_texts_keep_their_rule(task: str) -> None:
+    assert not find_kind(task).linear_model
