@@ -48,6 +48,19 @@ def test_training_says_what_was_chosen_and_what_to_do_next(here, tmp_path, capfd
     assert "foretell translate" in captured.out
 
 
+def test_held_out_pairs_come_from_a_file_and_the_direction_can_be_reversed(here, tmp_path, capfd):
+    (tmp_path / "dev.jsonl").write_text(json.dumps({"translation": {"en": "the cat 1", "fr": "le chat 1"}}) + "\n")
+    out = str(tmp_path / "run")
+    assert run([*TRAIN, "--out", out, "--dev", str(tmp_path / "dev.jsonl"), "--reverse"]) == 0
+    captured = capfd.readouterr()
+    assert "pairs left out of the training because their source is held out: 1" in captured.err
+    assert f"17 to learn from, 1 held out: {tmp_path / 'dev.jsonl'}" in " ".join(captured.err.split())
+    assert "foretell translate" in captured.out and "le chat 1" in captured.out
+    assert run(["evaluate", out, "pairs.tsv", "--reverse", "--beam", "1", "--limit", "2"]) == 0
+    assert run(["train", "--out", out, "--resume", "auto", "--dev", "pairs.tsv"]) == 2
+    assert "was started with dev = " in capfd.readouterr().err
+
+
 def test_a_run_resumes_without_naming_the_task(here, capfd):
     assert run(["train", "--out", "runs/pairs", "--resume", "auto"]) == 0
     assert "finished    runs/pairs has all its 3 steps" in capfd.readouterr().err

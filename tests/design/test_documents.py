@@ -64,6 +64,7 @@ def working_directory(tmp_path, monkeypatch, gpt2_directory) -> Path:
     (tmp_path / "instruction-data.json").write_text(json.dumps(rows), encoding="utf-8")
     pairs = [f"the cat {number}\tle chat {number}" for number in range(60)]
     (tmp_path / "pairs.tsv").write_text("\n".join(pairs), encoding="utf-8")
+    (tmp_path / "dev.tsv").write_text("the dog 1\tle chien 1\n", encoding="utf-8")
     exec(compile(blocks(TUNING, "python")[0], str(TUNING), "exec"), {})  # writes tables of labelled rows
     (tmp_path / "schema.json").write_text(blocks(GENERATION, "json")[0], encoding="utf-8")
     for name, language in ROWS_FILES.items():

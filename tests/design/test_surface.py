@@ -222,7 +222,10 @@ CHOSEN = {
         *("--size", "--horizon", "--hold-out", "--no-hold-out", "--season", "--column"),
         *TRAINING,
     },
-    "cli.translate:train_translate": {"--size", "--batch-tokens", "--separate-vocabularies", *TRAINING},
+    "cli.translate:train_translate": {
+        *("--size", "--batch-tokens", "--separate-vocabularies", "--dev", "--reverse"),
+        *TRAINING,
+    },
     "cli.finetune:finetune_text": {"--old-domain", "--text-field", "--json", *TRAINING},
     "cli.finetune:finetune_chat": {
         *("--dev", "--template", "--truncate", "--spell-tokens", "--epochs", "--lora", "--show-batch"),

@@ -8,7 +8,7 @@ import zipfile
 import pytest
 
 from foretell.errors import DataError, UsageError
-from foretell.translation.pairs import Pair, is_held_out, normalized, read_pairs, split_pairs
+from foretell.translation.pairs import Pair, is_held_out, normalized, read_pairs, split_pairs, without_known
 
 COLUMNS = "Go.\tVa !\nRun!\tCours\u202f!\tCC-BY\n\nRun!\t\n"
 EXPECTED = [Pair("Go.", "Va !"), Pair("Run!", "Cours\u202f!")]
@@ -41,6 +41,36 @@ def test_what_is_left_out_is_logged(files, caplog):
         "lines with more than two columns, of which the first two are read: 1",
         "pairs with an empty side left out: 1",
     ]
+
+
+TABLES = {
+    "pairs.csv": "source,target\nGo.,Va !\nRun!,Cours\u202f!\n",
+    "languages.csv": "en,fr\nGo.,Va !\nRun!,Cours\u202f!\n",
+    "pairs.jsonl": '{"source": "Go.", "target": "Va !"}\n{"source": "Run!", "target": "Cours\u202f!"}\n',
+    "nested.jsonl": '{"translation": {"en": "Go.", "fr": "Va !"}}\n'
+    '{"id": 2, "translation": {"en": "Run!", "fr": "Cours\u202f!"}}\n',
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_with_named_columns_give_the_same_pairs(tmp_path, name):
+    (tmp_path / name).write_text(TABLES[name], encoding="utf-8")
+    assert read_pairs([tmp_path / name]) == EXPECTED
+    assert read_pairs([tmp_path / name], reverse=True) == [pair.reversed() for pair in EXPECTED]
+
+
+def test_a_nested_translation_of_three_languages_is_refused(tmp_path):
+    (tmp_path / "three.jsonl").write_text('{"translation": {"en": "Go.", "fr": "Va !", "de": "Geh!"}}\n')
+    with pytest.raises(DataError, match=r"a 'translation' of two texts; its columns are 'en', 'fr', 'de'|en.*fr.*de"):
+        read_pairs([tmp_path / "three.jsonl"])
+
+
+def test_held_out_sources_are_not_learned_from(caplog):
+    pairs = [Pair("Go!", "Va !"), Pair("Run.", "Cours."), Pair("go", "Pars.")]
+    assert without_known(pairs, [Pair("GO?", "Vas-y ?")]) == [Pair("Run.", "Cours.")]
+    assert caplog.messages == ["pairs left out of the training because their source is held out: 2"]
+    with pytest.raises(DataError, match="also held out; give other pairs as --dev"):
+        without_known(pairs[:1], [Pair("go", "Va.")])
 
 
 WRONG = {

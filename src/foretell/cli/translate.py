@@ -43,6 +43,8 @@ LengthPenalty = Annotated[
     Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: 1.", show_default=False),
 ]
 
+Reverse = Annotated[bool, Flag, Parameter(help="Translate the second column, or file, into the first.")]
+
 
 def translate(
     model: ModelArgument,
@@ -97,6 +99,7 @@ def translate(
 def evaluate_translation(
     model: ModelArgument,
     *pairs: Annotated[str, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
+    reverse: Reverse = False,
     beam: Beam = None,
     length_penalty: LengthPenalty = None,
     limit: Annotated[int | None, Whole, Parameter(help="Evaluate only the first N pairs.")] = None,
@@ -115,7 +118,7 @@ def evaluate_translation(
     from foretell.translation.translate import evaluate_pairs, load_sacrebleu
 
     load_sacrebleu()
-    read = read_pairs([Path(path) for path in pairs])[:limit]
+    read = read_pairs([Path(path) for path in pairs], reverse=reverse)[:limit]
     translator = open_translator(model, **options.keywords())
     result = evaluate_pairs(translator, read, decoding)
     if result.left_out:
@@ -194,12 +197,16 @@ def train_translate(
     separate_vocabularies: Annotated[
         bool, Flag, Parameter(help="A vocabulary per language, not one for both.")
     ] = False,
+    dev: Annotated[
+        Path | None, Parameter(help="Held-out pairs; default: a share of the pairs.", show_default=False)
+    ] = None,
+    reverse: Reverse = False,
     options: Options = DEFAULTS,
 ) -> None:
     """Train an encoder-decoder to translate.
 
-    The first column, or file, is translated into the second. Some sentences are held out, chosen by a hash of the
-    source in lower case without punctuation, so that no near-duplicate is on both sides.
+    The first column, or file, is translated into the second. Without --dev some sentences are held out, chosen by a
+    hash of the source in lower case without punctuation, so that no near-duplicate is on both sides.
 
     Sections of the configuration: model, tokenizer, pairs, training. The most used:
 
@@ -219,6 +226,8 @@ def train_translate(
         minutes=options.minutes,
         overrides=options.sections({"pairs.batch_tokens": batch_tokens}),
         is_shared=False if separate_vocabularies else None,
+        dev=dev,
+        reverse=reverse,
         device=options.device,
         dtype=options.dtype,
     )

@@ -25,6 +25,7 @@ from foretell.errors import DataError, TokenizerError, UsageError
 from foretell.text import Tokenizer, train_tokenizer
 
 SIDES = ("source", "target")  # the columns of a table with named columns
+NESTED = "translation"  # the column of an object with two texts, by language
 DEFAULT_BPE_SIZE = 8192
 SMALLEST_BPE_SIZE = 512
 BYTES_PER_ENTRY = 400  # text for each entry, so that entries are seen often enough to be learned
@@ -38,6 +39,9 @@ class Pair:
 
     source: str
     target: str
+
+    def reversed(self) -> Pair:
+        return Pair(self.target, self.source)
 
 
 @dataclass(frozen=True)
@@ -53,12 +57,13 @@ class EncodedPair:
         return len(self.source), len(self.target) - 1
 
 
-def read_pairs(paths: Sequence[str | Path]) -> list[Pair]:
+def read_pairs(paths: Sequence[str | Path], *, reverse: bool = False) -> list[Pair]:
     """The pairs of one file with two columns, of two aligned files, or of a zip with one of these.
 
-    A table with named columns has the columns `source` and `target`, or only two. Further columns and pairs with an
-    empty side are left out, which is logged. Raises UsageError for another number of files, DataError for files that
-    are missing, not UTF-8, of unequal length or without two columns.
+    A table with named columns has the columns `source` and `target`, or only two, or a column `translation` with an
+    object of two texts, as in `{"translation": {"en": "Go.", "fr": "Va !"}}`. reverse: the second text is the source.
+    Further columns and pairs with an empty side are left out, which is logged. Raises UsageError for another number of
+    files, DataError for files that are missing, not UTF-8, of unequal length or without two columns.
     """
     if len(paths) not in (1, 2):
         raise UsageError("give one file with two columns (source, tab, target), two aligned files, or a zip of either")
@@ -75,7 +80,7 @@ def read_pairs(paths: Sequence[str | Path]) -> list[Pair]:
         pairs = read_table(Table(files[0], note=counting(counts)))
     else:
         pairs = split_columns(files[0], counts)
-    kept = [pair for pair in pairs if pair.source and pair.target]
+    kept = [pair.reversed() if reverse else pair for pair in pairs if pair.source and pair.target]
     counts["pairs with an empty side left out"] += len(pairs) - len(kept)
     for what, count in counts.items():
         if count:
@@ -110,15 +115,17 @@ def split_columns(file: TextFile, counts: Counter[str]) -> list[Pair]:
 
 
 def read_table(table: Table) -> list[Pair]:
-    """The columns `source` and `target`, or the only two."""
+    """The columns `source` and `target`, or the only two, or the two texts of the column `translation`."""
     pairs = []
     for row in table:
-        names = SIDES if all(name in row.cells for name in SIDES) else tuple(row.cells)
-        sides = [row.cells[name] for name in names]
+        nested = row.cells.get(NESTED)
+        cells = nested if isinstance(nested, dict) else row.cells
+        names = SIDES if all(name in cells for name in SIDES) else tuple(cells)
+        sides = [cells[name] for name in names]
         if len(sides) != 2 or not all(isinstance(side, str) for side in sides):
             raise DataError(
-                f"{row.where}: a pair has the columns 'source' and 'target', or two columns, with a text each; its "
-                f"columns are {list_names(list(row.cells))}"
+                f"{row.where}: a pair has the columns 'source' and 'target', or two columns, with a text each, or a "
+                f"'{NESTED}' of two texts; its columns are {list_names(list(cells))}"
             )
         pairs.append(Pair(*(re.sub(r"[\t\r\n]+", " ", side).strip() for side in sides)))
     return pairs
@@ -153,6 +160,17 @@ def split_pairs(pairs: Iterable[Pair], fraction: float, salt: str = "validation"
     for pair in pairs:
         parts["validation" if is_held_out(pair.source, fraction, salt) else "train"].append(pair)
     return parts
+
+
+def without_known(pairs: Sequence[Pair], held_out: Sequence[Pair]) -> list[Pair]:
+    """The pairs to learn from whose source is not held out, in upper or lower case, with any punctuation."""
+    known = {normalized(pair.source) for pair in held_out}
+    kept = [pair for pair in pairs if normalized(pair.source) not in known]
+    if not kept:
+        raise DataError("every sentence to learn from is also held out; give other pairs as --dev")
+    if len(kept) < len(pairs):
+        logger.warning(f"pairs left out of the training because their source is held out: {len(pairs) - len(kept):,}")
+    return kept
 
 
 # --- the vocabularies: text of two languages to ids and back ---------------------------------------------------------

@@ -32,7 +32,15 @@ from foretell.translation.config import (
     training_defaults,
 )
 from foretell.translation.encoder_decoder import EncoderDecoder, make_encoder_decoder, weight_shapes
-from foretell.translation.pairs import Pair, Vocabulary, make_vocabulary, read_pairs, split_pairs, train_vocabulary
+from foretell.translation.pairs import (
+    Pair,
+    Vocabulary,
+    make_vocabulary,
+    read_pairs,
+    split_pairs,
+    train_vocabulary,
+    without_known,
+)
 from foretell.translation.task import PairData, TranslationTask, make_loader
 from foretell.translation.translator import SOURCE_TOKENIZER_FILE, load_saved
 
@@ -47,7 +55,9 @@ class PairRequest(TrainingRequest):
 
     paths: Sequence[str | Path] = ()
     is_shared: bool | None = None  # one vocabulary for both languages, which is the default
-    pairs: PairData | None = None  # instead of those in `paths`
+    pairs: PairData | None = None  # instead of files
+    dev: Path | None = None  # held-out pairs; None: a share of the pairs
+    reverse: bool = False  # the second column, or file, is translated into the first
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,6 +65,8 @@ class PairRequest(TrainingRequest):
             preset(self.size, PRESETS)
         if "batch_size" in self.section("training"):
             raise ConfigError("batches are counted in tokens here: give pairs.batch_tokens (--batch-tokens) instead")
+        if self.dev is not None and "validation_fraction" in self.section("pairs"):
+            raise ConfigError("pairs.validation_fraction holds out a share of the pairs, and dev is a file of them")
         self.tokenizer_config(), self.pair_config()
 
     @property
@@ -63,7 +75,7 @@ class PairRequest(TrainingRequest):
 
     @property
     def choices(self) -> dict[str, Any]:
-        return {"is_shared": self.is_shared}
+        return {"is_shared": self.is_shared, "dev": self.dev and str(self.dev), "reverse": self.reverse or None}
 
     def tokenizer_config(self) -> TokenizerConfig:
         return make_section(TokenizerConfig, self.section("tokenizer"), "tokenizer")
@@ -91,7 +103,7 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
 
     def read(self, run: Run, reporter: Reporter) -> PairText:
         request = self.request
-        pairs = request.pairs or read_data(request.paths, request.pair_config())
+        pairs = request.pairs or read_data(request)
         vocabulary = train_vocabulary(pairs.train, request.tokenizer_config(), is_shared=request.is_shared is not False)
         text = PairText(pairs, vocabulary)
         store(text, run.tokens)
@@ -160,8 +172,8 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         longest = task.config.pairs.longest
         left_out = f"left out    {task.left_out:,} pairs with more than {longest} tokens in a sentence (pairs.longest)"
         return [
-            f"pairs       {len(data.train):,} to learn from, {len(data.validation):,} held out, by a hash of the "
-            "source",
+            f"pairs       {len(data.train):,} to learn from, {len(data.validation):,} held out"
+            + (", by a hash of the source" if task.about.get("dev") is None else f": {task.about['dev']}"),
             f"tokens      {loader.lengths[:, 0].sum():,} source and {loader.lengths[:, 1].sum():,} target, {kind} of "
             f"{', '.join(f'{size:,}' for size in sorted(sizes))}; {loader.padding:.1%} padding in batches",
             f"model       {task.about['size']}, {parameters:,} parameters: "
@@ -179,9 +191,13 @@ def train_translation(request: PairRequest, reporter: Reporter, *, resume: bool 
     return run_training(TranslationTraining(request), reporter, resume=resume)
 
 
-def read_data(paths: Sequence[str | Path], config: PairConfig) -> PairData:
-    """The pairs of files, split by the hash of their source."""
-    parts = split_pairs(read_pairs(paths), config.validation_fraction)
+def read_data(request: PairRequest) -> PairData:
+    """The pairs of files and the held-out ones: from a file, else by the hash of their source."""
+    pairs = read_pairs(request.paths, reverse=request.reverse)
+    if request.dev is not None:
+        held_out = read_pairs([request.dev], reverse=request.reverse)
+        return PairData(without_known(pairs, held_out), held_out)
+    parts = split_pairs(pairs, request.pair_config().validation_fraction)
     return PairData(parts["train"], parts["validation"])
 
 
