@@ -470,3 +470,10 @@ def test_a_finished_run_that_gets_more_steps_says_how(foretell, corpus):
     assert "x is finished after 3 steps, where its schedule ends" in outcome.last_line
     assert outcome.last_line.endswith("train DATA --start-from x --steps 6")
     assert foretell("train", corpus, "--start-from", "x", "--steps", "6", "--out", "y").code == 0
+
+
+def test_the_prompt_to_try_is_short_for_a_text_of_one_long_word(foretell, tmp_path):
+    (tmp_path / "word.txt").write_text("abcdefgh" * 20_000)
+    done = foretell("train", "word.txt", *TOY, "--steps", "3", "--out", "x")
+    line = next(line for line in done.out.splitlines() if line.startswith("try"))
+    assert 10 < len(line.split('"')[1]) <= 80

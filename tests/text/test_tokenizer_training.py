@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import signal
 import subprocess
 import sys
+import threading
+from collections.abc import Iterable, Iterator
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foretell.errors import TokenizerError
+from foretell.errors import Interrupted, TokenizerError, end_by_sigterm
 from foretell.text import Tokenizer, train_tokenizer, vocabulary_tokenizer
+from foretell.text.tokenizer_training import LONGEST_WORD, _cut_words, _interruptible
 
 
 def test_character_ids_are_sorted_with_the_end_token_last() -> None:
@@ -69,6 +74,51 @@ def test_long_text_trains_the_same_tokenizer_as_its_lines(corpus: list[str]) -> 
     lines = ["the cat sat\n" * 3, "on that mat, 1 2 3\n"] * 4000
     whole, parts = (train_tokenizer("bpe", texts, vocab_size=280) for texts in (["".join(lines)], lines))
     assert whole.fingerprint == parts.fingerprint
+
+
+@pytest.mark.parametrize("word", ["abcdefgh" * 500, "é1" * 3000, "-_=." * 1500, " " * 5000, "\n" * 5000])
+def test_the_trainer_gets_no_word_longer_than_the_limit(word: str) -> None:
+    text = f"before {word} after, and more text"
+    pieces = list(_cut_words(text))
+    assert "".join(pieces) == text
+    assert max(map(len, pieces)) < 1.1 * LONGEST_WORD
+    tokenizer = train_tokenizer("bpe", [text], vocab_size=270)
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    words=st.lists(st.sampled_from(["a", "7", "é", "\u0301", "-", "_", " ", "\n", "'s", "東"]).map(lambda c: c * 999))
+)
+def test_words_within_the_limit_are_not_cut(words: list[str]) -> None:
+    """So the vocabulary of ordinary text is the same with and without the limit."""
+    text = "".join(word + ("x. " if word.isspace() else " x ") for word in words)
+    assert list(_cut_words(text)) == [text]
+
+
+@pytest.mark.parametrize("texts", [["a", "b"], itertools.repeat("a")], ids=["all read", "reading"])
+def test_a_signal_ends_training_while_the_library_runs(texts: Iterable[str]) -> None:
+    """A call that blocks or reads forever is in place of the library."""
+    end, failures = threading.Event(), list[type[BaseException]]()
+
+    def call(pieces: Iterator[str]) -> None:
+        list(itertools.islice(pieces, 3))
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        try:
+            list(pieces)
+        except InterruptedError as error:
+            failures.append(type(error))
+            raise
+        end.wait(60)
+
+    before = signal.signal(signal.SIGTERM, end_by_sigterm)
+    try:
+        with pytest.raises(Interrupted):
+            _interruptible(call, iter(texts))
+    finally:
+        end.set()
+        signal.signal(signal.SIGTERM, before)
+    assert failures == ([] if isinstance(texts, list) else [InterruptedError])
 
 
 @pytest.mark.parametrize("kind", ["characters", "words", "bytes", "bpe"])

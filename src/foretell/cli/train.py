@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 WORDS = re.compile(r"[^\W\d_]+(?: [^\W\d_]+){0,2}")
 PROMPT_TOKENS = 48  # of the text, in which a prompt is looked for
+LONGEST_PROMPT = 80  # characters; one token of a text without spaces can have hundreds
 STORE_FILES = ("index.json", "tokenizer.json")
 INDENT, COLUMNS = 6, 80
 
@@ -181,7 +182,7 @@ def run_prompt(task: TextTask) -> str:
     stream = task.text.store.split("train")
     beginning = task.text.tokenizer.decode(stream.read(0, min(PROMPT_TOKENS, len(stream))))
     words = WORDS.findall(beginning.rpartition(" ")[0] or beginning)  # the last word may be cut
-    return max(words, key=lambda found: len(found.split()), default="The")
+    return max(words, key=lambda found: len(found.split()), default="The")[:LONGEST_PROMPT]
 
 
 # --- --help-config ---------------------------------------------------------------------------------------------------
