@@ -45,8 +45,9 @@ from foretell.forecasting.rolling import (
     score,
     seasonal_naive,
 )
-from foretell.forecasting.series import Series, numbered
+from foretell.forecasting.series import Series
 from foretell.forecasting.series_file import read_series
+from foretell.forecasting.timeline import numbered
 from foretell.forecasting.train import ForecastRequest, train_forecaster
 from foretell.session.display import PlainReporter
 

@@ -89,6 +89,24 @@ def test_notes_from_loading_a_forecaster_are_shown(here, monkeypatch, capfd):
     assert "float32, weights in int8 in groups of" in lines[2]
 
 
+def test_a_run_remembers_how_its_file_writes_series(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    rows = ["area;day;price;size", *(f"7;{day:02}/01/2024;{day % 5},{day:03};1" for day in range(1, 31))]
+    Path("first.csv").write_text("\n".join(rows), encoding="utf-8")
+    options = ["--id-column", "area", "--target-column", "price", "--decimal", ","]
+    command = ["train", "--task", "forecast", "first.csv", *TRAIN[4:-1], "run", *options]
+    assert run(command) == 0
+    assert "layout      long: area, day, price; 1 series, 1 day apart; dates as %d/%m/%Y" in capfd.readouterr().err
+    Path("second.csv").write_text("\n".join(rows[:13]), encoding="utf-8")  # up to 12/01/2024
+    assert run(["forecast", "run", "second.csv", "--samples", "2"]) == 0
+    captured = capfd.readouterr()
+    assert captured.out.splitlines()[1].startswith("7,13/01/2024,")
+    assert "left out: size" in captured.err
+    assert run(["evaluate", "run", "second.csv", "--samples", "2", "--date-format", "%m/%d/%Y"]) == 0
+    assert "1 series, 1 month apart; dates as %m/%d/%Y" in capfd.readouterr().err
+    assert run([*command, "--resume", "auto"]) == 0
+
+
 def test_json_is_one_object_per_series(here, capfd):
     assert run(["forecast", "d", "days.csv", "--samples", "2", "--json", "--series", "a"]) == 0
     made = json.loads(capfd.readouterr().out)
@@ -134,6 +152,8 @@ def test_runs_lists_forecasters_next_to_other_runs(here, capfd):
 REFUSED = {
     "another kind of model": (["forecast", "primer", "days.csv"], 1, "not trained on series"),
     "no file": (["forecast", "d", "day.csv"], 1, "did you mean 'days.csv'"),
+    "a date format without a code": (["forecast", "d", "days.csv", "--date-format", "day"], 2, "--date-format 'day'"),
+    "a decimal mark": (["forecast", "d", "days.csv", "--decimal", ";"], 2, "--decimal"),
     "no such series": (["forecast", "d", "days.csv", "--series", "b"], 1, "no series 'b'"),
     "horizon": (["forecast", "d", "days.csv", "--horizon", "0"], 2, "horizon must be from 1 to 100,000"),
     "endless horizon": (["forecast", "d", "days.csv", "--horizon", "100000000000"], 2, "from 1 to 100,000"),

@@ -20,6 +20,7 @@ TRAINING = {  # options of every training
     *("--minutes", "--steps", "--out", "--resume", "--config", "--seed", "--checkpoint-every", "--set", "--report"),
     *("--device", "--dtype"),
 }
+SERIES_FORMAT = {"--id-column", "--time-column", "--target-column", "--separator", "--decimal", "--date-format"}
 OPTIONS = {
     "demo": {"--minutes", "--out"},
     "lesson": {"--check", "--html", "--weights", "--at", "--seed", "--model", "--ask", "--break", "--json"},
@@ -104,6 +105,7 @@ OPTIONS = {
     "forecast": {
         *("--horizon", "--levels", "--samples", "--seed", "--series", "--column", "--out", "--paths", "--plot"),
         *("--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
+        *SERIES_FORMAT,
     },
     "embed": {
         *("--quantize", "--strict", "--file", "--allow-special", "--ids", "--pool", "--json", "--device", "--dtype"),
@@ -220,6 +222,7 @@ def test_the_verbs():
 CHOSEN = {
     "cli.forecast:train_forecast": {
         *("--size", "--horizon", "--hold-out", "--no-hold-out", "--season", "--column"),
+        *SERIES_FORMAT,
         *TRAINING,
     },
     "cli.translate:train_translate": {
@@ -234,6 +237,7 @@ CHOSEN = {
     "cli.forecast:evaluate_forecast": {
         *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
         *("--samples", "--seed", "--column", "--json", "--device", "--dtype", "--quantize", "--verify"),
+        *SERIES_FORMAT,
     },
 }
 

@@ -19,8 +19,9 @@ from foretell.forecasting.output import (
     write_forecast_page,
     write_table,
 )
-from foretell.forecasting.series import Series, Timeline, numbered
+from foretell.forecasting.series import Series
 from foretell.forecasting.series_file import read_series
+from foretell.forecasting.timeline import Timeline, numbered
 
 FORECAST = Forecast(Series("a,b", np.array([1.0, np.nan, 3.0]), numbered()), np.array([[1.5, -2e6], [2.5, 4e6]]))
 
@@ -65,7 +66,7 @@ def test_a_picture_has_a_panel_per_series_and_says_what_is_left_out(tmp_path, pi
     ],
 )
 def test_ticks_are_round_numbers(first, step, count, expected):
-    timeline = Timeline("number", step, first, str(first))
+    timeline = Timeline("number", step, first)
     assert [int(timeline.text(tick)) for tick in choose_ticks(0, count - 1, timeline)] == expected
 
 

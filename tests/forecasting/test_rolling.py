@@ -17,7 +17,8 @@ from foretell.forecasting.rolling import (
     rolling_origins,
     score,
 )
-from foretell.forecasting.series import Series, numbered
+from foretell.forecasting.series import Series
+from foretell.forecasting.timeline import numbered
 
 VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])
 PLAN = Plan(season=2, levels=(50.0,), samples=8)

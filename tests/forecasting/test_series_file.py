@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import gzip
 import logging
+from datetime import datetime
 
 import numpy as np
 import pytest
 
-from foretell.errors import DataError
+from foretell.errors import DataError, ForetellError, UsageError
 from foretell.forecasting.series import fingerprint
-from foretell.forecasting.series_file import read_series
+from foretell.forecasting.series_file import read_series, read_series_data
+from foretell.forecasting.series_layout import SeriesFormat
 
 NAN = np.nan
 # content, series names, values, first time
@@ -28,7 +30,27 @@ LAYOUTS = {
     "one column without a name": ("1\n2\n3\n", {"y": [1, 2, 3]}, "1"),
     "columns without a header": ("2024-01-01,1\n2024-01-02,2\n2024-01-03,4\n", {"y": [1, 2, 4]}, "2024-01-01"),
     "two columns without a header": ("2024-01,1,5\n2024-02,2,6\n", {"y1": [1, 2], "y2": [5, 6]}, "2024-01"),
-    "compact dates": ("date,value\n20240130,1\n20240131,2\n20240201,3\n", {"value": [1, 2, 3]}, "2024-01-30"),
+    "compact dates": ("date,value\n20240130,1\n20240131,2\n20240201,3\n", {"value": [1, 2, 3]}, "20240130"),
+    "item_id": ("item_id,timestamp,target\nb,2020-01-01,1\nb,2020-01-02,2\n", {"b": [1, 2]}, "2020-01-01"),
+    "a store's sales": (
+        "store,date,sales\n1,30.01.2020,1\n2,30.01.2020,5\n1,31.01.2020,2\n2,31.01.2020,6\n",
+        {"1": [1, 2], "2": [5, 6]},
+        "30.01.2020",
+    ),
+    "names in any column": (
+        "date,price,ticker\n2020Q1,1,A\n2020Q1,5,B\n2020Q2,2,A\n2020Q2,6,B\n",
+        {"A": [1, 2], "B": [5, 6]},
+        "2020Q1",
+    ),
+    "one store": ("shop,date,sales\nA,2020-01-01,1\nA,2020-01-02,2\n", {"A": [1, 2]}, "2020-01-01"),
+    "long without a header": ("a,2020-01-01,1\na,2020-01-02,2\n", {"a": [1, 2]}, "2020-01-01"),
+    "compact dates without a header": ("20200101,1\n20200102,2\n", {"y": [1, 2]}, "20200101"),
+    "semicolons and decimal commas": ("01.02.2020;1,5\n13.02.2020;1.234,25\n", {"y": [1.5, 1234.25]}, "01.02.2020"),
+    "thousands": ('ds,y\n1,"1,234.5"\n2,"2,000"\n', {"y": [1234.5, 2000]}, "1"),
+    "tabs in a file for commas": ("ds\ty\nJan 2000\t1\nFeb 2000\t2\n", {"y": [1, 2]}, "Jan 2000"),
+    "rows with times in the header": ("name,2020-01,2020-02\na,1,2\nb,3,4\n", {"a": [1, 2], "b": [3, 4]}, "2020-01"),
+    "rows with years in the header": ("name,1999,2000\na,1,2\nb,3,4\n", {"a": [1, 2], "b": [3, 4]}, "1999"),
+    "rows without a header": ("a,1,2,5\nb,3,4,5\n", {"a": [1, 2, 5], "b": [3, 4, 5]}, "1"),
     "one value next to others": (
         "unique_id,ds,y\na,2024-01-01,1\na,2024-01-02,2\nb,2024-01-05,7\n",
         {"a": [1, 2], "b": [7]},
@@ -70,7 +92,26 @@ def test_a_series_without_values_is_left_out_aloud(tmp_path, caplog):
 
 REFUSED = {
     "empty": ("", "is empty"),
-    "semicolons": ("2020-01-01;10,5\n2020-01-02;11,5\n", "cells are separated by semicolons"),
+    "a comma before three digits": (
+        "ds;y\n1;1,234\n2;2,345\n",
+        "line 2: '1,234' can be 1.234 or 1234; give --decimal , or --decimal .",
+    ),
+    "decimal commas and points": (
+        "ds;y\n1;1,5\n2;2.25\n",
+        r"line 2: '1,5' has a decimal comma, but '2.25' \(.*, line 3\) has a decimal point",
+    ),
+    "two readings": ("date,y\n01/02/2020,1\n01/03/2020,2\n", "line 2: '01/02/2020' can be .* --date-format"),
+    "two formats": ("date,y\n2020-01-30,1\n31/01/2020,2\n", "line 3: '31/01/2020' is not in the format of"),
+    "two columns of times": ("a,from,to\n5,2020-01-01,2020-01-02\n", "columns from, to have times; --time-column"),
+    "no values": ("item_id,timestamp\na,2020-01-01\na,2020-01-02\n", "no column has values .*timestamp"),
+    "two columns of values": (
+        "item_id,ds,a,b\nx,1,2,3\nx,2,3,4\n",
+        "columns a, b may have the values; --target-column",
+    ),
+    "twice without a name": (
+        "day,area,price\n1,5,2\n1,6,3\n",
+        "the time 1 occurs more than once; .* --id-column area",
+    ),
     "a column of labels": ("weather\nsun\nrain\nsun\n", "'weather' has labels such as 'sun', .* --kind words"),
     "labels after times": ("day,weather\n1,sun\n2,rain\n3,sun\n", "`foretell next labels"),
     "header alone": ("ds,y\n", "no values"),
@@ -108,3 +149,62 @@ def test_a_missing_file_and_a_missing_column_are_named(series_file):
 def test_other_values_have_another_fingerprint(series_file):
     series = read_series(series_file)
     assert fingerprint(series) == fingerprint(read_series(series_file)) != fingerprint(series[:1])
+
+
+def test_options_name_what_the_file_does_not_show(tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("a|b|c|d\n7|01/02/2020|1,234|x\n7|01/03/2020|1,235|y\n", encoding="utf-8")
+    given = SeriesFormat(
+        id_column="a", time_column="b", target_column="c", separator="|", decimal=",", date_format="%m/%d/%Y"
+    )
+    (series,) = read_series(path, given=given)
+    assert (series.unique_id, series.values.tolist()) == ("7", [1.234, 1.235])
+    assert [series.timeline.text(index) for index in (0, 2)] == ["01/02/2020", "01/04/2020"]
+
+
+def test_a_format_that_is_found_is_reported_and_reads_another_file(tmp_path, caplog):
+    first, second = tmp_path / "first.csv", tmp_path / "second.csv"
+    first.write_text("area;date;price;size\n1;13/01/2020;1,5;1\n1;14/01/2020;2,5;1\n", encoding="utf-8")
+    second.write_text("date;area;price;size\n02/01/2020;1;1,500;1\n03/01/2020;1;2,500;1\n", encoding="utf-8")
+    with caplog.at_level(logging.INFO, logger="foretell"):
+        found = read_series_data(first, given=SeriesFormat(id_column="area", target_column="price"))
+    assert "layout      long: area, date, price; 1 series, 1 day apart; dates as %d/%m/%Y; separator ;" in caplog.text
+    assert "left out: size" in caplog.text
+    with pytest.raises(DataError, match="--date-format|--decimal"):
+        read_series(second)
+    (series,) = read_series(second, remembered=found.format)
+    assert (series.unique_id, series.values.tolist(), series.timeline.text(2)) == ("1", [1.5, 2.5], "04/01/2020")
+    again = read_series_data(second, given=found.format)
+    assert (again.series[0].values.tolist(), again.format) == ([1.5, 2.5], found.format)
+
+
+def test_parquet_has_dates_and_numbers_of_its_own(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / "x.parquet"
+    times = [datetime(2020, 1, 1, hour) for hour in (0, 1, 2)]
+    parquet.write_table(arrow.table({"item_id": ["a"] * 3, "timestamp": times, "target": [1.5, None, 1e20]}), path)
+    (series,) = read_series(path)
+    np.testing.assert_array_equal(series.values, [1.5, NAN, 1e20])
+    assert (series.timeline.frequency, series.timeline.text(3)) == ("1 hour", "2020-01-01 03:00:00")
+    with pytest.raises(UsageError, match="--separator is for text files"):
+        read_series(path, given=SeriesFormat(separator=";"))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (SeriesFormat(time_column="day"), "no column 'day'.*--time-column"),
+        (SeriesFormat(id_column="x"), "no column 'x'.*--id-column"),
+        (SeriesFormat(target_column="x"), "no column 'x'.*--target-column"),
+        (SeriesFormat(separator="::"), "--separator must be one character"),
+        (SeriesFormat(decimal=":"), "--decimal must be"),
+        (SeriesFormat(decimal=","), "'1.5' is not a number"),
+        (SeriesFormat(date_format="%d.%m.%Y"), "in the format %d.%m.%Y of --date-format"),
+    ],
+)
+def test_an_option_that_does_not_fit_is_refused(given, words, tmp_path):
+    path = tmp_path / "x.csv"
+    path.write_text("ds,y\n2020-01-01,1.5\n2020-01-02,2\n", encoding="utf-8")
+    with pytest.raises(ForetellError, match=words):
+        read_series(path, given=given)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar, Unpack
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Unpack
 
 from cyclopts import Parameter
 
@@ -17,21 +18,50 @@ from foretell.errors import DataError, UsageError, did_you_mean
 if TYPE_CHECKING:
     from foretell.forecasting.forecaster import Forecast, Forecaster
     from foretell.forecasting.series import Series
+    from foretell.forecasting.series_layout import SeriesFormat
     from foretell.forecasting.task import ForecastTask
     from foretell.session.session import Session
 
 Number = TypeVar("Number", int, float)
-SeriesFile = Annotated[Path, Parameter(help="A CSV or TSV file with series.")]
+SeriesFile = Annotated[Path, Parameter(help="A file with series: CSV, TSV, JSON or Parquet.")]
 Columns = Annotated[
     list[str] | None,
     Parameter(name="--column", negative="", help="Where every column is a series: read this one; may be repeated."),
 ]
+
+
+@dataclass(frozen=True)
+class FormatOptions:
+    """How a file writes series; what is not given is found in the file, or as the model's training found it."""
+
+    id_column: Annotated[str | None, Parameter(help="The column that names the series of a row.")] = None
+    time_column: Annotated[str | None, Parameter(help="The column of times.")] = None
+    target_column: Annotated[str | None, Parameter(help="The column of values; others are left out.")] = None
+    separator: Annotated[str | None, Parameter(help="The character between cells.")] = None
+    decimal: Annotated[Literal[".", ","] | None, Parameter(help="The decimal mark.")] = None
+    date_format: Annotated[str | None, Parameter(help="Such as %d.%m.%Y, %Y-Q%q, unix or number.")] = None
+
+    def read(self, path: Path, columns: list[str] | None, forecaster: Forecaster) -> list[Series]:
+        """The series of a file, as the options or the forecaster's training have it."""
+        from foretell.forecasting.series_file import read_series
+
+        return read_series(path, columns or (), self.make(), forecaster.format)
+
+    def make(self) -> SeriesFormat:
+        from foretell.forecasting.series_layout import SeriesFormat
+
+        return SeriesFormat(**asdict(self))
+
+
+Format = Annotated[FormatOptions, Parameter(name="*")]
+FORMAT_DEFAULTS = FormatOptions()
 Season = Annotated[int | None, Whole, Parameter(help="Values per season; default: by the times, or found.")]
 
 
 def train_forecast(
     data: Annotated[
-        Path | None, Parameter(help="A CSV or TSV file with series; needed except to resume.", show_default=False)
+        Path | None,
+        Parameter(help="A file with series: CSV, TSV, JSON or Parquet; needed except to resume.", show_default=False),
     ] = None,
     /,
     *,
@@ -44,12 +74,14 @@ def train_forecast(
     ] = True,
     season: Season = None,
     column: Columns = None,
+    file_format: Format = FORMAT_DEFAULTS,
     options: Options = DEFAULTS,
 ) -> None:
     """Train a decoder on series of numbers, to forecast with.
 
-    The file has the columns unique_id, ds, y; or times in its first column and a series in each other; or a series in
-    each row after its name; or a single column. Empty cells are missing values.
+    The file has a column of names, one of times and one of values; or one of times and a series in each other; or a
+    series in each row after its name; or a single column. Empty cells are missing values. The run remembers how the
+    file writes series, and reads other files in the same way.
 
     Sections of the configuration: model, codec, series, training, as in --series.noise 0.2.
     """
@@ -60,6 +92,7 @@ def train_forecast(
         data=data,
         out=out,
         columns=tuple(column or ()),
+        format=file_format.make(),
         size=size,
         minutes=options.minutes,
         horizon=horizon,
@@ -105,6 +138,7 @@ def forecast(
     plot: Annotated[Path | None, Parameter(help="Draw history, median and intervals here (PNG).")] = None,
     html: Annotated[Path | None, Parameter(help="Write a page: the past that each head attended to.")] = None,
     json: Json = False,
+    file_format: Format = FORMAT_DEFAULTS,
     options: Loading = LOADING_DEFAULTS,
 ) -> None:
     """Forecast the next values of series.
@@ -112,14 +146,13 @@ def forecast(
     The table has the columns unique_id, ds, mean, median, lo-80, hi-80, ...; with --json one object per series.
     """
     from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, write_table
-    from foretell.forecasting.series_file import read_series
 
     percents = parse_levels(levels)
     check_outputs(out, paths, plot, html)
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
-    chosen = choose_series(read_series(data, column or ()), series)
     forecaster = open_forecaster(model, **options.keywords())
+    chosen = choose_series(file_format.read(data, column, forecaster), series)
     steps = forecaster.horizon if horizon is None else horizon
     forecasts = sample(forecaster, chosen, steps, samples, seed)
     if paths is not None:
@@ -237,6 +270,7 @@ def evaluate_forecast(
     seed: Annotated[int, Whole, Parameter(help="The seed of the paths.")] = 1,
     column: Columns = None,
     json: Json = False,
+    file_format: Format = FORMAT_DEFAULTS,
     options: Loading = LOADING_DEFAULTS,
 ) -> None:
     """Errors of forecasts from rolling origins, compared with the seasonal naive forecast.
@@ -253,22 +287,21 @@ def evaluate_forecast(
         rolling_origins,
     )
     from foretell.forecasting.series import choose_season
-    from foretell.forecasting.series_file import read_series
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
     lengths = parse_contexts(contexts)
     plan_levels = parse_levels(levels)
-    measured = choose_series(read_series(data, column or ()), series)
-    chosen, why = choose_season(measured, season)
     forecaster = open_forecaster(model, **options.keywords())
+    measured = choose_series(file_format.read(data, column, forecaster), series)
+    chosen, why = choose_season(measured, season)
     ahead = forecaster.horizon if horizon is None else horizon
     step = ahead if stride is None else stride
     if test is None:
         origins = rolling_origins(measured, ahead, step, windows)
         where = f"{count(origins, 'origin')} in {len(measured):,} series, stride {step}"
     else:
-        origins = given_origins(measured, choose_series(read_series(test, column or ()), series))
+        origins = given_origins(measured, choose_series(file_format.read(test, column, forecaster), series))
         ahead = max(len(origin.actual) for origin in origins)
         where = f"{count(origins, 'origin')}, at the end of each series"
     plan = Plan(chosen, plan_levels, samples, seed)

@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from foretell.config import Section, make_section
+from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
 
 CONSTANT = 1e-9  # a standard deviation below this share of the largest value is rounding noise of a constant series
@@ -111,17 +112,22 @@ class SeriesCodecPart(Part):
     kind: ClassVar[str] = "series_codec"
     codec: SeriesCodec
     horizon: int  # how far ahead the model was trained to look, the default of `forecast`
+    format: SeriesFormat = DETECT  # how the file that it was trained on writes series
 
     def config(self) -> dict[str, Any]:
-        return {**self.codec.config.model_dump(mode="json"), "horizon": self.horizon}
+        written = self.format.model_dump(exclude_none=True)
+        return {**self.codec.config.model_dump(mode="json"), "horizon": self.horizon, "format": written}
 
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> SeriesCodecPart:
         saved = make_section(SavedCodecConfig, values)
-        return cls(SeriesCodec(CodecConfig(**saved.model_dump(exclude={"horizon"}))), saved.horizon)
+        return cls(
+            SeriesCodec(CodecConfig(**saved.model_dump(exclude={"horizon", "format"}))), saved.horizon, saved.format
+        )
 
 
 class SavedCodecConfig(CodecConfig):
     """The entry of the codec in config.json."""
 
     horizon: int = Field(gt=0)
+    format: SeriesFormat = DETECT

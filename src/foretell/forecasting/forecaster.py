@@ -15,6 +15,7 @@ from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
 from foretell.forecasting.series import Series
+from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import generate
 from foretell.generation.sequence import Sequence as TokenSequence
@@ -51,6 +52,7 @@ class Forecaster:
     codec: SeriesCodec
     horizon: int  # that it was trained for
     name: str = "model"
+    format: SeriesFormat = DETECT  # of the file that it was trained on
 
     @property
     def context_length(self) -> int:
@@ -218,4 +220,4 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         raise CheckpointError(
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
-    return Forecaster(model.decoder, part.codec, part.horizon, model.name)
+    return Forecaster(model.decoder, part.codec, part.horizon, model.name, part.format)

@@ -1,199 +1,322 @@
-"""Series from a table, in the layouts that can be told apart without a doubt.
+"""Series from a file or a frame: its rows, its numbers with a decimal point or comma, and its layouts.
 
-- long: columns unique_id, ds, y; or ds, y for one series
-- a column per series, the first column their times
+- long: a column of names, one of times, one of values; the names unique_id, ds, y and item_id, timestamp, target are
+  known
+- wide: a column per series, and one of their times
 - a row per series, the first cell its name (the files of the M4 competition); shorter rows may end in empty cells
 - one column: one series, its times are 1, 2, 3, ...
 """
 
 from __future__ import annotations
 
+import csv
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
 
-from foretell.data.table import Delimited, open_table
-from foretell.errors import DataError, did_you_mean
-from foretell.forecasting.series import Series, Timeline, find_timeline, is_time, numbered, ordinals_of, read_times
-
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
-LARGEST = 1e150  # its square is a number
-MISSING = frozenset(("", "na", "nan", "null", "none"))
-TIME_NAMES = frozenset(("ds", "date", "time", "timestamp", "datetime", "month", "year", "week", "day", "t", "step"))
-LONG = ("unique_id", "ds", "y")
-LAYOUTS = (
-    "give the columns unique_id, ds, y; or times in the first column and a series in each other; or a series in each "
-    "row after its name; or a single column"
+from foretell.data.table import Cells, Delimited, open_table
+from foretell.errors import DataError, UsageError
+from foretell.forecasting.date_format import choose_date_format, is_time
+from foretell.forecasting.series import Series
+from foretell.forecasting.series_layout import (
+    DETECT,
+    LAYOUTS,
+    MISSING,
+    TIME_NAMES,
+    Layout,
+    SeriesFormat,
+    SeriesTable,
+    TableRow,
+    choose_layout,
+    is_counting,
+    is_number,
+    with_header,
 )
+from foretell.forecasting.timeline import Timeline, find_timeline, lone_timeline, numbered
+
+PLAIN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
+GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?")}
+LARGEST = 1e150  # its square is a number
+SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
+SNIFFED_LINES = 20
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class SeriesRow:
-    """The cells of a row, and its file and line."""
+class SeriesData:
+    """Series, and how their file writes them."""
 
-    cells: list[str]
-    where: str
-
-    def number(self, column: int) -> float:
-        """The value of a cell, NaN if it is missing."""
-        text = self.cells[column] if column < len(self.cells) else ""
-        if text.lower() in MISSING:
-            return np.nan
-        value = float(text) if NUMBER.fullmatch(text) else np.inf
-        if not np.isfinite(value):
-            raise DataError(f"{self.where}: '{text[:40]}' is not a number; leave the cell empty if it is missing")
-        if abs(value) > LARGEST:
-            raise DataError(f"{self.where}: {text[:40]} is beyond {LARGEST:g}, too large to compute with; rescale it")
-        return value
+    series: list[Series]
+    format: SeriesFormat
 
 
-def read_series(path: str | Path, columns: Sequence[str] = ()) -> list[Series]:
+def read_series(
+    path: str | Path,
+    columns: Sequence[str] = (),
+    given: SeriesFormat = DETECT,
+    remembered: SeriesFormat = DETECT,
+) -> list[Series]:
     """The series of a file. `columns` names those to read where every column is one.
 
+    given: must fit the file. remembered: the format of another file, used where this one can be read in several ways.
     Missing values at the beginning and end of a series are dropped; what is left out is logged. Raises DataError.
     """
-    rows = open_table(path, otherwise=Delimited(",")).cells()
-    table = [SeriesRow(["" if cell is None else str(cell).strip() for cell in cells], where) for where, cells in rows]
-    table = [row for row in table if any(row.cells)]
-    if not table:
+    return read_series_data(path, columns, given, remembered).series
+
+
+def read_series_data(
+    path: str | Path, columns: Sequence[str] = (), given: SeriesFormat = DETECT, remembered: SeriesFormat = DETECT
+) -> SeriesData:
+    """As `read_series`, with the format that was found."""
+    check_given(given)
+    cells, separator = file_cells(path, given, remembered)
+    rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
+    rows = [row for row in rows if any(row.cells)]
+    if not rows:
         raise DataError(f"{path} is empty; {LAYOUTS}")
-    if len(table) > 1 and all(row.cells[0].count(";") > 0 for row in table):
-        raise DataError(
-            f"{path}: cells are separated by semicolons; separate them by commas, or by tabs in a file named .tsv, "
-            "and write decimals with a point"
-        )
-    header, body = table[0], table[1:]
-    if all(is_number(cell) for cell in header.cells):
-        header, body = SeriesRow(["y"] * len(header.cells), header.where), table
-    elif len(header.cells) > 1 and is_time(header.cells[0]) and all(map(is_number, header.cells[1:])):
-        others = [f"y{index}" for index in range(1, len(header.cells))]
-        header, body = SeriesRow(["ds", *(others if len(others) > 1 else ["y"])], header.where), table
-        logger.info(f"{header.where}: a time and numbers, so the file has no header")
-    if not body:
+    table = with_header(rows, str(path))
+    if not table.body:
         raise DataError(f"{path} has a header and no values")
-    refuse_labels(header, body)
-    found = choose_layout(header, body, columns)
+    refuse_labels(table)
+    layout = choose_layout(table, columns, given, remembered)
+    decimal = choose_decimal(table, layout, given, remembered)
+    groups = groups_of(table, layout, decimal)
+    date_format = date_format_of(table, layout, given, remembered)
+    found = on_timelines(groups, str(path), date_format)
     series = [each for each in (trimmed(each) for each in found) if len(each)]
     for name in (each.unique_id for each in found if not np.isfinite(each.values).any()):
         logger.warning(f"left out: series '{name}' has no value")
     if not series:
         raise DataError(f"{path} has no series with a value")
-    return series
+    resolved = SeriesFormat(
+        id_column=None if layout.id is None or layout.kind == "rows" else table.names[layout.id],
+        time_column=None if layout.time is None else table.names[layout.time],
+        target_column=table.names[layout.values[0]] if layout.kind == "long" else given.target_column,
+        separator=separator,
+        decimal=decimal,
+        date_format=date_format,
+    )
+    logger.info(f"layout      {layout.describe(table.names)}; {describe_format(series, resolved)}")
+    return SeriesData(series, resolved)
 
 
-def is_number(cell: str) -> bool:
-    return cell.lower() in MISSING or NUMBER.fullmatch(cell) is not None
+def check_given(given: SeriesFormat) -> None:
+    if given.separator is not None and len(given.separator) != 1:
+        raise UsageError(f"--separator must be one character, not '{given.separator}'; a tab is $'\\t'")
+    if given.decimal not in (None, ".", ","):
+        raise UsageError(f"--decimal must be . or a comma, not '{given.decimal}'")
 
 
-def refuse_labels(header: SeriesRow, body: list[SeriesRow]) -> None:
+def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
+    """The number of series, their frequency, and what is unusual about the file."""
+    lines = [f"{len(series):,} series, {series[0].timeline.frequency} apart"]
+    if resolved.date_format not in (None, "number") and not resolved.date_format.startswith("%Y-%m"):
+        lines.append(f"dates as {resolved.date_format}")
+    if resolved.separator not in (None, ",", "\t"):
+        lines.append(f"separator {resolved.separator}")
+    return "; ".join([*lines, *(["decimal comma"] if resolved.decimal == "," else [])])
+
+
+# --- rows ------------------------------------------------------------------------------------------------------------
+
+
+def file_cells(path: str | Path, given: SeriesFormat, remembered: SeriesFormat) -> tuple[Iterable[Cells], str | None]:
+    """The cells of each row, and the separator of a text file."""
+    table = open_table(path, otherwise=Delimited(","))
+    if not isinstance(table.format, Delimited):
+        if given.separator is not None:
+            raise UsageError(f"{path}: --separator is for text files with columns; leave it out")
+        return table.cells(), None
+    separator = given.separator or choose_separator(table.lines(), table.format.delimiter, remembered.separator)
+    return Delimited(separator).cells(table), separator
+
+
+def choose_separator(lines: Iterator[str], usual: str, remembered: str | None) -> str:
+    """The separator that splits each of the first lines; the usual one of the suffix where none does, or for tabs."""
+    first = [line for line in islice(lines, SNIFFED_LINES) if line.strip()]
+    split = {each: list(csv.reader(first, delimiter=each)) for each in SEPARATORS}
+    fitting = [each for each, rows in split.items() if rows and all(len(row) > 1 for row in rows)]
+    if usual == "\t":
+        return usual
+    return remembered if remembered in fitting else next(iter(fitting), usual)
+
+
+def refuse_labels(table: SeriesTable) -> None:
     """Refuse a column of labels, alone or after times, and name the commands that forecast labels."""
-    labels = [row.cells[-1] for row in body]
-    is_alone = len(header.cells) == 1 or is_time(body[0].cells[0]) or header.cells[0].lower() in TIME_NAMES
+    labels = [row.cells[-1] for row in table.body]
+    first = table.body[0].cells
+    is_alone = len(table.names) == 1 or (
+        len(table.names) == 2 and (is_time(first[0]) or table.names[0].lower() in TIME_NAMES)
+    )
     if is_alone and len(set(labels)) < len(labels) and not any(is_number(label) or is_time(label) for label in labels):
         raise DataError(
-            f"{header.where}: the column '{header.cells[-1][:40]}' has labels such as '{labels[0][:40]}', not numbers; "
+            f"{table.where}: the column '{table.names[-1][:40]}' has labels such as '{labels[0][:40]}', not numbers; "
             "labels are words: write them in their order into a text file, separated by spaces, then "
             "`foretell train labels.txt --kind words` learns them, and `foretell next labels 'LABEL LABEL'` gives the "
             "likely next ones with their probabilities"
         )
 
 
-# --- layouts ---------------------------------------------------------------------------------------------------------
+# --- numbers ---------------------------------------------------------------------------------------------------------
 
 
-def choose_layout(header: SeriesRow, body: list[SeriesRow], columns: Sequence[str]) -> list[Series]:
-    """The series of a table in the layout that its header and its first row show."""
-    names, first = header.cells, body[0].cells
-    for name in columns:
-        if name not in names:
-            raise DataError(f"{header.where}: no column '{name}'{did_you_mean(name, names)}")
-    if {"ds", "y"} <= set(names):
-        return read_long(header, body)
-    if len(names) == 1 and is_number(first[0]):
-        return [single_column(names[0], body)]
-    if is_time(first[0]) or names[0].lower() in TIME_NAMES:
-        return read_columns(header, body, columns)
-    if not is_number(first[0]) and len(first) > 1 and all(is_number(cell) for cell in first[1:]):
-        return read_named_rows(body)
-    raise DataError(f"{header.where}: what the columns {', '.join(names)[:80]} mean is not clear; {LAYOUTS}")
-
-
-def read_long(header: SeriesRow, body: list[SeriesRow]) -> list[Series]:
-    """One row per value."""
-    others = [name for name in header.cells if name not in LONG]
-    if others:
+def choose_decimal(table: SeriesTable, layout: Layout, given: SeriesFormat, remembered: SeriesFormat) -> str:
+    """The decimal mark of the values. Raises DataError for both, and for a comma that may separate thousands."""
+    if given.decimal is not None:
+        return given.decimal
+    cells = ((row.cell(column), row.where) for row in table.body for column in layout.values)
+    marked = [(text, where) for text, where in cells if "," in text or "." in text]
+    commas = [(text, where) for text, where in marked if "," in text]
+    if not commas:
+        return "."
+    seen = {mark: next((each for each in marked if proves(each[0], mark)), None) for mark in ".,"}
+    point, comma = seen["."], seen[","]
+    if point and comma:
         raise DataError(
-            f"{header.where}: the column '{others[0][:40]}' is not used: a series is forecast from its own past alone; "
-            "remove it, or give its values another unique_id"
+            f"{comma[1]}: '{comma[0][:40]}' has a decimal comma, but '{point[0][:40]}' ({point[1]}) has a decimal "
+            "point; write all numbers in one form"
         )
-    time, value = header.cells.index("ds"), header.cells.index("y")
-    name = header.cells.index("unique_id") if "unique_id" in header.cells else None
-    groups: dict[str, list[SeriesRow]] = {}
-    for row in body:
-        if len(row.cells) != len(header.cells):
-            raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(header.cells)}")
-        if name is not None and not row.cells[name]:
-            raise DataError(f"{row.where}: unique_id is empty")
-        groups.setdefault("y" if name is None else row.cells[name], []).append(row)
-    return on_timelines(
-        {key: ([row.cells[time] for row in rows], [row.number(value) for row in rows]) for key, rows in groups.items()},
-        header.where.rpartition(",")[0],
+    if point or comma:
+        return "." if point else ","
+    if remembered.decimal is not None:
+        return remembered.decimal
+    text, where = commas[0]
+    raise DataError(
+        f"{where}: '{text[:40]}' can be {text.replace(',', '.')} or {text.replace(',', '')}; give --decimal , or "
+        "--decimal ."
     )
 
 
-def read_columns(header: SeriesRow, body: list[SeriesRow], columns: Sequence[str]) -> list[Series]:
-    """One column per series, times in the first."""
-    names = header.cells
-    if len(set(names)) < len(names):
-        raise DataError(f"{header.where}: two columns have the same name; rename one")
-    texts = [row.cells[0] for row in body]
-    for row in body:
-        if len(row.cells) > len(names):
-            raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(names)}")
-    wanted = list(columns) or names[1:]
-    return on_timelines(
-        {name: (texts, [row.number(names.index(name)) for row in body]) for name in wanted},
-        header.where.rpartition(",")[0],
+def proves(text: str, mark: str) -> bool:
+    """True if a number can be read with this decimal mark and with no other."""
+    other = "," if mark == "." else "."
+    return is_readable(text, mark) and not is_readable(text, other)
+
+
+def is_readable(text: str, mark: str) -> bool:
+    return (
+        PLAIN.fullmatch(text if mark == "." else swapped(text)) is not None or GROUPED[mark].fullmatch(text) is not None
     )
 
 
-def read_named_rows(body: list[SeriesRow]) -> list[Series]:
-    """One row per series, its name in the first cell."""
-    seen: set[str] = set()
-    for row in body:
-        if row.cells[0] in seen:
+def swapped(text: str) -> str:
+    """The text with points for commas; a point becomes a character that is in no number."""
+    return text.replace(".", "'").replace(",", ".")
+
+
+def number(text: str, where: str, decimal: str) -> float:
+    """The value of a cell, NaN if it is missing."""
+    if text.lower() in MISSING:
+        return np.nan
+    plain = text if decimal == "." else swapped(text)
+    if not PLAIN.fullmatch(plain) and GROUPED[decimal].fullmatch(text):
+        plain = plain.replace(",", "").replace("'", "")
+    value = float(plain) if PLAIN.fullmatch(plain) else np.inf
+    if not np.isfinite(value):
+        raise DataError(f"{where}: '{text[:40]}' is not a number; leave the cell empty if it is missing")
+    if abs(value) > LARGEST:
+        raise DataError(f"{where}: {text[:40]} is beyond {LARGEST:g}, too large to compute with; rescale it")
+    return value
+
+
+# --- series ----------------------------------------------------------------------------------------------------------
+Groups = dict[str, tuple[list[str] | None, list[float]]]  # series: its times, None for 1, 2, 3, ..., and its values
+
+
+def groups_of(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
+    """The times and values of each series."""
+    if layout.kind == "long":
+        return long_groups(table, layout, decimal)
+    if layout.kind == "rows":
+        return row_groups(table, layout, decimal)
+    names = [table.names[column] for column in layout.values]
+    if len(set(table.names)) < len(table.names):
+        raise DataError(f"{table.where}: two columns have the same name; rename one")
+    for row in table.body:
+        if len(row.cells) > len(table.names):
+            raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(table.names)}")
+    times = None if layout.time is None else table.column(layout.time)
+    return {
+        name: (times, [number(row.cell(column), row.where, decimal) for row in table.body])
+        for name, column in zip(names, layout.values, strict=True)
+    }
+
+
+def long_groups(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
+    """One row per value."""
+    assert layout.id is not None
+    groups: Groups = {}
+    for row in table.body:
+        if len(row.cells) != len(table.names):
+            raise DataError(f"{row.where}: {len(row.cells)} cells, but the header has {len(table.names)}")
+        if not row.cells[layout.id]:
+            raise DataError(f"{row.where}: {table.names[layout.id]} is empty")
+        times, values = groups.setdefault(row.cells[layout.id], ([], []))
+        values.append(number(row.cells[layout.values[0]], row.where, decimal))
+        if times is not None and layout.time is not None:
+            times.append(row.cells[layout.time])
+    return {name: (None if layout.time is None else times, values) for name, (times, values) in groups.items()}
+
+
+def row_groups(table: SeriesTable, layout: Layout, decimal: str) -> Groups:
+    """One row per series, its name in the first cell; times in the header, or none."""
+    groups: Groups = {}
+    times = header_times(table)
+    for row in table.body:
+        if row.cells[0] in groups:
             raise DataError(f"{row.where}: a second series '{row.cells[0][:40]}'; give each its own name")
-        seen.add(row.cells[0])
-    return [
-        Series(row.cells[0], np.array([row.number(column) for column in range(1, len(row.cells))]), numbered())
-        for row in body
-    ]
+        values = [number(row.cell(column), row.where, decimal) for column in layout.values]
+        groups[row.cells[0]] = (times, values)
+    return groups
 
 
-def single_column(name: str, body: list[SeriesRow]) -> Series:
-    for row in body:
-        if len(row.cells) != 1:
-            raise DataError(f"{row.where}: {len(row.cells)} cells, but the first row has 1")
-    return Series(name, np.array([row.number(0) for row in body]), numbered())
+def header_times(table: SeriesTable) -> list[str] | None:
+    """The times in the header of a table with a series per row; None where it has others names."""
+    names = table.names[1:]
+    is_header = table.body[0].where != table.where and len(names) == max(len(row.cells) for row in table.body) - 1
+    return names if is_header and (all(map(is_time, names)) or (len(names) > 1 and is_counting(names))) else None
 
 
-def on_timelines(groups: dict[str, tuple[list[str], list[float]]], file: str) -> list[Series]:
+def date_format_of(table: SeriesTable, layout: Layout, given: SeriesFormat, remembered: SeriesFormat) -> str | None:
+    """The format of the times in the file; None without times."""
+    if layout.kind == "rows":
+        times = dict.fromkeys(header_times(table) or (), table.where)
+    elif layout.time is not None:
+        times = {}
+        for row in table.body:
+            times.setdefault(row.cell(layout.time), row.where)
+    else:
+        times = {}
+    if not times:
+        if given.date_format is not None:
+            raise UsageError(f"{table.name} has no times; leave out --date-format, or name their column: --time-column")
+        return None
+    return choose_date_format(times, given.date_format, remembered.date_format)
+
+
+def on_timelines(groups: Groups, file: str, date_format: str | None) -> list[Series]:
     """Series from the times and values of each, in the order of their times, absent times as missing values.
 
     A series with a single time takes the frequency of the others.
     """
     made: dict[str, Series] = {}
+    known: dict[int, tuple[Timeline, np.ndarray]] = {}  # the columns of a wide table share their times
     absent, first_absent, shared = 0, "", None
     for name, (texts, values) in groups.items():
+        if texts is None:
+            made[name] = Series(name, np.array(values, dtype=np.float64), numbered())
+            continue
         if len(texts) < 2:
             continue
-        timeline, indices = find_timeline(texts, f"{file}, series '{name[:40]}'")
+        if id(texts) not in known:
+            known[id(texts)] = find_timeline(texts, f"{file}, series '{name[:40]}'", date_format)
+        timeline, indices = known[id(texts)]
         filled = np.full(int(indices.max()) + 1, np.nan)
         filled[indices] = values
         if len(filled) > len(texts):
@@ -202,22 +325,10 @@ def on_timelines(groups: dict[str, tuple[list[str], list[float]]], file: str) ->
     if absent:
         logger.warning(f"{absent:,} times are absent, taken as missing values: series '{first_absent}'")
     for name, (texts, values) in groups.items():
-        if name not in made:
-            made[name] = Series(
-                name, np.array(values), lone_timeline(texts[0], shared, f"{file}, series '{name[:40]}'")
-            )
+        if name not in made and texts is not None:
+            timeline = lone_timeline(texts[0], shared, f"{file}, series '{name[:40]}'")
+            made[name] = Series(name, np.array(values), timeline)
     return [made[name] for name in groups]
-
-
-def lone_timeline(text: str, shared: Timeline | None, name: str) -> Timeline:
-    """The timeline of a series with a single time."""
-    if shared is None:
-        raise DataError(f"{name}: a single value does not tell how far times are apart; give at least two")
-    unit, ordinals = read_times([text], name)
-    if (unit == "number") != (shared.unit == "number"):
-        raise DataError(f"{name}: the time {text} is of another kind than {shared.text(0)}")
-    first = ordinals if unit == "number" else ordinals_of(np.array([text], dtype="datetime64[s]"), shared.unit)
-    return Timeline(shared.unit, shared.step, int(first[0]), text)
 
 
 def trimmed(series: Series) -> Series:

@@ -18,6 +18,7 @@ from foretell.forecasting.codec import SeriesCodec, SeriesCodecPart
 from foretell.forecasting.config import ForecastConfig
 from foretell.forecasting.forecaster import PART, Forecaster
 from foretell.forecasting.series import Series, fingerprint
+from foretell.forecasting.series_layout import recorded_format
 from foretell.forecasting.windows import (
     Window,
     WindowSource,
@@ -151,7 +152,7 @@ class ForecastTask(Task):
         return [Sample(f"{series.unique_id}: {past} ", f"forecast {future}")]
 
     def save_model(self, directory: Path) -> None:
-        codec = SeriesCodecPart(self.codec, self.config.series.horizon)
+        codec = SeriesCodecPart(self.codec, self.config.series.horizon, recorded_format(self.about))
         save_parts(directory, {PART: codec, DECODER: DecoderPart(self.decoder)})
 
     def fingerprints(self) -> dict[str, str]:

@@ -24,7 +24,8 @@ from foretell.forecasting.config import (
 )
 from foretell.forecasting.rolling import mase_scale, mean_of
 from foretell.forecasting.series import Series, choose_season
-from foretell.forecasting.series_file import read_series
+from foretell.forecasting.series_file import read_series, read_series_data
+from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import ForecastTask, check_series_fit
 from foretell.language_model import load_model
 from foretell.model.decoder import Decoder
@@ -50,6 +51,7 @@ class ForecastRequest(TrainingRequest):
 
     data: Path | None = None  # None only to resume
     columns: tuple[str, ...] = ()
+    format: SeriesFormat = DETECT
     horizon: int | None = None
     season: int | None = None
 
@@ -66,7 +68,7 @@ class ForecastRequest(TrainingRequest):
 
     @property
     def choices(self) -> dict[str, Any]:
-        return {"columns": list(self.columns), "season": self.season}
+        return {"columns": list(self.columns), "season": self.season, **self.format.model_dump()}
 
     def check_same_run(self, config: ForecastConfig, record: Any) -> None:
         super().check_same_run(config, record)
@@ -78,16 +80,18 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     """Training on series of numbers. The run keeps a copy of the file."""
 
     verb = "train --task forecast"
+    format = DETECT  # of the file, once it is read
 
     def read(self, run: Run, reporter: Reporter) -> list[Series]:
         request = self.request
         assert request.data is not None
-        series = read_series(request.data, request.columns)
+        data = read_series_data(request.data, request.columns, request.format)
+        self.format = data.format
         run.keep_file(request.data, "data")
-        return series
+        return data.series
 
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
-        return read_series(kept_data(run), tuple(record["columns"]))
+        return read_series(kept_data(run), tuple(record["columns"]), recorded_format(record))
 
     def choose(self, data: list[Series], machine: Machine) -> Choice:
         season, why = choose_season(data, self.request.season)
@@ -106,7 +110,9 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         config = config.model_copy(update={"training": self.training_config(steps)})
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
         reasons = [f"season      {season}: {why}", cost, f"steps       {steps:,}: {reason}"]
-        return Choice(config, size, reasons, {"columns": list(self.request.columns), "season": season})
+        return Choice(
+            config, size, reasons, {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
+        )
 
     def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
         """The horizon is two seasons, but at most a quarter of the longest series, if it is not given."""

@@ -1,0 +1,210 @@
+"""Date formats: how a file writes times, read and written.
+
+A format is written as for `strptime`, with %q for a quarter and %-d for a number without a leading zero; NUMBER and
+UNIX are formats too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+
+from foretell.errors import DataError, UsageError
+
+NUMBER, UNIX, COMPACT = "number", "unix", "%Y%m%d"  # whole numbers, seconds since 1970, 20240531
+DAYS = (  # the formats that are tried, each followed by the time of day that the first time has
+    *("%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%d-%m-%Y", "%m-%d-%Y", COMPACT),
+    *("%d.%m.%y", "%d/%m/%y", "%m/%d/%y", "%d %b %Y", "%d-%b-%Y", "%b %d, %Y", "%d %B %Y", "%B %d, %Y"),
+)
+MONTHS = (
+    *("%Y-%m", "%Y/%m", "%m/%Y", "%m.%Y", "%b %Y", "%B %Y", "%b-%Y", "%b-%y", "%Y %b"),
+    *("%YQ%q", "%Y-Q%q", "%Y Q%q", "Q%q %Y", "Q%q-%Y"),
+)
+NAMES = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November")
+MONTH_NAMES = (*NAMES, "December")
+SHORT_NAMES = tuple(name[:3] for name in MONTH_NAMES)
+CODES = {
+    "%Y": r"(?P<Y>\d{4})",
+    "%y": r"(?P<y>\d{2})",
+    "%m": r"(?P<m>0[1-9]|1[0-2])",
+    "%-m": r"(?P<m>1[0-2]|[1-9])",
+    "%d": r"(?P<d>0[1-9]|[12]\d|3[01])",
+    "%-d": r"(?P<d>[12]\d|3[01]|[1-9])",
+    "%b": rf"(?P<b>{'|'.join(SHORT_NAMES)})",
+    "%B": rf"(?P<b>{'|'.join(MONTH_NAMES)})",
+    "%q": r"(?P<q>[1-4])",
+    "%H": r"(?P<H>[01]\d|2[0-3])",
+    "%-H": r"(?P<H>1\d|2[0-3]|\d)",
+    "%M": r"(?P<M>[0-5]\d)",
+    "%S": r"(?P<S>[0-5]\d)",
+    "%z": r"(?P<z>Z|[+-]\d\d:?\d\d)",
+}
+CODE = re.compile(r"(%-?[A-Za-z])")
+WHOLE = re.compile(r"[+-]?\d{1,18}")
+CLOCK = re.compile(r"([T ])(\d{1,2}):\d\d(:\d\d)?(\.0{1,9})?( ?(?:Z|[+-]\d\d:?\d\d))?$")
+DAY = 86400  # seconds
+PIVOT = 69  # two digits from here on are years of the 20th century, as in POSIX
+
+
+@cache
+def pattern_of(date_format: str) -> re.Pattern[str]:
+    """The regular expression of a date format; UsageError for a code that is not in CODES."""
+    if date_format in (NUMBER, UNIX):
+        return WHOLE
+    parts = CODE.split(date_format)
+    unknown = [part for part in parts[1::2] if part not in CODES]
+    if unknown or len(parts) == 1 or len(set(parts[1::2])) < len(parts[1::2]):
+        what = f"{unknown[0]} is not known" if unknown else "it has no code, or one twice"
+        raise UsageError(f"--date-format '{date_format}': {what}; use {' '.join(CODES)}, or unix, or number")
+    return re.compile("".join(CODES[part] if part in CODES else re.escape(part) for part in parts), re.IGNORECASE)
+
+
+def candidates(text: str) -> list[str]:
+    """The date formats that a time may be written in."""
+    clock = CLOCK.search(text)
+    if clock is None:
+        tried = (*DAYS, *MONTHS)
+    else:
+        separator, hour, seconds, fraction, zone = clock.groups()
+        suffix = (
+            f":%M{':%S' if seconds else ''}{fraction or ''}{'' if zone is None else zone[: -len(zone.strip())] + '%z'}"
+        )
+        hours = ("%H", "%-H") if len(hour) == 2 else ("%-H",)
+        tried = tuple(f"{day}{separator}{each}{suffix}" for each in hours for day in DAYS)
+    loose = tuple(each.replace("%m", "%-m").replace("%d", "%-d") for each in tried if COMPACT not in each)
+    return [each for each in dict.fromkeys((*tried, *loose)) if pattern_of(each).fullmatch(text)]
+
+
+def is_time(text: str) -> bool:
+    """True for a date, with or without a time of day; not for a number."""
+    return WHOLE.fullmatch(text) is None and bool(candidates(text))
+
+
+def is_compact(text: str) -> bool:
+    """True for a date written as 20240531."""
+    return pattern_of(COMPACT).fullmatch(text) is not None and "1500" <= text[:4] < "2200"
+
+
+def choose_date_format(times: dict[str, str], given: str | None = None, remembered: str | None = None) -> str:
+    """The format of all times, each with the place where it is. `given` must fit; `remembered` decides between several.
+
+    Raises DataError for times in several formats, and for those that can be read in two ways.
+    """
+    texts = list(times)
+    for known in filter(None, (given, remembered)):
+        odd = next((text for text in texts if not pattern_of(known).fullmatch(text)), None)
+        if odd is None:
+            return known
+        if known == given:
+            raise DataError(f"{times[odd]}: '{odd[:40]}' is not a time in the format {known} of --date-format")
+    if all(WHOLE.fullmatch(text) for text in texts):
+        return COMPACT if all(map(is_compact, texts)) else NUMBER
+    tried = candidates(texts[0])
+    fitting = [each for each in tried if all(map(pattern_of(each).fullmatch, texts))]
+    if fitting:
+        check_one_reading(texts, fitting, times)
+        return fitting[0]
+    if not tried:
+        raise DataError(
+            f"{times[texts[0]]}: '{texts[0][:40]}' is not a time; write whole numbers, or dates such as "
+            "2024-05-31 13:00:00, or name their format: --date-format %d.%m.%Y"
+        )
+    odds = {each: next(text for text in texts if not pattern_of(each).fullmatch(text)) for each in tried}
+    best = max(tried, key=lambda each: texts.index(odds[each]))
+    raise DataError(
+        f"{times[odds[best]]}: '{odds[best][:40]}' is not in the format of '{texts[0]}' ({best}); write all times in "
+        "one format"
+    )
+
+
+def check_one_reading(texts: list[str], fitting: list[str], times: dict[str, str]) -> None:
+    """Refuse formats that read the times as different dates."""
+    readings = {each: read_times(texts, each, times[texts[0]])[0] for each in fitting}
+    first = readings[fitting[0]]
+    for other, seconds in readings.items():
+        odd = np.flatnonzero(seconds != first)
+        if len(odd):
+            text = texts[odd[0]]
+            dates = " or ".join(str(each[odd[0]].astype("datetime64[s]"))[:10] for each in (first, seconds))
+            raise DataError(
+                f"{times[text]}: '{text}' can be {dates}; give --date-format {fitting[0]} or --date-format {other}"
+            )
+
+
+def read_times(texts: Sequence[str], date_format: str, name: str) -> tuple[np.ndarray, str]:
+    """Times in seconds since 1970-01-01 by the local clock, and the local clock's offset from UTC as text.
+
+    Where offsets change and the time of day with them, times are those of the last offset. Numbers are as they are.
+    """
+    if date_format in (NUMBER, UNIX):
+        return np.array([int(text) for text in texts], dtype=np.int64), ""
+    pattern, parts = pattern_of(date_format), []
+    for text in texts:
+        match = pattern.fullmatch(text)
+        if match is None:
+            raise DataError(f"{name}: '{text[:40]}' is not a time in the format {date_format}")
+        parts.append(match.groupdict())
+    try:
+        seconds = np.array([iso_time(each) for each in parts], dtype="datetime64[s]").astype(np.int64)
+    except ValueError as error:
+        raise DataError(f"{name}: a time that does not exist ({error})") from None
+    zones = [each.get("z") or "" for each in parts]
+    if len(set(zones)) > 1:
+        offsets = np.array([offset_seconds(zone) for zone in zones])
+        last = int(np.argmax(seconds - offsets))
+        if len(set((seconds % DAY).tolist())) > 1:
+            seconds = seconds - offsets + offsets[last]
+        return seconds, zones[last]
+    return seconds, zones[0]
+
+
+def iso_time(parts: dict[str, str]) -> str:
+    """The groups of a date format's pattern as an ISO time."""
+    year = parts.get("Y") or f"{'19' if int(parts['y']) >= PIVOT else '20'}{parts['y']}"
+    if "b" in parts:
+        month = SHORT_NAMES.index(parts["b"][:3].capitalize()) + 1
+    else:
+        month = 3 * int(parts["q"]) - 2 if "q" in parts else int(parts.get("m", 1))
+    clock = ":".join(f"{int(parts.get(part, 0)):02}" for part in "HMS")
+    return f"{year}-{month:02}-{int(parts.get('d', 1)):02}T{clock}"
+
+
+def offset_seconds(zone: str) -> int:
+    """The seconds of an offset such as +02:00; 0 for Z."""
+    if zone in ("", "Z", "z"):
+        return 0
+    return (1 if zone[0] == "+" else -1) * (3600 * int(zone[1:3]) + 60 * int(zone[-2:]))
+
+
+def write_time(seconds: int, date_format: str, local: str) -> str:
+    """A time in a date format; `local` is the text of %z."""
+    if date_format == UNIX:
+        return str(seconds)
+    date, clock = str(np.datetime64(seconds, "s")).split("T")
+    year, month, day = date.rsplit("-", 2)
+    hour, minute, second = clock.split(":")
+    values = {
+        "%Y": year,
+        "%y": year[-2:],
+        "%m": month,
+        "%-m": month.lstrip("0"),
+        "%d": day,
+        "%-d": day.lstrip("0"),
+        "%b": SHORT_NAMES[int(month) - 1],
+        "%B": MONTH_NAMES[int(month) - 1],
+        "%q": str((int(month) + 2) // 3),
+        "%H": hour,
+        "%-H": str(int(hour)),
+        "%M": minute,
+        "%S": second,
+        "%z": local,
+    }
+    return CODE.sub(lambda code: values[code[0]], date_format)
+
+
+def has_clock(date_format: str) -> bool:
+    """True if times have a time of day."""
+    return "H" in date_format

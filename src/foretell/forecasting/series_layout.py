@@ -1,0 +1,231 @@
+"""The layout of a table of series: which column has names, times and values, found from its header and its cells."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from foretell.config import Section
+from foretell.errors import DataError, did_you_mean
+from foretell.forecasting.date_format import is_compact, is_time
+
+# A number, also with a decimal comma, and with groups of three digits
+NUMBER = re.compile(r"[+-]?(\d+|\d{1,3}(,\d{3})+|\d{1,3}(\.\d{3})+)?([.,]\d*)?([eE][+-]?\d{1,4})?")
+WHOLE = re.compile(r"\d{1,9}")
+MISSING = frozenset(("", "na", "nan", "null", "none", "n/a", "#n/a", "nat", "<na>", "."))
+TIME_NAMES = frozenset(("ds", "date", "time", "timestamp", "datetime", "month", "year", "week", "day", "t", "step"))
+ID_NAMES = ("unique_id", "item_id", "series_id", "id", "series", "item", "store", "shop", "product", "sku", "name")
+TARGET_NAMES = ("y", "target", "value", "sales")
+LAYOUTS = (
+    "give the columns unique_id, ds, y; or times in the first column and a series in each other; or a series in each "
+    "row after its name; or a single column; or name columns with --time-column, --id-column, --target-column"
+)
+OWN_PAST = "a series is forecast from its own past alone"
+
+logger = logging.getLogger(__name__)
+
+
+class SeriesFormat(Section):
+    """How a file writes series; None: found in the file. date_format: as in `date_format.py`."""
+
+    id_column: str | None = None
+    time_column: str | None = None
+    target_column: str | None = None
+    separator: str | None = None
+    decimal: str | None = None
+    date_format: str | None = None
+
+
+DETECT = SeriesFormat()
+
+
+def recorded_format(record: Mapping[str, Any]) -> SeriesFormat:
+    """The format of a run's file, from run.json; runs of earlier versions have none."""
+    return SeriesFormat(**{name: record.get(name) for name in SeriesFormat.model_fields})
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """The cells of a row, and its file and line."""
+
+    cells: list[str]
+    where: str
+
+    def cell(self, column: int) -> str:
+        """The text of a cell; empty where the row is shorter."""
+        return self.cells[column] if column < len(self.cells) else ""
+
+
+@dataclass(frozen=True)
+class SeriesTable:
+    """The names of columns, where they are, and the rows below. name: of the file."""
+
+    names: list[str]
+    where: str
+    body: list[TableRow]
+    name: str
+
+    def column(self, index: int) -> list[str]:
+        return [row.cell(index) for row in self.body]
+
+    def index(self, wanted: str, option: str) -> int:
+        """The index of a column that an option names."""
+        if wanted not in self.names:
+            raise DataError(f"{self.where}: no column '{wanted}'{did_you_mean(wanted, self.names)} ({option})")
+        return self.names.index(wanted)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """The columns of names, times and values by their index. kind: long, wide, rows, or one column."""
+
+    kind: str
+    values: list[int]
+    time: int | None = None
+    id: int | None = None
+
+    def describe(self, names: Sequence[str]) -> str:
+        """`long: item_id, timestamp, target`."""
+        if self.kind == "rows":
+            return "a series per row"
+        used = [names[each] for each in (self.id, self.time) if each is not None]
+        values = [names[each] for each in self.values[:3]] + ["..."] * (len(self.values) > 3)
+        return f"{self.kind}: {', '.join([*used, *values])}" + ("" if self.time is not None else ", without times")
+
+
+def is_number(cell: str) -> bool:
+    return cell.lower() in MISSING or (NUMBER.fullmatch(cell) is not None and any(map(str.isdigit, cell)))
+
+
+def with_header(rows: list[TableRow], name: str) -> SeriesTable:
+    """The rows of a table below its header; a file without one gets the names ds, y, or 1, 2, 3."""
+    first, body = rows[0].cells, rows[1:]
+    numbers = [is_number(cell) for cell in first]
+    is_compact_first = len(first) > 1 and all(is_compact(row.cell(0)) for row in rows)
+    if (is_time(first[0]) and all(numbers[1:]) and len(first) > 1) or (is_compact_first and all(numbers)):
+        names = ["ds", "y"] if len(first) == 2 else ["ds", *(f"y{index}" for index in range(1, len(first)))]
+        logger.info(f"{rows[0].where}: a time and numbers, so the file has no header")
+    elif all(numbers):
+        names = ["y"] if len(first) == 1 else [str(index) for index in range(1, len(first) + 1)]
+    elif len(first) > 2 and any(map(is_time, first)) and any(numbers) and not all(map(is_time, first[1:])):
+        names = [str(index) for index in range(1, len(first) + 1)]
+        logger.info(f"{rows[0].where}: a time and a number, so the file has no header")
+    elif len(first) > 2 and all(numbers[1:]) and not is_counting(first[1:]):
+        names = [str(index) for index in range(1, len(first) + 1)]
+    else:
+        return SeriesTable(first, rows[0].where, body, name)
+    return SeriesTable(names, rows[0].where, rows, name)
+
+
+def is_counting(cells: Sequence[str]) -> bool:
+    """True for whole numbers with equal steps, such as years."""
+    if not all(map(WHOLE.fullmatch, cells)):
+        return False
+    steps = set(np.diff([int(cell) for cell in cells]).tolist())
+    return len(steps) <= 1 and min(steps, default=1) > 0
+
+
+# --- columns ---------------------------------------------------------------------------------------------------------
+
+
+def choose_layout(table: SeriesTable, columns: Sequence[str], given: SeriesFormat, remembered: SeriesFormat) -> Layout:
+    """The layout that options name, that a model remembers, or that names and cells show. Raises DataError."""
+    chosen = [table.index(name, "--column") for name in columns]
+    time = find_time(table, given, remembered)
+    others = [index for index in range(len(table.names)) if index != time]
+    name = None if chosen else find_id(table, time, others, given, remembered)
+    if name is not None:
+        target = find_target(table, [index for index in others if index != name], given, remembered)
+        return Layout("long", [target], time, name)
+    if given.target_column is not None and not chosen:
+        chosen = [table.index(given.target_column, "--target-column")]
+    if chosen:
+        return Layout("wide", chosen, time)
+    if time is not None:
+        if len(others) > 1 and {table.names[index].lower() for index in others} & {"y", "target"}:
+            return Layout("wide", [find_target(table, others, given, remembered)], time)
+        if not others:
+            raise DataError(f"{table.where}: no column has values besides {table.names[time]}; {LAYOUTS}")
+        return Layout("wide", others, time)
+    first = table.body[0].cells
+    if len(table.names) == 1 and is_number(first[0]):
+        return Layout("one column", [0])
+    if not is_number(first[0]) and len(first) > 1 and all(map(is_number, first[1:])):
+        return Layout("rows", list(range(1, max(len(row.cells) for row in table.body))), id=0)
+    raise DataError(f"{table.where}: what the columns {', '.join(table.names)[:80]} mean is not clear; {LAYOUTS}")
+
+
+def find_time(table: SeriesTable, given: SeriesFormat, remembered: SeriesFormat) -> int | None:
+    """The column of times: with dates in its first row, else with a name for times."""
+    if given.time_column is not None:
+        return table.index(given.time_column, "--time-column")
+    if remembered.time_column in table.names:
+        return table.names.index(remembered.time_column)
+    first = table.body[0]
+    named = [index for index, name in enumerate(table.names) if name.lower() in TIME_NAMES]
+    dated = [index for index in range(len(table.names)) if is_time(first.cell(index))]
+    both = [index for index in dated if index in named] or dated or named
+    if len(both) > 1 and dated and both[0] != 0:
+        names = ", ".join(table.names[index] for index in both)
+        raise DataError(f"{table.where}: the columns {names} have times; --time-column names the one to use")
+    return both[0] if both else None
+
+
+def find_id(
+    table: SeriesTable, time: int | None, others: list[int], given: SeriesFormat, remembered: SeriesFormat
+) -> int | None:
+    """The column that names the series of a row: known by its name, or the only text where times occur again."""
+    if given.id_column is not None:
+        return table.index(given.id_column, "--id-column")
+    if remembered.id_column in table.names:
+        return table.names.index(remembered.id_column)
+    lower = [name.lower() for name in table.names]
+    named = [lower.index(name) for name in ID_NAMES if name in lower and lower.index(name) in others]
+    if time is not None and named and lower[named[0]] in ID_NAMES[:3]:  # these are not series of numbers
+        return named[0]
+    if time is None or len(others) < 2:
+        return None
+    times = table.column(time)
+    again = next((time for time, before in zip(sorted(times)[1:], sorted(times), strict=False) if time == before), None)
+    texts = [index for index in others if not all(map(is_number, table.column(index)))]
+    texts = [index for index in texts if again is not None or len(set(table.column(index))) == 1]
+    if again is None:
+        return texts[0] if len(texts) == 1 else None
+    found = named[:1] or texts
+    if len(found) == 1:
+        return found[0]
+    raise DataError(
+        f"{table.where}: the time {again} occurs more than once; keep one row of each time, or name the column that "
+        f"tells series apart: --id-column {table.names[(texts or others)[0]]}"
+    )
+
+
+def find_target(table: SeriesTable, rest: list[int], given: SeriesFormat, remembered: SeriesFormat) -> int:
+    """The column of values in a long table; others are refused unless an option names this one."""
+    if not rest:
+        raise DataError(
+            f"{table.where}: no column has values besides {', '.join(table.names)}; --target-column names one"
+        )
+    wanted = given.target_column or (remembered.target_column if remembered.target_column in table.names else None)
+    if wanted is not None:
+        target = table.index(wanted, "--target-column")
+        if left_out := [table.names[index] for index in rest if index != target]:
+            logger.info(f"left out: {', '.join(left_out)}; {OWN_PAST}")
+        return target
+    if len(rest) == 1:
+        return rest[0]
+    lower = [name.lower() for name in table.names]
+    named = next((lower.index(name) for name in TARGET_NAMES if name in lower and lower.index(name) in rest), None)
+    if named is None:
+        names = ", ".join(table.names[index] for index in rest)
+        raise DataError(f"{table.where}: the columns {names[:80]} may have the values; --target-column names one")
+    other = next(table.names[index] for index in rest if index != named)
+    raise DataError(
+        f"{table.where}: the column '{other[:40]}' is not used: {OWN_PAST}; --target-column {table.names[named]} "
+        "leaves other columns out"
+    )
