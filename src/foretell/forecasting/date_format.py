@@ -137,7 +137,7 @@ def check_one_reading(texts: list[str], fitting: list[str], times: dict[str, str
 def read_times(texts: Sequence[str], date_format: str, name: str) -> tuple[np.ndarray, str]:
     """Times in seconds since 1970-01-01 by the local clock, and the local clock's offset from UTC as text.
 
-    Where offsets change and the time of day with them, times are those of the last offset. Numbers are as they are.
+    Where offsets and the time of day change, all times are in the last offset. Numbers are as they are.
     """
     if date_format in (NUMBER, UNIX):
         return np.array([int(text) for text in texts], dtype=np.int64), ""
