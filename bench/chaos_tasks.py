@@ -9,7 +9,8 @@ from typing import Any
 
 from foretell.data.documents import TextDocument
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
-from foretell.finetuning.finetune import FinetuneTraining, make_request
+from foretell.finetuning.finetune import FinetuneTraining
+from foretell.finetuning.request import make_request
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.language_model import LanguageModel
 from foretell.loading import load_start

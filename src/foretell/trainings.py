@@ -14,8 +14,9 @@ from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
 from foretell.finetuning.chat_data import Truncation
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
-from foretell.finetuning.finetune import FinetuneTraining, make_request
+from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.kinds import KINDS
+from foretell.finetuning.request import make_request
 from foretell.finetuning.settings import Pool, Truncate
 from foretell.language_model import LanguageModel
 from foretell.loading import load, load_start

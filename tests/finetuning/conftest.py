@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from foretell.config import ModelConfig
-from foretell.finetuning.finetune import FinetuneRequest, FinetuneTraining
+from foretell.finetuning.finetune import FinetuneTraining
+from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, load_start

@@ -19,13 +19,13 @@ from foretell.cli.main import run
 from foretell.data.table import open_table
 from foretell.errors import ConfigError, UsageError
 from foretell.files import read_json, write_json
-from foretell.finetuning.finetune import FinetuneRequest
 from foretell.finetuning.head import head_of
 from foretell.finetuning.inputs import Target, TaskBatch
 from foretell.finetuning.kind import Example, Kind, TaskPrediction
 from foretell.finetuning.kinds import KINDS
 from foretell.finetuning.predict import predict, predict_file, write_predictions
 from foretell.finetuning.report import REPORT, TrainingReport, evaluate_file
+from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import Columns
 from foretell.loading import load
 from foretell.typesetting.document import DocumentSection, Paragraph

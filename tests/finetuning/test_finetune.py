@@ -14,10 +14,11 @@ from foretell.config import TrainingConfig
 from foretell.convert.peft import export_peft
 from foretell.errors import CheckpointError, ConfigError
 from foretell.files import read_json
-from foretell.finetuning.finetune import FinetuneRequest, FinetuneTraining
+from foretell.finetuning.finetune import FinetuneTraining
 from foretell.finetuning.head import TASK_HEAD, head_of
 from foretell.finetuning.predict import predict
-from foretell.finetuning.report import REPORT
+from foretell.finetuning.report import REPORT, TrainingReport
+from foretell.finetuning.request import FinetuneRequest
 from foretell.inference.completion import generate
 from foretell.loading import Start, load
 from foretell.planning.estimate import DeviceMemory, total, training_memory
@@ -66,6 +67,19 @@ def test_the_metrics_count_the_tokens_that_the_model_reads(
     read = sum(int(batch.lengths.sum()) for batch in batches)
     assert json.loads(lines[-1])["tokens"] == read == summarize(Run.open(tmp_path / "run")).tokens
     assert sum(map(len, batches)) < read
+
+
+@pytest.mark.parametrize(("rate", "is_improving"), [(0.005, True), (1e-30, False)])
+def test_a_run_that_was_still_improving_names_the_command_that_trains_longer(
+    rate: float, is_improving: bool, start: Start, review_file: Path, tmp_path: Path, tiny_request, finetune, caplog
+) -> None:
+    request = tiny_request(review_file, tmp_path / "run", overrides={"training": {"learning_rate": rate}}, start=start)
+    with caplog.at_level("INFO", "foretell"):
+        finetune(request)
+    report = read_json(tmp_path / "run" / REPORT)
+    command = f"finetune {start.argument} {review_file} --task classify --steps 24, with your other options"
+    assert (command in report.get("longer", "")) == (command in caplog.text) == is_improving
+    assert ("longer training may help" in " ".join(str(TrainingReport(report)).split())) == is_improving
 
 
 def test_a_tuned_model_keeps_its_head_and_goes_on_writing(tuned: Path, tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from foretell.config import ModelConfig, Section, TrainingConfig, make_section
 from foretell.data.documents import TextDocument
 from foretell.errors import CheckpointError, ConfigError, ForetellError, UsageError
 from foretell.finetuning.chat_tuning import ChatRequest, ChatTraining
-from foretell.finetuning.finetune import FinetuneRequest, FinetuneTraining
+from foretell.finetuning.finetune import FinetuneTraining
+from foretell.finetuning.request import FinetuneRequest
 from foretell.forecasting.train import ForecastRequest, ForecastTraining
 from foretell.language_model import LanguageModel
 from foretell.loading import load_start

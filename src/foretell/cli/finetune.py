@@ -95,7 +95,8 @@ def finetune(
     if (model is None or data is None) and not options.is_resumed:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA --task classify")
     out = options.directory([] if data is None else [data])
-    from foretell.finetuning.finetune import FinetuneTraining, make_request
+    from foretell.finetuning.finetune import FinetuneTraining
+    from foretell.finetuning.request import make_request
     from foretell.loading import load_start
 
     sections = options.sections({})

@@ -108,12 +108,16 @@ class InputFormat:
         if self.truncate is None:
             raise DataError(
                 f"{count} do not fit the model's context of {self.context_length}, by up to {most:,} tokens ({where}); "
-                "give --truncate tail to leave out their end, or head or middle"
+                f"{self.how_to_fit(most)}, or give --truncate tail to leave out their end, or head or middle"
             )
         return (
             f"{count} lose their {self.truncate} to fit the context of {self.context_length}: up to {most:,} tokens "
-            f"({where})"
+            f"({where}); {self.how_to_fit(most)}"
         )
+
+    def how_to_fit(self, cut: int) -> str:
+        """How to make a model whose context has room for `cut` more tokens."""
+        return f"a model trained with --model.context-length {self.context_length + cut} has room for all"
 
 
 def fit(texts: list[list[int]], room: int, truncate: str) -> list[list[int]]:

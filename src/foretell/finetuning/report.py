@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from foretell.finetuning.head import encode_examples, head_of, head_outputs, inp
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel, load_model
+from foretell.session.failures import command_name
 from foretell.session.plots import has_matplotlib, import_figure, save_figure
 from foretell.session.session import Session
 from foretell.typesetting import document
@@ -45,9 +47,25 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
         "dev": kind.report(outputs, targets),
         "baseline": baseline,
     }
+    if longer := how_to_improve(session):
+        report["longer"] = longer
+        logger.info(f"longer      {longer}")
     write_json(run.directory / REPORT, report)
     draw_report(run.directory, partial(kind.draw, report=report["dev"], outputs=outputs, targets=targets))
     return report
+
+
+def how_to_improve(session: Session[FinetuneTask]) -> str:
+    """The command that trains longer, if the last evaluation was the best; else nothing."""
+    progress, about = session.progress, session.task.about
+    if progress.validation_loss is None or progress.evaluations_since_best:
+        return ""
+    minutes = about.get("minutes")
+    length = ["--steps", str(2 * progress.step)] if minutes is None else ["--minutes", f"{2 * minutes:g}"]
+    dev = ["--dev", *about["data"][1:]] if about["data"][1:] else []
+    arguments = [about["from"]["model"], about["data"][0], "--task", session.task.head.task.name, *dev, *length]
+    command = f"{command_name()} finetune {shlex.join(arguments)}"
+    return f"the last evaluation is the best, so longer training may help: {command}, with your other options"
 
 
 def draw_report(directory: Path, draw: Callable[[Any], None]) -> None:
@@ -101,7 +119,9 @@ class TrainingReport(Shown):
         values = self.values
         time = f"; {values['minutes']:.1f} minutes of training, the best step is {values['best_step']:,}"
         evaluation = TaskEvaluation(values["examples"]["dev"], values["dev"], values["baseline"])
-        return evaluation.document("held out", time)
+        shown = evaluation.document("held out", time)
+        longer = [Paragraph(values["longer"])] if "longer" in values else []
+        return replace(shown, parts=[*shown.parts, *longer])
 
 
 def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEvaluation:
