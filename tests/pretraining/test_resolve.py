@@ -19,6 +19,7 @@ from foretell.pretraining.request import TextRequest
 from foretell.pretraining.resolve import (
     MOST_EPOCHS,
     Facts,
+    RowFacts,
     choose_dropout,
     choose_size,
     flops_per_token,
@@ -109,6 +110,30 @@ def test_the_dropout_follows_from_the_number_of_epochs() -> None:
     assert often.config.model.dropout.residual > seldom.config.model.dropout.residual == 0
     chosen = resolve(request(size="toy", overrides={**overrides, "model": {"dropout": 0.3}}), facts(tokens=1000))
     assert chosen.config.model.dropout.residual == 0.3
+
+
+def of_rows(longest: int) -> Facts:
+    return Facts(512, 10**5, MEMORY, lambda model, training: 20_000.0, RowFacts(500, longest, "rows.csv, line 7"))
+
+
+def test_the_context_of_a_new_model_fits_the_longest_row() -> None:
+    rows: dict[str, Any] = {"size": "toy", "overrides": {"data": {"rows": True}, "training": {"steps": 5}}}
+    short, long = (resolve(request(**rows), of_rows(longest)) for longest in (20, 301))
+    assert (short.config.model.context_length, short.reasons) == (
+        preset_config("toy", vocab_size=512).context_length,
+        [],
+    )
+    assert long.config.model.context_length == 300
+    assert long.reasons == ["context     300 tokens, for the longest row: rows.csv, line 7"]
+    rows["overrides"]["model"] = {"context_length": 200}
+    with pytest.raises(DataError, match=r"line 7: a row of 301 tokens, and the context is 200; .*context-length 300"):
+        resolve(request(**rows), of_rows(301))
+
+
+def test_a_row_of_many_thousand_tokens_does_not_decide_the_context() -> None:
+    rows = request(size="toy", overrides={"data": {"rows": True}, "training": {"steps": 5}})
+    with pytest.raises(DataError, match=r"line 7: a row of 9,000 tokens, and the context is 64; shorten it"):
+        resolve(rows, of_rows(9_000))
 
 
 def test_a_text_shorter_than_a_context_is_refused() -> None:

@@ -15,6 +15,7 @@ from foretell.session.request import TrainingRequest
 from foretell.text import Tokenizer
 
 MOST_WORKERS = 256
+MOST_CONTEXT = 2048  # tokens; a row that is longer does not decide the context
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,14 +99,19 @@ class TextRequest(TrainingRequest):
     def data_config(self) -> DataConfig:
         return make_section(DataConfig, self.section("data"), "data")
 
-    def model_config(self, size: str, vocab_size: int) -> ModelConfig:
-        """The shape of a size, changed by what the user set; the vocabulary is the tokenizer's."""
+    def model_config(self, size: str, vocab_size: int, row: int = 0) -> ModelConfig:
+        """The shape of a size, changed by what the user set; the vocabulary is the tokenizer's.
+
+        The context of a new model is long enough for a row of `row` tokens, up to MOST_CONTEXT.
+        """
         chosen = self.section("model")
         if self.start is not None:
             return make_section(ModelConfig, {**self.start.config.model_dump(), **chosen}, "model")
         base = preset(size)
         if "width" in chosen or "num_heads" in chosen:  # the size's head width follows from its own
             base.pop("head_width", None)
+        if base["context_length"] < row <= MOST_CONTEXT:
+            base["context_length"] = row
         config = make_section(ModelConfig, {**base, "vocab_size": vocab_size, **chosen}, "model")
         if config.vocab_size < vocab_size:
             raise ConfigError(

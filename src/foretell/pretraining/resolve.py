@@ -77,7 +77,7 @@ class Facts:
 
 def resolve(request: TextRequest, facts: Facts) -> Choice:
     """Fill in what the user left open. A model or batch that does not fit the memory is a `ConfigError`."""
-    smallest = request.model_config(request.size or "toy", facts.vocab_size)
+    smallest = shape_of(request, facts, request.size or "toy")
     if facts.rows is None:
         check_enough_tokens(facts.train_tokens, window_length(request, facts, smallest), facts.as_bytes)
     reasons: list[str] = []
@@ -92,10 +92,24 @@ def resolve(request: TextRequest, facts: Facts) -> Choice:
     config = resolve_config(request, facts, size, steps)
     if facts.rows is not None:
         check_row_fits(facts.rows, config.model.context_length)
+        reasons += describe_context(request, facts.rows, config.model)
     elif config.window_length < config.model.context_length:
         reasons.append(describe_window(config, facts.train_tokens))
     check_fits(config.model, longest_row(request, facts, config.model), config.training, facts.memory)
     return Choice(config, size, reasons)
+
+
+def shape_of(request: TextRequest, facts: Facts, size: str) -> ModelConfig:
+    return request.model_config(size, facts.vocab_size, 0 if facts.rows is None else facts.rows.longest - 1)
+
+
+def describe_context(request: TextRequest, rows: RowFacts, model: ModelConfig) -> list[str]:
+    """A line for a context that follows from the longest row."""
+    if request.start is not None or "context_length" in request.section("model"):
+        return []
+    if model.context_length > rows.longest - 1:
+        return []
+    return [f"context     {model.context_length:,} tokens, for the longest row: {rows.longest_source}"]
 
 
 def window_length(request: TextRequest, facts: Facts, model: ModelConfig) -> int:
@@ -159,7 +173,7 @@ def resolve_steps(request: TextRequest, facts: Facts, size: str) -> tuple[int, s
 
 
 def resolve_config(request: TextRequest, facts: Facts, size: str, steps: int) -> Config:
-    model = request.model_config(size, facts.vocab_size)
+    model = shape_of(request, facts, size)
     request.check_exportable(model)
     row = mean_row(request, facts, model)
     training = training_config(request, size, model, steps, row, most_rows(facts, row))
@@ -192,7 +206,7 @@ def probed_shape(request: TextRequest, facts: Facts, size: str) -> tuple[ModelCo
 
     Its context is as long as the rows of training are on average.
     """
-    model = request.model_config(size, facts.vocab_size)
+    model = shape_of(request, facts, size)
     if "dropout" not in request.section("model"):
         model = model.replaced(dropout=choose_dropout(PROBED_EPOCHS))
     row = mean_row(request, facts, model)
