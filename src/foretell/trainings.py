@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from foretell.config.typed_dicts import DataDict, LoRADict, ModelDict, TokenizerDict, TrainingDict
 
 Paths = str | Path | Sequence[str | Path]
+# Packages that can be removed: what `train` imports for a task
+TASK_MODULES = {"forecast": "foretell.forecasting.train"}
 
 
 logger = logging.getLogger(__name__)
@@ -51,11 +54,28 @@ class TextSections(TypedDict, total=False):
     training: TrainingDict
 
 
+class TrainOptions(TextSections, total=False):
+    """Sections of the configuration, and options of `foretell train --task forecast`."""
+
+    codec: dict[str, Any]
+    series: dict[str, Any]
+    horizon: int
+    season: int
+    columns: Sequence[str]
+    id_column: str
+    time_column: str
+    target_column: str
+    separator: str
+    decimal: str
+    date_format: str
+
+
 def train(
-    source: Paths | None,
+    source: Paths | Any | None,
     /,
     out: str | Path | None = None,
     *,
+    task: Literal["text", "forecast"] = "text",
     size: str | None = None,
     minutes: float | None = None,
     steps: int | None = None,
@@ -69,7 +89,7 @@ def train(
     dtype: DtypeName = "auto",
     progress: bool | None = None,
     reporter: Reporter | None = None,
-    **sections: Unpack[TextSections],
+    **sections: Unpack[TrainOptions],
 ) -> LanguageModel:
     """Train on files or folders (None: the language reference inside Python) and return the best model of the run.
 
@@ -79,14 +99,26 @@ def train(
     Settings that are left out are chosen from the data and the machine; the log "foretell" has the reasons. progress:
     True shows the training, False shows nothing, None (default) shows it on a terminal and in a notebook. A reporter
     gets the metrics and samples as well. tokenizer may also be a Tokenizer to use. start_from: a model to continue
-    from, with its shape and tokenizer. Raises the errors of `foretell.errors`.
+    from, with its shape and tokenizer. task="forecast": on series of numbers in a file or in a DataFrame of pandas or
+    polars; it takes the options of `foretell train --task forecast`, such as `horizon=24` and `date_format="%d.%m.%Y"`,
+    and `foretell.forecast` reads the model. Raises the errors of `foretell.errors`.
     """
+    check_known(task, ("text", *TASK_MODULES), "task")
     keywords = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     given = {name: value for name, value in keywords.items() if value is not None}
     training: Mapping[str, Any] = sections.get("training", {})
     if twice := sorted(given.keys() & training.keys()):
         raise ConfigError(f"{twice[0]} is given twice, as a keyword and in training; give it once")
     overrides: dict[str, Any] = {**sections, **({"training": {**training, **given}} if given else {})}
+    if task in TASK_MODULES:
+        if tokenizer is not None or start_from is not None:
+            raise ConfigError(f"a training with task='{task}' takes neither tokenizer nor start_from; leave them out")
+        own = {name: overrides.pop(name) for name in [*overrides] if not isinstance(overrides[name], Mapping)}
+        common = {"size": size, "minutes": minutes, "device": device, "dtype": dtype, "resume": resume}
+        module = importlib.import_module(TASK_MODULES[task])
+        return best_model(
+            module.make_training(source, out, overrides=overrides, **common, **own), resume, progress, reporter
+        )
     if isinstance(tokenizer, Mapping):
         overrides["tokenizer"], tokenizer = dict(tokenizer), None
     paths = listed(source)

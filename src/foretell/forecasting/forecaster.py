@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
-from foretell.config import SamplingConfig
+from foretell.config import SamplingConfig, make_section
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
 from foretell.forecasting.series import Series
+from foretell.forecasting.series_file import Frame, read_series
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import generate
@@ -184,17 +186,30 @@ def interval_of(paths: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray
 
 
 def forecast(
-    forecaster: Forecaster,
-    series: Sequence[Series],
-    horizon: int,
-    samples: int,
+    forecaster: Forecaster | LanguageModel | str | Path,
+    series: Sequence[Series] | str | Path | Frame,
+    horizon: int | None = None,
+    samples: int = 100,
     *,
     seed: int = 1,
     progress: Advance = ignore_progress,
+    **file_format: str,
 ) -> list[Forecast]:
-    """The next `horizon` values of each series, as sampled paths."""
+    """The next `horizon` values of each series, as sampled paths; default: the horizon of the training.
+
+    series: also a file or a DataFrame of pandas or polars, read as the training's data was. file_format: fields of
+    `SeriesFormat`, such as date_format.
+    """
+    if isinstance(forecaster, str | Path):
+        forecaster = load_forecaster(forecaster)
+    elif isinstance(forecaster, LanguageModel):
+        forecaster = as_forecaster(forecaster)
+    if not isinstance(series, list | tuple):
+        given = make_section(SeriesFormat, file_format, "format")
+        series = read_series(cast("Frame", series), given=given, remembered=forecaster.format)
     histories = [each.values for each in series]
-    paths = forecaster.sample_paths(histories, horizon, samples, seed=seed, progress=progress)
+    steps = forecaster.horizon if horizon is None else horizon
+    paths = forecaster.sample_paths(histories, steps, samples, seed=seed, progress=progress)
     return [Forecast(each, sampled) for each, sampled in zip(series, paths, strict=True)]
 
 

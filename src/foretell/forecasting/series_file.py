@@ -10,17 +10,21 @@
 from __future__ import annotations
 
 import csv
+import io
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from numbers import Integral
 from pathlib import Path
+from typing import Any, Protocol, cast, runtime_checkable
 
 import numpy as np
 
 from foretell.data.table import Cells, Delimited, open_table
 from foretell.errors import DataError, UsageError
+from foretell.files import write_text
 from foretell.forecasting.date_format import choose_date_format, is_time
 from foretell.forecasting.series import Series
 from foretell.forecasting.series_layout import (
@@ -44,6 +48,7 @@ GROUPED = {",": re.compile(r"[+-]?\d{1,3}(\.\d{3})+(,\d+)?"), ".": re.compile(r"
 LARGEST = 1e150  # its square is a number
 SEPARATORS = "\t;|,"  # a comma last: where it is in each line with another, it is in decimals
 SNIFFED_LINES = 20
+FRAME = "the frame"
 
 logger = logging.getLogger(__name__)
 
@@ -56,13 +61,23 @@ class SeriesData:
     format: SeriesFormat
 
 
+@runtime_checkable
+class Frame(Protocol):
+    """A DataFrame of pandas or polars, neither of which is imported."""
+
+    @property
+    def columns(self) -> Any: ...
+
+    def __getitem__(self, name: Any, /) -> Any: ...
+
+
 def read_series(
-    path: str | Path,
+    path: str | Path | Frame,
     columns: Sequence[str] = (),
     given: SeriesFormat = DETECT,
     remembered: SeriesFormat = DETECT,
 ) -> list[Series]:
-    """The series of a file. `columns` names those to read where every column is one.
+    """The series of a file or a frame. `columns` names those to read where every column is one.
 
     given: must fit the file. remembered: the format of another file, used where this one can be read in several ways.
     Missing values at the beginning and end of a series are dropped; what is left out is logged. Raises DataError.
@@ -71,16 +86,21 @@ def read_series(
 
 
 def read_series_data(
-    path: str | Path, columns: Sequence[str] = (), given: SeriesFormat = DETECT, remembered: SeriesFormat = DETECT
+    path: str | Path | Frame,
+    columns: Sequence[str] = (),
+    given: SeriesFormat = DETECT,
+    remembered: SeriesFormat = DETECT,
 ) -> SeriesData:
     """As `read_series`, with the format that was found."""
     check_given(given)
-    cells, separator = file_cells(path, given, remembered)
+    cells, separator = table_cells(path, given, remembered)
+    path = path if isinstance(path, str | Path) else FRAME
     rows = [TableRow(["" if cell is None else str(cell).strip() for cell in row], where) for where, row in cells]
-    rows = [row for row in rows if any(row.cells)]
+    is_text = separator is not None  # elsewhere columns have names, and an empty row is a missing value
+    rows = [row for row in rows if any(row.cells)] if is_text else rows
     if not rows:
         raise DataError(f"{path} is empty; {LAYOUTS}")
-    table = with_header(rows, str(path))
+    table = with_header(rows, str(path)) if is_text else SeriesTable(rows[0].cells, rows[0].where, rows[1:], str(path))
     if not table.body:
         raise DataError(f"{path} has a header and no values")
     refuse_labels(table)
@@ -126,8 +146,12 @@ def describe_format(series: Sequence[Series], resolved: SeriesFormat) -> str:
 # --- rows ------------------------------------------------------------------------------------------------------------
 
 
-def file_cells(path: str | Path, given: SeriesFormat, remembered: SeriesFormat) -> tuple[Iterable[Cells], str | None]:
+def table_cells(
+    path: str | Path | Frame, given: SeriesFormat, remembered: SeriesFormat
+) -> tuple[Iterable[Cells], str | None]:
     """The cells of each row, and the separator of a text file."""
+    if not isinstance(path, str | Path):
+        return frame_cells(path), None
     table = open_table(path, otherwise=Delimited(","))
     if not isinstance(table.format, Delimited):
         if given.separator is not None:
@@ -135,6 +159,29 @@ def file_cells(path: str | Path, given: SeriesFormat, remembered: SeriesFormat) 
         return table.cells(), None
     separator = given.separator or choose_separator(table.lines(), table.format.delimiter, remembered.separator)
     return Delimited(separator).cells(table), separator
+
+
+def frame_cells(frame: Frame) -> Iterator[Cells]:
+    """The names of the columns and the cells of each row. The index of pandas is a column unless it only counts."""
+    if not isinstance(frame, Frame):
+        raise UsageError(f"series are a path or a DataFrame of pandas or polars, not {type(frame).__name__}")
+    index = getattr(frame, "index", None)
+    if index is not None and len(index) and (any(index.names) or not isinstance(index[0], Integral)):
+        frame = cast("Any", frame).reset_index()
+    names = list(frame.columns)
+    if len(set(names)) < len(names):
+        raise DataError(f"{FRAME}: two columns have the same name; rename one")
+    yield FRAME, [str(name) for name in names]
+    columns = [frame[name].to_list() for name in names]
+    for row_number, row in enumerate(zip(*columns, strict=True), start=1):
+        yield f"{FRAME}, row {row_number}", list(row)
+
+
+def write_frame(frame: Frame, path: Path) -> None:
+    """Write a frame as CSV, as it is read."""
+    content = io.StringIO()
+    csv.writer(content, lineterminator="\n").writerows(cells for _, cells in frame_cells(frame))
+    write_text(path, content.getvalue())
 
 
 def choose_separator(lines: Iterator[str], usual: str, remembered: str | None) -> str:

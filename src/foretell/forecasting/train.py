@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.errors import ConfigError
+from foretell.finding import default_run_directory
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import (
     CONTEXT_LENGTH,
@@ -24,7 +26,7 @@ from foretell.forecasting.config import (
 )
 from foretell.forecasting.rolling import mase_scale, mean_of
 from foretell.forecasting.series import Series, choose_season
-from foretell.forecasting.series_file import read_series, read_series_data
+from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import ForecastTask, check_series_fit
 from foretell.language_model import load_model
@@ -37,6 +39,7 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 
+FRAME_NAME = "frame.csv"  # of the run's copy of a frame
 DEFAULT_MINUTES = 5.0
 MOST_PASSES = 100  # over the values, unless the time is given
 FEWEST_STEPS = 300  # if the time is not given
@@ -49,7 +52,7 @@ PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 class ForecastRequest(TrainingRequest):
     config_type: ClassVar[type[Section]] = ForecastConfig
 
-    data: Path | None = None  # None only to resume
+    data: Path | Frame | None = None  # None only to resume
     columns: tuple[str, ...] = ()
     format: SeriesFormat = DETECT
     horizon: int | None = None
@@ -64,7 +67,7 @@ class ForecastRequest(TrainingRequest):
 
     @property
     def described(self) -> list[str]:
-        return [] if self.data is None else [str(self.data)]
+        return [] if self.data is None else [str(self.data) if isinstance(self.data, Path) else FRAME_NAME]
 
     @property
     def choices(self) -> dict[str, Any]:
@@ -87,7 +90,12 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         assert request.data is not None
         data = read_series_data(request.data, request.columns, request.format)
         self.format = data.format
-        run.keep_file(request.data, "data")
+        if isinstance(request.data, Path):
+            run.keep_file(request.data, "data")
+        else:
+            with TemporaryDirectory() as folder:
+                write_frame(request.data, Path(folder) / FRAME_NAME)
+                run.keep_file(Path(folder) / FRAME_NAME, "data")
         return data.series
 
     def reopen(self, run: Run, record: dict[str, Any]) -> list[Series]:
@@ -173,6 +181,24 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
             f"recipe      {training.optimizer}, learning rate {training.learning_rate:g}, {training.batch_size} "
             "windows per step",
         ]
+
+
+def make_training(data: str | Path | Frame | None, out: str | Path | None, **options: Any) -> ForecastTraining:
+    """The training of `foretell.train(task="forecast")`; options: fields of ForecastRequest, SeriesFormat, `resume`."""
+    source = Path(data) if isinstance(data, str) else data
+    names = [] if source is None else [source if isinstance(source, Path) else FRAME_NAME]
+    resume = options.pop("resume")
+    file_format = {name: options.pop(name) for name in SeriesFormat.model_fields if name in options}
+    columns = tuple(options.pop("columns", ()))
+    return ForecastTraining(
+        ForecastRequest(
+            data=source,
+            out=default_run_directory(names, resume) if out is None else Path(out),
+            columns=columns,
+            format=SeriesFormat(**file_format),
+            **options,
+        )
+    )
 
 
 def train_forecaster(request: ForecastRequest, reporter: Reporter, *, resume: bool = False) -> Session[ForecastTask]:

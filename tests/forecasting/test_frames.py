@@ -1,0 +1,110 @@
+"""Series in DataFrames of pandas and polars, which are read without importing either package."""
+
+from __future__ import annotations
+
+import importlib
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+import foretell
+from foretell.errors import DataError, UsageError
+from foretell.forecasting.series_file import read_series
+
+START = datetime(2024, 1, 1)
+TIMES = [START + timedelta(days=day) for day in range(24)]
+LONG = {
+    "shop": ["a", "b"] * 24,
+    "day": [time for time in TIMES for _ in range(2)],
+    "price": [1.5 * i for i in range(48)],
+}
+
+
+class Column:
+    """A column with the interface that both packages have."""
+
+    def __init__(self, values: list[Any]):
+        self.values = values
+
+    def to_list(self) -> list[Any]:
+        return self.values
+
+
+class PlainFrame:
+    """A frame with the interface that both packages have."""
+
+    def __init__(self, columns: dict[Any, list[Any]]):
+        self.data = columns
+
+    @property
+    def columns(self) -> list[Any]:
+        return list(self.data)
+
+    def __getitem__(self, name: Any) -> Column:
+        return Column(self.data[name])
+
+
+def make_frame(kind: str, columns: dict[Any, list[Any]]) -> Any:
+    if kind == "plain":
+        return PlainFrame(columns)
+    return pytest.importorskip(kind, reason=f"{kind} is not installed").DataFrame(columns)
+
+
+@pytest.mark.parametrize("kind", ["plain", "pandas", "polars"])
+def test_a_frame_is_read_as_a_table(kind):
+    first, second = read_series(make_frame(kind, LONG))
+    assert (first.unique_id, first.timeline.text(24)) == ("a", "2024-01-25 00:00:00")
+    assert second.values[:2].tolist() == [1.5, 4.5]
+    (numbered,) = read_series(make_frame(kind, {"0": [1.0, None, 3.0]}))
+    np.testing.assert_array_equal(numbered.values, [1, np.nan, 3])
+
+
+@pytest.mark.parametrize("kind", ["plain", "pandas", "polars"])
+def test_times_of_a_frame_have_their_offsets(kind):
+    times = [time.replace(tzinfo=UTC) for time in TIMES[:3]]
+    (series,) = read_series(make_frame(kind, {"time": times, "y": [1, 2, 3]}))
+    assert series.timeline.text(3) == "2024-01-04 00:00:00+00:00"
+
+
+def test_the_index_of_pandas_has_times():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frame = pandas.DataFrame({"a": [1.0, 2, 3]}, index=pandas.date_range("2024-01-01", periods=3, freq="h"))
+    (series,) = read_series(frame)
+    assert (series.unique_id, series.timeline.frequency) == ("a", "1 hour")
+    assert len(read_series(pandas.DataFrame({"date": TIMES, "y": range(24)})[10:])) == 1
+
+
+def test_a_frame_that_cannot_be_read_is_one_line():
+    with pytest.raises(UsageError, match="not int"):
+        read_series(3)  # pyrefly: ignore[bad-argument-type]
+    with pytest.raises(DataError, match="the frame, row 2: 'x' is not a number"):
+        read_series(make_frame("plain", {"ds": [1, 2], "y": [1, "x"]}))
+
+
+@pytest.mark.parametrize("kind", ["plain", "pandas", "polars"])
+def test_a_model_is_trained_on_a_frame_and_forecasts_another(kind, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    frame = make_frame(kind, LONG)
+    shape = {"num_layers": 1, "num_heads": 2, "width": 16}
+    options: dict[str, Any] = {"size": "toy", "steps": 2, "horizon": 3, "model": shape, "progress": False}
+    model = foretell.train(frame, task="forecast", id_column="shop", **options)
+    made = foretell.forecast(model, frame, samples=2)
+    assert [each.series.unique_id for each in made] == ["a", "b"]
+    assert made[0].times == ["2024-01-25 00:00:00", "2024-01-26 00:00:00", "2024-01-27 00:00:00"]
+    (other,) = foretell.forecast("runs/frame", make_frame(kind, {"shop": [1, 1], "day": [1, 2], "price": [5, 6]}), 1, 2)
+    assert (other.series.unique_id, other.times) == ("1", ["3"])
+    foretell.train(frame, "runs/frame", task="forecast", resume=True, **options)
+
+
+def test_options_of_texts_are_refused_for_series():
+    with pytest.raises(foretell.ConfigError, match="takes neither tokenizer nor start_from"):
+        foretell.train("x.csv", task="forecast", tokenizer={"kind": "bytes"})
+    with pytest.raises(foretell.ConfigError, match="horizon"):
+        foretell.train("x.txt", horizon=3)
+
+
+@pytest.mark.parametrize("package", ["pandas", "polars"])
+def test_neither_package_is_imported(package):
+    assert package not in importlib.import_module("foretell.forecasting.series_file").__dict__
