@@ -28,8 +28,9 @@ from foretell.planning.speed import THIS
 from foretell.pretraining.domain import DomainTraining
 from foretell.pretraining.pretrain import TextTraining
 from foretell.pretraining.request import TextRequest
-from foretell.pretraining.resolve import TOKENS_PER_PARAMETER, training_config
+from foretell.pretraining.resolve import training_config
 from foretell.pretraining.tokens import find_old_domain, make_source
+from foretell.session.budget import TOKENS_PER_PARAMETER
 from foretell.session.display import choose_display, notes_of_the_log
 from foretell.session.protocol import Training, run_training
 from foretell.session.reporter import Reporter, Reporters

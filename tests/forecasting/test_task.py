@@ -9,11 +9,15 @@ import torch
 
 from foretell.errors import CheckpointError, ConfigError, DataError, TrainingError
 from foretell.forecasting.codec import scale_of
+from foretell.forecasting.config import SIZES
 from foretell.forecasting.forecaster import load_forecaster
+from foretell.forecasting.series_file import read_series
 from foretell.forecasting.task import ForecastTask
-from foretell.forecasting.train import ForecastRequest, train_forecaster
+from foretell.forecasting.train import ForecastRequest, ForecastTraining, train_forecaster
 from foretell.forecasting.windows import Window
 from foretell.loading import load
+from foretell.planning.estimate import device_memory
+from foretell.session.protocol import Machine
 from foretell.session.reporter import Reporter
 
 
@@ -138,3 +142,16 @@ def test_wrong_settings_are_refused_and_leave_nothing(changes, words, series_fil
 def test_too_short_series_are_refused(series_file, tmp_path):
     with pytest.raises(DataError, match="too few to hold out 59"):
         train_forecaster(ForecastRequest(data=series_file, out=tmp_path / "run", horizon=59), Reporter())
+
+
+@pytest.mark.parametrize(("seconds", "size"), [(1.0, "toy"), (0.02, "tiny"), (1e-6, "small")])
+def test_an_open_size_follows_from_the_measured_time(seconds, size, tmp_path, monkeypatch):
+    monkeypatch.setattr("foretell.session.protocol.seconds_per_step", lambda *_: seconds)
+    path = tmp_path / "long.csv"
+    path.write_text("\n".join(f"{index % 24 + index % 7}" for index in range(200_000)), encoding="utf-8")
+    training = ForecastTraining(ForecastRequest(data=path, out=tmp_path / "run", minutes=1.0))
+    machine = Machine(torch.device("cpu"), torch.float32, device_memory(torch.device("cpu")))
+    choice = training.choose(read_series(path), machine)
+    assert choice.size == size
+    assert f"size        {size}, " in choice.reasons[1]
+    assert choice.config.model.width == SIZES[size]["width"]

@@ -21,25 +21,14 @@ from foretell.pretraining.resolve import (
     Facts,
     RowFacts,
     choose_dropout,
-    choose_size,
     flops_per_token,
     resolve,
+    size_cost,
     steps_for_text,
     weight_shapes,
 )
 from foretell.pretraining.tokens import vocabulary_for
 from foretell.training.optimizer import optimizer_flops_per_step
-
-
-def test_more_time_means_a_larger_model():
-    names = [choose_size(10**9, 2048, minutes, 1e11)[0] for minutes in (0.1, 10, 1000, 100_000)]
-    assert names == ["toy", "tiny", "small", "base"]
-
-
-def test_little_text_means_a_small_model_for_any_time():
-    name, reason = choose_size(20_000, 512, 10_000, 1e12)
-    assert name == "toy"
-    assert "the text" in reason
 
 
 def test_steps_fill_the_given_minutes():
@@ -170,16 +159,13 @@ def test_the_operations_of_a_token_include_muons_products(size: str) -> None:
     assert flops_per_token(model, muon) == pytest.approx(expected)
 
 
-def test_muons_products_leave_less_time_for_the_model() -> None:
-    """At the same operations per second."""
-    plain = choose_size(10**9, 512, 100, 1e11)[1]
-    shared = choose_size(10**9, 512, 100, 1e11, dict.fromkeys(SIZES, 0.25))[1]
-    assert taught(shared) == pytest.approx(taught(plain) / 2, rel=0.01)
-
-
-def taught(reason: str) -> int:
-    """How many parameters the time can teach, from a reason."""
-    return int(reason.rpartition(" ")[2].replace(",", ""))
+def test_muons_products_are_in_the_cost_of_a_size() -> None:
+    muon, adamw = (
+        size_cost(request(overrides={"training": {"optimizer": name, "batch_size": 8}}), "tiny", 512)
+        for name in ("muon", "adamw")
+    )
+    assert muon.flops_per_token > adamw.flops_per_token
+    assert muon.tokens_per_step == adamw.tokens_per_step == 8 * preset_config("tiny", vocab_size=512).context_length
 
 
 @pytest.mark.parametrize("name", ["tiny", "gpt2", "gpt3-small"])

@@ -65,7 +65,7 @@ def train_forecast(
     ] = None,
     /,
     *,
-    size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: small.")] = None,
+    size: Annotated[str | None, Parameter(help="toy, tiny, small or medium; default: by the time.")] = None,
     horizon: Annotated[
         int | None, Whole, Parameter(help="Values to hold out at the end of each series; default: two seasons.")
     ] = None,

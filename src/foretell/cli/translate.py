@@ -189,7 +189,7 @@ def train_translate(
     *pairs: Annotated[str, Parameter(help="A file with two columns, two aligned files, or a zip of either.")],
     size: Annotated[
         str | None,
-        Parameter(help="toy, tiny, small, base, or vaswani-tiny, vaswani-small, vaswani-base; default: small."),
+        Parameter(help="toy, tiny, small, base, or vaswani-tiny, vaswani-small, vaswani-base; default: by the time."),
     ] = None,
     batch_tokens: Annotated[
         int | None, Whole, Parameter(help="Tokens per step, of both languages; default: 4096.")

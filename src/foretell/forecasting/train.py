@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, ClassVar
@@ -17,7 +18,6 @@ from foretell.finding import default_run_directory
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import (
     CONTEXT_LENGTH,
-    DEFAULT_SIZE,
     MODEL,
     SIZES,
     TRAINING,
@@ -30,14 +30,17 @@ from foretell.forecasting.series_file import Frame, read_series, read_series_dat
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import ForecastTask, check_series_fit
 from foretell.language_model import load_model
+from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
+from foretell.session.budget import Budget, SizeCost
 from foretell.session.machine import check_model_fits
 from foretell.session.protocol import Choice, Machine, Training, describe_model, kept_data, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
+from foretell.training.optimizer import optimizer_flops_per_step
 
 FRAME_NAME = "frame.csv"  # of the run's copy of a frame
 DEFAULT_MINUTES = 5.0
@@ -45,6 +48,7 @@ MOST_PASSES = 100  # over the values, unless the time is given
 FEWEST_STEPS = 300  # if the time is not given
 EVALUATIONS = 10  # per training
 SEASONS_AHEAD = 2  # the default horizon
+PROBED = "tiny"  # the size whose speed is measured
 PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 
 
@@ -103,24 +107,46 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
 
     def choose(self, data: list[Series], machine: Machine) -> Choice:
         season, why = choose_season(data, self.request.season)
-        size = self.request.size or DEFAULT_SIZE
+        reasons = [f"season      {season}: {why}"]
         series = self.series_config(data, season)
         codec = make_section(CodecConfig, self.request.section("codec"), "codec")
-        model = self.model_config(data, codec, series, size)
-        config = ForecastConfig(model=model, codec=codec, series=series, training=self.training_config(1))
-        check_series_fit(data, config)
-        check_model_fits(weight_shapes(model), config.training, machine.memory)
-        values, values_per_step = sum(map(len, data)), config.training.batch_size * model.context_length
+        configs = {
+            name: ForecastConfig(
+                model=self.model_config(data, codec, series, name),
+                codec=codec,
+                series=series,
+                training=self.training_config(1),
+            )
+            for name in ((self.request.size,) if self.request.size else SIZES)
+        }
+        check_series_fit(data, next(iter(configs.values())))
+        size = self.request.size
+        if size is None:
+            size, reason = self.open_size(configs, data, machine)
+            reasons.append(reason)
+        config = configs[size]
+        check_model_fits(weight_shapes(config.model), config.training, machine.memory)
+        values, values_per_step = sum(map(len, data)), config.training.batch_size * config.model.context_length
         most = max(FEWEST_STEPS, MOST_PASSES * values // values_per_step)
         steps, reason = self.timed_steps(config, data, machine, DEFAULT_MINUTES, most)
         if self.request.section("training").get("steps") is None:
             reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
-        reasons = [f"season      {season}: {why}", cost, f"steps       {steps:,}: {reason}"]
-        return Choice(
-            config, size, reasons, {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
-        )
+        reasons += [cost, f"steps       {steps:,}: {reason}"]
+        record = {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
+        return Choice(config, size, reasons, record)
+
+    def open_size(
+        self, configs: Mapping[str, ForecastConfig], data: Sequence[Series], machine: Machine
+    ) -> tuple[str, str]:
+        """The size for the time and the values, and the reason."""
+        check_model_fits(weight_shapes(configs[PROBED].model), configs[PROBED].training, machine.memory)
+        most = MOST_PASSES * sum(map(len, data))
+        minutes = self.request.minutes or DEFAULT_MINUTES
+        costs = {name: size_cost(config) for name, config in configs.items()}
+        budget = partial(Budget, minutes, most_tokens=most, data="the series")
+        return self.timed_size(costs, (PROBED, configs[PROBED]), data, machine, budget)
 
     def series_config(self, series: Sequence[Series], season: int) -> SeriesConfig:
         """The horizon is two seasons, but at most a quarter of the longest series, if it is not given."""
@@ -204,6 +230,13 @@ def make_training(data: str | Path | Frame | None, out: str | Path | None, **opt
 def train_forecaster(request: ForecastRequest, reporter: Reporter, *, resume: bool = False) -> Session[ForecastTask]:
     """Train as requested; with `resume`, continue the run if it exists."""
     return run_training(ForecastTraining(request), reporter, resume=resume)
+
+
+def size_cost(config: ForecastConfig) -> SizeCost:
+    model, training = config.model, config.training
+    tokens = training.batch_size * model.context_length
+    optimizer = optimizer_flops_per_step(weight_shapes(model), training)
+    return SizeCost(count_parameters(model), tokens, training_flops_per_token(model) + optimizer / tokens)
 
 
 def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: int) -> str:

@@ -17,7 +17,8 @@ from foretell.model.init import weight_shapes
 from foretell.model.presets import SIZES, preset_config
 from foretell.planning.estimate import DeviceMemory
 from foretell.pretraining.request import TextRequest
-from foretell.session.machine import check_batch_fits, check_model_fits, choose_steps
+from foretell.session.budget import Budget, SizeCost, choose_size, choose_steps
+from foretell.session.machine import check_batch_fits, check_model_fits
 from foretell.session.protocol import Choice
 from foretell.session.request import intervals
 from foretell.training.optimizer import optimizer_flops_per_step
@@ -50,7 +51,6 @@ DROPOUT_BY_EPOCHS = ((3.0, 0.0), (8.0, 0.1), (float("inf"), 0.2))
 DEFAULT_MINUTES = 10.0
 MOST_EPOCHS = 30  # more passes over the same text mostly memorise it
 FEWEST_STEPS = 50
-TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 PROBED_EPOCHS = 5.0  # decides the dropout of a shape whose speed is measured
 
 
@@ -160,8 +160,8 @@ def resolve_size(request: TextRequest, facts: Facts) -> tuple[str, str]:
     """The size for the time and the text, and the reason; the speed of `tiny` is measured."""
     model, training = probed_shape(request, facts, "tiny")
     rate = facts.measure_speed(model, training) * flops_per_token(model, training)
-    shares = {name: model_share(request, name, facts.vocab_size) for name in SIZES}
-    return choose_size(facts.train_tokens, model.vocab_size, request.minutes or DEFAULT_MINUTES, rate, shares)
+    costs = {name: size_cost(request, name, facts.vocab_size) for name in SIZES}
+    return choose_size(costs, Budget(request.minutes or DEFAULT_MINUTES, rate, facts.train_tokens * MOST_EPOCHS))
 
 
 def resolve_steps(request: TextRequest, facts: Facts, size: str) -> tuple[int, str]:
@@ -228,29 +228,7 @@ def check_size_fits(request: TextRequest, size: str, memory: DeviceMemory) -> No
     check_model_fits(weight_shapes(model), training_config(request, size, model, steps=1), memory)
 
 
-# --- size and steps --------------------------------------------------------------------------------------------------
-
-
-def choose_size(
-    train_tokens: int,
-    vocab_size: int,
-    minutes: float,
-    flops_per_second: float,
-    shares: Mapping[str, float] = MappingProxyType({}),
-) -> tuple[str, str]:
-    """The size nearest to what the time can feed, but no larger than the text can; with the reason.
-
-    In the given time the machine can do C operations; C = 6 N * 20 N is best spent on N parameters. `shares` has
-    the share of a size's operations that are the model's; the others are the optimizer's.
-    """
-    operations = minutes * 60 * flops_per_second
-    by_text = train_tokens * MOST_EPOCHS / TOKENS_PER_PARAMETER
-    parameters = {name: count_parameters(preset_config(name, vocab_size=vocab_size)) for name in SIZES}
-    by_time = {name: (operations * shares.get(name, 1.0) / (6 * TOKENS_PER_PARAMETER)) ** 0.5 for name in SIZES}
-    targets = {name: min(by_time[name], by_text) for name in SIZES}
-    name = min(SIZES, key=lambda size: abs(np.log(parameters[size] / targets[size])))
-    limit = "the time" if by_time[name] < by_text else "the text"
-    return name, f"size        {name}, {parameters[name]:,} parameters: {limit} can teach about {targets[name]:,.0f}"
+# --- steps, and the cost of sizes -------------------------------------------------------------------------------------
 
 
 def steps_for_text(
@@ -275,12 +253,13 @@ def flops_per_token(model: ModelConfig, training: TrainingConfig) -> float:
     return training_flops_per_token(model) + optimizer_flops_per_step(weight_shapes(model), training) / tokens_per_step
 
 
-def model_share(request: TextRequest, size: str, vocab_size: int) -> float:
-    """The share of the operations of training a size that are the model's and not the optimizer's."""
+def size_cost(request: TextRequest, size: str, vocab_size: int) -> SizeCost:
+    """The cost of a size with the batches and the optimizer of its recipe."""
     model, chosen = preset_config(size, vocab_size=vocab_size), request.section("training")
     recipe = {**training_defaults(size, model, 1, chosen), **chosen}
     training = make_section(TrainingConfig, {"steps": 1, **{key: recipe[key] for key in ("optimizer", "batch_size")}})
-    return training_flops_per_token(model) / flops_per_token(model, training)
+    tokens_per_step = training.batch_size * model.context_length
+    return SizeCost(count_parameters(model), tokens_per_step, flops_per_token(model, training))
 
 
 # --- recipes: how a size is trained by default -----------------------------------------------------------------------

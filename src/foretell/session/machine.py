@@ -180,27 +180,6 @@ def seconds_per_step(
     return sum(seconds) / len(seconds)
 
 
-def choose_steps(
-    minutes: float | None, default_minutes: float, seconds: float, speed: str, most: int | None = None, fewest: int = 1
-) -> tuple[int, str]:
-    """The steps of `seconds` each that fit the time, and the reason; of `minutes` it is an estimate.
-
-    Without `minutes`, the default applies, with at least `fewest` steps and at most `most`, after which a model would
-    mostly memorise its data. speed: the measured speed in words.
-    """
-    by_time = int(60 * (minutes or default_minutes) / seconds)
-    why = f"{minutes or default_minutes:g} minutes at {speed}"
-    steps = by_time
-    if minutes is not None:
-        why += ", as an estimate: the time decides"
-    if minutes is None and most is not None and most < by_time:
-        steps, why = most, "more would mostly memorise the data"
-    least = 1 if minutes is not None else fewest
-    if steps <= least:
-        why += f", but no fewer than {least}"
-    return max(least, steps), why
-
-
 # --- what training uses ----------------------------------------------------------------------------------------------
 
 

@@ -27,11 +27,11 @@ from foretell.model.init import make_decoder, weight_shapes
 from foretell.planning.estimate import DeviceMemory, device_memory
 from foretell.runs.checkpoint import Checkpoint, is_complete, list_checkpoints
 from foretell.runs.run import FollowedRun, Run, is_run, is_unfinished
+from foretell.session.budget import Budget, SizeCost, choose_size, choose_steps
 from foretell.session.failures import resume_command, training_in
 from foretell.session.machine import (
     Footprint,
     check_fits,
-    choose_steps,
     log_other_machine,
     resumed_precision,
     resumed_training,
@@ -97,6 +97,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
     def __init__(self, request: AnyRequest):
         self.request = request
         self.began = time.monotonic()  # `minutes` are counted from here
+        self.probed: tuple[Any, float] | None = None  # the last configuration that was measured: seconds per step
 
     def check_early(self, machine: Machine) -> None:
         """Refuse a request that cannot fit the machine, before any data is read."""
@@ -135,10 +136,29 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
 
     def seconds_per_step(self, config: Any, data: Any, machine: Machine) -> float:
         """The time of a training step with this configuration, measured on the run's own batches."""
-        task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
-        task.objective.to(machine.device)
-        task.choose_kernels(machine.device, machine.dtype)
-        return seconds_per_step(task.objective, task.model, task.batch, config.training, machine.dtype)
+        if self.probed is None or self.probed[0] != config:
+            task = self.make_task(config, data, self.first_model(config, data, self.request.start), {})
+            task.objective.to(machine.device)
+            task.choose_kernels(machine.device, machine.dtype)
+            seconds = seconds_per_step(task.objective, task.model, task.batch, config.training, machine.dtype)
+            self.probed = config, seconds
+        return self.probed[1]
+
+    def timed_size(
+        self,
+        costs: Mapping[str, SizeCost],
+        probed: tuple[str, Any],
+        data: Any,
+        machine: Machine,
+        budget: Callable[[float], Budget],
+    ) -> tuple[str, str]:
+        """The size for time and data (`choose_size`), and the reason.
+
+        probed: the size to measure, and its configuration. budget: from the measured operations per second.
+        """
+        name, config = probed
+        rate = costs[name].flops_per_step / self.seconds_per_step(config, data, machine)
+        return choose_size(costs, budget(rate))
 
     def timed_steps(
         self, config: Any, data: Any, machine: Machine, default_minutes: float = 1.0, most: int | None = None

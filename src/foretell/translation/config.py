@@ -88,6 +88,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     "vaswani-base": _shape(6, 8, 512, **VASWANI),
 }
 
+SIZES = ("toy", "tiny", "small", "base")  # to choose from by the time
+
 
 def shape_config(size: str, chosen: Mapping[str, Any], **sizes: Any) -> EncoderDecoderConfig:
     """The checked shape of a size, changed by what the user set."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,15 +17,18 @@ from foretell.files import open_regular, sync, write_text
 from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
+from foretell.session.budget import Budget, SizeCost
 from foretell.session.machine import Footprint, check_model_fits
 from foretell.session.protocol import Choice, Machine, Training, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.text import load_tokenizer
+from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.translation.batches import PairLoader
 from foretell.translation.config import (
     PRESETS,
+    SIZES,
     EncoderDecoderConfig,
     PairConfig,
     TranslationConfig,
@@ -44,7 +49,9 @@ from foretell.translation.pairs import (
 from foretell.translation.task import PairData, TranslationTask, make_loader
 from foretell.translation.translator import SOURCE_TOKENIZER_FILE, load_saved
 
-DEFAULT_SIZE, DEFAULT_MINUTES = "small", 10.0
+DEFAULT_MINUTES = 10.0
+PROBED = "tiny"  # the size whose speed is measured
+TOKENS_PER_PARAMETER = 1  # of both languages: tiny for 3 minutes and small for 10 on two cores, docs/translation.md
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
 TOKENIZER_FILE = "tokenizer.json"
 
@@ -117,15 +124,42 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         sizes: dict[str, Any] = {"vocab_size": vocabulary.target.vocab_size}
         if not vocabulary.is_shared:
             sizes["source_vocab_size"] = vocabulary.source.vocab_size
-        size = request.size or DEFAULT_SIZE
-        model = shape_config(size, request.section("model"), **sizes)
+        shapes = {
+            name: shape_config(name, request.section("model"), **sizes)
+            for name in ((request.size,) if request.size else SIZES)
+        }
+        size, reasons = request.size, []
+        if size is None:
+            size, reason = self.open_size(shapes, data, machine)
+            reasons.append(reason)
+        model = shapes[size]
         probed = self.config(model, dropout_for(MOST_EPOCHS), 1)
         check_model_fits(weight_shapes(model), probed.training, machine.memory)
         loader = self.loader(data, probed)
         per_epoch = loader.batches_per_epoch
         steps, reason = self.timed_steps(probed, data, machine, DEFAULT_MINUTES, MOST_EPOCHS * per_epoch)
         config = self.config(model, dropout_for(steps / per_epoch), steps)
-        return Choice(config, size, [f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}"])
+        reasons.append(f"steps       {steps:,} ({steps / per_epoch:.1f} times the pairs): {reason}")
+        return Choice(config, size, reasons)
+
+    def open_size(
+        self, shapes: Mapping[str, EncoderDecoderConfig], data: PairText, machine: Machine
+    ) -> tuple[str, str]:
+        """The size for the time and the pairs, and the reason."""
+        configs = {name: self.config(shape, dropout_for(MOST_EPOCHS), 1) for name, shape in shapes.items()}
+        probed = configs[PROBED]
+        check_model_fits(weight_shapes(probed.model), probed.training, machine.memory)
+        loader = self.loader(data, probed)
+        tokens = int(loader.lengths.sum())
+        costs = {name: size_cost(config, tokens / loader.batches_per_epoch) for name, config in configs.items()}
+        budget = partial(
+            Budget,
+            self.request.minutes or DEFAULT_MINUTES,
+            most_tokens=MOST_EPOCHS * tokens,
+            data="the pairs",
+            tokens_per_parameter=TOKENS_PER_PARAMETER,
+        )
+        return self.timed_size(costs, (PROBED, probed), data, machine, budget)
 
     def config(self, model: EncoderDecoderConfig, dropout: dict[str, float], steps: int) -> TranslationConfig:
         """The whole configuration: the recipe and the dropout, changed by what the user set."""
@@ -184,6 +218,14 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             *([left_out] if task.left_out else []),
             *task.about["reasons"],
         ]
+
+
+def size_cost(config: TranslationConfig, tokens_per_step: float) -> SizeCost:
+    """The cost of a size: a token of either language passes about half of the parameters."""
+    shapes = weight_shapes(config.model)
+    parameters = sum(map(math.prod, shapes.values()))
+    optimizer = optimizer_flops_per_step(shapes, config.training)
+    return SizeCost(parameters, tokens_per_step, 3 * parameters + optimizer / tokens_per_step)
 
 
 def train_translation(request: PairRequest, reporter: Reporter, *, resume: bool = False) -> Session[TranslationTask]:
