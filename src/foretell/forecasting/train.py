@@ -30,7 +30,7 @@ from foretell.forecasting.series_file import Frame, read_series, read_series_dat
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
 from foretell.forecasting.task import ForecastTask, check_series_fit
 from foretell.language_model import load_model
-from foretell.model.cost import count_parameters, training_flops_per_token
+from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
 from foretell.runs.run import Run
@@ -40,7 +40,6 @@ from foretell.session.protocol import Choice, Machine, Training, describe_model,
 from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
-from foretell.training.optimizer import optimizer_flops_per_step
 
 FRAME_NAME = "frame.csv"  # of the run's copy of a frame
 DEFAULT_MINUTES = 5.0
@@ -144,7 +143,15 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         check_model_fits(weight_shapes(configs[PROBED].model), configs[PROBED].training, machine.memory)
         most = MOST_PASSES * sum(map(len, data))
         minutes = self.request.minutes or DEFAULT_MINUTES
-        costs = {name: size_cost(config) for name, config in configs.items()}
+        costs = {
+            name: SizeCost.of(
+                weight_shapes(config.model),
+                config.training,
+                config.training.batch_size * config.model.context_length,
+                training_flops_per_token(config.model),
+            )
+            for name, config in configs.items()
+        }
         budget = partial(Budget, minutes, most_tokens=most, data="the series")
         return self.timed_size(costs, (PROBED, configs[PROBED]), data, machine, budget)
 
@@ -230,13 +237,6 @@ def make_training(data: str | Path | Frame | None, out: str | Path | None, **opt
 def train_forecaster(request: ForecastRequest, reporter: Reporter, *, resume: bool = False) -> Session[ForecastTask]:
     """Train as requested; with `resume`, continue the run if it exists."""
     return run_training(ForecastTraining(request), reporter, resume=resume)
-
-
-def size_cost(config: ForecastConfig) -> SizeCost:
-    model, training = config.model, config.training
-    tokens = training.batch_size * model.context_length
-    optimizer = optimizer_flops_per_step(weight_shapes(model), training)
-    return SizeCost(count_parameters(model), tokens, training_flops_per_token(model) + optimizer / tokens)
 
 
 def describe_rounding(series: Sequence[Series], config: ForecastConfig, season: int) -> str:

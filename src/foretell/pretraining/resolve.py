@@ -259,7 +259,7 @@ def size_cost(request: TextRequest, size: str, vocab_size: int) -> SizeCost:
     recipe = {**training_defaults(size, model, 1, chosen), **chosen}
     training = make_section(TrainingConfig, {"steps": 1, **{key: recipe[key] for key in ("optimizer", "batch_size")}})
     tokens_per_step = training.batch_size * model.context_length
-    return SizeCost(count_parameters(model), tokens_per_step, flops_per_token(model, training))
+    return SizeCost.of(weight_shapes(model), training, tokens_per_step, training_flops_per_token(model))
 
 
 # --- recipes: how a size is trained by default -----------------------------------------------------------------------

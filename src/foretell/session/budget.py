@@ -8,6 +8,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from foretell.config import TrainingConfig
+from foretell.training.optimizer import Shapes, optimizer_flops_per_step
+
 logger = logging.getLogger(__name__)
 TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022, table 3
 FEWEST_STEPS = 200  # a smaller size is better than fewer steps: docs/forecasting.md
@@ -19,6 +22,12 @@ class SizeCost(NamedTuple):
     parameters: int
     tokens_per_step: float
     flops_per_token: float
+
+    @classmethod
+    def of(cls, shapes: Shapes, training: TrainingConfig, tokens_per_step: float, model_flops: float) -> SizeCost:
+        """The cost of weights with the optimizer of `training`; model_flops: of the model alone, per token."""
+        optimizer = optimizer_flops_per_step(shapes, training) / tokens_per_step
+        return cls(sum(map(math.prod, shapes.values())), tokens_per_step, model_flops + optimizer)
 
     @property
     def flops_per_step(self) -> float:

@@ -24,7 +24,6 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 from foretell.text import load_tokenizer
-from foretell.training.optimizer import optimizer_flops_per_step
 from foretell.translation.batches import PairLoader
 from foretell.translation.config import (
     PRESETS,
@@ -151,7 +150,13 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         check_model_fits(weight_shapes(probed.model), probed.training, machine.memory)
         loader = self.loader(data, probed)
         tokens = int(loader.lengths.sum())
-        costs = {name: size_cost(config, tokens / loader.batches_per_epoch) for name, config in configs.items()}
+        costs = {}
+        for name, config in configs.items():
+            weights = weight_shapes(config.model)
+            flops = 3 * sum(
+                map(math.prod, weights.values())
+            )  # a token of either language passes half of the parameters
+            costs[name] = SizeCost.of(weights, config.training, tokens / loader.batches_per_epoch, flops)
         budget = partial(
             Budget,
             self.request.minutes or DEFAULT_MINUTES,
@@ -218,14 +223,6 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
             *([left_out] if task.left_out else []),
             *task.about["reasons"],
         ]
-
-
-def size_cost(config: TranslationConfig, tokens_per_step: float) -> SizeCost:
-    """The cost of a size: a token of either language passes about half of the parameters."""
-    shapes = weight_shapes(config.model)
-    parameters = sum(map(math.prod, shapes.values()))
-    optimizer = optimizer_flops_per_step(shapes, config.training)
-    return SizeCost(parameters, tokens_per_step, 3 * parameters + optimizer / tokens_per_step)
 
 
 def train_translation(request: PairRequest, reporter: Reporter, *, resume: bool = False) -> Session[TranslationTask]:
