@@ -20,6 +20,21 @@ def test_from_a_file_to_a_conversation_and_back(foretell, monkeypatch, tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"what is 3?\n/save c.json\n")))
     assert foretell("chat", "n", "--max-tokens", "6", "--temperature", "0").code == 0
 
+    compared = ["evaluate", "n", "n.jsonl", "--task", "chat", "--base", "primer"]
+    result = foretell(*compared, "--questions", "2", "--limit", "6", "--json").json
+    assert [each["model"] for each in result["models"]] == ["n", "primer"]
+    assert [each["template"] for each in result["models"]] == ["n", "chatml"]
+    assert {each["conversations"] for each in result["models"]} == {6}
+    assert result["models"][0]["loss"] < result["models"][1]["loss"]  # it was tuned on them
+    assert [each["question"] for each in result["questions"]] == ["what is 0?", "what is 1?"]
+    assert all(
+        each["answer"] == "a number." and set(each["answers"]) == {"n", "primer"} for each in result["questions"]
+    )
+    shown = foretell(*compared, "--questions", "1", "--limit", "2", "--html", "page.html")
+    assert "what is 0?" in shown.out and "in the data" in shown.out
+    assert "what is 0?" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert foretell("evaluate", "n", "--task", "chat").last_line.endswith("give one or more files of conversations")
+
     options = ["--steps", "1", "--data.validation-fraction", "0", "--show-batch", "--out", "y"]
     outcome = foretell("finetune", "n", "c.json", "--task", "chat", *options)
     assert outcome.code == 0, outcome.err

@@ -234,6 +234,10 @@ CHOSEN = {
         *("--dev", "--template", "--truncate", "--spell-tokens", "--epochs", "--lora", "--show-batch"),
         *TRAINING,
     },
+    "cli.chat:evaluate_chat": {
+        *("--base", "--questions", "--limit", "--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
+        "--strict",
+    },
     "cli.forecast:evaluate_forecast": {
         *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
         *("--samples", "--seed", "--column", "--json", "--device", "--dtype", "--quantize", "--verify"),

@@ -23,8 +23,9 @@ from foretell.cli.arguments import (
     decode_text,
 )
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
-from foretell.cli.terminal import fail, note, print_json, write
+from foretell.cli.terminal import fail, note, print_json, report, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
+from foretell.files import HTML_MARK, check_target, write_text
 
 if TYPE_CHECKING:
     from foretell.inference.chat import Chat
@@ -80,6 +81,37 @@ def chat(
             if not is_interactive():
                 raise type(error)(f"{place}: {error}") from None
             fail(str(error), error.exit_code)
+
+
+def evaluate_chat(
+    model: ModelArgument,
+    /,
+    *files: Annotated[Path, Parameter(help="json, jsonl, csv or tsv files with conversations.")],
+    base: Annotated[
+        str | None, Parameter(help="A model to compare with: the one before tuning.", show_default=False)
+    ] = None,
+    questions: Annotated[int, Whole, Parameter(help="Answers to show, of the first conversations.")] = 5,
+    limit: Annotated[int | None, Whole, Parameter(help="Evaluate only the first N conversations.")] = None,
+    html: Annotated[Path | None, Parameter(help="Write the result as a page.", show_default=False)] = None,
+    json: Json = False,
+    options: Options = MODEL_DEFAULTS,
+) -> None:
+    """Loss of a chat model on the answers of conversations, and its own answers beside another model's."""
+    if not files:
+        raise UsageError("give one or more files of conversations")
+    if questions < 0 or (limit is not None and limit < 1):
+        raise UsageError("--questions must be at least 0, and --limit at least 1")
+    if html is not None:
+        check_target(html, HTML_MARK)
+    models = [options.open(each) for each in [model, *([] if base is None else [base])]]
+    from foretell.finetuning.chat_evaluation import evaluate_chats
+    from foretell.typesetting.html import page
+
+    result = evaluate_chats(models, files, questions=questions, limit=limit)
+    if html is not None:
+        write_text(html, page(" and ".join(each.name for each in models), result.document()))
+        note(f"{html}: open it in a browser")
+    report(result, json)
 
 
 def is_interactive() -> bool:

@@ -28,6 +28,7 @@ BY_TASK: dict[str, dict[str, str]] = {
         "text": "foretell.cli.finetune:finetune_text",
         "chat": "foretell.cli.finetune:finetune_chat",
     },
+    "evaluate": {"chat": "foretell.cli.chat:evaluate_chat"},
 }
 STANDARD_INPUT = "<stdin>"  # replaces `-`, which cyclopts would take for an option
 # verb: the kind of a part of MODEL, as its config.json names it, and the function for such a model

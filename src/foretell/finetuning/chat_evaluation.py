@@ -1,0 +1,131 @@
+"""Evaluation of a model on conversations: the loss of their answers, and its own answers beside another model's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from foretell.config import SamplingConfig
+from foretell.evaluation.perplexity import TOKENS_AT_ONCE, evaluate, json_number, perplexity
+from foretell.finetuning.chat_data import PackedChats, encode_all
+from foretell.finetuning.chat_tuning import DEFAULT_TEMPLATE
+from foretell.finetuning.conversations import Conversation, ConversationReader
+from foretell.inference.completion import make_completer
+from foretell.language_model import LanguageModel
+from foretell.text.chat_template import ChatFormat, find_template, own_template, prepare_tokenizer
+from foretell.training.objective import Objective
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table
+from foretell.typesetting.html import Shown
+
+ANSWERS, ANSWER_TOKENS = 5, 64
+
+
+@dataclass(frozen=True)
+class AnswerFigures:
+    """The loss of the answers of conversations, in nats per token of an answer.
+
+    conversations: those that fit the context, or their beginnings.
+    """
+
+    model: str
+    template: str
+    conversations: int
+    answer_tokens: int
+    loss: float
+
+
+@dataclass(frozen=True)
+class AnsweredQuestion:
+    """The last question of a conversation, its answer there, and the likeliest answer of each model."""
+
+    question: str
+    answer: str
+    answers: dict[str, str]
+
+
+@dataclass(frozen=True)
+class ChatEvaluation(Shown):
+    """The figures of each model, and its answers to the first questions."""
+
+    figures: list[AnswerFigures]
+    questions: list[AnsweredQuestion]
+
+    def to_json(self) -> dict[str, Any]:
+        models = [asdict(each) | {"perplexity": json_number(perplexity(each.loss))} for each in self.figures]
+        return {"models": models, "questions": [asdict(each) for each in self.questions]}
+
+    def document(self) -> DocumentSection:
+        """A table of figures, and a table of answers for each question."""
+        rows = [
+            (each.model, f"{each.loss:.3f}", f"{perplexity(each.loss):,.1f}", f"{each.answer_tokens:,}", each.template)
+            for each in self.figures
+        ]
+        parts: list[Part] = [Table(("", "loss", "perplexity", "answer tokens", "template"), rows)]
+        for each in self.questions:
+            answers = {"in the data": each.answer, **each.answers}
+            parts.append(Paragraph(one_line(each.question)))
+            parts.append(Table(("", "answer"), [(name, one_line(text)) for name, text in answers.items()]))
+        return DocumentSection("", parts)
+
+
+def evaluate_chats(
+    models: Sequence[LanguageModel], paths: Sequence[str | Path], *, questions: int = ANSWERS, limit: int | None = None
+) -> ChatEvaluation:
+    """Evaluate models on the conversations of files, or on the first `limit` of them.
+
+    Each model reads them in its own chat template; one without a template in the default one, whose special tokens are
+    then ordinary text. Conversations that are longer than the context are cut off at their ends. Raises DataError for
+    files without a conversation, and for rows of another form.
+    """
+    conversations = ConversationReader().read(paths)[:limit]
+    asked = [each for each in conversations if each.messages[-1].role == "assistant"][:questions]
+    figures, answers = [], [dict[str, str]() for _ in asked]
+    for model in models:
+        chat_format, template = format_of(model)
+        figures.append(figures_of(model, template, conversations, chat_format))
+        for each, conversation in zip(answers, asked, strict=True):
+            each[model.name] = answer_to(model, conversation, chat_format)
+    shown = [
+        AnsweredQuestion(conversation.messages[-2].content, conversation.messages[-1].content, each)
+        for conversation, each in zip(asked, answers, strict=True)
+    ]
+    return ChatEvaluation(figures, shown)
+
+
+def format_of(model: LanguageModel) -> tuple[ChatFormat, str]:
+    """The model's template with its tokenizer, or the default one in ordinary text; and its name."""
+    own = own_template(model.tokenizer, model.name)
+    template = own or find_template(DEFAULT_TEMPLATE)
+    tokenizer = model.tokenizer if own else prepare_tokenizer(model.tokenizer, template, add_tokens=False)
+    return ChatFormat(template, tokenizer), template.name
+
+
+def figures_of(
+    model: LanguageModel, template: str, conversations: Sequence[Conversation], chat_format: ChatFormat
+) -> AnswerFigures:
+    context = model.config.context_length
+    chats, _ = encode_all(conversations, chat_format, context, "tail")
+    packed = PackedChats(chats, context)
+    rows = max(1, TOKENS_AT_ONCE // packed.length)
+    loss = evaluate(Objective(model.decoder), packed.iter_batches(rows)).loss
+    return AnswerFigures(model.name, template, len(chats), packed.answer_tokens, loss)
+
+
+def answer_to(model: LanguageModel, conversation: Conversation, chat_format: ChatFormat) -> str:
+    """The likeliest answer to the last question; empty where the question leaves no room for one."""
+    prompt = chat_format.encode_prompt(conversation.messages[:-1])
+    room = model.config.context_length - len(prompt)
+    if room < 1:
+        return ""
+    completer = make_completer(
+        model, [prompt], SamplingConfig(temperature=0), stop=chat_format.stop_texts, stop_ids=chat_format.stop_ids
+    )
+    for _ in completer.stream(min(ANSWER_TOKENS, room)):
+        pass
+    return completer.completions()[0].text.strip()
+
+
+def one_line(text: str) -> str:
+    return " ".join(text.split())
