@@ -96,7 +96,7 @@ def evaluate_chat(
     json: Json = False,
     options: Options = MODEL_DEFAULTS,
 ) -> None:
-    """Loss of a chat model on the answers of conversations, and its own answers beside another model's."""
+    """Loss of a chat model on the answers of conversations, and its answers next to the answers of another model."""
     if not files:
         raise UsageError("give one or more files of conversations")
     if questions < 0 or (limit is not None and limit < 1):
