@@ -14,6 +14,7 @@ import random
 import re
 import sys
 import time
+import tracemalloc
 import zipfile
 from collections.abc import Generator
 from pathlib import Path
@@ -22,6 +23,7 @@ import pytest
 import zstandard
 
 from foretell.data.documents import TextDocument
+from foretell.data.lines import TextFile
 from foretell.data.sources import DocumentReader, read_documents
 from foretell.errors import DataError, ForetellError, UsageError
 
@@ -589,3 +591,14 @@ def test_a_zip_is_refused_as_a_whole_before_any_file_is_read(tmp_path: Path, mon
     monkeypatch.setattr("foretell.data.lines.open_member", None)
     with pytest.raises(DataError, match=f"x.zip: .*{reason}.*; unpack the zip first"):
         read_documents([path])
+
+
+def test_a_text_of_short_lines_takes_a_few_times_its_size(tmp_path: Path) -> None:
+    """Held as a list of lines, it takes 35 times its size."""
+    path = write(tmp_path / "a.txt.gz", gzip.compress(b"a\n" * 500_000))
+    tracemalloc.start()
+    content = TextFile(path).text()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(content) == 1_000_000
+    assert peak < 12 * len(content)  # StringIO joins 100,000 strings at a time: 6 MB
