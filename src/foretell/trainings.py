@@ -162,6 +162,8 @@ class HeadOptions(TuningOptions, total=False):
     columns: Sequence[str]
     dev: str | Path | None
     dev_fraction: float
+    folds: int | None
+    group_column: str | None
     encoding: str
     truncate: Truncate | None
     pool: Pool | None

@@ -33,7 +33,7 @@ OPTIONS = {
     "finetune": {
         *("--task", "--dev", "--dev-fraction", "--text-column", "--label-column", "--choice-column", "--columns"),
         *("--encoding", "--truncate", "--pool", "--lm-weight", "--class-weights", "--best-by", "--epochs", "--dropout"),
-        *("--head-dropout", "--word-dropout", "--lora", "--json"),
+        *("--head-dropout", "--folds", "--group-column", "--word-dropout", "--lora", "--json"),
         *TRAINING,
     },
     "predict": {

@@ -16,7 +16,7 @@ from foretell.finetuning.kind import Example, find_kind, kind_of
 from foretell.finetuning.label_kind import LabelKind
 from foretell.finetuning.number_kind import NumberKind
 from foretell.finetuning.settings import Columns, HeadSettings, TuningSettings
-from foretell.finetuning.task import split_off_dev
+from foretell.finetuning.split import split_off_dev
 
 # --- columns: found where their names leave no doubt, and asked for elsewhere -----------------------------------------
 

@@ -48,6 +48,12 @@ def finetune(
     task: Annotated[str | None, Parameter(help=f"{', '.join(KINDS)}, chat or text; default: classify.")] = None,
     dev: Annotated[Path | None, Parameter(help="Held-out examples; default: cut from DATA.")] = None,
     dev_fraction: Annotated[float | None, Parameter(help="The share of DATA that is held out; default: 0.1.")] = None,
+    folds: Annotated[
+        int | None, Parameter(help="Cross-validate: hold out each of K folds, then train the model on all of DATA.")
+    ] = None,
+    group_column: Annotated[
+        str | None, Parameter(help="A column of groups; the rows of a group are held out together.")
+    ] = None,
     text_column: Annotated[
         list[str] | None, Parameter(negative="", help="The column with the text; twice for a pair of texts.")
     ] = None,
@@ -127,6 +133,8 @@ def finetune(
         word_dropout=word_dropout,
         class_weights=class_weights,
         dev_fraction=dev_fraction,
+        folds=folds,
+        group_column=group_column,
         best_by=best_by,
         encoding=encoding,
     )

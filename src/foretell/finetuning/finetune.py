@@ -4,27 +4,33 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from torch import nn
 
 from foretell.config import make_section
+from foretell.device import DeviceName, DtypeName, dtype_name
+from foretell.errors import Interrupted
+from foretell.files import remove_directory
 from foretell.finetuning.baseline import tuned_baseline
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
-from foretell.finetuning.report import compared, write_report
+from foretell.finetuning.report import REPORT, CrossValidation, compared, write_cross_validation, write_report
 from foretell.finetuning.request import FinetuneRequest
 from foretell.finetuning.settings import FinetuneConfig
+from foretell.finetuning.split import split_folds
 from foretell.finetuning.task import FinetuneTask, LabelledFiles, TaskData, read_files
 from foretell.finetuning.tuning import TunedTraining, with_updates
 from foretell.language_model import LanguageModel
-from foretell.loading import Start
+from foretell.loading import Start, find_start
 from foretell.model.lora import LoRAConfig
-from foretell.runs.run import Run
+from foretell.runs.run import FOLDS, Run
+from foretell.session.failures import resume_command
 from foretell.session.machine import Footprint
-from foretell.session.protocol import kept_data
+from foretell.session.protocol import kept_data, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.text import Tokenizer
@@ -40,6 +46,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
     verb = "finetune"
     encoded: TaskData | None = None
     baseline: dict[str, Any]
+    cross_validation: CrossValidation | None = None
 
     def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
         request = self.request
@@ -69,7 +76,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
             model=model,
             finetuning=request.tuning(),
             head=head.model_copy(update={"tokens": tokens}),
-            training=request.training_config(len(data.train), model.width, steps),
+            training=request.training_config(len(data.train), model.width, steps, bool(data.dev)),
             lora=make_section(LoRAConfig, request.section("lora"), "lora") if "lora" in request.overrides else None,
         )
 
@@ -119,15 +126,98 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         ]
 
     def opened(self, session: Session[FinetuneTask]) -> None:
-        """Compute the baseline first, so that the training can be compared with it while it runs."""
-        if session.world.is_first:
-            files = session.task.data.files
+        """Compute the baseline first, so that the training can be compared with it while it runs; or train the folds.
+
+        A run that is finished has the figures of its folds.
+        """
+        files, path = session.task.data.files, session.run.directory / REPORT
+        if session.task.config.finetuning.folds is not None:
+            if not path.exists():
+                start = self.request.start or find_start(session.task.about["from"], session.run.directory)
+                assert start is not None, "a fine-tuning begins with a model"
+                self.cross_validation = cross_validate(session, start)
+        elif session.world.is_first:
             self.baseline = tuned_baseline(session.task.head.task, files.train, files.dev)
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
     def closed(self, session: Session[FinetuneTask]) -> None:
-        if session.world.is_first:
+        if self.cross_validation is not None:
+            write_cross_validation(session, self.cross_validation)
+            remove_directory(session.run.directory / FOLDS)
+        elif session.task.has_held_out and session.world.is_first:
             write_report(session, self.baseline)
+
+
+# --- cross-validation ------------------------------------------------------------------------------------------------
+
+
+class FoldTraining(FinetuneTraining):
+    """The training that holds out one fold: the settings and the epochs of the final model, to the last step.
+
+    No checkpoint is chosen, because the final model has no held-out examples to choose one with.
+    """
+
+    def __init__(self, request: FinetuneRequest, config: FinetuneConfig, files: LabelledFiles):
+        super().__init__(request)
+        self.config, self.files = config, files
+
+    def read(self, run: Run, reporter: Reporter) -> LabelledFiles:
+        return self.files
+
+    def reopen(self, run: Run, record: dict[str, Any]) -> LabelledFiles:
+        return self.files
+
+    def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
+        return self.config
+
+    def describe(self, task: FinetuneTask) -> list[str]:
+        data = task.data
+        return [f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.files.split_rule}"]
+
+    def opened(self, session: Session[FinetuneTask]) -> None:
+        pass
+
+    def closed(self, session: Session[FinetuneTask]) -> None:
+        pass
+
+
+def cross_validate(session: Session[FinetuneTask], start: Start) -> CrossValidation:
+    """Train on the examples without each fold, in runs that are continued if they exist, and predict the fold."""
+    task, run = session.task, session.run
+    files, config, kind = task.data.files, task.config, task.head.task
+    count = config.finetuning.folds
+    assert count is not None
+    result = CrossValidation(kind)
+    folds = split_folds(files.train, count, config.training.seed, kind.splits_by_label)
+    for index, (train, dev) in enumerate(folds, start=1):
+        part = LabelledFiles(files.settings, train, dev, f"fold {index} of {count}")
+        request = FinetuneRequest(
+            out=run.directory / FOLDS / str(index),
+            data=Path(task.about["data"][0]),
+            start=start,
+            device=cast(DeviceName, session.device.type),
+            dtype=cast(DtypeName, dtype_name(session.dtype)),
+        )
+        try:
+            training = FoldTraining(request, config_of_fold(config, len(train), len(files.train)), part)
+            fold = run_training(training, session.reporter, resume=True)
+        except Interrupted as error:
+            raise Interrupted(
+                f"stopped in fold {index} of {count}; resume with: {resume_command(run)}", error.exit_code
+            ) from None
+        targets = [example.target for example in fold.task.data.dev]
+        result.add(fold.task.dev_outputs(session.dtype), targets, tuned_baseline(kind, train, dev))
+        logger.info(f"fold        {index} of {count}: {describe_figures(compared(result.figures[-1]))}")
+    return result
+
+
+def config_of_fold(config: FinetuneConfig, examples: int, of: int) -> FinetuneConfig:
+    """The configuration for a part of the examples, with the same number of epochs."""
+    training = config.training
+    steps, batch_size = max(1, round(training.steps * examples / of)), min(training.batch_size, examples)
+    return config.model_copy(
+        update={"training": training.model_copy(update={"steps": steps, "batch_size": batch_size})}
+    )
 
 
 def describe_trained(model: nn.Module) -> str:

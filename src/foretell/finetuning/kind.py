@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import Any, ClassVar
 
@@ -35,11 +35,15 @@ LABEL_NAMES = (
 
 @dataclass(frozen=True)
 class Example:
-    """The texts of a row and its labels as they are written there; `where` is its file and line."""
+    """The texts of a row and its labels as they are written there; `where` is its file and line.
+
+    group: of examples that are held out together or not at all.
+    """
 
     texts: tuple[str, ...]
     labels: tuple[str, ...]
     where: str
+    group: str | None = None
 
 
 @dataclass(frozen=True)
@@ -173,9 +177,15 @@ class Kind(ABC):
         return Example(texts, cls.labels(row, texts, columns), row.where)
 
     @classmethod
-    def read_all(cls, table: Table, columns: Columns) -> list[Example]:
-        """All rows of a file as examples. Raises DataError for a row that is not one, and for a file without rows."""
+    def read_all(cls, table: Table, columns: Columns, group: str | None = None) -> list[Example]:
+        """All rows of a file as examples; `group` is the column of their groups.
+
+        Raises DataError for a row that is not an example, and for a file without rows.
+        """
         examples = [cls.read(row, columns) for row in table]
+        if group is not None:
+            groups = (label_text(row.cells.get(group), group, row.where, "group") for row in table)
+            examples = [replace(each, group=name) for each, name in zip(examples, groups, strict=True)]
         if not examples:
             raise DataError(f"{table}: it has no rows; give a file with a row per example")
         return examples
@@ -352,11 +362,11 @@ def cell_text(row: Row, column: str) -> str:
     raise DataError(f"{row.where}: column {column!r} is {what}; its columns are {list_names(list(row.cells))}")
 
 
-def label_text(value: Any, column: str, where: str) -> str:
-    """A label as text; numbers and true or false of JSON as they are written there."""
+def label_text(value: Any, column: str, where: str, word: str = "label") -> str:
+    """A label or a group as text; numbers and true or false of JSON as they are written there."""
     if isinstance(value, bool):
         value = str(value).lower()
     if value is None or not isinstance(value, str | int | float) or not str(value).strip():
         what = "empty" if value is None or value == "" else f"{str(value)[:40]!r}"
-        raise DataError(f"{where}: the label in column {column!r} is {what}; give a word or a number")
+        raise DataError(f"{where}: the {word} in column {column!r} is {what}; give a word or a number")
     return str(value).strip()

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from foretell.data.table import Table
 from foretell.errors import OutputError
 from foretell.files import write_json
 from foretell.finetuning.figures import NAMES
 from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
+from foretell.finetuning.inputs import Target
+from foretell.finetuning.kind import Kind
 from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel, load_model
@@ -55,6 +59,57 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
     return report
 
 
+class CrossValidation:
+    """The outputs for all examples, each by the model trained without its fold, and the figures of each fold."""
+
+    def __init__(self, kind: Kind):
+        self.kind = kind
+        self.outputs: list[np.ndarray] = []
+        self.targets: list[Target] = []
+        self.figures: list[dict[str, float]] = []
+        self.baselines: list[dict[str, Any]] = []
+
+    def add(self, outputs: Sequence[np.ndarray], targets: Sequence[Target], baseline: dict[str, Any]) -> None:
+        self.outputs += outputs
+        self.targets += targets
+        self.figures.append(self.kind.figures(outputs, targets))
+        self.baselines.append(baseline)
+
+    def baseline(self) -> dict[str, Any]:
+        """The means of the baseline's figures, and its rules."""
+        rules = "; ".join(sorted({baseline["rule"] for baseline in self.baselines}))
+        return {"rule": rules, **means([compared(baseline) for baseline in self.baselines])}
+
+
+def means(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each figure over the folds."""
+    return {name: float(np.mean([each[name] for each in figures])) for name in figures[0]}
+
+
+def standard_errors(figures: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The standard error of each mean over the folds."""
+    return {name: float(np.std([each[name] for each in figures], ddof=1) / len(figures) ** 0.5) for name in figures[0]}
+
+
+def write_cross_validation(session: Session[FinetuneTask], result: CrossValidation) -> None:
+    """Write report.json and its picture: all figures are of examples that their model had not seen."""
+    task, kind = session.task, result.kind
+    report = {
+        "task": kind.name,
+        "examples": {"train": len(task.data.train), "dev": len(result.targets)},
+        "split": task.data.files.split_rule,
+        "best_step": session.progress.step,
+        "minutes": round(session.progress.seconds / 60, 3),
+        "dev": {**kind.report(result.outputs, result.targets), **means(result.figures)},
+        "folds": result.figures,
+        "standard_error": standard_errors(result.figures),
+        "baseline": result.baseline(),
+    }
+    write_json(session.run.directory / REPORT, report)
+    draw = partial(kind.draw, report=report["dev"], outputs=result.outputs, targets=result.targets)
+    draw_report(session.run.directory, draw)
+
+
 def how_to_improve(session: Session[FinetuneTask]) -> str:
     """The command that trains longer, if the last evaluation was the best; else nothing."""
     progress, about = session.progress, session.task.about
@@ -88,9 +143,10 @@ class TaskEvaluation(Shown):
     examples: int
     figures: dict[str, Any]
     baseline: dict[str, Any]
+    standard_error: dict[str, float] = field(default_factory=dict)  # of the means over the folds of a cross-validation
 
     def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+        return {name: value for name, value in asdict(self).items() if value or name != "standard_error"}
 
     def document(self, name: str = "figures", note: str = "") -> DocumentSection:
         """The figures and the baseline's, then the figures of each label or type of span."""
@@ -101,6 +157,9 @@ class TaskEvaluation(Shown):
             (name, *figures.values(), f"{self.examples:,}"),
             ("baseline", *(baseline.get(figure, "") for figure in figures), ""),
         ]
+        if self.standard_error:
+            errors = written(compared(self.standard_error))
+            rows.insert(1, ("standard error", *(errors.get(figure, "") for figure in figures), ""))
         table = document.Table(("", *figures, "examples"), rows)
         rule = Paragraph(f"baseline: {self.baseline['rule']}{note}")
         return DocumentSection("", [table, rule, *score_tables(self.figures)])
@@ -117,9 +176,11 @@ class TrainingReport(Shown):
 
     def document(self) -> DocumentSection:
         values = self.values
-        time = f"; {values['minutes']:.1f} minutes of training, the best step is {values['best_step']:,}"
-        evaluation = TaskEvaluation(values["examples"]["dev"], values["dev"], values["baseline"])
-        shown = evaluation.document("held out", time)
+        errors = values.get("standard_error", {})
+        step = f"the best step is {values['best_step']:,}" if not errors else "on all examples after the folds"
+        evaluation = TaskEvaluation(values["examples"]["dev"], values["dev"], values["baseline"], errors)
+        name = f"mean of {len(values['folds'])} folds" if errors else "held out"
+        shown = evaluation.document(name, f"; {values['minutes']:.1f} minutes of training, {step}")
         longer = [Paragraph(values["longer"])] if "longer" in values else []
         return replace(shown, parts=[*shown.parts, *longer])
 

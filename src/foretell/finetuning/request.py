@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from foretell.config import Section, TrainingConfig, make_section
+from foretell.distributed.world import current_world
+from foretell.errors import UsageError
 from foretell.finetuning.settings import Columns, FinetuneConfig, Pool, Truncate, TuningSettings
 from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.session.request import TrainingRequest
@@ -33,7 +35,17 @@ class FinetuneRequest(TrainingRequest):
         return [str(path) for path in (self.data, self.dev) if path is not None]
 
     def tuning(self) -> TuningSettings:
-        return make_section(TuningSettings, self.section("finetuning"), "finetuning")
+        """The settings. With folds, the options that need held-out examples or a known time are refused."""
+        settings = make_section(TuningSettings, self.section("finetuning"), "finetuning")
+        if settings.folds is not None:
+            if self.dev is not None or settings.best_by != "loss":
+                option = "--best-by" if self.dev is None else "--dev"
+                raise UsageError(f"--folds trains the model on all of DATA, without held-out examples; omit {option}")
+            if self.minutes is not None:
+                raise UsageError(f"--folds trains {settings.folds + 1} models; give --epochs or --steps, not --minutes")
+            if current_world().size > 1:
+                raise UsageError("--folds trains in one process; start it without torchrun")
+        return settings
 
     @property
     def seed(self) -> int:
@@ -48,7 +60,7 @@ class FinetuneRequest(TrainingRequest):
             if value not in (None, (), old):
                 raise self.changed(f"{name} in the columns", old, value)
 
-    def training_config(self, examples: int, width: int, steps: int | None = None) -> TrainingConfig:
+    def training_config(self, examples: int, width: int, steps: int | None, has_dev: bool) -> TrainingConfig:
         """The settings of the training; the paper's where none are given."""
         given = self.section("training")
         checked = make_section(TrainingConfig, {"steps": 1, "batch_size": BATCH_SIZE, **given}, "training")
@@ -65,7 +77,7 @@ class FinetuneRequest(TrainingRequest):
             "warmup_steps": max(1, round(WARMUP_SHARE * steps)),
             "weight_decay": 0.01,
             "beta2": 0.999,
-            "patience": 6,
+            "patience": 6 if has_dev else None,
             "evaluate_every": every,
             "log_every": max(1, min(10, steps // 50)),
             "checkpoint_every": max(every, steps // 5),

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from foretell.config import make_section
 from foretell.data.table import open_table
-from foretell.errors import DataError
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
 from foretell.finetuning.inputs import (
@@ -24,8 +23,9 @@ from foretell.finetuning.inputs import (
     make_task_batch,
     without_words,
 )
-from foretell.finetuning.kind import Example, find_kind, kind_of
+from foretell.finetuning.kind import Example, check_there, find_kind, kind_of
 from foretell.finetuning.settings import Columns, FinetuneConfig, HeadSettings, TuningSettings
+from foretell.finetuning.split import check_groups, split_off_dev
 from foretell.language_model import LanguageModel
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.randomness import stream_key
@@ -61,20 +61,29 @@ class LabelledFiles:
 def read_files(
     data: Path, dev: Path | None, tuning: TuningSettings, head: Mapping[str, Any], columns: Columns, seed: int
 ) -> LabelledFiles:
-    """The examples of a file, and held-out ones from another file or from a part of it. `head` has settings of it."""
-    kind = find_kind(tuning.task)
+    """The examples of a file, and held-out ones from another file or from a part of it. `head` has settings of it.
+
+    With folds, all examples are for training: their trainings hold them out in turn.
+    """
+    kind, group = find_kind(tuning.task), tuning.group_column
     table = open_table(data, tuning.encoding, tuning.names, kind.otherwise)
-    columns = kind.find_columns(table.first_columns(), columns, str(data))
-    train = kind.read_all(table, columns)
+    available = table.first_columns()
+    check_there(available, [group] if group else [], str(data))
+    columns = kind.find_columns([name for name in available if name != group], columns, str(data))
+    train = kind.read_all(table, columns, group)
     head = {"pool": kind.pools[0], **head, "task": tuning.task, "columns": columns.model_dump()}
     settings = kind.fit(make_section(HeadSettings, head, "head"), train)
     if dev is not None:
         table = open_table(dev, tuning.encoding, tuning.names, kind.otherwise)
-        return LabelledFiles(settings, train, kind.read_all(table, columns), f"dev is {dev}")
+        held_out = kind.read_all(table, columns, group)
+        check_groups(train, held_out)
+        return LabelledFiles(settings, train, held_out, f"dev is {dev}")
+    if tuning.folds is not None:
+        return LabelledFiles(settings, train, [], f"each of {tuning.folds} folds is held out from one more training")
     fraction, by_label = tuning.dev_fraction, kind_of(settings).splits_by_label
     train, held_out = split_off_dev(train, fraction, seed, by_label)
-    of = "of each label " if by_label else ""
-    rule = f"dev is the {fraction:.3g} {of}with the smallest SHA-256 of seed {seed} and text"
+    of, key = "of each label " if by_label and group is None else "", "text" if group is None else group
+    rule = f"dev is the {fraction:.3g} {of}with the smallest SHA-256 of seed {seed} and {key}"
     return LabelledFiles(settings, train, held_out, rule)
 
 
@@ -88,37 +97,6 @@ def digest(*parts: Sequence[Example]) -> str:
     return state.hexdigest()[:16]
 
 
-# --- held-out examples -----------------------------------------------------------------------------------------------
-
-
-def split_off_dev(
-    examples: Sequence[Example], fraction: float, seed: int, by_label: bool
-) -> tuple[list[Example], list[Example]]:
-    """Training and held-out examples: of each label, the `fraction` whose hash of seed and texts is the smallest.
-
-    So the shares of the labels are kept, the same texts are on the same side, and rows that are added later move few
-    others. A label with one example stays in training. Without `by_label` all examples are one group.
-    """
-    groups: dict[str, list[Example]] = defaultdict(list)
-    for example in examples:
-        groups[example.labels[0] if by_label else ""].append(example)
-    held_out: set[int] = set()
-    for group in groups.values():
-        count = min(len(group) - 1, max(1, round(fraction * len(group))))
-        ordered = sorted(group, key=lambda example: text_digest(example, seed))
-        held_out |= {id(example) for example in ordered[:count]}
-    train = [example for example in examples if id(example) not in held_out]
-    dev = [example for example in examples if id(example) in held_out]
-    if not dev:
-        raise DataError("no label has two examples, so none can be held out; give more rows, or --dev FILE")
-    return train, dev
-
-
-def text_digest(example: Example, seed: int) -> bytes:
-    """A hash of seed and texts."""
-    return hashlib.sha256("\0".join((str(seed), *example.texts)).encode("utf-8", "surrogatepass")).digest()
-
-
 # --- the task --------------------------------------------------------------------------------------------------------
 
 
@@ -126,10 +104,12 @@ class FinetuneTask(Task):
     """Trains a model that has a head. `about` is written to run.json with the configuration."""
 
     closing_evaluations = 1.0
+    held_out_setting = "--folds"
 
     def __init__(self, config: FinetuneConfig, data: TaskData, tuned: LanguageModel, about: dict[str, Any]):
         self.config, self.data, self.tuned, self.about = config, data, tuned, about
         self.head, settings = head_of(tuned), config.finetuning
+        self.has_held_out = bool(data.dev)
         self.objective = TaskObjective(
             tuned.decoder, self.head, settings.lm_weight, settings.head_dropout, config.training.label_smoothing
         )
@@ -153,6 +133,8 @@ class FinetuneTask(Task):
 
     def evaluate(self, dtype: torch.dtype) -> Mapping[str, float]:
         """Figures on the held-out examples; the first decides which checkpoint is best."""
+        if not self.has_held_out:
+            return {}
         figures = self.figures(dtype)
         best_by = self.config.finetuning.best_by
         decisive = next(iter(figures.values())) if best_by == "loss" else 1 - figures[best_by]
@@ -160,10 +142,14 @@ class FinetuneTask(Task):
         return {"validation_loss": decisive, **own}
 
     def figures(self, dtype: torch.dtype) -> dict[str, float]:
+        return self.head.task.figures(self.dev_outputs(dtype), [example.target for example in self.data.dev])
+
+    def dev_outputs(self, dtype: torch.dtype) -> list[np.ndarray]:
+        """The outputs (C,) of each held-out example by the current weights."""
         self.tuned.decoder.eval()
         outputs = head_outputs(self.tuned.decoder, self.head, self.data.dev, dtype)
         self.tuned.decoder.train()
-        return self.head.task.figures(outputs, [example.target for example in self.data.dev])
+        return outputs
 
     def save_model(self, directory: Path) -> None:
         save_parts(directory, self.tuned.all_parts())
@@ -181,6 +167,8 @@ class FinetuneTask(Task):
 
     def describe_start(self, batch: TaskBatch, dtype: torch.dtype) -> list[str]:
         """The figures of the head before its first step."""
+        if not self.has_held_out:
+            return []
         weight = self.config.finetuning.lm_weight
         parts = f"the task and {weight:g} x language modelling in training; " if weight else ""
         return [

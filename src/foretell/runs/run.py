@@ -33,11 +33,24 @@ from foretell.files import (
 from foretell.runs.checkpoint import Checkpoint, best_checkpoint, list_checkpoints
 
 RUNS = Path("runs")
+FOLDS = "folds"  # trainings of a cross-validation, until the report has their figures
 RUN, METRICS, ENVIRONMENT, CURVE = "run.json", "metrics.jsonl", "environment.json", "loss.png"
 PACE = "pace.txt"  # of a training of a given time: a line per step, with the share and the seconds that were spent
 PREPARING = "preparing.json"  # exists until run.json does; names the data that the run is being made from
 # Everything that training writes in a run, and what it leaves when it is killed
-WRITTEN = (RUN, METRICS, PACE, ENVIRONMENT, CURVE, PREPARING, "report.json", "report.png", "tensorboard", "tokens")
+WRITTEN = (
+    RUN,
+    METRICS,
+    PACE,
+    ENVIRONMENT,
+    CURVE,
+    PREPARING,
+    "report.json",
+    "report.png",
+    "tensorboard",
+    "tokens",
+    FOLDS,
+)
 WRITTEN += ("checkpoints/step-*", "samples/step-*.txt", *(f"{folder}{TEMPORARY}*" for folder in ("", "*/")))
 # Metrics that depend on the machine and not on the training
 MEASURED = ("seconds", "tokens_per_second", "mfu", "peak_memory_bytes")

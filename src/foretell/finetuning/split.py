@@ -1,0 +1,89 @@
+"""Which examples are held out: a part that is cut off once, or folds in turn.
+
+Examples of one group, or without groups examples with the same texts, are always on the same side. Without groups each
+label is split by itself, so that its share stays. A hash of the seed and the group or texts decides: the order of the
+rows has no influence, and rows that are added later move few others.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from collections.abc import Sequence
+
+from foretell.errors import DataError, UsageError
+from foretell.finetuning.kind import Example
+
+Unit = list[int]  # the indices of examples that stay together
+
+
+def split_off_dev(
+    examples: Sequence[Example], fraction: float, seed: int, by_label: bool
+) -> tuple[list[Example], list[Example]]:
+    """Training and held-out examples: of each label about `fraction`, in whole units; one unit stays in training."""
+    strata = units_by_label(examples, seed, by_label)
+    held_out: set[int] = set()
+    for units in strata:
+        total, taken = sum(map(len, units)), 0
+        wanted = max(1, round(fraction * total))
+        for unit in units[:-1]:
+            if taken + len(unit) / 2 <= wanted:  # a large unit is left out where that is nearer to the fraction
+                held_out.update(unit)
+                taken += len(unit)
+    if not held_out:
+        units = max(strata, key=len)
+        if len(units) == 1:
+            raise DataError(
+                "no label has two examples of different texts or groups, so none can be held out; give more rows, or "
+                "--dev FILE"
+            )
+        held_out.update(min(units, key=len))
+    return divided(examples, held_out)
+
+
+def split_folds(
+    examples: Sequence[Example], count: int, seed: int, by_label: bool
+) -> list[tuple[list[Example], list[Example]]]:
+    """Training and held-out examples of each fold; every example is held out once."""
+    folds: list[Unit] = [[] for _ in range(count)]
+    for units in units_by_label(examples, seed, by_label):
+        for unit in sorted(units, key=len, reverse=True):
+            min(folds, key=len).extend(unit)
+    if not all(folds):
+        raise UsageError(f"--folds {count} needs {count} different texts or groups; there are fewer")
+    return [divided(examples, set(fold)) for fold in folds]
+
+
+def divided(examples: Sequence[Example], held_out: set[int]) -> tuple[list[Example], list[Example]]:
+    """The examples that are not held out, and those that are."""
+    train = [example for index, example in enumerate(examples) if index not in held_out]
+    return train, [example for index, example in enumerate(examples) if index in held_out]
+
+
+def units_by_label(examples: Sequence[Example], seed: int, by_label: bool) -> list[list[Unit]]:
+    """The units of each label in the order of their hash; of all examples without `by_label` and with groups."""
+    units: dict[tuple[str, ...], Unit] = defaultdict(list)
+    for index, example in enumerate(examples):
+        units[key_of(example)].append(index)
+    by: dict[str, list[Unit]] = defaultdict(list)
+    for unit in sorted(units.values(), key=lambda unit: key_digest(examples[unit[0]], seed)):
+        first = examples[unit[0]]
+        by[first.labels[0] if by_label and first.group is None else ""].append(unit)
+    return list(by.values())
+
+
+def key_of(example: Example) -> tuple[str, ...]:
+    return example.texts if example.group is None else (example.group,)
+
+
+def key_digest(example: Example, seed: int) -> bytes:
+    """A hash of the seed and the group, or the texts."""
+    return hashlib.sha256("\0".join((str(seed), *key_of(example))).encode("utf-8", "surrogatepass")).digest()
+
+
+def check_groups(train: Sequence[Example], dev: Sequence[Example]) -> None:
+    """Refuse held-out examples of a group that is in training too."""
+    groups = {example.group for example in train} - {None}
+    for example in dev:
+        if example.group in groups:
+            raise DataError(f"{example.where}: group {example.group!r} is in the training file too; move its rows")
