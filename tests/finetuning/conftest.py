@@ -72,7 +72,9 @@ def make_tiny_request(data: Path, out: Path, task: str = "classify", **changes: 
         "checkpoint_every": 6,
         "evaluate_every": 6,
     }
+    pool = {"head": {"pool": "extract"}} if task == "classify" else {}  # the paper's, with special tokens
     overrides: dict[str, dict[str, Any]] = {
+        **pool,
         "finetuning": {"task": task},
         "model": {"dropout": 0.1},
         "training": training,

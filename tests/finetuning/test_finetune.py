@@ -184,8 +184,9 @@ def test_memory_is_counted_for_the_longest_text_within_the_context(
     words: int, length: int, start: Start, tmp_path: Path, tiny_request
 ) -> None:
     data = tmp_path / "texts.csv"
-    texts = [" ".join(["film"] * count) for count in (2, words)]
-    data.write_text("text,label\n" + "".join(f"{text},{label}\n" for text in texts for label in "aabb"))
+    rows = zip(("film", "book", "meal", "play"), "aabb", strict=True)
+    texts = [(" ".join([word] * count), label) for word, label in rows for count in (2, words)]
+    data.write_text("text,label\n" + "".join(f"{text},{label}\n" for text, label in texts))
     changes = {"head": {"truncate": "tail"}}
     sizes, training = footprint(tiny_request(data, tmp_path / "run", overrides=changes, start=start), tmp_path / "run")
     assert (sizes.row.context_length, sizes.rows) == (length, training.batch_size)
@@ -193,7 +194,9 @@ def test_memory_is_counted_for_the_longest_text_within_the_context(
 
 def test_both_orders_of_a_pair_are_rows(start: Start, tmp_path: Path, tiny_request) -> None:
     data = tmp_path / "pairs.csv"
-    data.write_text("text1,text2,label\n" + "".join(f"the film,the book,{label}\n" for label in "aabb"))
+    things = zip(("film", "meal", "play", "song"), "aabb", strict=True)
+    rows = "".join(f"the {thing},the book,{label}\n" for thing, label in things)
+    data.write_text("text1,text2,label\n" + rows)
     request = tiny_request(data, tmp_path / "run", task="similarity", start=start)
     sizes, training = footprint(request, tmp_path / "run")
     assert sizes.rows == 2 * training.batch_size

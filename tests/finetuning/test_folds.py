@@ -116,6 +116,15 @@ def test_folds_are_trained_and_reported_before_the_model_that_has_all_examples(
 
 
 @pytest.mark.parametrize(
+    ("task", "width", "rate"),
+    [("classify", 64, 1e-3), ("regress", 64, 5e-4), ("entailment", 64, 5e-4), ("classify", 768, 6.25e-5)],
+)
+def test_the_learning_rate_is_measured_per_kind(task: str, width: int, rate: float, tmp_path: Path):
+    request = FinetuneRequest(out=tmp_path, overrides={"finetuning": {"task": task}})
+    assert request.training_config(100, width, None, has_dev=True).learning_rate == rate
+
+
+@pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"dev": Path("dev.csv")}, "omit --dev"),

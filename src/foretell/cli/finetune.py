@@ -65,7 +65,8 @@ def finetune(
     pool: Annotated[
         Literal["extract", "last", "mean"] | None,
         Parameter(
-            help="The vector of a text: at an extract token (default), at its last, or the mean.", show_choices=False
+            help="The vector of a text: the mean (default of classify), at an extract token, or at its last.",
+            show_choices=False,
         ),
     ] = None,
     lm_weight: Annotated[

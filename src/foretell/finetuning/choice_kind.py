@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from foretell.data.table import Row, list_names
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.inputs import Target, TaskBatch
-from foretell.finetuning.kind import Example, Readout, cell_text, label_text
+from foretell.finetuning.kind import Example, Kind, Readout, cell_text, label_text
 from foretell.finetuning.label_kind import LabelKind, find_label
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.typesetting.document import quoted
@@ -29,7 +29,9 @@ class ChoiceKind(LabelKind):
     reads = "a question and two answers or more"
     arguments = '"a question" "an answer" "another answer"'
     has_delimiter = True
-    linear_model = ""
+    pools = Kind.pools
+    learning_rate = Kind.learning_rate
+    linear_model = Kind.linear_model
     in_transformers = False
 
     # --- rows of a file

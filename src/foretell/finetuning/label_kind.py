@@ -50,6 +50,8 @@ class LabelKind(Kind):
 
     name = "classify"
     answer = "label"
+    pools = ("mean", "extract", "last")  # docs/finetuning.md has the measurements
+    learning_rate = 1e-3
     linear_model = "logistic"
     in_transformers = True
     scores = ("accuracy", "macro_f1")

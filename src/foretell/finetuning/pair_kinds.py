@@ -27,7 +27,9 @@ class PairKind(Kind):
     reads = "two texts"
     arguments = '"a text" "another text"'
     has_delimiter = True
-    linear_model = ""
+    pools = Kind.pools
+    learning_rate = Kind.learning_rate
+    linear_model = Kind.linear_model
 
     @classmethod
     def guess_texts(cls, available: Sequence[str], where: str) -> tuple[str, ...]:

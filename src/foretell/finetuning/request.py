@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from foretell.config import Section, TrainingConfig, make_section
 from foretell.distributed.world import current_world
 from foretell.errors import UsageError
+from foretell.finetuning.kind import find_kind
 from foretell.finetuning.settings import Columns, FinetuneConfig, Pool, Truncate, TuningSettings
 from foretell.finetuning.tuning import SMALL_WIDTH
 from foretell.session.request import TrainingRequest
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 3.0, 32, 6.25e-5  # Radford et al. 2018, section 4.1
-SMALL_LEARNING_RATE = 5e-4  # for models below SMALL_WIDTH
 WARMUP_SHARE = 0.002  # of the steps, as in the paper
 EVALUATIONS_PER_EPOCH = 2
 
@@ -71,7 +71,7 @@ class FinetuneRequest(TrainingRequest):
         every = max(1, per_epoch // EVALUATIONS_PER_EPOCH)
         defaults = {
             "steps": steps,
-            "learning_rate": LEARNING_RATE if width >= SMALL_WIDTH else SMALL_LEARNING_RATE,
+            "learning_rate": LEARNING_RATE if width >= SMALL_WIDTH else find_kind(self.tuning().task).learning_rate,
             "schedule": "linear",
             "final_learning_rate_share": 0.0,
             "warmup_steps": max(1, round(WARMUP_SHARE * steps)),
