@@ -62,7 +62,7 @@ class TuningSettings(Section):
     word_dropout: float = Field(0.0, ge=0, lt=1)  # the share of tokens that a step leaves out (Iyyer et al. 2015)
     class_weights: Literal["balanced", "none"] = "none"
     dev_fraction: float = Field(0.1, gt=0, le=0.5)
-    folds: int | None = Field(None, ge=2, le=100)  # that are held out in turn, in trainings before that of the model
+    folds: int | None = Field(None, ge=2, le=100)  # each is held out once, before the model is trained on all examples
     group_column: str | None = None  # examples of a group are held out together or not at all
     best_by: str = "loss"  # the figure that selects the best checkpoint: the loss, or a score of the kind
     encoding: str = "utf-8"
