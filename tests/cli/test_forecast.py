@@ -179,3 +179,20 @@ def test_a_mistake_is_one_line(command, code, words, here, capfd):
     assert len(lines) == 1
     assert words in lines[0]
     assert sorted(path.name for path in here.iterdir()) == ["days.csv", "runs"]
+
+
+def test_a_minimum_is_reported_and_can_be_changed(here, capfd):
+    command = ["forecast", "runs/d", "days.csv", "--horizon", "2", "--samples", "3"]
+    assert run(command) == 0
+    captured = capfd.readouterr()
+    assert "minimum 0 for 1 of 1 series, which were never negative" in " ".join(captured.err.split())
+    assert run([*command, "--minimum", "1e6"]) == 0
+    captured = capfd.readouterr()
+    assert "never negative" not in captured.err
+    assert all(float(row["median"]) == 1e6 for row in csv.DictReader(captured.out.splitlines()))
+
+
+@pytest.mark.parametrize("text", ["low", "1,2", "nan"])
+def test_a_minimum_that_is_no_number_is_refused(text, here, capfd):
+    assert run(["forecast", "runs/d", "days.csv", "--minimum", text]) != 0
+    assert f"--minimum '{text}' is not" in capfd.readouterr().err

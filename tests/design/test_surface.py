@@ -103,8 +103,8 @@ OPTIONS = {
         "--verify",
     },
     "forecast": {
-        *("--horizon", "--levels", "--samples", "--seed", "--series", "--column", "--out", "--paths", "--plot"),
-        *("--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
+        *("--horizon", "--levels", "--minimum", "--samples", "--seed", "--series", "--column", "--out", "--paths"),
+        *("--plot", "--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
         *SERIES_FORMAT,
     },
     "embed": {

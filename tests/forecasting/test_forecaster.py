@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -33,6 +36,19 @@ def test_paths_of_different_series_are_independent(forecaster):
     # the mean of 91 correlations of 60 independent pairs has a standard error of 0.014; with shared draws it is 0.5
     assert abs(correlations.mean()) < 0.06
     assert correlations[-1] < 0.5  # also between two equal histories
+
+
+def test_a_series_that_was_never_negative_stays_so_unless_asked(forecaster):
+    history = np.abs(np.sin(np.arange(20.0)))
+    least = [
+        replace(forecaster, minimum=minimum).sample_paths([history, history - 0.1], 4, 20)
+        for minimum in (None, -math.inf, 0.25)
+    ]
+    (bounded, free), unbounded, raised = least
+    assert bounded.min() == 0 > unbounded[0].min()
+    np.testing.assert_array_equal(bounded, np.maximum(unbounded[0], 0))
+    np.testing.assert_array_equal(free, unbounded[1])
+    assert min(each.min() for each in raised) == 0.25
 
 
 def test_a_path_of_a_few_samples_is_one_of_many(forecaster):

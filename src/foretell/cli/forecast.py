@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar, Unpack
 
@@ -120,6 +121,10 @@ Names = Annotated[
 ]
 Levels = Annotated[str, Parameter(help="Intervals in percent, separated by commas.")]
 Samples = Annotated[int, Whole, Parameter(help="How many paths to sample per series.")]
+Minimum = Annotated[
+    str | None,
+    Parameter(help="The least value of a forecast, or none; default: 0 for series that were never negative."),
+]
 
 
 def forecast(
@@ -131,6 +136,7 @@ def forecast(
     levels: Levels = "80,95",
     samples: Samples = 100,
     seed: Annotated[int, Whole, Parameter(help="The seed of the paths.")] = 1,
+    minimum: Minimum = None,
     series: Names = None,
     column: Columns = None,
     out: Annotated[Path | None, Parameter(help="Write the table here (CSV); default: standard output.")] = None,
@@ -147,13 +153,14 @@ def forecast(
     """
     from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, write_table
 
-    percents = parse_levels(levels)
+    percents, least = parse_levels(levels), parse_minimum(minimum)
     check_outputs(out, paths, plot, html)
     if json and out is not None:
         raise UsageError("--json prints the forecasts and --out writes them as a table; give one of them")
     forecaster = open_forecaster(model, **options.keywords())
     chosen = choose_series(file_format.read(data, column, forecaster), series)
     steps = forecaster.horizon if horizon is None else horizon
+    forecaster = replace(forecaster, minimum=least)
     forecasts = sample(forecaster, chosen, steps, samples, seed)
     if paths is not None:
         write_table(paths, path_rows(forecasts))
@@ -201,6 +208,16 @@ def parse_levels(text: str) -> tuple[float, ...]:
     return tuple(levels)
 
 
+def parse_minimum(text: str | None) -> float | None:
+    """None for the default; minus infinity for `none`."""
+    if text in (None, "none"):
+        return None if text is None else -math.inf
+    least = parse_numbers("--minimum", text, float, "one number, or none")
+    if len(least) != 1 or not math.isfinite(least[0]):
+        raise UsageError(f"--minimum '{text}' is not a number, or none")
+    return least[0]
+
+
 def parse_numbers(option: str, text: str, kind: Callable[[str], Number], expected: str) -> list[Number]:
     """Numbers separated by commas."""
     try:
@@ -228,6 +245,8 @@ def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: 
             "last half is read again (foretell evaluate MODEL DATA --horizon measures what that costs)"
         )
     note_clipped(forecaster, series)
+    if forecaster.minimum is None and (bounded := sum(forecaster.least(each.values) == 0 for each in series)):
+        note(f"minimum 0 for {bounded:,} of {len(series):,} series, which were never negative; --minimum changes it")
     with ProgressLine("series") as progress:
         return forecast_series(forecaster, series, horizon, samples, seed=seed, progress=progress)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -55,6 +56,7 @@ class Forecaster:
     horizon: int  # that it was trained for
     name: str = "model"
     format: SeriesFormat = DETECT  # of the file that it was trained on
+    minimum: float | None = None  # of every forecast; None: 0 for a series that was never negative (`minimum_of`)
 
     @property
     def context_length(self) -> int:
@@ -110,9 +112,14 @@ class Forecaster:
         ]
         paths: list[np.ndarray] = []
         for first, last in self.batches(prompts, horizon, samples):
-            paths += self.continue_prompts(prompts[first:last], horizon, samples, seed)
+            sampled = self.continue_prompts(prompts[first:last], horizon, samples, seed)
+            paths += [np.maximum(each, self.least(of)) for each, of in zip(sampled, histories[first:last], strict=True)]
             progress(last, len(prompts))
         return paths
+
+    def least(self, history: np.ndarray) -> float:
+        """The least value of a forecast."""
+        return minimum_of(history) if self.minimum is None else self.minimum
 
     def batches(self, prompts: Sequence[Prompt], horizon: int, samples: int) -> Iterator[tuple[int, int]]:
         """Ranges of prompts whose paths fit the memory together."""
@@ -161,6 +168,11 @@ class Forecast:
     def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
         """The bounds (H,), (H,) between which `level` percent of further paths would lie, centred on the median."""
         return interval_of(self.paths, level)
+
+
+def minimum_of(history: np.ndarray) -> float:
+    """0 for values (T,) that were never negative, else -inf."""
+    return -math.inf if (history < 0).any() else 0.0
 
 
 def streams_of(histories: Sequence[np.ndarray]) -> list[int]:
