@@ -38,6 +38,28 @@ def test_a_folder_that_others_can_write_to_is_not_used(home: Path) -> None:
     assert is_private(other)
 
 
+def test_a_folder_whose_parent_others_can_write_to_is_not_used(home: Path) -> None:
+    """They could replace it; not in a sticky folder such as /tmp."""
+    folder = cache_folder()
+    home.chmod(0o777)
+    assert cache_folder() != folder
+    home.chmod(0o1777)
+    assert cache_folder() == folder
+
+
+def test_a_link_to_the_folder_that_others_can_replace_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("private", "shared"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "shared" / "link").symlink_to(tmp_path / "private", target_is_directory=True)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "shared" / "link"))
+    folder = cache_folder()
+    assert folder.is_relative_to(tmp_path)
+    (tmp_path / "shared").chmod(0o777)
+    assert cache_folder() != folder
+
+
 @pytest.mark.skipif(os.name == "posix" and os.getuid() != 0, reason="only root can give a folder away")
 def test_a_folder_of_another_user_is_not_used(home: Path) -> None:
     folder = cache_folder()
@@ -69,7 +91,7 @@ def test_a_relative_cache_home_is_ignored_and_a_missing_home_is_no_error(
     assert cache_folder().name.startswith(OF_PROCESS)
 
 
-def test_the_folder_of_numbas_variable_is_used_only_if_it_is_private(
+def test_the_folder_of_numbas_variable_is_used_only_if_others_cannot_write_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compiling.config, "CACHE_DIR", str(tmp_path / "chosen"))

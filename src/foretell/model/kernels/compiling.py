@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import signal
+import stat
 import tempfile
 import threading
 import time
@@ -60,7 +61,8 @@ def cache_folder() -> Path:
     """The folder that keeps the compiled code of this version of the kernels between processes.
 
     numba compares only the time stamp of the file that a function is in, not the files of the functions it calls. Its
-    cache is code and pickled signatures, so a folder that others can write to is not used; then nothing is kept.
+    cache is code and pickled signatures, so a folder that others can write to or replace is not used; then nothing is
+    kept.
     """
     digest = hashlib.sha256()
     for file in sorted(Path(__file__).parent.glob("*.py")):
@@ -72,7 +74,7 @@ def cache_folder() -> Path:
         folder = (chosen or home / "foretell" / "kernels") / digest.hexdigest()[:DIGITS]
         is_new = not folder.exists()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not is_private(folder) or (chosen and not is_private(chosen)):
+        if not is_private(folder) or not has_safe_parents(folder):
             return private_folder()
         os.utime(folder)  # the time of its last use
         if is_new:
@@ -101,6 +103,35 @@ def is_private(folder: Path) -> bool:
     status = folder.stat()
     is_own = os.name != "posix" or (status.st_uid == os.getuid() and not status.st_mode & 0o022)
     return is_own and os.access(folder, os.W_OK)
+
+
+def has_safe_parents(folder: Path) -> bool:
+    """True if no other user but root can replace a folder through the folders or links that lead to it.
+
+    A sticky folder, such as /tmp, may be writable: there, others cannot rename an entry that is not theirs.
+    """
+    if os.name != "posix":
+        return True
+    private_group = group_of_this_user_alone()
+
+    def is_safe(state: os.stat_result) -> bool:
+        shared = 0o002 if state.st_gid == private_group else 0o022
+        return state.st_uid in (0, os.getuid()) and bool(not state.st_mode & shared or state.st_mode & stat.S_ISVTX)
+
+    return all(is_safe(parent.stat()) for parent in {*folder.parents, *folder.resolve().parents})
+
+
+def group_of_this_user_alone() -> int | None:
+    """The group with this user's name, if it is the user's; where users have such groups, new folders are writable for
+    it."""
+    import grp  # POSIX only
+    import pwd
+
+    try:
+        is_private = grp.getgrgid(os.getgid()).gr_name == pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return None
+    return os.getgid() if is_private else None
 
 
 def private_folder() -> Path:
