@@ -33,18 +33,9 @@ from measure import note, version_of
 from rich.console import Console
 
 from foretell.forecasting.forecaster import Forecaster, load_forecaster
+from foretell.forecasting.metrics import mase_scale, seasonal_naive
 from foretell.forecasting.output import write_table
-from foretell.forecasting.rolling import (
-    Origin,
-    Plan,
-    Score,
-    evaluate_origins,
-    given_origins,
-    mase_scale,
-    rolling_origins,
-    score,
-    seasonal_naive,
-)
+from foretell.forecasting.rolling import Origin, Plan, Score, evaluate_origins, given_origins, rolling_origins, score
 from foretell.forecasting.series import Series
 from foretell.forecasting.series_file import read_series
 from foretell.forecasting.timeline import numbered

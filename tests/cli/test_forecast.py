@@ -127,10 +127,27 @@ def test_evaluate_shows_the_model_next_to_the_naive_forecast(here, capfd):
     )
     captured = capfd.readouterr()
     names = [line[:14].strip() for line in captured.out.splitlines()]
-    assert names[2:5] == ["model", "seasonal naive", "context 7"]
+    assert names[2:5] == ["model", "seasonal naive", "naive"]
+    assert "context 7" in names
+    assert captured.out.splitlines()[0].split()[:6] == ["MASE", "median", "sMAPE", "WQL", "MAE", "RMSE"]
     assert "2 origins in 1 series, stride 2" in " ".join(captured.out.split())
     assert "was trained on some of the values that it forecasts" in " ".join(captured.err.split())
     assert all(len(line) < 80 for line in captured.out.splitlines()[:4])
+
+
+def test_evaluate_writes_a_row_for_each_series(here, tmp_path, monkeypatch, capfd):
+    monkeypatch.setattr("foretell.forecasting.metrics.has_peer", lambda: False)
+    monkeypatch.setattr("foretell.forecasting.rolling.has_peer", lambda: False)
+    command = ["evaluate", "d", "days.csv", "--samples", "2", "--per-series"]
+    assert run([*command, "--out", str(tmp_path / "series.csv")]) == 0
+    captured = capfd.readouterr()
+    assert "AutoETS is not compared; it needs a package: pip install 'foretell[forecast]'" in captured.err
+    assert captured.out.splitlines()[-1].split()[0] == "a"
+    header, row = csv.reader((tmp_path / "series.csv").read_text().splitlines())
+    assert (header[0], header[6:8], row[0]) == ("unique_id", ["mae", "rmse"], "a")
+    assert run([*command, "--json"]) == 0
+    made = json.loads(capfd.readouterr().out)
+    assert made["by_series"]["a"]["model"]["mae"] == made["model"]["mae"]
 
 
 def test_evaluate_measures_what_follows_in_another_file(here, tmp_path, capfd):

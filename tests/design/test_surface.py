@@ -240,6 +240,7 @@ CHOSEN = {
     },
     "cli.forecast:evaluate_forecast": {
         *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
+        *("--per-series", "--out"),
         *("--samples", "--seed", "--column", "--json", "--device", "--dtype", "--quantize", "--verify"),
         *SERIES_FORMAT,
     },

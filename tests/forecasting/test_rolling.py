@@ -8,6 +8,7 @@ import pytest
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.rolling import (
     Evaluation,
+    ForecastReport,
     Origin,
     Plan,
     Score,
@@ -16,9 +17,12 @@ from foretell.forecasting.rolling import (
     given_origins,
     rolling_origins,
     score,
+    score_others,
+    series_rows,
 )
 from foretell.forecasting.series import Series
 from foretell.forecasting.timeline import numbered
+from foretell.typesetting.document import Table
 
 VALUES = np.array([1.0, 5, 2, 7, 3, 9, 4, 12])
 PLAN = Plan(season=2, levels=(50.0,), samples=8)
@@ -53,6 +57,7 @@ def test_a_score_is_that_of_the_median():
     result = score([origin], [paths], PLAN, [1.5], (50.0,))
     assert result.mase == result.mase_median == pytest.approx(1.0)
     assert result.smape == pytest.approx(200 * 3 / 9 / 2)
+    assert (result.mae, result.rmse) == (pytest.approx(1.5), pytest.approx(4.5**0.5))  # errors -3 and 0
     assert result.by_step == pytest.approx([2.0, 0.0])
     assert result.coverage == {"50": 100.0}  # quartiles at the ends of three paths: 1 to 6, 9 to 10
 
@@ -66,12 +71,44 @@ def test_the_model_is_scored_next_to_the_naive_forecast(forecaster):
     assert set(evaluate_contexts(forecaster, origins, PLAN, (1, 3))) == {1, 3}
 
 
+def test_series_are_scored_alone_the_worst_first(forecaster):
+    origins = rolling_origins([one(VALUES), one(VALUES * 100, "b"), one(np.ones(9), "constant")], 2, 2, 2)
+    result = evaluate_origins(forecaster, origins, PLAN)
+    assert set(result.by_series) == {"a", "b", "constant"}
+    assert list(result.by_series)[-1] == "constant"  # it has no seasonal error
+    errors = [model.mase or 0.0 for model, _ in result.by_series.values()][:2]
+    assert errors == sorted(errors, reverse=True)
+    _, naive = result.by_series["b"]
+    assert naive.mae == pytest.approx(100 * (1 + 3 + 1 + 2) / 4)
+    header, *rows = series_rows(result)
+    assert header[0] == "unique_id"
+    assert [row[0] for row in rows] == list(result.by_series)
+    assert {len(row) for row in rows} == {len(header)}
+    report = ForecastReport(result, {}, 2, "given", 2, "4 origins", per_series=True)
+    assert list(report.to_json()["by_series"]) == list(result.by_series)
+    table = report.document().parts[-1]
+    assert isinstance(table, Table)
+    assert [row[0] for row in table.rows] == list(result.by_series)
+
+
+def test_the_last_value_and_auto_ets_are_scored_where_they_differ_and_exist(monkeypatch):
+    origins = rolling_origins([one(np.tile([1.0, 3.0, 2.0], 8))], 3, 3, 1)
+    monkeypatch.setattr("foretell.forecasting.rolling.has_peer", lambda: False)
+    assert set(score_others(origins, Plan(3))) == {"naive"}
+    assert score_others(origins, Plan(1)) == {}
+    monkeypatch.setattr("foretell.forecasting.rolling.has_peer", lambda: True)
+    monkeypatch.setattr("foretell.forecasting.rolling.auto_ets", lambda history, season, horizon: history[-horizon:])
+    scores = score_others(origins, Plan(3))
+    assert scores["naive"].mae == pytest.approx((1 + 1 + 0) / 3)  # 2 each time
+    assert scores["AutoETS"].mae == 0
+
+
 @pytest.mark.parametrize(
     ("model", "behind"),
     [([1, 1, 1], None), ([3, 3, 3], 1), ([1, 3, 3], 2), ([3, 1, 3], 3), ([3, 3, 1], None), ([], None)],
 )
 def test_it_is_said_from_where_on_the_naive_forecast_is_better(model, behind):
     def with_steps(steps):
-        return Score(None, None, None, None, None, steps)
+        return Score(None, None, None, None, None, None, None, steps)
 
     assert Evaluation(with_steps(model), with_steps([2] * len(model)), 1, 0).behind_from == behind

@@ -288,15 +288,20 @@ def evaluate_forecast(
     samples: Samples = 100,
     seed: Annotated[int, Whole, Parameter(help="The seed of the paths.")] = 1,
     column: Columns = None,
+    per_series: Annotated[bool, Parameter(negative="", help="Also a row for each series, the worst first.")] = False,
+    out: Annotated[Path | None, Parameter(help="Write the rows of all series here (CSV).")] = None,
     json: Json = False,
     file_format: Format = FORMAT_DEFAULTS,
     options: Loading = LOADING_DEFAULTS,
 ) -> None:
-    """Errors of forecasts from rolling origins, compared with the seasonal naive forecast.
+    """Errors of forecasts from rolling origins, compared with naive forecasts and AutoETS, if its package is installed.
 
     MASE and sMAPE of the paths' median are defined as in the M4 competition; WQL is the weighted quantile loss of the
-    quantiles 0.1 to 0.9; the last columns are the shares of values inside the intervals.
+    quantiles 0.1 to 0.9; MAE and RMSE are of all values together, in their unit; the last columns are the shares of
+    values inside the intervals.
     """
+    from foretell.forecasting.metrics import WITHOUT_PEER, has_peer
+    from foretell.forecasting.output import check_outputs, write_table
     from foretell.forecasting.rolling import (
         ForecastReport,
         Plan,
@@ -304,11 +309,14 @@ def evaluate_forecast(
         evaluate_origins,
         given_origins,
         rolling_origins,
+        score_others,
+        series_rows,
     )
     from foretell.forecasting.series import choose_season
 
     if test is not None and (horizon, stride, windows) != (None, None, 1):
         raise UsageError("--test gives the values to forecast, so --horizon, --stride and --windows have no effect")
+    check_outputs(out, None, None, None)
     lengths = parse_contexts(contexts)
     plan_levels = parse_levels(levels)
     forecaster = open_forecaster(model, **options.keywords())
@@ -334,7 +342,14 @@ def evaluate_forecast(
     with ProgressLine("origins") as progress:
         evaluation = evaluate_origins(forecaster, origins, plan, progress=progress)
     by_context = evaluate_contexts(forecaster, origins, plan, lengths)
-    report(ForecastReport(evaluation, by_context, chosen, why, ahead, where), json)
+    if not has_peer():
+        note(WITHOUT_PEER)
+    with ProgressLine("origins") as progress:
+        evaluation = replace(evaluation, others=score_others(origins, plan, progress))
+    if out is not None:
+        write_table(out, series_rows(evaluation))
+        note(f"{out}: {len(evaluation.by_series):,} series")
+    report(ForecastReport(evaluation, by_context, chosen, why, ahead, where, per_series), json)
 
 
 def count(things: Sequence[object], name: str) -> str:

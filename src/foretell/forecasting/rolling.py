@@ -1,9 +1,10 @@
-"""Evaluation with rolling origins: the errors of forecasts, compared with seasonal naive ones."""
+"""Evaluation with rolling origins: the errors of forecasts, compared with naive forecasts and AutoETS."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,12 +12,27 @@ import numpy as np
 
 from foretell.errors import DataError, UsageError
 from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress, interval_of
+from foretell.forecasting.metrics import (
+    auto_ets,
+    coverage,
+    has_peer,
+    mase,
+    mase_scale,
+    mean_of,
+    median_of,
+    quantile_loss,
+    seasonal_naive,
+    smape,
+)
 from foretell.forecasting.series import Series
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 
 QUANTILES = tuple(round(0.1 * index, 1) for index in range(1, 10))
 LEVELS = (80.0, 95.0)
+FIGURES = ("mase", "mase_median", "smape", "smape_median", "wql", "mae", "rmse")
+HEADER = ("MASE", "median", "sMAPE", "WQL", "MAE", "RMSE")  # of the figures in a table
+MOST_SERIES_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -25,6 +41,7 @@ class Origin:
 
     history: np.ndarray
     actual: np.ndarray  # (H,)
+    name: str = ""  # of the series
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,7 @@ def rolling_origins(series: Sequence[Series], horizon: int, stride: int, windows
     for each in series:
         for window in range(windows):
             at = len(each) - horizon - window * stride
-            origins += [] if at < 1 else [Origin(each.values[:at], each.values[at : at + horizon])]
+            origins += [] if at < 1 else [Origin(each.values[:at], each.values[at : at + horizon], each.unique_id)]
     return check_any(origins, horizon)
 
 
@@ -59,7 +76,7 @@ def given_origins(series: Sequence[Series], following: Sequence[Series]) -> list
     if absent or len(by_name) > len(series):
         name = absent[0] if absent else next(iter(by_name.keys() - {each.unique_id for each in series}))
         raise DataError(f"the series '{name}' is in one of the two files only; both must have the same series")
-    origins = [Origin(each.values, by_name[each.unique_id].values) for each in series]
+    origins = [Origin(each.values, by_name[each.unique_id].values, each.unique_id) for each in series]
     return check_any(origins, max(len(origin.actual) for origin in origins))
 
 
@@ -80,29 +97,40 @@ class Score:
     smape: float | None
     smape_median: float | None
     wql: float | None  # the quantile loss of all values over the sum of their sizes
+    mae: float | None  # of all values, as the RMSE
+    rmse: float | None
     by_step: list[float]  # (H,) the absolute error at each step ahead, each series in units of its seasonal error
     coverage: dict[str, float] = field(default_factory=dict)  # the share inside the interval of each level, in percent
 
     def to_json(self) -> dict[str, Any]:
         """All figures but those by step."""
-        figures = {key: getattr(self, key) for key in ("mase", "mase_median", "smape", "smape_median", "wql")}
+        figures = {key: getattr(self, key) for key in FIGURES}
         return {**figures, **({"coverage": self.coverage} if self.coverage else {})}
 
     def cells(self) -> list[str]:
         """The figures as cells of a table; empty for what cannot be measured."""
-        figures = ((self.mase, 3), (self.mase_median, 3), (self.smape, 2), (self.smape_median, 2), (self.wql, 4))
-        texts = ["" if value is None else f"{value:.{digits}f}" for value, digits in figures]
-        return [*texts, *(f"{share:.1f}%" for share in self.coverage.values())]
+        figures = ((self.mase, ".3f"), (self.mase_median, ".3f"), (self.smape, ".2f"), (self.wql, ".4f"))
+        figures = (*figures, (self.mae, ".4g"), (self.rmse, ".4g"))
+        return [
+            *("" if value is None else format(value, digits) for value, digits in figures),
+            *(f"{share:.1f}%" for share in self.coverage.values()),
+        ]
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of the model and of the seasonal naive forecast."""
+    """The scores of the model and of the seasonal naive forecast.
+
+    others: the scores of further forecasts. by_series: the scores of the model and of the seasonal naive forecast for
+    each series, the worst first.
+    """
 
     model: Score
     naive: Score
     origins: int
     without_mase: int  # origins whose history has no seasonal error
+    others: dict[str, Score] = field(default_factory=dict)
+    by_series: dict[str, tuple[Score, Score]] = field(default_factory=dict)
 
     @property
     def behind_from(self) -> int | None:
@@ -136,6 +164,7 @@ class ForecastReport(Shown):
     season_reason: str
     horizon: int
     where: str
+    per_series: bool = False
 
     def to_json(self) -> dict[str, Any]:
         evaluation = self.evaluation
@@ -146,6 +175,8 @@ class ForecastReport(Shown):
             "without_mase": evaluation.without_mase,
             "model": evaluation.model.to_json(),
             "seasonal_naive": evaluation.naive.to_json(),
+            **{name: each.to_json() for name, each in evaluation.others.items()},
+            **({"by_series": dict(self.series_json())} if self.per_series else {}),
             "by_step": evaluation.model.by_step,
             "seasonal_naive_by_step": evaluation.naive.by_step,
             "behind_from": evaluation.behind_from,
@@ -154,10 +185,10 @@ class ForecastReport(Shown):
 
     def document(self) -> DocumentSection:
         """A row for each kind of forecast, and the settings."""
-        scores = {"model": self.evaluation.model, "seasonal naive": self.evaluation.naive}
+        scores = {"model": self.evaluation.model, "seasonal naive": self.evaluation.naive, **self.evaluation.others}
         scores |= {f"context {context}": each.model for context, each in self.by_context.items()}
         levels = [f"in {level}%" for level in self.evaluation.model.coverage]
-        header = ("", "MASE", "median", "sMAPE", "median", "WQL", *levels)
+        header = ("", *HEADER, *levels)
         rows = [[name, *score.cells()] for name, score in scores.items()]
         table = Table(header, [[*row, *[""] * (len(header) - len(row))] for row in rows])
         lines = [
@@ -166,7 +197,33 @@ class ForecastReport(Shown):
         ]
         if without := self.evaluation.without_mase:
             lines.append(f"origins without MASE, since there is no seasonal error before them: {without:,}")
-        return DocumentSection("", [table, *map(Paragraph, lines)])
+        return DocumentSection("", [table, *map(Paragraph, lines), *self.series_parts()])
+
+    def series_json(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The scores of each series, the worst first."""
+        for name, (model, naive) in self.evaluation.by_series.items():
+            yield name, {"model": model.to_json(), "seasonal_naive": naive.to_json()}
+
+    def series_parts(self) -> list[Table | Paragraph]:
+        """The table of the worst series, if it is asked for."""
+        if not self.per_series:
+            return []
+        rows = [
+            [name, *model.cells()[: len(HEADER)], *naive.cells()[:1]]
+            for name, (model, naive) in self.evaluation.by_series.items()
+        ]
+        left_out = len(rows) - MOST_SERIES_SHOWN
+        lines = [Paragraph(f"{left_out:,} series with smaller errors are left out; --out writes all")]
+        table = Table(("series", *HEADER, "naive MASE"), rows[:MOST_SERIES_SHOWN])
+        return [table, *(lines if left_out > 0 else [])]
+
+
+def series_rows(evaluation: Evaluation) -> Iterator[list[str]]:
+    """The header and a row per series with all figures, the worst first; empty for what cannot be measured."""
+    yield ["unique_id", *FIGURES, "naive_mase", "naive_mae"]
+    for name, (model, naive) in evaluation.by_series.items():
+        values = [*(getattr(model, figure) for figure in FIGURES), naive.mase, naive.mae]
+        yield [name, *("" if value is None else f"{value:.6g}" for value in values)]
 
 
 def evaluate_origins(
@@ -190,7 +247,47 @@ def evaluate_origins(
         score(origins, naive, plan, scales, ()),
         len(origins),
         sum(math.isnan(scale) for scale in scales),
+        by_series=score_series(origins, paths, naive, plan),
     )
+
+
+def score_others(origins: Sequence[Origin], plan: Plan, progress: Advance = ignore_progress) -> dict[str, Score]:
+    """The scores of the last value and of AutoETS, where its package is installed."""
+    makers: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {}
+    if plan.season > 1:
+        makers["naive"] = lambda history, horizon: seasonal_naive(history, 1, horizon)
+    if has_peer():
+        makers["AutoETS"] = lambda history, horizon: auto_ets(history, plan.season, horizon)
+    scales = [mase_scale(origin.history, plan.season) for origin in origins]
+    scores = {}
+    for name, make in makers.items():
+        points = []
+        for done, origin in enumerate(origins, start=1):
+            points.append(make(origin.history, len(origin.actual))[None])
+            progress(done, len(origins))
+        scores[name] = score(origins, points, plan, scales, ())
+    return scores
+
+
+def score_series(
+    origins: Sequence[Origin], paths: Sequence[np.ndarray], naive: Sequence[np.ndarray], plan: Plan
+) -> dict[str, tuple[Score, Score]]:
+    """The scores of the model and of the seasonal naive forecast for each series, the largest error first."""
+    indices: dict[str, list[int]] = defaultdict(list)
+    for index, origin in enumerate(origins):
+        indices[origin.name].append(index)
+    scores: dict[str, tuple[Score, Score]] = {}
+    for name, chosen in indices.items():
+        own = [origins[index] for index in chosen]
+        scales = [mase_scale(origin.history, plan.season) for origin in own]
+        model, repeated = ([each[index] for index in chosen] for each in (paths, naive))
+        scores[name] = score(own, model, plan, scales, ()), score(own, repeated, plan, scales, ())
+
+    def error(item: tuple[str, tuple[Score, Score]]) -> tuple[float, float]:
+        own, _ = item[1]
+        return -1.0 if own.mase is None else own.mase, own.mae or 0.0
+
+    return dict(sorted(scores.items(), key=error, reverse=True))
 
 
 def score(
@@ -210,13 +307,17 @@ def score(
     quantiles = [dict(zip(QUANTILES, np.quantile(each, QUANTILES, axis=0), strict=True)) for _, each in pairs]
     losses = [quantile_loss(each.actual, shares) for (each, _), shares in zip(pairs, quantiles, strict=True)]
     size = sum(float(np.nansum(np.abs(each.actual))) for each in origins)
+    errors = [each.actual - median for (each, _), median in zip(pairs, medians, strict=True)]
+    known = np.concatenate(errors)[~np.isnan(np.concatenate(errors))]
     return Score(
         mean_of(mases),
         median_of(mases),
         mean_of(smapes),
         median_of(smapes),
         sum(losses) / size if size else None,
-        by_step([each.actual - median for (each, _), median in zip(pairs, medians, strict=True)], scales),
+        float(np.abs(known).mean()),
+        float(np.sqrt((known**2).mean())),
+        by_step(errors, scales),
         {f"{level:g}": coverage_of(pairs, level) for level in levels},
     )
 
@@ -244,63 +345,3 @@ def evaluate_contexts(
     forecaster: Forecaster, origins: Sequence[Origin], plan: Plan, contexts: Sequence[int]
 ) -> dict[int, Evaluation]:
     return {context: evaluate_origins(forecaster, origins, plan, context=context) for context in contexts}
-
-
-# --- metrics, as the M4 competition defines them ---------------------------------------------------------------------
-
-
-def seasonal_naive(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
-    """The forecast (H,) that repeats the last season; with less history, or a missing value there, the last value."""
-    last = history[~np.isnan(history)][-1]
-    if len(history) < season:
-        return np.full(horizon, last)
-    cycle = history[-season:]
-    repeated = np.tile(cycle, math.ceil(horizon / season))[:horizon]
-    return np.where(np.isnan(repeated), last, repeated)
-
-
-def smape(actual: np.ndarray, forecast: np.ndarray) -> float:
-    """200 |y - f| / (|y| + |f|) on average, in percent; 0 where both are 0 (Makridakis et al. 2020, equation 1)."""
-    size = np.abs(actual) + np.abs(forecast)
-    return float(200 * np.nanmean(np.abs(actual - forecast) / np.where(size == 0, 1, size)))
-
-
-def mase_scale(history: np.ndarray, season: int) -> float:
-    """The mean error of the seasonal naive forecast inside the history; NaN where it cannot be measured, or is 0."""
-    if len(history) <= season:
-        return math.nan
-    errors = np.abs(history[season:] - history[:-season])
-    scale = float(np.nanmean(errors)) if np.isfinite(errors).any() else math.nan
-    return scale if scale > 0 else math.nan
-
-
-def mase(actual: np.ndarray, forecast: np.ndarray, history: np.ndarray, season: int) -> float:
-    """The mean absolute error over `mase_scale` (Hyndman and Koehler 2006); NaN where that is."""
-    return float(np.nanmean(np.abs(actual - forecast))) / mase_scale(history, season)
-
-
-def quantile_loss(actual: np.ndarray, quantiles: Mapping[float, np.ndarray]) -> float:
-    """Twice the pinball loss, averaged over quantiles and summed over values (the sum that WQL divides)."""
-    losses = [
-        2 * np.nansum(np.where(actual >= forecast, share, share - 1) * (actual - forecast))
-        for share, forecast in quantiles.items()
-    ]
-    return float(np.mean(losses))
-
-
-def coverage(actual: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[int, int]:
-    """The number of known values inside an interval, and of all known values."""
-    known = ~np.isnan(actual)
-    return int(((actual >= low) & (actual <= high) & known).sum()), int(known.sum())
-
-
-def mean_of(values: Sequence[float]) -> float | None:
-    """The mean of what could be measured; None for nothing."""
-    known = [value for value in values if not math.isnan(value)]
-    return float(np.mean(known)) if known else None
-
-
-def median_of(values: Sequence[float]) -> float | None:
-    """The median of what could be measured; None for nothing."""
-    known = [value for value in values if not math.isnan(value)]
-    return float(np.median(known)) if known else None

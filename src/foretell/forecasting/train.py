@@ -24,7 +24,7 @@ from foretell.forecasting.config import (
     ForecastConfig,
     SeriesConfig,
 )
-from foretell.forecasting.rolling import mase_scale, mean_of
+from foretell.forecasting.metrics import mase_scale, mean_of
 from foretell.forecasting.series import Series, choose_season
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format

@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from foretell.forecasting.rolling import (
+from foretell.forecasting.metrics import (
+    auto_ets,
     coverage,
-    interval_of,
     mase,
     mase_scale,
     mean_of,
@@ -18,6 +18,7 @@ from foretell.forecasting.rolling import (
     seasonal_naive,
     smape,
 )
+from foretell.forecasting.rolling import interval_of
 
 NAN = np.nan
 HISTORY = np.array([1.0, 5.0, 2.0, 7.0])  # errors of the seasonal naive forecast of season 2: 1 and 2
@@ -60,3 +61,14 @@ def test_coverage_counts_known_values_inside():
 def test_what_cannot_be_measured_is_left_out():
     assert (mean_of([1.0, NAN, 3.0]), median_of([NAN, 4.0])) == (2.0, 4.0)
     assert mean_of([NAN]) is median_of([]) is None
+
+
+def test_auto_ets_forecasts_short_seasonal_and_incomplete_series():
+    pytest.importorskip("statsforecast", reason="statsforecast is not installed (foretell[forecast])")
+    wave = np.tile([1.0, 3.0, 2.0], 12)
+    np.testing.assert_allclose(auto_ets(wave, 3, 3), [1, 3, 2], atol=0.2)
+    wave[5] = np.nan
+    assert np.isfinite(auto_ets(wave, 3, 3)).all()
+    for length in (1, 5, 12, 13, 30):
+        assert np.isfinite(auto_ets(np.arange(30.0)[:length] % 7, 52, 2)).all()
+    assert np.isfinite(auto_ets(np.ones(20), 4, 2)).all()

@@ -1,0 +1,91 @@
+"""Error measures as the M4 competition defines them, and the forecasts that a model is compared with."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+PEER = "statsforecast"
+WITHOUT_PEER = "AutoETS is not compared; it needs a package: pip install 'foretell[forecast]'"
+LONGEST_SEASON = 24  # values, of the seasonal components that AutoETS estimates
+FEWEST_VALUES = 12  # from which AutoETS chooses a model
+
+
+def has_peer() -> bool:
+    """True if statsforecast is installed."""
+    return importlib.util.find_spec(PEER) is not None
+
+
+def auto_ets(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
+    """The mean forecast (H,) of statsforecast's AutoETS; the seasonal naive one for very short histories.
+
+    Missing values are interpolated. A season that is too long, or of which the history has less than two, is left out.
+    """
+    known = np.flatnonzero(~np.isnan(history))
+    values = np.interp(np.arange(known[0], len(history)), known, history[known])
+    if len(values) < FEWEST_VALUES:
+        return seasonal_naive(history, season, horizon)
+    length = season if season <= LONGEST_SEASON and len(values) > 2 * season else 1
+    models = importlib.import_module(f"{PEER}.models")
+    return np.asarray(models.AutoETS(season_length=length).forecast(y=values, h=horizon)["mean"], dtype=np.float64)
+
+
+def seasonal_naive(history: np.ndarray, season: int, horizon: int) -> np.ndarray:
+    """The forecast (H,) that repeats the last season; with less history, or a missing value there, the last value."""
+    last = history[~np.isnan(history)][-1]
+    if len(history) < season:
+        return np.full(horizon, last)
+    cycle = history[-season:]
+    repeated = np.tile(cycle, math.ceil(horizon / season))[:horizon]
+    return np.where(np.isnan(repeated), last, repeated)
+
+
+def smape(actual: np.ndarray, forecast: np.ndarray) -> float:
+    """200 |y - f| / (|y| + |f|) on average, in percent; 0 where both are 0 (Makridakis et al. 2020, equation 1)."""
+    size = np.abs(actual) + np.abs(forecast)
+    return float(200 * np.nanmean(np.abs(actual - forecast) / np.where(size == 0, 1, size)))
+
+
+def mase_scale(history: np.ndarray, season: int) -> float:
+    """The mean error of the seasonal naive forecast inside the history; NaN where it cannot be measured, or is 0."""
+    if len(history) <= season:
+        return math.nan
+    errors = np.abs(history[season:] - history[:-season])
+    scale = float(np.nanmean(errors)) if np.isfinite(errors).any() else math.nan
+    return scale if scale > 0 else math.nan
+
+
+def mase(actual: np.ndarray, forecast: np.ndarray, history: np.ndarray, season: int) -> float:
+    """The mean absolute error over `mase_scale` (Hyndman and Koehler 2006); NaN where that is."""
+    return float(np.nanmean(np.abs(actual - forecast))) / mase_scale(history, season)
+
+
+def quantile_loss(actual: np.ndarray, quantiles: Mapping[float, np.ndarray]) -> float:
+    """Twice the pinball loss, averaged over quantiles and summed over values (the sum that WQL divides)."""
+    losses = [
+        2 * np.nansum(np.where(actual >= forecast, share, share - 1) * (actual - forecast))
+        for share, forecast in quantiles.items()
+    ]
+    return float(np.mean(losses))
+
+
+def coverage(actual: np.ndarray, low: np.ndarray, high: np.ndarray) -> tuple[int, int]:
+    """The number of known values inside an interval, and of all known values."""
+    known = ~np.isnan(actual)
+    return int(((actual >= low) & (actual <= high) & known).sum()), int(known.sum())
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """The mean of what could be measured; None for nothing."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.mean(known)) if known else None
+
+
+def median_of(values: Sequence[float]) -> float | None:
+    """The median of what could be measured; None for nothing."""
+    known = [value for value in values if not math.isnan(value)]
+    return float(np.median(known)) if known else None
