@@ -54,6 +54,20 @@ def test_the_strength_is_the_best_of_the_cross_validation(monkeypatch: pytest.Mo
         assert figures["rule"].endswith(f"C {best:g}")
 
 
+def test_the_cross_validation_keeps_equal_texts_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    folds: list[list[list[int]]] = []
+    real = baseline.cross_validated
+
+    def spy(*arguments: Any) -> np.ndarray:
+        folds.append(arguments[-1])
+        return real(*arguments)
+
+    monkeypatch.setattr(baseline, "cross_validated", spy)
+    examples = labelled([(f"text {number % 12}", number % 2) for number in range(60)])
+    tuned_baseline(kind_for("classify", examples), examples, examples)
+    assert all(len(fold) % 5 == 0 for fold in folds[0]) and sum(map(len, folds[0])) == 60
+
+
 def test_few_rows_and_rare_labels_have_a_baseline() -> None:
     examples = labelled([("a", "x"), ("b", "x"), ("!", "x"), ("?", "y"), ("a", "x")])
     figures = tuned_baseline(kind_for("classify", examples), examples, examples)

@@ -17,6 +17,7 @@ import numpy as np
 
 from foretell.finetuning.inputs import Target
 from foretell.finetuning.kind import Example, Kind
+from foretell.finetuning.split import make_folds
 from foretell.randomness import permutation, stream_key
 
 WORD = r"\w+|[^\w\s]"
@@ -93,10 +94,12 @@ def tfidf_baseline(
     values = np.array([value for (value,) in targets])
     texts = np.array([example.texts[0][:MOST_CHARACTERS] for example in train], dtype=object)
     features = vectorizer().fit_transform(texts[few])
+    folds = make_folds([train[index] for index in few], FOLDS, 0, kind.splits_by_label)
+    folds = [fold for fold in folds if 0 < len(fold) < len(few)]
     chosen = max(
         linear.strengths,
         key=lambda strength: quality(
-            kind, cross_validated(linear, strength, count, features, values[few]), targets, few
+            kind, cross_validated(linear, strength, count, features, values[few], folds), targets, few
         ),
     )
     words = vectorizer()
@@ -115,13 +118,12 @@ def vectorizer() -> Any:
 
 
 def cross_validated(
-    linear: LinearModel, strength: float, num_outputs: int, features: Any, targets: np.ndarray
+    linear: LinearModel, strength: float, num_outputs: int, features: Any, targets: np.ndarray, folds: list[list[int]]
 ) -> np.ndarray:
-    """The outputs (N, C) for each example by a model that was fitted without its fold."""
-    folds = np.arange(len(targets)) % FOLDS
+    """The outputs (N, C) for each example by a model that was fitted without its fold, which has all equal texts."""
     outputs = np.zeros((len(targets), num_outputs))
-    for fold in range(min(FOLDS, len(targets))):
-        held_out = folds == fold
+    for fold in folds:
+        held_out = np.isin(np.arange(len(targets)), fold)
         outputs[held_out] = linear.outputs(
             strength, num_outputs, features[~held_out], targets[~held_out], features[held_out]
         )

@@ -23,7 +23,7 @@ from foretell.finetuning.settings import Columns
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel, load_model
 from foretell.session.failures import command_name
-from foretell.session.plots import has_matplotlib, import_figure, save_figure
+from foretell.session.plots import has_matplotlib, import_figure, points_of, save_figure
 from foretell.session.session import Session
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
@@ -111,9 +111,13 @@ def write_cross_validation(session: Session[FinetuneTask], result: CrossValidati
 
 
 def how_to_improve(session: Session[FinetuneTask]) -> str:
-    """The command that trains longer, if the last evaluation was the best; else nothing."""
+    """The command that trains longer, if the last evaluation was the best; else nothing.
+
+    A checkpoint between two evaluations is evaluated too, and may be better than both.
+    """
     progress, about = session.progress, session.task.about
-    if progress.validation_loss is None or progress.evaluations_since_best:
+    evaluated = [step for step, _ in points_of(session.run.metrics(), "validation_loss", "step")]
+    if not evaluated or progress.evaluations_since_best or session.run.best().step < evaluated[-1]:
         return ""
     minutes = about.get("minutes")
     length = ["--steps", str(2 * progress.step)] if minutes is None else ["--minutes", f"{2 * minutes:g}"]

@@ -45,13 +45,19 @@ def split_folds(
     examples: Sequence[Example], count: int, seed: int, by_label: bool
 ) -> list[tuple[list[Example], list[Example]]]:
     """Training and held-out examples of each fold; every example is held out once."""
+    folds = make_folds(examples, count, seed, by_label)
+    if not all(folds):
+        raise UsageError(f"--folds {count} needs {count} different texts or groups; there are fewer")
+    return [divided(examples, set(fold)) for fold in folds]
+
+
+def make_folds(examples: Sequence[Example], count: int, seed: int, by_label: bool) -> list[list[int]]:
+    """The indices of the examples of each fold, which is empty where there are fewer units."""
     folds: list[Unit] = [[] for _ in range(count)]
     for units in units_by_label(examples, seed, by_label):
         for unit in sorted(units, key=len, reverse=True):
             min(folds, key=len).extend(unit)
-    if not all(folds):
-        raise UsageError(f"--folds {count} needs {count} different texts or groups; there are fewer")
-    return [divided(examples, set(fold)) for fold in folds]
+    return folds
 
 
 def divided(examples: Sequence[Example], held_out: set[int]) -> tuple[list[Example], list[Example]]:
