@@ -200,6 +200,7 @@ TABLE = [
     # questions
     (["next", "RUN", ""], 2, ["empty"]),
     (["next", "RUN", "The", "--top", "0"], 2, ["top", "0"]),
+    (["evaluate", "RUN", "CORPUS", "--limit", "1.5"], 2, ["limit", "not an integer"]),
     (["next", "RUN", "The", "--at", "3"], 2, ["3", "0 to 2"]),
     (["next", "RUN", "The", "--at", "1", "--every"], 2, ["--at", "--every"]),
     (["next", "RUN", "x" * 33], 1, ["33", "32"]),

@@ -112,7 +112,10 @@ REFUSED = {
         "day,area,price\n1,5,2\n1,6,3\n",
         "the time 1 occurs more than once; .* --id-column area",
     ),
-    "a column of labels": ("weather\nsun\nrain\nsun\n", "'weather' has labels such as 'sun', .* --kind words"),
+    "a column of labels": (
+        "weather\nsun\nrain\nsun\n",
+        "'weather' has labels such as 'sun', .* one per line, .* --kind words",
+    ),
     "labels after times": ("day,weather\n1,sun\n2,rain\n3,sun\n", "`foretell next labels"),
     "header alone": ("ds,y\n", "no values"),
     "unclear": ("a,b\n1,2\n3,4\n", "what the columns a, b mean is not clear"),

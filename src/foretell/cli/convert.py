@@ -115,7 +115,7 @@ def show(
 
 
 def classifier_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
-    """How far an exported classifier differs from the model."""
+    """The difference between an exported classifier and the model."""
     return [
         ("outputs", f"{exported['logit_difference']:.1e} apart at most, {exported['logit_bound']:.1e} allowed"),
         ("tokenizer", f"{exported['texts']} of {exported['texts']} texts are the same, special tokens included"),
@@ -123,7 +123,7 @@ def classifier_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def export_rows(exported: dict[str, Any]) -> list[tuple[str, str]]:
-    """How far an exported model differs from the model."""
+    """The difference between an exported model and the model."""
     probes, tokenizer, rounding = exported["probes"], exported["tokenizer"], exported["rounding"]
     nearest = min(probes, key=lambda probe: probe["logit_bound"] - probe["logit_difference"])
     greedy, same = (sum(probe[key] for probe in probes) for key in ("greedy_tokens", "greedy_same"))

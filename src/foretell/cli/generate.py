@@ -135,7 +135,7 @@ def read_prompts(file: Path) -> list[str]:
 
 
 class Timings:
-    """How long a generation takes: until its first token, and per token after it."""
+    """The time that a generation takes: until its first token, and per token after it."""
 
     def __init__(self, completer: Completer):
         self.completer, self.started, self.first = completer, time.perf_counter(), 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
@@ -10,10 +10,6 @@ from foretell.cli.arguments import Flag, Json, Whole, parse_settings
 from foretell.cli.terminal import print_json, report, write
 from foretell.errors import UsageError
 
-if TYPE_CHECKING:
-    pass
-
-VOCABULARY = 8192  # of a size whose vocabulary comes from the training text
 BLOCKS = ("**.blocks.*",)
 
 

@@ -148,7 +148,7 @@ def evaluate(
         int | None, Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
     ] = None,
     text_field: TextField = None,
-    limit: Annotated[int | None, Parameter(help="Evaluate only the first N texts or questions.")] = None,
+    limit: Annotated[int | None, Whole, Parameter(help="Evaluate only the first N texts or questions.")] = None,
     json: Json = False,
     options: Options = MODEL_DEFAULTS,
 ) -> None:

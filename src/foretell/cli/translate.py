@@ -127,7 +127,7 @@ def evaluate_translation(
 
 
 def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> Decoding:
-    """How to decode, from options; those that contradict each other are a `UsageError`."""
+    """The decoding settings from options; those that contradict each other are a `UsageError`."""
     from foretell.config import SamplingConfig
     from foretell.translation.translate import ALPHA, BEAM_SIZE, Decoding
 

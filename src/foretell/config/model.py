@@ -15,7 +15,7 @@ Size = Annotated[int, Field(gt=0, le=2**24)]
 
 
 class Bias(Section):
-    """Which linear layers and norms add a bias."""
+    """The linear layers and norms that add a bias."""
 
     attention: bool = True  # query, key, value
     attention_output: bool = True
@@ -49,7 +49,7 @@ class DropoutRates(Section):
 
 
 class RopeScaling(Section):
-    """How rotary frequencies are stretched beyond the trained context (Llama 3.1's scheme, or linear interpolation)."""
+    """Scaling of rotary frequencies beyond the trained context (Llama 3.1's scheme, or linear interpolation)."""
 
     type: Literal["linear", "llama3"]
     factor: float = Field(gt=0)

@@ -19,7 +19,7 @@ Globs = Annotated[tuple[str, ...], BeforeValidator(lambda given: (given,) if isi
 
 
 class TokenizerConfig(Section):
-    """Which tokenizer to make from the training text."""
+    """The tokenizer to make from the training text."""
 
     kind: Literal["characters", "words", "bytes", "bpe"] = Field("bpe", description="what a token is")
     vocab_size: int | None = Field(
@@ -32,7 +32,7 @@ class TokenizerConfig(Section):
 
 
 class DataConfig(Section):
-    """How text becomes rows of tokens."""
+    """Settings for making rows of tokens from text."""
 
     text_field: str | None = Field(
         None, description="the field or column that holds the text, where a file has several"
@@ -86,7 +86,7 @@ class DataConfig(Section):
 
 
 class TrainingConfig(Section):
-    """How a model is trained. Counts of steps are optimizer steps."""
+    """Settings of training. Counts of steps are optimizer steps."""
 
     # More steps would take longer than anything trained so far
     steps: int = Field(gt=0, le=10**12, description="optimizer steps")
@@ -176,7 +176,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 class SamplingConfig(SamplingFields, Section):
-    """How the next token is drawn from the logits. Fields and defaults are listed in `sampling_options.py`."""
+    """Settings for drawing the next token from the logits. Fields and defaults are listed in `sampling_options.py`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -64,7 +64,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How closely the reader agrees with the model on one probe."""
+    """Agreement of the reader with the model on one probe."""
 
     text: str | None
     tokens: int

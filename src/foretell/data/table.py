@@ -63,7 +63,7 @@ def check_unique(columns: Sequence[str], wanted: Sequence[str], where: str) -> N
 
 
 class Format(ABC):
-    """How rows are written in a file. has_header: the columns are named once, and not in each row."""
+    """A file format of rows. has_header: the columns are named once, and not in each row."""
 
     has_header = False
 

@@ -116,7 +116,7 @@ class InputFormat:
         )
 
     def how_to_fit(self, cut: int) -> str:
-        """How to make a model whose context has room for `cut` more tokens."""
+        """Advice on making a model whose context has room for `cut` more tokens."""
         return f"a model trained with --model.context-length {self.context_length + cut} has room for all"
 
 

@@ -165,7 +165,7 @@ def attribute_label(
 def token_effects(
     model: LanguageModel, head: TaskHead, example: EncodedExample, which: int, logit_of: Callable[[Tensor], Tensor]
 ) -> dict[int, float]:
-    """How far the logit falls without each token of one sequence, by position; special tokens are left in place."""
+    """The fall of the logit without each token of one sequence, by position; special tokens are left in place."""
     special = set(model.tokenizer.special_tokens.values())
     ids = example.sequences[which]
     positions = [at for at, token in enumerate(ids) if token not in special]

@@ -1,4 +1,4 @@
-"""Which examples are held out: a part that is cut off once, or folds in turn.
+"""The choice of held-out examples: a part that is cut off once, or folds in turn.
 
 Examples of one group, or without groups examples with the same texts, are always on the same side. Without groups each
 label is split by itself, so that its share stays. A hash of the seed and the group or texts decides: the order of the

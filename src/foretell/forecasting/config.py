@@ -11,7 +11,7 @@ from foretell.forecasting.codec import CodecConfig
 
 
 class SeriesConfig(Section):
-    """How series become windows. Lengths are in values."""
+    """Settings for cutting series into windows. Lengths are in values."""
 
     horizon: int = Field(gt=0)  # the last values of every series that are held out, and the shortest training target
     hold_out: bool = True  # False: train on all values, and measure nothing

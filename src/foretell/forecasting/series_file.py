@@ -204,7 +204,7 @@ def refuse_labels(table: SeriesTable) -> None:
     if is_alone and len(set(labels)) < len(labels) and not any(is_number(label) or is_time(label) for label in labels):
         raise DataError(
             f"{table.where}: the column '{table.names[-1][:40]}' has labels such as '{labels[0][:40]}', not numbers; "
-            "labels are words: write them in their order into a text file, separated by spaces, then "
+            "labels are words: write them in their order into a text file, one per line, then "
             "`foretell train labels.txt --kind words` learns them, and `foretell next labels 'LABEL LABEL'` gives the "
             "likely next ones with their probabilities"
         )

@@ -161,7 +161,7 @@ FinishReason = Literal["length", "stop", "end", "context", "cancelled"]
 
 @dataclass(frozen=True)
 class Rules:
-    """How a sequence is continued, and for how long. Sequences with the same sampler are sampled together.
+    """Sampling settings and limits of a sequence. Sequences with the same sampler are sampled together.
 
     max_tokens: None means until the context is full. end_ids: tokens that end a sequence; they are added to it.
     slide: a sequence that fills the context continues from its last half, which is read again (a context shift).

@@ -40,7 +40,7 @@ ELEMENTS_AT_ONCE = 2**22  # dequantised at a time: 16 MiB in float32, a tenth of
 
 
 class QuantizationConfig(Section):
-    """How the weights of a decoder are stored."""
+    """The storage format of a decoder's weights."""
 
     to: Scheme
     group: int = Field(gt=1)  # inputs of one row that share a scale

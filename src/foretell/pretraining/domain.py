@@ -131,7 +131,7 @@ class DomainReport(Shown):
 
 
 def forgetting(report: dict[str, Any]) -> list[str]:
-    """How the perplexity on the old domain changed, if it is known."""
+    """The change of the perplexity on the old domain, if it is known."""
     before, after = (report[when].get(OLD_DOMAIN) or {} for when in ("before", "after"))
     if not before.get("perplexity") or not after.get("perplexity"):
         return []

@@ -205,7 +205,7 @@ class SafetensorsReader(PlansOfOne, StorageReader):
         self.tensors, self.places = read_places(directory)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """Which parts of which tensors there are."""
+        """The parts of each tensor that are present."""
         return Metadata(dict(self.tensors))
 
     def read_data(self, plan: LoadPlan, planner: LoadPlanner) -> Future[None]:

@@ -198,7 +198,7 @@ def resume_command(run: Run) -> str:
 
 
 def command_name() -> str:
-    """How a shell starts this program from here: `foretell` where PATH has it, else a path."""
+    """The command that starts this program in a shell: `foretell` where PATH has it, else a path."""
     on_path, program = shutil.which("foretell"), Path(sys.argv[0])
     if program.name != "foretell" or not os.access(program, os.X_OK):  # python -m foretell, a notebook
         return "foretell" if on_path else f"{shlex.quote(sys.executable)} -m foretell"

@@ -173,7 +173,7 @@ class Training(ABC, Generic[AnyRequest, AnyTask]):
         """Refuse options that `TrainingRequest.check_same_run` cannot compare."""
 
     def how_to_extend(self, steps: int = 0) -> str:
-        """How to train beyond the last step of a run, by a number of steps if one is given."""
+        """Advice on training beyond the last step of a run, by a number of steps if one is given."""
         return "start again with another --out to train longer"
 
     def opened(self, session: Session[AnyTask]) -> None:

@@ -1,4 +1,4 @@
-"""How modules run during training: blocks and loss compiled by torch, activations computed again (checkpointing).
+"""Execution of modules during training: blocks and loss compiled by torch, activations computed again (checkpointing).
 
 The compiler fuses the small operations between two matmuls, which on a GPU wait for memory and not for arithmetic. All
 blocks share one compiled form. Checkpointed modules keep only their inputs, and compute their values again in the

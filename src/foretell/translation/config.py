@@ -47,7 +47,7 @@ class EncoderDecoderConfig(ModelConfig):
 
 
 class PairConfig(Section):
-    """How pairs of sentences become batches."""
+    """Settings for making batches of sentence pairs."""
 
     validation_fraction: float = Field(0.02, ge=0, le=0.5)  # by a hash of the source sentence
     batch_tokens: int = Field(4096, ge=16)  # of both languages together, padding included

@@ -51,7 +51,7 @@ class Translation:
 
 @dataclass(frozen=True)
 class Decoding:
-    """How a translation is chosen: by beam search, with one beam greedily, or sampled if `sampling` is given.
+    """The choice of a translation: by beam search, with one beam greedily, or sampled if `sampling` is given.
 
     alpha: the exponent of the length penalty (Wu et al. 2016).
     """

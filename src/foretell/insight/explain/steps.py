@@ -55,8 +55,7 @@ class Equation:
         return [*sources(self.operands), Formula(self.expression, self.note)]
 
     def to_json(self) -> dict[str, Any]:
-        equation, operands = self.expression.latex(), dict(self.operands)
-        return {"equation": equation, "value": plain(self.value), "note": self.note, "operands": operands}
+        return {"value": plain(self.value), "note": self.note, "operands": dict(self.operands)}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How kernels are compiled: the processor's instructions, where compiled code is kept, and how threads wait.
+"""Compilation of kernels: the processor's instructions, where compiled code is kept, and how threads wait.
 
 Importing this module imports numba, the extra `fast`, and starts its threads.
 """

@@ -1,4 +1,4 @@
-"""Which kernel replaces which layer: decided once, when a model is made, loaded or about to train.
+"""The choice of a kernel for each layer: made once, when a model is made, loaded or about to train.
 
 Each kernel subclasses the plain form it replaces and shares its weights, so paths and keys stay the same.
 """
