@@ -142,7 +142,7 @@ def evaluate(
     /,
     *,
     task: Annotated[
-        Task | None, Parameter(help="text, choice or ending; default: by the file's fields.", show_choices=False)
+        Task | None, Parameter(help="text, choice, ending or chat; default: by the file's fields.", show_choices=False)
     ] = None,
     stride: Annotated[
         int | None, Whole, Parameter(help="Tokens from one window to the next; default: half the context.")
