@@ -73,6 +73,14 @@ def test_a_forecast_is_a_table_on_standard_output(here, capfd):
     assert all(np.isfinite(float(cell)) for row in rows for cell in row[2:])
 
 
+def test_a_name_with_a_comma_is_quoted_on_standard_output(here, tmp_path, capfd):
+    rows = "\n".join(row.replace("a,", '"a,b",', 1) if row[0] == "a" else row for row in ROWS)
+    (tmp_path / "named.csv").write_text(rows, encoding="utf-8")
+    assert run(["forecast", "d", str(tmp_path / "named.csv"), "--samples", "4", "--levels", "50"]) == 0
+    _, *table = csv.reader(capfd.readouterr().out.splitlines())
+    assert {(row[0], len(row)) for row in table} == {("a,b", 6)}
+
+
 def test_every_output_is_written(here, tmp_path, capfd):
     files = {"--out": "o.csv", "--paths": "p.csv", "--plot": "o.png", "--html": "o.html"}
     options = [word for option, name in files.items() for word in (option, str(tmp_path / name))]

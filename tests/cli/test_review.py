@@ -20,9 +20,9 @@ from foretell.cli.terminal import library_notes_on_stderr
 from foretell.errors import Interrupted
 from foretell.inference.query import NextTokens
 from foretell.language_model import TokenProbability
-from foretell.session.display import shorten
 from foretell.session.failures import StopSignal
 from foretell.text.untrusted_tokenizer import rust_failures
+from foretell.typesetting.text import shorten
 
 
 def test_help_shows_examples_and_explains_model(foretell):

@@ -15,12 +15,14 @@ from foretell.finetuning.head import head_of, with_head
 from foretell.finetuning.inputs import EncodedExample, choose_tokens, make_task_batch
 from foretell.finetuning.kind import find_kind
 from foretell.finetuning.label_attribution import attribute_label
+from foretell.finetuning.label_kind import LabelPrediction
 from foretell.finetuning.predict import as_task_input, predict, predict_file, write_predictions
 from foretell.finetuning.report import evaluate_file
 from foretell.finetuning.settings import Columns, HeadSettings
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.loading import load
+from foretell.typesetting.text import document_text
 
 NONE = Columns(texts=())
 
@@ -79,6 +81,14 @@ def test_an_empty_text_has_no_prediction_and_is_counted(model: LanguageModel, tm
     assert [prediction is None for prediction in predictions] == [False, True, False]
     assert "1 rows have an empty text" in caplog.text
     assert "line 3" in caplog.text
+
+
+def test_a_label_with_a_line_break_or_of_many_characters_stays_on_one_line() -> None:
+    broken = LabelPrediction(label="a\nb", probabilities={"a\nb": 0.75, "c" * 90: 0.25})
+    assert broken.short().endswith("a⏎b")
+    *_, first, second = (line.split()[-1] for line in document_text(broken.document()).splitlines())
+    assert first == "a⏎b"
+    assert second.startswith("ccc") and second.endswith("…")
 
 
 def test_what_cannot_be_predicted_is_refused(model: LanguageModel, start) -> None:

@@ -9,9 +9,10 @@ from rich.console import Console
 from rich.text import Text
 
 from foretell.pretraining.task import TextTask
-from foretell.session.display import LiveReporter, shorten
+from foretell.session.display import LiveReporter
 from foretell.session.task import Task
 from foretell.text import Tokenizer
+from foretell.typesetting.text import shorten
 
 BAR_WIDTH = 12  # a row with steps of five digits and a loss above ten just fits 80 columns
 TOKEN_STYLES = ("black on cyan", "black on white")

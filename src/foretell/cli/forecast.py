@@ -151,7 +151,7 @@ def forecast(
 
     The table has the columns unique_id, ds, mean, median, lo-80, hi-80, ...; with --json one object per series.
     """
-    from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, write_table
+    from foretell.forecasting.output import check_outputs, forecast_json, path_rows, table_rows, table_text, write_table
 
     percents, least = parse_levels(levels), parse_minimum(minimum)
     check_outputs(out, paths, plot, html)
@@ -182,8 +182,7 @@ def forecast(
         write_table(out, table_rows(forecasts, percents))
         note(f"{out}: {steps} values of {len(forecasts):,} series")
     else:
-        for row in table_rows(forecasts, percents):
-            write(",".join(row))
+        write(table_text(table_rows(forecasts, percents)).removesuffix("\n"))
 
 
 def open_forecaster(model: str, **options: Unpack[LoadKeywords]) -> Forecaster:

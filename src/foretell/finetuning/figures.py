@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from foretell.files import printable_name
+from foretell.typesetting.text import shorten
 
 BINS = 10  # of confidence, for the calibration
 MOST_WRITTEN = 20  # labels whose counts are written into a confusion matrix
@@ -104,7 +104,7 @@ def draw_confusion(axes: Any, labels: list[str], matrix: np.ndarray) -> None:
     """Shares of each true label by predicted label, with the counts."""
     shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
     axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    names = [printable_name(label)[:16].replace("$", r"\$") for label in labels]
+    names = [shorten(label, 16).replace("$", r"\$") for label in labels]
     if len(labels) <= MOST_WRITTEN:
         axes.set_xticks(range(len(labels)), names, rotation=45, ha="right", rotation_mode="anchor")
         axes.set_yticks(range(len(labels)), names)

@@ -18,6 +18,7 @@ from foretell.finetuning.kind import Example, Kind, Readout, TaskPrediction
 from foretell.finetuning.number_kind import parse_number
 from foretell.finetuning.settings import HeadSettings
 from foretell.typesetting.document import DocumentSection, Table, bar, percent, quoted
+from foretell.typesetting.text import shorten
 
 MOST_LABELS = 1000
 PROBABILITY, PROBABILITIES = "probability_", "probabilities"
@@ -35,11 +36,11 @@ class LabelPrediction(TaskPrediction):
         return sorted(self.probabilities.items(), key=lambda item: -item[1])[:SHOWN]
 
     def document(self) -> DocumentSection:
-        rows = [(percent(value), bar(value), name) for name, value in self.likeliest()]
-        return DocumentSection(f"label {self.label}", [Table(("probability", "", "label"), rows)])
+        rows = [(percent(value), bar(value), shorten(name, 60)) for name, value in self.likeliest()]
+        return DocumentSection(f"label {shorten(self.label, 60)}", [Table(("probability", "", "label"), rows)])
 
     def short(self) -> str:
-        return f"{self.probabilities[self.label]:>6.1%}  {self.label[:16]}"
+        return f"{self.probabilities[self.label]:>6.1%}  {shorten(self.label, 16)}"
 
     def to_json(self) -> dict[str, Any]:
         return {"label": self.label, "probabilities": self.probabilities}

@@ -28,6 +28,7 @@ from foretell.session.session import Session
 from foretell.typesetting import document
 from foretell.typesetting.document import DocumentSection, Paragraph
 from foretell.typesetting.html import Shown
+from foretell.typesetting.text import shorten
 
 REPORT, PICTURE = "report.json", "report.png"
 SHOWN = 20  # labels of which the figures are displayed
@@ -215,7 +216,7 @@ def score_tables(figures: dict[str, Any]) -> list[document.Table]:
         return []
     header = [name, "precision", "recall", "F1", "examples"]
     rows = [
-        [label[:24], *(f"{score[key]:.3f}" for key in ("precision", "recall", "f1")), f"{score['examples']:,}"]
+        [shorten(label, 24), *(f"{score[key]:.3f}" for key in ("precision", "recall", "f1")), f"{score['examples']:,}"]
         for label, score in scores.items()
     ]
     if name == "label":

@@ -65,9 +65,14 @@ def number(value: float) -> str:
 
 def write_table(path: Path, rows: Iterator[list[str]]) -> None:
     """Write rows as CSV, the whole file at once."""
+    write_text(check_target(path, TABLE_MARK), table_text(rows))
+
+
+def table_text(rows: Iterator[list[str]]) -> str:
+    """Rows as CSV: names with a comma, a quote or a line break are quoted."""
     content = io.StringIO()
     csv.writer(content, lineterminator="\n").writerows(rows)
-    write_text(check_target(path, TABLE_MARK), content.getvalue())
+    return content.getvalue()
 
 
 def forecast_json(forecast: Forecast, levels: Sequence[float]) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import logging
-import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from foretell.distributed.launch import is_follower
 from foretell.session.plots import Points, points_of
 from foretell.session.reporter import Reporter
 from foretell.session.task import Task
+from foretell.typesetting.text import shorten
 
 PLAIN_SECONDS = 5.0  # between plain lines
 LABEL = 12  # columns before the text of a line
@@ -198,15 +198,6 @@ def sample_text(step: int, prompt: str, continuation: str) -> Text:
     text = Text(f"  step {step}: ".ljust(LABEL), style="dim")
     text.append(shorten(prompt, 30, from_end=True), style="not dim cyan")
     return text.append(shorten(continuation, 160), style="not dim")
-
-
-def shorten(text: str, length: int, *, from_end: bool = False) -> str:
-    """Text on one line, cut to a length; tabs, controls and runs of spaces, which make lines ragged, are one space."""
-    line = "".join(character if character.isprintable() else " " for character in text.replace("\n", "⏎"))
-    line = re.sub(" +", " ", line)
-    if len(line) <= length:
-        return line
-    return "…" + line[-length:] if from_end else line[:length] + "…"
 
 
 def clock(seconds: float) -> str:

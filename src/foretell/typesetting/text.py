@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -304,3 +305,12 @@ PARTS: dict[type, Callable[..., list[str]]] = {
     HeatMap: _heat_map,
     DocumentSection: lambda section, width: _section(section, width, "─"),
 }
+
+
+def shorten(text: str, length: int, *, from_end: bool = False) -> str:
+    """Text on one line, cut to a length; tabs, controls and runs of spaces, which make lines ragged, are one space."""
+    line = "".join(character if character.isprintable() else " " for character in text.replace("\n", "⏎"))
+    line = re.sub(" +", " ", line)
+    if len(line) <= length:
+        return line
+    return "…" + line[-length:] if from_end else line[:length] + "…"
