@@ -86,7 +86,7 @@ def test_an_empty_text_has_no_prediction_and_is_counted(model: LanguageModel, tm
 def test_a_label_with_a_line_break_or_of_many_characters_stays_on_one_line() -> None:
     broken = LabelPrediction(label="a\nb", probabilities={"a\nb": 0.75, "c" * 90: 0.25})
     assert broken.short().endswith("a⏎b")
-    *_, first, second = (line.split()[-1] for line in document_text(broken.document()).splitlines())
+    *_, first, second = (line.split()[-1] for line in document_text(broken.document()).splitlines() if line.strip())
     assert first == "a⏎b"
     assert second.startswith("ccc") and second.endswith("…")
 
