@@ -198,7 +198,9 @@ def kinds(tmp_path_factory) -> dict[str, Kind]:
     LanguageModel(decoder.eval(), tokenizer, "base").save(home / "base")
     start = load_start(home / "base")
     with (home / "labels.csv").open("w", newline="") as file:
-        rows = [(f"the {animal} sat", "good" if animal == "cat" else "bad") for animal in ("cat", "dog")] * 12
+        labels = {"cat": "good", "dog": "bad"}
+        texts = [(form.format(animal), label) for animal, label in labels.items() for form in ("the {} sat", "the {}")]
+        rows = texts * 6
         csv.writer(file).writerows([("text", "label"), *rows])
     chats = [{"instruction": "the cat ?", "output": "on the mat ."}] * 8
     values = "\n".join(["y", *(f"{math.sin(index) + 2:.3f}" for index in range(60))])
@@ -399,7 +401,7 @@ def test_other_data_may_not_be_given(kind, kinds, finished, tmp_path):
 OPTIONS = {
     "head": [
         ({"epochs": 7.0}, "epochs"),
-        ({"overrides": {"head": {"pool": "mean"}}}, "head.pool = extract, not mean"),
+        ({"overrides": {"head": {"pool": "last"}}}, "head.pool = mean, not last"),
         ({"overrides": {"lora": {"rank": 2}}}, "lora = None"),
         ({"overrides": {"finetuning": {"lm_weight": 0.1}}}, "finetuning.lm_weight = 0.5, not 0.1"),
     ],
