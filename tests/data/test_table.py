@@ -270,4 +270,4 @@ def test_a_compressed_table_that_expands_without_end_is_refused_early(tmp_path: 
     with pytest.raises(DataError, match="expands? to more than 100 times its size"):
         for _ in open_table(tmp_path / name):
             rows += 1
-    assert 1000 * rows <= 2**25
+    assert 1000 * rows <= 2**23
