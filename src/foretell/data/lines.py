@@ -26,7 +26,7 @@ STANDARD_INPUT = "standard input"
 ZIP = ".zip"
 LONGEST_LINE = 2**26  # bytes, in a compressed file
 LARGEST_TEXT = 2**28  # bytes of a compressed file that is held in memory as one text
-# A file that expands more often is refused once these bytes are read. 33 MB were 8 million short rows: 2.6 GB of objects
+# A file that expands more often is refused once these bytes are read; 33 MB of short rows were 2.6 GB of objects
 MOST_RATIO, ALWAYS_READ = 100, 2**23
 LARGEST_MEMBER = 2**32  # bytes of a file in a zip
 MOST_MEMBERS = 10_000  # files in a zip, whose list is read again for each of them
