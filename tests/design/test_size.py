@@ -96,6 +96,84 @@ RAISED: list[tuple[str, int, int, str]] = [
         "the reader of formulas in LaTeX's notation, for lessons in Markdown; text bars, from four packages; NumPy is "
         "imported in functions",
     ),
+    (
+        "(top)",
+        0,
+        36,
+        "train and forecast take DataFrames",
+    ),
+    (
+        "cli",
+        0,
+        126,
+        "options for the format of series; evaluate --task chat; folds and groups; --dev and --reverse of translation",
+    ),
+    (
+        "data",
+        0,
+        3,
+        "limits of compressed text that is read as a stream",
+    ),
+    (
+        "finetuning",
+        4,
+        597,
+        "a tuned linear baseline, cross-validation and groups; the evaluation of conversations",
+    ),
+    (
+        "forecasting",
+        4,
+        847,
+        "formats of dates and tables, found or named; DataFrames; naive forecasts in evaluations; the choice of a size",
+    ),
+    (
+        "model",
+        0,
+        31,
+        "the parents of the kernel cache are checked",
+    ),
+    (
+        "pretraining",
+        0,
+        6,
+        "the context of rows",
+    ),
+    (
+        "runs",
+        0,
+        58,
+        "the record of the time that a training has spent, and of its folds",
+    ),
+    (
+        "session",
+        1,
+        124,
+        "trainings of a given wall time; the choice of a size that fits the time, for every task",
+    ),
+    (
+        "text",
+        0,
+        57,
+        "words of a megabyte are cut before a vocabulary is made, and signals end that",
+    ),
+    (
+        "training",
+        1,
+        162,
+        "trainings of a given wall time",
+    ),
+    (
+        "translation",
+        0,
+        75,
+        "held-out pairs from a file, the other direction, and the choice of a size",
+    ),
+    (
+        "typesetting",
+        0,
+        10,
+        "texts shortened to one line, from session",
+    ),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it
