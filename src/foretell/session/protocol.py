@@ -32,6 +32,7 @@ from foretell.session.failures import resume_command, training_in
 from foretell.session.machine import (
     Footprint,
     check_fits,
+    freed_memory_kept,
     log_other_machine,
     resumed_precision,
     resumed_training,
@@ -191,7 +192,7 @@ def run_training(
     before: Callable[[Session[AnyTask]], None] = lambda session: None,
 ) -> Session[AnyTask]:
     """Train as requested; with `resume`, continue the run if it exists. `before` is called before the next step."""
-    with training_in(training.request.out):
+    with training_in(training.request.out), freed_memory_kept():
         is_resumed = continues_run(training.request, resume)
         session = (resume_session if is_resumed else start_session)(training, reporter)
         training.opened(session)
