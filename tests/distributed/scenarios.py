@@ -72,7 +72,7 @@ def losses(world: World, parallel: str, **settings: Any) -> list[float]:
     seen: list[Progress] = []
     collect = Action(1, lambda progress: seen.append(Progress(**vars(progress))))
     train(objective, optimizer, source, config, Progress(), [collect], world=world)
-    assert seen[-1].tokens == sum(int(source.batch(step).count) for step in range(STEPS))
+    assert seen[-1].tokens == sum(int(source.batch(step).tokens) for step in range(STEPS))
     return [figure for progress in seen for figure in (progress.loss, progress.gradient_norm) if figure is not None]
 
 

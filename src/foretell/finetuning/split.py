@@ -8,11 +8,14 @@ rows has no influence, and rows that are added later move few others.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 
 from foretell.errors import DataError, UsageError
 from foretell.finetuning.kind import Example
+
+logger = logging.getLogger(__name__)
 
 Unit = list[int]  # the indices of examples that stay together
 
@@ -32,12 +35,15 @@ def split_off_dev(
                 taken += len(unit)
     if not held_out:
         units = max(strata, key=len)
-        if len(units) == 1:
+        if len(units) > 1:
+            held_out.update(min(units, key=len))
+        elif len(units[0]) > 1 and examples[units[0][0]].group is None:
+            logger.warning("held out    rows with texts that are also learned from: each label has only one text")
+            held_out.update(units[0][: max(1, min(round(fraction * len(units[0])), len(units[0]) - 1))])
+        else:
             raise DataError(
-                "no label has two examples of different texts or groups, so none can be held out; give more rows, or "
-                "--dev FILE"
+                "no label has two examples of different groups, so none can be held out; give more rows, or --dev FILE"
             )
-        held_out.update(min(units, key=len))
     return divided(examples, held_out)
 
 

@@ -52,10 +52,11 @@ class Checkpoint:
         return manifest
 
 
-def is_complete(checkpoint: Checkpoint, steps: int) -> bool:
-    """True for the last checkpoint of a training: its share is 1, or in states without one it has all `steps`."""
-    share = checkpoint.training().get("progress", {}).get("share")
-    return checkpoint.step >= steps if share is None else share >= 1
+def is_complete(checkpoint: Checkpoint, steps: int, minutes: float | None) -> bool:
+    """True for the last checkpoint of a training of `steps`, or of `minutes`, of which the share that is done is 1."""
+    if minutes is None:
+        return checkpoint.step >= steps
+    return checkpoint.training().get("progress", {}).get("share", 0.0) >= 1
 
 
 def is_checkpoint(directory: Path) -> bool:

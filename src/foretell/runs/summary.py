@@ -88,7 +88,7 @@ def summarize(run: Run) -> Summary:
         if loss == float("inf") or held_out is None or held_out.tokens_per_byte is None
         else loss / math.log(2) * held_out.tokens_per_byte,
         held_out=task_digest(record, checkpoints) if held_out is None else held_out.digest,
-        state=state_of(checkpoints, training),
+        state=state_of(checkpoints, training, record.get("minutes")),
         changed=max(path.stat().st_mtime for path in written if path.exists()),
     )
 
@@ -163,11 +163,11 @@ def warn_of_changed_metrics(run: Run, metrics: list[dict[str, Any]], checkpoints
         logger.warning(f"{run.directory / METRICS} is not as it was written: its curves may be wrong")
 
 
-def state_of(checkpoints: list[Checkpoint], training: TrainingConfig) -> str:
+def state_of(checkpoints: list[Checkpoint], training: TrainingConfig, minutes: float | None) -> str:
     """Done if the last checkpoint has all steps, stopped early if it has used up the patience."""
     if not checkpoints:
         return UNFINISHED
-    if is_complete(checkpoints[-1], training.steps):
+    if is_complete(checkpoints[-1], training.steps, minutes):
         return DONE
     progress = checkpoints[-1].training().get("progress", {})
     patience = training.patience

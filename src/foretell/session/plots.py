@@ -136,6 +136,8 @@ def import_figure(path: Path) -> Any:
 
 def save_figure(figure: Any, path: Path) -> None:
     """Write a figure as a PNG, the whole file at once; an `OutputError` where that fails."""
+    if not path.parent.is_dir():  # a folder is not made for a picture
+        raise OutputError(f"could not write {path}: {path.parent} is not a folder")
     with new_files(path) as (temporary,):
         figure.savefig(temporary, format="png")
 

@@ -336,7 +336,7 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
 def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint, record: Mapping[str, Any]) -> str:
     """The line about a run that was opened to be resumed."""
     steps, minutes = record["config"]["training"]["steps"], record.get("minutes")
-    if is_complete(checkpoint, steps):
+    if is_complete(checkpoint, steps, minutes):
         whole = f"all its {steps:,} steps" if minutes is None else f"used its {minutes:g} minutes"
         return f"finished    {run.directory} has {whole}; {training.how_to_extend()}"
     whole = f"of {steps:,}" if minutes is None else f"of its {minutes:g} minutes"
