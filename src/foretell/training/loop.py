@@ -40,7 +40,7 @@ class Progress:
 class Action:
     """Something to do every `every` steps and after the last one.
 
-    closing: how often it is done after the last step, if the work that follows the training is counted in its unit.
+    closing: the time that is needed after the last step, for this action and what follows, in multiples of `seconds`.
     """
 
     every: int
@@ -79,9 +79,9 @@ def train(
     """Take optimizer steps from `progress.step` to the last, or until `should_stop`; `progress` is kept up to date.
 
     The pace decides which step is the last, by default the number in `config`. `objective` maps a batch to its `Loss`.
-    Step n uses batch n, learning rate n and dropout masks n, so training can
-    continue from any step. The loss and the gradient's norm are read when an action is due. Each of several processes
-    trains on its rows of the batch, and all stop after the same step, as soon as one of them should stop.
+    Step n uses batch n, learning rate n and dropout masks n, so training can continue from any step. The loss and the
+    gradient's norm are read when an action is due. Each of several processes trains on its rows of the batch, and all
+    stop after the same step, as soon as one of them should stop.
     """
     objective.train()
     pace = pace or FixedSteps(config)
