@@ -1,0 +1,108 @@
+"""Shapley values: effects of the parts of an input that add up.
+
+A value function gives a number for each subset of the players, such as a logit for the words that are left in a text.
+The Shapley value of a player is the mean of what it adds to the players before it, over all orders of the players
+(Shapley 1953, "A Value for n-Person Games"). The values add up to the number for all players minus the number for none.
+
+With few players all subsets are evaluated. With more, the mean is taken over random orders (Castro, Gomez and Tejada
+2009, "Polynomial calculation of the Shapley value based on sampling"; Strumbelj and Kononenko 2014, "Explaining
+prediction models and individual predictions with feature contributions"). Each order is used together with its reverse
+(antithetic sampling; Mitchell et al. 2022, "Sampling Permutations for Shapley Value Estimation", section 4.1). The mean
+of such a pair is exact for a sum of effects of single players and of two players together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import comb
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from foretell.errors import UsageError
+from foretell.randomness import permutation, stream_key
+
+Numbers = NDArray[np.float64]
+Masks = NDArray[np.bool_]  # (N, P): for each of N subsets, which of the P players are in it
+ValueFunction = Callable[[Masks], NDArray[np.floating[Any]]]  # (N,), or (N, ...) for several numbers at once
+
+FEWEST_PAIRS = 2  # a standard error needs two
+
+
+@dataclass(frozen=True, eq=False)
+class ShapleyValues:
+    """values: (P, ...), which add up to `full` - `empty` (...). standard_errors: (P, ...), zero if `exact`.
+
+    evaluations: the number of subsets that the value function got. permutations: sampled orders, 0 if `exact`.
+    """
+
+    values: Numbers
+    standard_errors: Numbers
+    full: Numbers
+    empty: Numbers
+    evaluations: int
+    permutations: int
+
+    @property
+    def exact(self) -> bool:
+        """True if all subsets were evaluated."""
+        return self.permutations == 0
+
+
+def shapley_values(value: ValueFunction, players: int, budget: int, seed: int = 0) -> ShapleyValues:
+    """The Shapley values of `players` players from at most `budget` evaluations of subsets.
+
+    Exact if the budget allows all 2**players subsets. `value` is called once with all subsets, and splits them as its
+    memory demands. Sampled orders are a function of `seed`. Raises UsageError for a budget below `least_budget`.
+    """
+    if players < 1:
+        raise UsageError("Shapley values need at least one player")
+    if budget < least_budget(players):
+        raise UsageError(
+            f"Shapley values of {players:,} players need at least {least_budget(players):,} passes, not {budget:,}"
+        )
+    if 2**players <= budget:
+        return enumerated(value, players)
+    return sampled(value, players, (budget - 2) // (2 * (players - 1)), seed)
+
+
+def least_budget(players: int) -> int:
+    """The fewest evaluations that give values with errors: all subsets, or FEWEST_PAIRS orders with their reverses."""
+    return min(2**players, 2 + FEWEST_PAIRS * 2 * (players - 1))
+
+
+def most_players(budget: int) -> int:
+    """The most players whose Shapley values a budget allows."""
+    return max(budget.bit_length() - 1, 1 + (budget - 2) // (2 * FEWEST_PAIRS))
+
+
+def enumerated(value: ValueFunction, players: int) -> ShapleyValues:
+    """Exact values: the mean over all sizes, and over all subsets of each size, of what a player adds."""
+    masks = (np.arange(2**players)[:, None] >> np.arange(players) & 1).astype(bool)  # (2**P, P)
+    numbers = np.asarray(value(masks), np.float64)  # (2**P, ...)
+    sizes = masks.sum(1)
+    # The number of subsets of s of the other players is comb(P - 1, s); 1 / (P comb(P - 1, s)) is s! (P - s - 1)! / P!
+    share = np.array([1 / (players * comb(players - 1, size)) for size in range(players)])
+    weights = np.where(masks, share[sizes[:, None] - 1], -share[np.minimum(sizes, players - 1)][:, None])  # (2**P, P)
+    values = np.tensordot(weights.T, numbers, 1)  # (P, ...)
+    return ShapleyValues(values, np.zeros_like(values), numbers[-1], numbers[0], len(masks), 0)
+
+
+def sampled(value: ValueFunction, players: int, pairs: int, seed: int) -> ShapleyValues:
+    """Values from `pairs` random orders and their reverses, with the standard errors of the means over the pairs."""
+    keys = (stream_key("shapley", seed, pair) for pair in range(pairs))
+    forward = np.stack([permutation(key, players).numpy() for key in keys])  # (M, P)
+    orders = np.stack([forward, forward[:, ::-1]], axis=1).reshape(-1, players)  # (2M, P)
+    ranks = orders.argsort(1)
+    prefixes = ranks[:, None, :] < np.arange(1, players)[:, None]  # (2M, P-1, P): the first 1 to P-1 players
+    masks = np.concatenate([[[False] * players, [True] * players], prefixes.reshape(-1, players)])
+    numbers = np.asarray(value(masks), np.float64)
+    empty, full, rest = numbers[0], numbers[1], numbers[2:].reshape(len(orders), players - 1, *numbers.shape[1:])
+    first, last = (np.broadcast_to(end, (len(orders), 1, *end.shape)) for end in (empty, full))
+    added = np.diff(np.concatenate([first, rest, last], axis=1), axis=1)  # (2M, P, ...), in the order of each row
+    added = added[np.arange(len(orders))[:, None], ranks]  # by player
+    means = added.reshape(pairs, 2, *added.shape[1:]).mean(1)  # (M, P, ...)
+    errors = means.std(0, ddof=1) / np.sqrt(pairs)
+    return ShapleyValues(means.mean(0), errors, full, empty, len(masks), 2 * pairs)
