@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from measure import describe_machine, describe_versions, heading
 from rich.console import Console
 from rich.table import Table
 
+os.environ.setdefault("FORETELL_KERNELS", "wait")  # what is measured has its kernels compiled first
 WIDTH = 80  # columns of the printed tables
 
 BenchmarkReport = dict[str, Any]

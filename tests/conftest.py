@@ -19,6 +19,9 @@ from hypothesis import HealthCheck, settings
 # machine with other work.
 torch.set_num_threads(1)
 
+# Generations wait for their kernels, and leave no process behind that compiles.
+os.environ.setdefault("FORETELL_KERNELS", "wait")
+
 # No limits by the clock: a shared machine can stop any test for a second. The same examples in every run: red means
 # changed code.
 settings.register_profile("foretell", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])

@@ -152,6 +152,7 @@ OPTIONS = {
         "--verify",
     },
     "tokenize": {"--file", "--allow-special", "--json"},
+    "warm": {"--json", "--device", "--dtype", "--quantize", "--strict", "--verify"},
     "quantize": {
         *("--to", "--group", "--keep", "--calibrate", "--text", "--verify", "--json", "--device"),
     },

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import subprocess
@@ -142,26 +141,18 @@ def do_nothing(address):
     """A kernel that is compiled in a moment."""
 
 
-def test_only_compiling_is_logged_not_loading(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_compiled_kernel_is_loaded_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "CACHE", str(tmp_path))
-    monkeypatch.setattr(compiling, "SLOW", -1.0)
-    with caplog.at_level(logging.WARNING, "foretell"):
-        kernels = [compiled_callback(do_nothing, 1, "nothing") for _ in range(2)]
+    kernels = [compiled_callback(do_nothing, 1) for _ in range(2)]
     assert [kernel.cache_hits for kernel in kernels] == [0, 1]
-    assert len(caplog.records) == 1
-    assert "(nothing); later processes load it" in caplog.records[0].message
 
 
-def test_a_folder_that_is_removed_is_not_said_to_be_kept(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(compiling, "CACHE", str(compiling.private_folder()))
-    monkeypatch.setattr(compiling, "SLOW", -1.0)
-    with caplog.at_level(logging.WARNING, "foretell"):
-        compiled_callback(do_nothing, 1, "nothing")
-    assert "(nothing); it is not kept" in caplog.records[0].message
+def test_a_kernel_is_compiled_once_it_is_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "CACHE", str(tmp_path))
+    assert not compiling.is_compiled("nothing")
+    compiling.mark_as_compiled("nothing")
+    assert compiling.is_compiled("nothing")
+    assert not compiling.is_compiled("anything")
 
 
 def test_sigterm_ends_a_command_that_compiles_at_once() -> None:

@@ -23,7 +23,7 @@ from foretell.cli.arguments import (
     decode_text,
 )
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
-from foretell.cli.terminal import fail, note, print_json, report, write
+from foretell.cli.terminal import fail, note, notes_after, print_json, report, write
 from foretell.errors import DataError, ForetellError, UsageError, did_you_mean
 from foretell.files import HTML_MARK, check_target, write_text
 
@@ -164,7 +164,7 @@ def shortened(text: str) -> str:
 
 def answer(conversation: Chat, text: str, json: bool) -> None:
     """Send a message; the answer appears while it is generated. Ctrl-C stops it."""
-    with closing(conversation.stream(text)) as pieces:
+    with notes_after(), closing(conversation.stream(text)) as pieces:
         try:
             for piece in pieces:
                 if not json:

@@ -26,7 +26,7 @@ from foretell.cli.arguments import (
     read_text,
 )
 from foretell.cli.sampling import SAMPLING_DEFAULTS, Sampling
-from foretell.cli.terminal import ProgressLine, messages, note, open_model, print_json, write
+from foretell.cli.terminal import ProgressLine, messages, note, notes_after, open_model, print_json, write
 from foretell.errors import DataError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -188,11 +188,12 @@ def write_completions(completer: Completer, items: Items, out: Path | None, prog
 
 def write_pieces(prompt: str, items: Items) -> None:
     """Write a prompt, then its continuation piece by piece."""
-    write(prompt, end="")
-    for _, piece, _ in items:
-        if piece:
-            write(piece, end="")
-    write("")
+    with notes_after():
+        write(prompt, end="")
+        for _, piece, _ in items:
+            if piece:
+                write(piece, end="")
+        write("")
 
 
 def show_receipts(completions: list[Completion]) -> None:

@@ -1,4 +1,4 @@
-"""`foretell info MODEL`: the shape of a model or preset, its cost, every weight and every trace name."""
+"""`foretell info MODEL`: the shape of a model or preset, its cost, weights and trace names; `foretell warm MODEL`."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from foretell.cli.arguments import Json, Verify
-from foretell.cli.terminal import note, open_model, print_json, write
+from foretell.cli.arguments import MODEL_DEFAULTS, Json, ModelArgument, Options, Verify
+from foretell.cli.terminal import messages, note, open_model, print_json, write
+from foretell.errors import UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -45,6 +46,34 @@ def info(
     from foretell.typesetting.text import document_text
 
     return write(document_text(document(facts)))
+
+
+def warm(model: ModelArgument, /, *, json: Json = False, options: Options = MODEL_DEFAULTS) -> None:
+    """Compile the kernels that a model generates with.
+
+    It takes about ten seconds, once per version and type of processor. A
+    generation whose kernels are missing runs without them, and has them
+    compiled in the background; `foretell warm` does it before.
+    """
+    decoder = options.open(model).decoder
+    from foretell.model.kernels.fast_decoder import has_numba, is_worthwhile
+
+    if not has_numba():
+        raise UsageError("kernels need numba: pip install numba")
+    if not is_worthwhile(decoder, None):
+        return print_json({"compiled": [], "ready": []}) if json else note("this model generates without kernels")
+    from rich.progress import track
+
+    from foretell.model.kernels.compiling import is_compiled
+    from foretell.model.kernels.warming import compile_kernels, needed_kernels
+
+    needed = needed_kernels(decoder)
+    missing = [name for name in needed if not is_compiled(name)]
+    bar = track(compile_kernels(missing), "compiling", len(missing), console=messages(), transient=True)
+    compiled = list(bar)
+    if json:
+        return print_json({"compiled": compiled, "ready": needed})
+    return write(f"{len(needed)} kernels are ready, {len(compiled)} compiled now: {'; '.join(needed)}")
 
 
 def find_preset(argument: str) -> ModelConfig | None:
@@ -88,7 +117,7 @@ def describe_kernels(decoder: Decoder) -> list[dict[str, str]]:
             "kernel": type(module).__name__,
             "precision": precision_of(plain[path], decoder.dtype),
         }
-        for path, module in with_fast_kernels(decoder).named_modules()
+        for path, module in with_fast_kernels(decoder, wait=True).named_modules()
         if type(module) is not type(plain[path])
     ]
 

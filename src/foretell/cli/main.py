@@ -59,6 +59,7 @@ VERBS = {  # verb: (group, summary, function)
     "trace": (LOOK, "Write values of a pass over a text to a file, by name.", "foretell.cli.trace:trace"),
     "explain": (LOOK, "A pass layer by layer, any number of it, or as a page.", "foretell.cli.explain:explain"),
     "tokenize": (LOOK, "The tokens of a text.", "foretell.cli.tokenize:tokenize"),
+    "warm": (MAKE, "Compile the kernels that a model generates with.", "foretell.cli.info:warm"),
     "quantize": (MAKE, "Write a model with integer weights, and report the cost.", "foretell.cli.convert:quantize"),
     "convert": (MAKE, "Write a model for other programs, and compare the two.", "foretell.cli.convert:convert"),
 }

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
+from logging.handlers import MemoryHandler
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar, Literal, Protocol, Self, TypedDict, Unpack, cast
 
@@ -166,6 +167,20 @@ def library_notes_on_stderr() -> Iterator[None]:
         logger.removeHandler(handler)
         logger.setLevel(level)
         logger.propagate = propagates
+
+
+@contextmanager
+def notes_after() -> Iterator[None]:
+    """Show the library's notes when the block ends, which writes a line piece by piece."""
+    logger, held = logging.getLogger("foretell"), MemoryHandler(capacity=1000, flushLevel=logging.CRITICAL + 1)
+    shown = list(logger.handlers)
+    logger.handlers[:] = [held]
+    try:
+        yield
+    finally:
+        logger.handlers[:] = shown
+        for record in held.buffer:
+            logger.handle(record)
 
 
 def fail(message: str, exit_code: int) -> int:

@@ -18,7 +18,7 @@ from foretell.device import memory_of, to_device
 from foretell.errors import UsageError
 from foretell.generation.sequence import Sequence, table_of
 from foretell.model.decoder import Decoder
-from foretell.model.kernels.fast_decoder import with_fast_kernels
+from foretell.model.kernels.fast_decoder import is_compiling, with_fast_kernels
 from foretell.model.paged_cache import (
     PADDING_BLOCK,
     POSITIONS_PER_BLOCK,
@@ -40,14 +40,15 @@ class Engine:
     """A decoder with a cache of `num_blocks` blocks.
 
     expected_tokens: the number of tokens to be generated per sequence, which decides whether the weights are packed for
-    the generation; None means many. Packing happens when a form of the model is first used, and takes memory until the
-    engine is dropped.
+    the generation; None means many. The first pass of a form of the model uses its plain modules, so the first token
+    does not wait for the packing, which happens in the second pass and takes memory until the engine is dropped.
     """
 
     def __init__(self, decoder: Decoder, num_blocks: int, expected_tokens: int | None = None):
         self.decoder, self.expected_tokens = decoder, expected_tokens
         self.cache = PagedKVCache(decoder.config, num_blocks, decoder.dtype, decoder.device)
-        self._prepared: dict[Decoder, Decoder] = {}
+        self._prepared: dict[Decoder, Decoder | None] = {}  # None: one pass was made, with the plain modules
+        self._was_compiling = False  # when the last form was prepared
         self._recorders: dict[Decoder, StepRecorder] = {}
 
     @torch.inference_mode()
@@ -56,7 +57,8 @@ class Engine:
 
         Returns the logits (R, V) after the last num_logits[b] tokens of each, one sequence after the other.
         """
-        decoder = self._prepare(sequences[0].decoder or self.decoder)
+        is_prompt = any(sequence.num_cached == 0 for sequence in sequences)
+        decoder = self._prepare(sequences[0].decoder or self.decoder, is_prompt)
         counts, source_rows = [len(new) for new in tokens], [sequence.row for sequence in sequences]
         pairs = zip(sequences, counts, strict=True)
         rows = [PagedRow(table_of(sequence).blocks, sequence.num_cached, count) for sequence, count in pairs]
@@ -67,11 +69,18 @@ class Engine:
         hidden = decoder.hidden(to_device(ids, self.cache.keys.device), view)  # (B, T, D)
         return decoder.head(chosen(hidden, counts, num_logits))
 
-    def _prepare(self, decoder: Decoder) -> Decoder:
+    def _prepare(self, decoder: Decoder, is_prompt: bool) -> Decoder:
         """The form of a decoder that is fastest here; it shares weights and hooks."""
         if decoder not in self._prepared:
-            self._prepared[decoder] = with_fast_kernels(decoder, self.expected_tokens)
-        return self._prepared[decoder]
+            self._prepared[decoder] = None
+            return decoder
+        if is_prompt and self._was_compiling and not is_compiling():
+            self._prepared = dict.fromkeys(self._prepared)  # kernels that were missing may be there now
+        form = self._prepared[decoder]
+        if form is None:
+            form = self._prepared[decoder] = with_fast_kernels(decoder, self.expected_tokens)
+            self._was_compiling = is_compiling()
+        return form
 
     def _recorder(self, decoder: Decoder) -> StepRecorder:
         if decoder not in self._recorders:

@@ -102,7 +102,7 @@ class Scratch(NamedTuple):
 @cache
 def block_program() -> Any:
     """The compiled program of blocks."""
-    return compiled_callback(compute_blocks, 1, "transformer blocks")
+    return compiled_callback(compute_blocks, 1)
 
 
 def compute_blocks(address):

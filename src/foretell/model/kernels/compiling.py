@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import atexit
 import hashlib
-import logging
 import os
 import re
 import shutil
@@ -32,11 +31,8 @@ from foretell.errors import end_by_sigterm
 DIGITS = 16  # in the name of a version's folder
 DISUSED = 7 * 24 * 3600.0  # seconds; no process is expected to run and compile for longer
 OF_PROCESS = "foretell-kernels-"  # begins the name of a folder that is removed with its process
-SLOW = 2.0  # seconds of compiling that are worth a line
 SPINS = "2000"  # rounds of waiting before a thread sleeps: about 0.1 milliseconds, several gaps between two kernels
 CHOICES = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")  # each decides how threads wait; a user's is kept
-
-logger = logging.getLogger(__name__)
 
 
 def target_features() -> frozenset[str]:
@@ -191,21 +187,14 @@ def compiled_parallel(function: Callable[..., Any]) -> Callable[..., Any]:
         return dispatcher
 
 
-def compiled_callback(function: Callable[..., None], arguments: int, name: str) -> Any:
+def compiled_callback(function: Callable[..., None], arguments: int) -> Any:
     """Compile a function of this many integers, which others call by its `address`; later processes load it.
 
     Compiled code that calls it is not compiled with it, so only kernels that are used are compiled.
     """
     signature = types.void(*[types.int64] * arguments)
-    start = time.perf_counter()
     with cache_in_folder(), ended_by_sigterm():
-        kernel: Any = cfunc(signature, cache=True, error_model="numpy")(function)
-    seconds = time.perf_counter() - start
-    if not kernel.cache_hits and seconds > SLOW:
-        is_kept = not Path(CACHE).name.startswith(OF_PROCESS)
-        after = "later processes load it" if is_kept else "it is not kept: no folder is writable by this user alone"
-        logger.warning(f"compiled a kernel in {seconds:.0f} s ({name}); {after}")
-    return kernel
+        return cfunc(signature, cache=True, error_model="numpy")(function)
 
 
 @contextmanager
@@ -222,6 +211,37 @@ def ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, end_by_sigterm)
+
+
+def compile_now(dispatcher: Any, arguments: int) -> None:
+    """Compile a function of this many integers before its first call, or load it."""
+    with cache_in_folder(), ended_by_sigterm():
+        dispatcher.compile((types.int64,) * arguments)
+
+
+def is_kept() -> bool:
+    """True if later processes find the code that this process compiles."""
+    return not Path(CACHE).name.startswith(OF_PROCESS)
+
+
+def marker(name: str) -> Path:
+    """The empty file that shows that a kernel is in the cache for this type of processor.
+
+    To ask numba's cache takes the function, its signature and a part of the compilation.
+    """
+    target: Any = registry.cpu_target
+    digest = hashlib.sha256(f"{name} {target.target_context.codegen().magic_tuple()}".encode()).hexdigest()
+    return Path(CACHE) / f"{digest[:DIGITS]}.compiled"
+
+
+def mark_as_compiled(name: str) -> None:
+    """Record that a kernel is in the cache."""
+    marker(name).touch()
+
+
+def is_compiled(name: str) -> bool:
+    """True if a kernel is in the cache."""
+    return marker(name).exists()
 
 
 @contextmanager

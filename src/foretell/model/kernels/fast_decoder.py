@@ -1,6 +1,6 @@
 """A decoder prepared to generate: its layers and blocks in the forms that are fastest on this machine.
 
-The kernels in numba need the extra `fast`. Without it, linear layers are packed for oneDNN. With few rows a matrix
+Without numba, and until its kernels are compiled, linear layers are packed for oneDNN. With few rows a matrix
 product takes as long as its weights take to be read, and torch's own path rearranges or strides through them in each
 call. oneDNN keeps them packed: decoding one row of GPT-2's shape was 1.2 to 1.5 times as fast on two Zen 4 cores.
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import sys
 from functools import cache
 from typing import Any
 
@@ -27,25 +28,33 @@ MAX_ROWS = 64  # with more rows the arithmetic takes the time, not the reading, 
 MIN_TOKENS = 32  # packing takes about as long as ten steps
 KERNELS = "foretell.model.kernels.fast_linear"
 BLOCKS = "foretell.model.kernels.fused_block"
-NOTE = "numba is missing: decoding runs on torch's kernels; pip install 'foretell[fast]' for faster ones"
+WARMING = "foretell.model.kernels.warming"
+NOTE = "numba is missing: decoding runs on torch's kernels; pip install numba for faster ones"
 PRECISIONS = {torch.float32: lambda: True, torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported}  # of oneDNN
 
 logger = logging.getLogger(__name__)
 
 
 def with_fast_kernels(
-    decoder: Decoder, max_tokens: int | None = None, max_rows: int | None = MAX_ROWS, fuse: bool = True
+    decoder: Decoder,
+    max_tokens: int | None = None,
+    max_rows: int | None = MAX_ROWS,
+    fuse: bool = True,
+    wait: bool = False,
 ) -> Decoder:
     """A copy of the decoder with faster kernels, if that `is_worthwhile`; else the decoder itself.
 
     The copy shares weights and hooks. The decoder is not changed, so other calls of it at the same time have the same
     bits as alone. With `max_rows` None the kernels in numba compute calls of any size, so a token's logits have the
-    same bits however many rows are read with it. fuse: compute blocks without hooks at once.
+    same bits however many rows are read with it. fuse: compute blocks without hooks at once. wait: compile missing
+    kernels first; otherwise a background process does, and this copy is packed for oneDNN.
     """
     if is_in_shards(decoder) or not is_worthwhile(decoder, max_tokens):
         return decoder
     if not has_numba():
         tell_once(NOTE)
+        return with_packed_weights(decoder)
+    if not importlib.import_module(WARMING).are_ready(decoder, wait):
         return with_packed_weights(decoder)
     fast = copy_with(decoder, fast_forms(decoder, max_rows, fuse))
     if type(fast.trunk) is Transformer:  # which calls its blocks one after the other
@@ -70,12 +79,17 @@ def is_worthwhile(decoder: Decoder, max_tokens: int | None) -> bool:
 
 @cache
 def has_numba() -> bool:
-    """True if the extra `fast` is installed and can be imported."""
+    """True if numba is installed and can be imported."""
     try:
         importlib.import_module("numba")
     except ImportError:
         return False
     return True
+
+
+def is_compiling() -> bool:
+    """True while a background process that this process started compiles kernels."""
+    return WARMING in sys.modules and sys.modules[WARMING].is_compiling()
 
 
 @cache

@@ -48,12 +48,10 @@ class Matmul:
     def record(self) -> np.ndarray:
         """The matrix for compiled code; valid as long as this object exists."""
         matrix = self.matrix
-        kernel = few_rows_kernel = compiled_kernel(matrix.bits, self.unit).address
-        if self.unit == "amx" and matrix.bits < 16 and HAS_VNNI:
-            few_rows_kernel = compiled_kernel(matrix.bits, "vnni").address
+        kernels = [compiled_kernel(matrix.bits, unit).address for unit in units_with(matrix.bits, self.unit)]
         arrays = (array.data_ptr() for array in (matrix.words, matrix.factors, matrix.bias))
         sizes = (matrix.bits, matrix.outputs, matrix.inputs, matrix.group, self.unit != "vectors")
-        return np.array((kernel, few_rows_kernel, *arrays, *sizes), MATRIX)
+        return np.array((kernels[0], kernels[-1], *arrays, *sizes), MATRIX)
 
     @cached_property
     def address(self) -> int:
@@ -86,12 +84,22 @@ def padded_rows(count: int) -> int:
 
 def make_matmul(matrix: PackedMatrix) -> Matmul:
     """The product with a matrix on the fastest unit of this processor."""
-    is_integer = matrix.bits < 16
-    if matrix.bits == 32 or (is_integer and matrix.group % INPUTS != 0):
-        return Matmul(matrix, "vectors")
+    return Matmul(matrix, fastest_unit(matrix.bits, matrix.group))
+
+
+def fastest_unit(bits: int, group: int) -> Unit:
+    """The unit of this processor for weights with this many bits; integers share a scale in groups."""
+    is_integer = bits < 16
+    if bits == 32 or (is_integer and group % INPUTS != 0):
+        return "vectors"
     if HAS_AMX:
-        return Matmul(matrix, "amx")
-    return Matmul(matrix, "vnni" if is_integer and HAS_VNNI else "vectors")
+        return "amx"
+    return "vnni" if is_integer and HAS_VNNI else "vectors"
+
+
+def units_with(bits: int, unit: Unit) -> tuple[Unit, ...]:
+    """The unit for many rows, then the one for few rows if it is another."""
+    return (unit, "vnni") if unit == "amx" and bits < 16 and HAS_VNNI else (unit,)
 
 
 def scratch_per_row(matrix: PackedMatrix) -> int:
@@ -112,7 +120,7 @@ def prepared_per_row(matrix: PackedMatrix) -> int:
 @cache
 def compiled_kernel(bits: int, unit: Unit) -> Any:
     """The compiled kernel for weights with this many bits."""
-    return compiled_callback(make_kernel(bits, unit), KERNEL_ARGUMENTS, f"{bits} bits, {unit}")
+    return compiled_callback(make_kernel(bits, unit), KERNEL_ARGUMENTS)
 
 
 def make_kernel(bits: int, unit: Unit) -> Any:
@@ -152,7 +160,7 @@ call_kernel = v.callback(KERNEL_ARGUMENTS)
 @cache
 def linear_program() -> Any:
     """The compiled program of one linear layer."""
-    return compiled_callback(linear, 1, "linear layers")
+    return compiled_callback(linear, 1)
 
 
 def linear(address):

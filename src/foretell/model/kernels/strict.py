@@ -18,7 +18,7 @@ from foretell.activations import ACTIVATIONS
 from foretell.errors import UsageError
 from foretell.model.attention import EagerAttention, SDPAttention
 from foretell.model.decoder import Decoder, TiedHead
-from foretell.model.kernels.fast_decoder import KERNELS, has_numba
+from foretell.model.kernels.fast_decoder import KERNELS, WARMING, has_numba
 from foretell.model.mask import Mask
 from foretell.model.quantized_linear import QuantizedEmbedding, QuantizedLinear, QuantizedTiedHead
 from foretell.model.surgery import copy_with, recast
@@ -96,16 +96,18 @@ WITHOUT_STRICT_FORM = (nn.Linear, QuantizedLinear, QuantizedTiedHead, EagerAtten
 def strict_copy(decoder: Decoder) -> Decoder:
     """A copy of a decoder with strict forms of its layers, which shares weights and hooks.
 
-    With the extra `fast`, linear layers are kernels that compute every vector in the same way however many there are.
-    Raises UsageError for a layer that has no strict form.
+    With numba, linear layers are kernels that compute every vector in the same way however many there are; missing ones
+    are compiled first. Raises UsageError for a layer that has no strict form.
     """
+    if has_numba():
+        importlib.import_module(WARMING).are_ready(decoder, wait=True)
     forms: dict[str, nn.Module] = {}
     for path, module in decoder.named_modules():
         if (form := strict_form(module)) is not None:
             forms[path] = form
         elif isinstance(module, (QuantizedLinear, QuantizedTiedHead)):
             if not has_numba():
-                raise UsageError("strict generation of a quantised model needs numba: pip install 'foretell[fast]'")
+                raise UsageError("strict generation of a quantised model needs numba: pip install numba")
             raise UsageError(f"'{path}' has no strict form: it must be on a CPU, in groups of a multiple of 8 inputs")
         elif isinstance(module, WITHOUT_STRICT_FORM) or is_unknown(module):
             raise UsageError(f"'{path}' is a {type(module).__name__}, which has no strict form")

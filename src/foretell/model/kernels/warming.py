@@ -1,0 +1,167 @@
+"""The compiled kernels that a model generates with, and their compilation before use: here, or in the background.
+
+Compilation takes about ten seconds, once per version of the kernels and type of processor. A generation does not wait
+for it: while kernels are missing in the cache it runs on torch's, and one background process compiles them for the next
+one. FORETELL_KERNELS=wait compiles them first; FORETELL_KERNELS=off never uses them.
+
+`python -m foretell.model.kernels.warming NAME...` is the background process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import importlib
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from foretell.errors import UsageError
+from foretell.model.kernels import compiling, threads
+from foretell.model.kernels.block_program import block_program
+from foretell.model.kernels.fast_linear import FAST, can_pack, stored_matrix
+from foretell.model.kernels.fused_block import can_fuse
+from foretell.model.kernels.matmul import compiled_kernel, fastest_unit, linear_program, units_with
+from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
+
+MODE = "FORETELL_KERNELS"  # background (the default), wait or off
+NICENESS = 10  # of the background process, which must not slow the generation
+LAYERS, BLOCKS, THREADS = "linear layers", "transformer blocks", "threads"
+
+logger = logging.getLogger(__name__)
+
+
+def kernel_mode() -> str:
+    """The value of FORETELL_KERNELS. Raises UsageError for an unknown one."""
+    mode = os.environ.get(MODE) or "background"
+    if mode not in ("background", "wait", "off"):
+        raise UsageError(f"{MODE}={mode!r} is unknown; use background, wait or off")
+    return mode
+
+
+def needed_kernels(decoder: nn.Module) -> list[str]:
+    """The names of the compiled kernels that a decoder generates with on this machine."""
+    layers = [module for module in decoder.modules() if type(module) in FAST and can_pack(module)]
+    if not layers:
+        return []
+    stores = map(stored_matrix, layers)
+    matrices = {name: None for store in stores for name in matrix_kernels(*bits_and_group(store))}
+    blocks = [BLOCKS] if any(map(can_fuse, decoder.modules())) else []
+    return [*matrices, LAYERS, THREADS, *blocks]
+
+
+def bits_and_group(store: Any) -> tuple[int, int]:
+    """Bits per weight, and weights per scale (0: no scales), of a matrix as it is stored."""
+    if isinstance(store, QuantizedMatrix):
+        return 8 if isinstance(store, Int8Matrix) else 4, store.group
+    return store.weight.dtype.itemsize * 8, 0
+
+
+def matrix_kernels(bits: int, group: int) -> list[str]:
+    """The names of the kernels that multiply by a matrix on this processor."""
+    return [f"{bits} bits, {unit}" for unit in units_with(bits, fastest_unit(bits, group))]
+
+
+def compile_kernel(name: str) -> None:
+    """Compile a kernel, or load it if it is in the cache, and mark it as compiled."""
+    if name in PROGRAMS:
+        PROGRAMS[name]()
+    else:
+        bits, _, unit = name.partition(" bits, ")
+        compiled_kernel(int(bits), unit)  # pyrefly: ignore  # a unit from `matrix_kernels`
+    compiling.mark_as_compiled(name)
+
+
+PROGRAMS: dict[str, Callable[[], Any]] = {
+    LAYERS: linear_program,
+    BLOCKS: block_program,
+    THREADS: partial(compiling.compile_now, threads.start, 3),
+}
+
+
+def compile_kernels(names: Iterable[str]) -> Iterator[str]:
+    """Compile kernels, or load them; yields the name of each when it is done."""
+    for name in names:
+        compile_kernel(name)
+        yield name
+
+
+def are_ready(decoder: nn.Module, wait: bool = False) -> bool:
+    """True if all kernels of a decoder are compiled; else they are compiled first, or in the background."""
+    mode = kernel_mode()
+    missing = [name for name in needed_kernels(decoder) if not compiling.is_compiled(name)]
+    if mode == "off" or not missing:
+        return mode != "off"
+    if wait or mode == "wait":
+        logger.info(f"compiling kernels ({'; '.join(missing)}): about ten seconds, once")
+        for _ in compile_kernels(missing):
+            pass
+        return True
+    if compiling.is_kept():
+        compile_in_background(tuple(missing))
+    else:
+        tell_that_nothing_is_kept()
+    return False
+
+
+@cache
+def tell_that_nothing_is_kept() -> None:
+    """Log a warning, once per process."""
+    logger.warning(f"no kernels: this user has no folder to keep compiled code in; {MODE}=wait compiles it every time")
+
+
+# --- the background process ------------------------------------------------------------------------------------------
+
+STARTED: list[subprocess.Popen[bytes]] = []  # kept: a Popen that is dropped while its process runs raises a warning
+
+
+def is_compiling() -> bool:
+    """True while a process that this one started compiles kernels."""
+    return any(process.poll() is None for process in STARTED)
+
+
+@cache
+def compile_in_background(names: tuple[str, ...]) -> None:
+    """Start a process that compiles kernels into the cache and outlives this one."""
+    if not sys.executable:
+        return
+    source = str(Path(importlib.import_module("foretell").__file__ or "").parents[1])
+    search = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
+    command = [sys.executable, "-P", "-m", __name__, *names]  # -P: no module from the working directory
+    nowhere = subprocess.DEVNULL
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=nowhere,
+            stdout=nowhere,
+            stderr=nowhere,
+            env={**os.environ, "PYTHONPATH": search},
+            start_new_session=True,
+        )
+    except OSError as error:
+        logger.warning(f"kernels are not compiled in the background: {error.strerror}")
+        return
+    STARTED.append(process)
+    logger.info("kernels for the next generation are compiled in the background; this one runs without them")
+
+
+def main(names: list[str]) -> None:
+    """Compile kernels, unless another process does."""
+    os.nice(NICENESS)
+    folder = os.open(compiling.CACHE, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)  # until the process ends
+    except OSError:
+        return
+    for _ in compile_kernels(names):
+        pass
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,133 @@
+"""Generations do not wait for kernels, which a background process compiles."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("numba")
+
+from foretell.config import ModelConfig, SamplingConfig, make_section
+from foretell.errors import UsageError
+from foretell.generation.engine import Engine
+from foretell.generation.sampling import Sampler
+from foretell.generation.scheduler import generate
+from foretell.generation.sequence import Sequence
+from foretell.model.decoder import Decoder
+from foretell.model.init import make_decoder
+from foretell.model.kernels import compiling, fast_decoder, warming
+from foretell.model.kernels.fast_decoder import PackedLinear, with_fast_kernels
+from foretell.model.kernels.fused_block import FusedBlock
+from foretell.model.quantized_linear import make_quantization, quantize_decoder
+
+
+def model(dtype: torch.dtype = torch.float32) -> Decoder:
+    sizes = {"num_layers": 2, "num_heads": 2, "width": 32, "context_length": 64, "vocab_size": 50}
+    config = make_section(ModelConfig, sizes)
+    return make_decoder(config, seed=1).eval().to(dtype)
+
+
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """No kernel is compiled; returns the names that would be compiled in the background."""
+    started: list[tuple[str, ...]] = []
+    monkeypatch.setattr(compiling, "CACHE", str(tmp_path))
+    monkeypatch.setenv(warming.MODE, "background")
+    monkeypatch.setattr(warming, "compile_in_background", started.append)
+    return started
+
+
+def kinds(decoder: Decoder) -> set[type]:
+    return {type(module) for module in decoder.modules()}
+
+
+def test_a_decoder_names_the_kernels_of_its_matrices_and_blocks() -> None:
+    names = warming.needed_kernels(model())
+    assert names == ["32 bits, vectors", "linear layers", "threads", "transformer blocks"]
+    decoder = model(torch.bfloat16)
+    quantize_decoder(decoder, make_quantization(decoder, "int8", keep=["trunk.blocks.0.**"]))
+    bits = {name.partition(" ")[0] for name in warming.needed_kernels(decoder) if " bits, " in name}
+    assert bits == {"8", "16"}
+
+
+def test_every_kernel_that_a_prepared_decoder_uses_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    used: list[str] = []
+    monkeypatch.setattr(warming, "compiled_kernel", lambda bits, unit: used.append(f"{bits} bits, {unit}"))
+    monkeypatch.setattr(compiling, "mark_as_compiled", lambda name: None)
+    names = [name for name in warming.needed_kernels(model()) if " bits, " in name]
+    assert list(warming.compile_kernels(names)) == names == used
+
+
+def test_a_generation_whose_kernels_are_missing_runs_without_them(
+    empty_cache: list[tuple[str, ...]], caplog: pytest.LogCaptureFixture
+) -> None:
+    decoder = model()
+    assert PackedLinear in kinds(with_fast_kernels(decoder))
+    assert empty_cache == [tuple(warming.needed_kernels(decoder))]
+    for name in warming.needed_kernels(decoder):
+        compiling.mark_as_compiled(name)
+    assert FusedBlock in kinds(with_fast_kernels(decoder))
+    assert len(empty_cache) == 1
+
+
+def test_wait_compiles_first_and_says_so(
+    empty_cache: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(warming.MODE, "wait")
+    monkeypatch.setattr(warming, "compile_kernel", compiling.mark_as_compiled)
+    with caplog.at_level(logging.INFO, "foretell"):
+        assert FusedBlock in kinds(with_fast_kernels(model()))
+        with_fast_kernels(model())
+    assert [record.message.partition(" (")[0] for record in caplog.records] == ["compiling kernels"]
+    assert not empty_cache
+
+
+def test_off_uses_no_kernels_and_another_mode_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(warming.MODE, "off")
+    assert PackedLinear in kinds(with_fast_kernels(model()))
+    monkeypatch.setenv(warming.MODE, "later")
+    with pytest.raises(UsageError, match="FORETELL_KERNELS='later' is unknown"):
+        with_fast_kernels(model())
+
+
+def test_code_that_cannot_be_kept_is_not_compiled(
+    empty_cache: list[tuple[str, ...]], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(compiling, "CACHE", str(compiling.private_folder()))
+    warming.tell_that_nothing_is_kept.cache_clear()
+    assert PackedLinear in kinds(with_fast_kernels(model()))
+    assert not empty_cache
+    assert "no folder to keep compiled code in" in caplog.records[0].message
+
+
+def test_the_background_process_compiles_into_the_cache() -> None:
+    warming.compile_in_background.cache_clear()
+    warming.compile_in_background(("threads",))
+    process = warming.STARTED.pop()
+    assert process.wait() == 0
+    assert compiling.is_compiled("threads")
+
+
+def test_an_engine_prepares_its_decoder_in_the_second_pass_and_again_when_kernels_are_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decoder, forms, is_compiling = model(), iter(range(9)), iter([True, True, False, False])
+    monkeypatch.setattr("foretell.generation.engine.with_fast_kernels", lambda *_: next(forms))
+    monkeypatch.setattr("foretell.generation.engine.is_compiling", lambda: next(is_compiling))
+    engine = Engine(decoder, 1)
+    asked = [(decoder, True), (decoder, False), (decoder, False), (decoder, True), (decoder, True), (decoder, False)]
+    assert [engine._prepare(*each) for each in asked] == [decoder, 0, 0, 0, 1, 1]
+
+
+def test_texts_are_the_same_with_the_first_pass_in_plain_modules() -> None:
+    decoder = model()
+
+    def tokens(max_tokens: int) -> list[int]:
+        sampler = Sampler(SamplingConfig(temperature=0))
+        return [token for _, token in generate(decoder, [Sequence([1, 2, 3])], sampler, max_tokens)]
+
+    short = tokens(fast_decoder.MIN_TOKENS - 1)  # which is not prepared
+    assert tokens(fast_decoder.MIN_TOKENS + 8)[: len(short)] == short
