@@ -115,7 +115,12 @@ def test_a_run_goes_on_where_it_was_stopped(foretell, trained, files) -> None:
 def test_a_tuned_model_can_be_looked_into(foretell, trained, files, monkeypatch) -> None:
     assert foretell("finetune", trained, "reviews.csv", *SHORT, "--out", "run").code == 0
     shown = foretell("explain", "run", "the cat was good", "--prediction", "--html", "page.html")
-    assert "by token" in shown.out
+    assert "by word" in shown.out
+    assert "by token" in foretell("explain", "run", "the cat was good", "--prediction", "--pieces").out
+    options = ("--shapley", "--passes", "16", "--seed", "2", "--json")
+    answer = foretell("explain", "run", "the cat was good", "--prediction", *options).json
+    assert [word["text"] for word in answer["words"]] == ["the", " cat", " was", " good"]
+    assert (answer["effects"]["method"], answer["effects"]["passes"]) == ("Shapley", 16)
     assert "trunk.blocks.0.attention.core[0]" in shown.out
     assert max(map(len, shown.out.splitlines())) <= 80
     assert "<table" in (files / "page.html").read_text(encoding="utf-8")

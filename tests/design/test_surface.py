@@ -119,7 +119,7 @@ OPTIONS = {
     "explain": {
         "--quantize",
         *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--check", "--prediction"),
-        *("--label", "--as-task", "--pair"),
+        *("--label", "--as-task", "--pair", "--pieces", "--shapley", "--passes", "--seed"),
         *(
             "--token",
             "--against",

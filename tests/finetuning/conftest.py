@@ -11,7 +11,11 @@ import pytest
 
 from foretell.config import ModelConfig
 from foretell.finetuning.finetune import FinetuneTraining
+from foretell.finetuning.head import with_head
+from foretell.finetuning.inputs import choose_tokens
+from foretell.finetuning.kind import find_kind
 from foretell.finetuning.request import FinetuneRequest
+from foretell.finetuning.settings import Columns, HeadSettings, Pool
 from foretell.finetuning.task import FinetuneTask
 from foretell.language_model import LanguageModel
 from foretell.loading import Start, load_start
@@ -115,3 +119,16 @@ def tuned(start: Start, review_file: Path, made_once: Callable[..., Path]) -> Pa
         run_finetuning(make_tiny_request(review_file, out, overrides={"training": training}, start=start))
 
     return made_once("reviews", tune)
+
+
+@pytest.fixture
+def make_headed(start: Start) -> Callable[..., LanguageModel]:
+    """Makes a model with an untrained head."""
+
+    def make(task: str, labels: tuple[str, ...] = (), pool: Pool = "mean", **settings: Any) -> LanguageModel:
+        tokens = choose_tokens(start.tokenizer, pool, find_kind(task).has_delimiter)
+        columns = settings.pop("columns", Columns(texts=("text",)))
+        head = HeadSettings(task=task, labels=labels, pool=pool, tokens=tokens, columns=columns, **settings)
+        return with_head(start.model, head, seed=3)
+
+    return make

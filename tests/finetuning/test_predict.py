@@ -1,4 +1,4 @@
-"""Predictions of a tuned model: for texts and for files, and what moved them."""
+"""Predictions of a tuned model: for texts and for files."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ import torch
 
 from foretell.data.table import open_table
 from foretell.errors import DataError, OutputError, UsageError
-from foretell.finetuning.head import head_of, with_head
-from foretell.finetuning.inputs import EncodedExample, choose_tokens, make_task_batch
-from foretell.finetuning.kind import find_kind
-from foretell.finetuning.label_attribution import attribute_label
+from foretell.finetuning.head import head_of
+from foretell.finetuning.inputs import EncodedExample, make_task_batch
 from foretell.finetuning.label_kind import LabelPrediction
 from foretell.finetuning.predict import as_task_input, predict, predict_file, write_predictions
 from foretell.finetuning.report import evaluate_file
-from foretell.finetuning.settings import Columns, HeadSettings
+from foretell.finetuning.settings import Columns
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.loading import load
@@ -105,52 +103,13 @@ def test_evaluation_of_a_file(model: LanguageModel, review_file: Path) -> None:
     assert (report.examples, report.figures["accuracy"], report.baseline["accuracy"]) == (60, 1.0, 0.5)
 
 
-def headed(
-    start,
-    task,
-    labels: tuple[str, ...],
-    pool,
-    columns: Columns = Columns(texts=("text",)),  # noqa: B008 - frozen
-) -> LanguageModel:
-    tokens = choose_tokens(start.tokenizer, pool, find_kind(task).has_delimiter)
-    settings = HeadSettings(task=task, labels=labels, pool=pool, tokens=tokens, columns=columns)
-    return with_head(start.model, settings, seed=3)
-
-
-def test_a_file_is_evaluated_with_the_columns_of_the_training(start, tmp_path: Path) -> None:
+def test_a_file_is_evaluated_with_the_columns_of_the_training(make_headed, tmp_path: Path) -> None:
     columns = Columns(texts=("start",), choices=("this", "that"), label="right")
     (tmp_path / "x.csv").write_text(
         "note,start,this,that,right\nx,the film,was great,was dull,this\n", encoding="utf-8"
     )
-    model = headed(start, "choice", (), "extract", columns)
+    model = make_headed("choice", pool="extract", columns=columns)
     assert evaluate_file(model, open_table(tmp_path / "x.csv"), NONE).examples == 1
-
-
-@pytest.mark.parametrize(
-    ("task", "labels", "pool", "texts"),
-    [
-        ("classify", ("a", "b", "c"), "extract", ["the film was great"]),
-        ("classify", ("a", "b"), "mean", ["the film was great"]),
-        ("regress", (), "last", ["the film was great"]),
-        ("similarity", ("a", "b"), "extract", ["the film", "the play was"]),
-        ("choice", (), "extract", ["the film", "was great", "was dull"]),
-    ],
-)
-def test_contributions_add_up_to_the_logit(start, task, labels, pool, texts) -> None:
-    attribution = attribute_label(headed(start, task, labels, pool), texts)
-    assert attribution.total == pytest.approx(attribution.logit, abs=1e-5)
-    assert sum(token.value for token in attribution.tokens) + attribution.constant == pytest.approx(attribution.total)
-    assert sum(part.value for part in attribution.parts) + attribution.constant == pytest.approx(attribution.total)
-
-
-def test_the_word_that_decides_has_the_largest_effect(model: LanguageModel) -> None:
-    attribution = attribute_label(model, ["the film was awful and long"])
-    assert attribution.prediction.label == "bad"
-    assert max(attribution.tokens, key=lambda token: token.effect or 0).text == "awful"
-    against = attribute_label(model, ["the film was awful and long"], "bad", against="good")
-    assert against.logit == pytest.approx(2 * attribution.logit)  # two labels: the mean is half way
-    with pytest.raises(UsageError, match="unknown label 'bat', did you mean 'bad'"):
-        attribute_label(model, ["the film"], "bat")
 
 
 def test_a_trace_shows_the_pass_that_the_head_reads(model: LanguageModel) -> None:

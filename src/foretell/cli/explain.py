@@ -95,7 +95,7 @@ class Questions:
         if len(asked) > 1:
             raise UsageError(f"{' and '.join(f'--{name}' for name in asked)} exclude each other; give one of them")
         question = QUESTIONS[asked[0]] if asked else WALK
-        details = {name: value for name, value in given.items() if value is not True}
+        details = {name: value for name, value in given.items() if not (name in asked and value is True)}
         for name in details:
             if name not in question.takes:
                 goes_with = ", ".join(f"--{other}" for other in QUESTIONS if name in QUESTIONS[other].takes)
@@ -111,7 +111,7 @@ class Questions:
 class TextQuestions(Questions):
     """Further questions that language models answer."""
 
-    prediction: Annotated[bool, Flag, asking("For fine-tuned models: which tokens and parts moved the label.")] = False
+    prediction: Annotated[bool, Flag, asking("For fine-tuned models: which words and parts moved the label.")] = False
     check: Annotated[bool, Flag, asking("Compare the textbook's results with the model's.")] = False
     against: Annotated[
         str | None,
@@ -123,6 +123,14 @@ class TextQuestions(Questions):
         detail("With --ablate: replace the part by zero (default) or by its mean over positions."),
     ] = None
     label: Annotated[str | None, detail("With --prediction: the label to ask about (default: the predicted).")] = None
+    pieces: Annotated[bool, Flag, detail("With --prediction: tokens instead of words.")] = False
+    shapley: Annotated[bool, Flag, detail("With --prediction: effects of words that add up, as Shapley values.")] = (
+        False
+    )
+    passes: Annotated[
+        int | None, Whole, detail("With --shapley: passes through the model at most (default: 1,000).")
+    ] = None
+    seed: Annotated[int | None, Whole, detail("With --shapley: selects the random orders of words.")] = None
 
 
 @dataclass(frozen=True)
@@ -152,14 +160,22 @@ def value_fault(answer: Any) -> str | None:
     return f"{answer.address} does not follow from its operands: they give {answer.recomputed:.9g}"
 
 
-def attribute_prediction(loaded: LanguageModel, text: str, html: Path | None = None, **details: str) -> Any:
+def attribute_prediction(
+    loaded: LanguageModel, text: str, html: Path | None = None, shapley: bool = False, **details: Any
+) -> Any:
     """Show the contributions to the label of a tuned model; with `html`, also as a page."""
     from foretell.files import write_text
     from foretell.finetuning.label_attribution import attribute_label
     from foretell.finetuning.predict import TaskInputModel
+    from foretell.insight.attribution.word_effects import PASSES
     from foretell.typesetting.html import page
 
     assert isinstance(loaded, TaskInputModel)
+    unused = next((name for name in ("passes", "seed") if name in details and not shapley), None)
+    if unused:
+        raise UsageError(f"--{unused} goes with --shapley and has no effect here; leave it out")
+    if shapley:
+        details = {"passes": PASSES, **details}
     answer = attribute_label(loaded, [text, *loaded.others], **details)
     if html is not None:
         write_text(html, page(f"{loaded.name}: a prediction", answer.document()))
@@ -192,7 +208,10 @@ QUESTIONS: dict[str, Question] = {
     "check": Question(
         imported("explain.textbook_check:check"), fault=lambda answer: None if answer.holds else answer.verdict
     ),
-    "prediction": Question(attribute_prediction, {"label": "label", "against": "against", "html": "html"}),
+    "prediction": Question(
+        attribute_prediction,
+        {name: name for name in ("label", "against", "html", "pieces", "shapley", "passes", "seed")},
+    ),
     "html": Question(write_html, {"html": "path"}),
     "lens": Question(imported("attribution.logit_lens:logit_lens"), {"at": "at"}),
     "contributions": Question(

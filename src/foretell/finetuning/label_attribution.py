@@ -1,17 +1,20 @@
-"""Direct contributions of tokens and of parts of a tuned model to the logit of a label.
+"""Direct contributions of words and of parts of a tuned model to the logit of a label, and the effects of the words.
 
 The logit of a label is a dot product of the text's vector with a row of the head. That vector is a sum of the outputs
 of embedding, heads and feed-forward layers (insight/attribution/direct_logit_attribution.py), and a head's output is a
 sum over the tokens that it reads. So the logit is a sum over parts, and also over tokens: what heads read at a token,
-plus what embedding and feed-forward layers added there where its vector is pooled. Later layers work on vectors that
-have read other tokens, so a direct contribution is not an effect. The effect is the logit's fall without a token.
+plus what embedding and feed-forward layers added there where its vector is pooled. A word has the sum of its tokens.
+Later layers work on vectors that have read other tokens, so a direct contribution is not an effect. The effect of a
+word is measured by removing its tokens (insight/attribution/word_effects.py).
 """
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -19,108 +22,132 @@ import torch
 from torch import Tensor
 
 from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
-from foretell.finetuning.inputs import EncodedExample, Sequences, make_task_batch
-from foretell.finetuning.kind import TaskPrediction
+from foretell.finetuning.inputs import EncodedExample, InputFormat
+from foretell.finetuning.kind import Kind, Readout, TaskPrediction
 from foretell.insight.attribution.direct_logit_attribution import (
     DirectContribution,
     SourceOutputs,
     StreamDecomposition,
     contributions,
 )
+from foretell.insight.attribution.shapley import Masks, Numbers
+from foretell.insight.attribution.word_effects import (
+    WordEffects,
+    WordRow,
+    joined_to_fit,
+    largest_in_order,
+    sum_parts,
+    word_effects,
+    word_table,
+)
 from foretell.insight.trace import Trace
 from foretell.language_model import LanguageModel
 from foretell.model.structure import model_structure
-from foretell.typesetting.document import DocumentSection, Paragraph, Table, bar, quoted, signed
+from foretell.text.words import Word, pieces_of, words_of
+from foretell.typesetting.document import DocumentSection, Paragraph, Part, Table, bar, percent, signed
 from foretell.typesetting.html import Shown
 
-SHOWN_PARTS, SHOWN_TOKENS = 12, 64
+SHOWN_PARTS = 12
+SPECIAL = -1  # the owner of a special token
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class TokenContribution:
-    """One token: its effect on the logit (None for the special tokens around texts) and its direct contribution.
+class WordContribution:
+    """A word of the texts: its effect on the logit, the standard error of a sampled effect, its direct contribution.
 
-    `sequence` counts the two orders of a similarity; a token is left out of one of them.
+    source: the index of its text among the texts of the example.
     """
 
-    index: int
     text: str
-    effect: float | None
+    effect: float
+    error: float
     value: float
-    sequence: int = 0
+    source: int = 0
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """The tokens around the texts; `value`, their direct contribution, and `share`, its part of all contributions.
+
+    The share is of the sum of absolute values over words and special tokens.
+    """
+
+    names: tuple[str, ...]
+    value: float
+    share: float
+
+    def parts(self) -> list[Part]:
+        if not self.names:
+            return []
+        line = f"special tokens {' '.join(self.names)}: direct {signed(self.value)}"
+        return [Paragraph(f"{line}, {percent(self.share)} of the direct contributions by absolute value")]
 
 
 @dataclass(frozen=True)
 class LabelAttribution(Shown):
-    """Contributions to `logit`: of tokens in the order of the text, and of parts in the order of the model.
+    """Contributions to `logit`: of words in the order of the texts, and of parts in the order of the model.
 
     The logit of `label` minus the logit of `against`, or minus the mean over all labels; of a number it is the
-    number itself, of a choice the score of the answer. Both lists and `constant`, the mean of the numbers, add up to
-    `total`, which equals the logit but for rounding.
+    number itself, of a choice the score of the answer. The direct contributions of words and special tokens, or of
+    parts, and `constant`, the mean of the numbers, add up to `total`, which equals the logit but for rounding.
+    unit: what a row is, `word` or `token`, or a span such as `span of 2 words`.
     """
 
     prediction: TaskPrediction
     label: str
     against: str
-    tokens: list[TokenContribution]
+    unit: str
+    words: list[WordContribution]
+    special_tokens: SpecialTokens
+    effects: WordEffects
     parts: list[DirectContribution]
     constant: float
     total: float
     logit: float
 
     def document(self) -> DocumentSection:
-        """The prediction, a bar per token, and the largest parts."""
+        """The prediction, a bar per word, the special tokens, and the largest parts."""
         title = f"direct contributions to {self.label}" + (f" {self.against}" if self.against else "")
-        tokens = self.tokens
-        if len(tokens) > SHOWN_TOKENS:
-            tokens = sorted(sorted(tokens, key=lambda each: -abs(each.effect or 0))[:SHOWN_TOKENS], key=place)
         parts = sorted(self.parts, key=lambda part: -abs(part.value))[:SHOWN_PARTS]
         rest = sum(part.value for part in self.parts) - sum(part.value for part in parts)
         others = [(signed(rest), "", f"the other {len(self.parts) - len(parts)} together")]
         ends = [(signed(self.total), "", "their sum")]
         if self.constant:
             ends = [(signed(self.constant), "", "the mean of the training examples"), *ends]
-        left_out = f"the {SHOWN_TOKENS} largest of {len(self.tokens)}" if len(tokens) < len(self.tokens) else ""
+        rows = [(part.value, part.name) for part in parts]
         return DocumentSection(
             title,
             [
                 Paragraph(f"predicted: {self.prediction.short().strip()}"),
-                DocumentSection("by token" + (f", {left_out}" if left_out else ""), [token_table(tokens)]),
+                *self.tables(),
+                *sum_parts(self.effects, "word" if self.unit.endswith("words") else self.unit),
+                *self.special_tokens.parts(),
                 DocumentSection(
                     "by part of the model",
-                    [
-                        bars(
-                            [(part.value, part.name) for part in parts],
-                            [*(others if len(parts) < len(self.parts) else []), *ends],
-                        )
-                    ],
+                    [bars(rows, [*(others if len(parts) < len(self.parts) else []), *ends])],
                 ),
                 Paragraph(f"the model's own: {signed(self.logit)}"),
             ],
         )
 
+    def tables(self) -> list[DocumentSection]:
+        """The words of each text."""
+        longest = max((abs(word.effect) for word in self.words), default=0.0)
+        sources = sorted({word.source for word in self.words})
+        sections = []
+        for source in sources:
+            words = [word for word in self.words if word.source == source]
+            rows = [WordRow(word.text, word.effect, word.error, {"direct": signed(word.value)}) for word in words]
+            shown = largest_in_order(rows)
+            title = f"by {self.unit}" + (f", text {source + 1}" if len(sources) > 1 else "")
+            title += f", the {len(shown)} largest of {len(rows)}" if len(shown) < len(rows) else ""
+            sections.append(DocumentSection(title, [word_table(shown, longest, self.unit.split()[0])]))
+        return sections
+
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "prediction": self.prediction.to_json()}
-
-
-def place(token: TokenContribution) -> tuple[int, int]:
-    """The position of a token: its sequence, and its index there."""
-    return token.sequence, token.index
-
-
-def token_table(tokens: Sequence[TokenContribution]) -> Table:
-    """The tokens with bars for their effects."""
-    longest = max((abs(token.effect or 0) for token in tokens), default=1.0) or 1.0
-    rows = [
-        (
-            "" if token.effect is None else signed(token.effect),
-            bar((token.effect or 0) / longest),
-            signed(token.value),
-            quoted(token.text),
-        )
-        for token in tokens
-    ]
-    return Table(("effect", "", "direct", "token"), rows)
+        return {**asdict(self), "prediction": self.prediction.to_json(), "effects": self.effects.to_json()}
 
 
 def bars(rows: Sequence[tuple[float, str]], more: Sequence[tuple[str, str, str]] = ()) -> Table:
@@ -131,61 +158,148 @@ def bars(rows: Sequence[tuple[float, str]], more: Sequence[tuple[str, str, str]]
 
 @torch.inference_mode()
 def attribute_label(
-    model: LanguageModel, texts: Sequence[str], label: str | None = None, against: str | None = None
+    model: LanguageModel,
+    texts: Sequence[str],
+    label: str | None = None,
+    against: str | None = None,
+    pieces: bool = False,
+    passes: int | None = None,
+    seed: int = 0,
 ) -> LabelAttribution:
-    """Attribute the prediction of a tuned model for the texts of one example.
+    """Attribute the prediction of a tuned model for the texts of one example to its words.
 
-    label: default the predicted one. against: another label; default the mean of all. Raises UsageError for an unknown
-    label, for `against` with a number or a choice, and for a model without a head.
+    label: default the predicted one. against: another label; default the mean of all. pieces: tokens instead of words.
+    passes: effects are Shapley values from at most this number of passes, for which neighbouring words of a long text
+    are joined; default: the effect of leaving out one word. seed: of the sampled orders of words. Raises UsageError for
+    an unknown label, for `against` with a number or a choice, for a model without a head and for too few passes.
     """
     head, inputs = head_of(model), input_format(model)
     texts = head.task.given_texts(texts)
     (example,) = head.task.encode([texts], inputs)
-    outputs = head.outputs(model.decoder, make_task_batch([example]).to(model.device))[0].double()  # (C,)
-    prediction = head.task.prediction(outputs.cpu().numpy(), texts)
-    chosen = prediction.label if label is None else label
-    readout = head.task.readout(head.linear.weight.double(), texts, chosen, against)
-    tokens, parts = list[TokenContribution](), defaultdict[str, float](float)
-    for index in range(len(example.sequences)) if readout.sequence is None else [readout.sequence]:
-        ids = example.sequences[index]
-        by_token, by_part = sequence_contributions(model, head, ids, readout.direction)
-        effects = token_effects(model, head, example, index, readout.logit_of)
-        tokens += [
-            TokenContribution(at, model.tokenizer.text_of(ids[at]), effects.get(at), value, index)
-            for at, value in by_token
-        ]
-        for name, value in by_part.items():
-            parts[name] += value
+    if line := inputs.check_cuts([replace(example, where="the given text")]):
+        logger.warning(line)
+    outputs = example_outputs(model, head, [example])[0]  # (C,)
+    prediction = head.task.prediction(outputs, texts)
+    readout = head.task.readout(
+        head.linear.weight.double(), texts, prediction.label if label is None else label, against
+    )
+    divide = pieces_of if pieces else words_of
+    divided = [divide(model.tokenizer, text) for text in texts]
+    words = ExampleWords(head.task, inputs, example, divided, readout.sequence)
+    joined = joined_to_fit(divided, {source for source, _ in words.words}, passes)
+    words = ExampleWords(head.task, inputs, example, joined, readout.sequence)
+    effects = word_effects(
+        lambda masks: word_logits(model, head, words.without(masks), readout), len(words.words), passes, seed
+    )
+    values, special, parts = direct_contributions(model, head, words, readout)
     total = sum(parts.values()) + readout.constant
-    direct = [DirectContribution(name, value) for name, value in parts.items()]
-    logit = float(readout.logit_of(outputs))
-    return LabelAttribution(prediction, readout.title, readout.minus, tokens, direct, readout.constant, total, logit)
+    rows = zip(words.words, effects.values, effects.errors, values, strict=True)
+    return LabelAttribution(
+        prediction,
+        readout.title,
+        readout.minus,
+        unit_name("token" if pieces else "word", divided, joined),
+        [WordContribution(word.text, effect, error, value, source) for (source, word), effect, error, value in rows],
+        special,
+        effects,
+        [DirectContribution(name, value) for name, value in parts.items()],
+        readout.constant,
+        total,
+        float(readout.logit_of(torch.from_numpy(outputs))),
+    )
 
 
-def token_effects(
-    model: LanguageModel, head: TaskHead, example: EncodedExample, which: int, logit_of: Callable[[Tensor], Tensor]
-) -> dict[int, float]:
-    """The fall of the logit without each token of one sequence, by position; special tokens are left in place."""
-    special = set(model.tokenizer.special_tokens.values())
-    ids = example.sequences[which]
-    positions = [at for at, token in enumerate(ids) if token not in special]
-    without = [replace(example, sequences=left_out(example.sequences, which, at)) for at in positions]
-    if not without:
-        return {}
-    logits = logit_of(
-        torch.from_numpy(np.stack(head_outputs(model.decoder, head, [example, *without], model.dtype)))
-    )  # (N,)
-    return {at: float(logits[0] - value) for at, value in zip(positions, logits[1:], strict=True)}
+def unit_name(unit: str, divided: Sequence[list[Word]], joined: Sequence[list[Word]]) -> str:
+    """`word`, or `span of 3 words` where words were joined."""
+    length = max(-(-len(words) // len(spans)) for words, spans in zip(divided, joined, strict=True))
+    return unit if length == 1 else f"span of {length} {unit}s"
 
 
-def left_out(sequences: Sequences, which: int, at: int) -> Sequences:
-    """The sequences, one of them without a token."""
-    return tuple([*ids[:at], *ids[at + 1 :]] if index == which else ids for index, ids in enumerate(sequences))
+class ExampleWords:
+    """The words of an example that its number depends on, and the token sequences without some of them."""
+
+    def __init__(
+        self,
+        kind: Kind,
+        inputs: InputFormat,
+        example: EncodedExample,
+        texts: Sequence[list[Word]],
+        sequence: int | None,
+    ):
+        """texts: the words of each text. sequence: the only one that the number depends on; None: all."""
+        self.example = example
+        # The kind arranges references to tokens, -1, -2, ..., as it does their ids; special tokens have ids from 0
+        everything = [(source, word) for source, words in enumerate(texts) for word in words]
+        owners = [index for index, (_, word) in enumerate(everything) for _ in word.tokens]  # of each token
+        ends = np.cumsum([sum(len(word.tokens) for word in words) for words in texts]).tolist()
+        references = [[-at - 1 for at in range(first, end)] for first, end in pairwise([0, *ends])]
+        arranged = kind.arrange(references, inputs).sequences
+        used = range(len(arranged)) if sequence is None else [sequence]
+        present = sorted({owners[-at - 1] for index in used for at in arranged[index] if at < 0})
+        players = {owner: player for player, owner in enumerate(present)}
+        self.sequences = list(used)
+        self.words = [everything[owner] for owner in present]
+        # (T,) for each sequence: the index of the word that a token belongs to; SPECIAL also where it is always present
+        self.owners = [
+            np.array([players.get(owners[-at - 1], SPECIAL) if at < 0 else SPECIAL for at in row], int)
+            for row in arranged
+        ]
+
+    def without(self, masks: Masks) -> list[EncodedExample]:
+        """The example with the words that each mask (P,) has."""
+        sequences = [np.array(ids, int) for ids in self.example.sequences]
+        return [
+            replace(
+                self.example,
+                sequences=tuple(
+                    ids[np.append(mask, True)[owner]].tolist()
+                    for ids, owner in zip(sequences, self.owners, strict=True)
+                ),
+            )
+            for mask in masks
+        ]
+
+
+def word_logits(model: LanguageModel, head: TaskHead, examples: Sequence[EncodedExample], readout: Readout) -> Numbers:
+    """The number of each example, (N,)."""
+    return readout.logit_of(torch.from_numpy(np.stack(example_outputs(model, head, examples)))).numpy()
+
+
+def example_outputs(model: LanguageModel, head: TaskHead, examples: Sequence[EncodedExample]) -> list[np.ndarray]:
+    """The outputs (C,) of each example; zeros, as for a vector of zeros, for a text without any token."""
+    present = [index for index, example in enumerate(examples) if all(example.sequences)]
+    outputs = head_outputs(model.decoder, head, [examples[index] for index in present], model.dtype)
+    by_index = dict(zip(present, outputs, strict=True))
+    nothing = np.zeros(head.settings.num_outputs)
+    return [by_index.get(index, nothing) for index in range(len(examples))]
+
+
+def direct_contributions(
+    model: LanguageModel, head: TaskHead, words: ExampleWords, readout: Readout
+) -> tuple[list[float], SpecialTokens, dict[str, float]]:
+    """The direct contributions of words, of special tokens and of parts."""
+    by_word, by_part = np.zeros(len(words.words)), defaultdict[str, float](float)
+    special = defaultdict[int, float](float)
+    for index in words.sequences:
+        ids = words.example.sequences[index]
+        by_token, parts = sequence_contributions(model, head, ids, readout.direction)
+        for token, owner, value in zip(ids, words.owners[index].tolist(), by_token, strict=True):
+            if owner == SPECIAL:
+                special[token] += value
+            else:
+                by_word[owner] += value
+        for name, value in parts.items():
+            by_part[name] += value
+    around = float(np.abs(list(special.values())).sum())
+    everything = around + float(np.abs(by_word).sum())
+    names = tuple(model.tokenizer.text_of(token) for token in special)
+    share = around / everything if everything else 0.0
+    return by_word.tolist(), SpecialTokens(names, sum(special.values()), share), dict(by_part)
 
 
 def sequence_contributions(
     model: LanguageModel, head: TaskHead, ids: list[int], direction: Tensor
-) -> tuple[list[tuple[int, float]], dict[str, float]]:
+) -> tuple[list[float], dict[str, float]]:
     """Contributions of one token sequence, by position and by part."""
     structure = model_structure(model.decoder)
     decomposition = StreamDecomposition(model.decoder, structure, SourceOutputs)
@@ -199,4 +313,4 @@ def sequence_contributions(
             part, _, source = name.partition("@")
             by_token[int(source) if source else at] += value / len(positions)
             by_part[part] += value / len(positions)
-    return list(enumerate(by_token.tolist())), dict(by_part)
+    return by_token.tolist(), dict(by_part)

@@ -167,12 +167,22 @@ class Tokenizer:
         token.
         """
         backend = self._special if allow_special else self._encoder
-        self._refuse_unwritable(text, backend)
-        with self._named_failures([text], backend):
-            ids = backend.encode(text, add_special_tokens=False).ids
+        ids = self._encoding(text, backend).ids
         if not allow_special:
             self._refuse_special(ids)
         return ids
+
+    def offsets(self, text: str) -> list[tuple[int, int]]:
+        """The characters of the text, from start to end, that each token of `encode(text)` was made from.
+
+        Tokens that are parts of one character have the same offsets. Raises as `encode` does.
+        """
+        return self._encoding(text, self._encoder).offsets
+
+    def _encoding(self, text: str, backend: tokenizers.Tokenizer) -> tokenizers.Encoding:
+        self._refuse_unwritable(text, backend)
+        with self._named_failures([text], backend):
+            return backend.encode(text, add_special_tokens=False)
 
     def encode_batch(self, texts: Sequence[str]) -> list[np.ndarray]:
         """The ids of many texts as from `encode`, in parallel; an int32 array per text. Raises as `encode` does.

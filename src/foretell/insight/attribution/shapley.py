@@ -73,9 +73,9 @@ def least_budget(players: int) -> int:
     return min(2**players, 2 + FEWEST_PAIRS * 2 * (players - 1))
 
 
-def most_players(budget: int) -> int:
-    """The most players whose Shapley values a budget allows."""
-    return max(budget.bit_length() - 1, 1 + (budget - 2) // (2 * FEWEST_PAIRS))
+def most_players(budget: int, pairs: int = FEWEST_PAIRS) -> int:
+    """The most players whose Shapley values a budget allows: exactly, or from `pairs` orders and their reverses."""
+    return max(budget.bit_length() - 1, 1 + (budget - 2) // (2 * pairs))
 
 
 def enumerated(value: ValueFunction, players: int) -> ShapleyValues:

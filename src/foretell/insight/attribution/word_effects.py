@@ -1,0 +1,127 @@
+"""Effects of the words of an input on a number that a model computes: what it loses without them.
+
+A word is absent if its tokens are removed. Left out one at a time, words have effects that do not add up, since a word
+can make another one redundant or necessary. Shapley values (shapley.py) add up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from foretell.errors import UsageError
+from foretell.insight.attribution.shapley import ValueFunction, most_players, shapley_values
+from foretell.text.words import Word, spans_of
+from foretell.typesetting.document import Paragraph, Part, Table, bar, quoted, signed
+
+PASSES = 1000  # for Shapley values; a text of 36 words, 66 tokens, takes about two seconds with primer's size
+FEWEST_PAIRS = 8  # of random orders, for standard errors with some meaning; longer texts are divided into spans
+SHOWN = 64
+
+
+@dataclass(frozen=True)
+class WordEffects:
+    """The effects of words and their standard errors, (P,).
+
+    left out: full - the number without the word; passes has one for each word, and permutations is None. Shapley: they
+    add up to full - empty; permutations is 0 if all subsets of the words were evaluated, and errors are then zero.
+    """
+
+    values: list[float]
+    errors: list[float]
+    full: float
+    empty: float | None
+    passes: int
+    permutations: int | None
+
+    @property
+    def method(self) -> str:
+        return "left out" if self.permutations is None else "Shapley"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the effects of single words."""
+        summary = {name: value for name, value in asdict(self).items() if name not in ("values", "errors")}
+        return {"method": self.method, **summary}
+
+
+def word_effects(value: ValueFunction, count: int, passes: int | None = None, seed: int = 0) -> WordEffects:
+    """The effects of `count` words: Shapley values from at most `passes` passes, or of leaving out each (None)."""
+    if passes is None:
+        masks = np.concatenate([np.ones((1, count), bool), ~np.eye(count, dtype=bool)])
+        full, *without = np.asarray(value(masks), np.float64).tolist()
+        return WordEffects([full - each for each in without], [0.0] * count, full, None, len(masks), None)
+    shapley = shapley_values(value, count, passes, seed)
+    values, errors = shapley.values.tolist(), shapley.standard_errors.tolist()
+    ends = float(shapley.full), float(shapley.empty)
+    return WordEffects(values, errors, *ends, shapley.evaluations, shapley.permutations)
+
+
+def joined_to_fit(texts: Sequence[list[Word]], used: Collection[int], passes: int | None) -> list[list[Word]]:
+    """The words of texts; joined to the shortest spans for which Shapley values can be had with a number of passes.
+
+    used: the indices of the texts that have an effect. Raises UsageError for too few passes for a span of each.
+    """
+    if passes is None:
+        return list(texts)
+    most = most_players(passes, FEWEST_PAIRS)
+    for length in range(1, max(map(len, texts)) + 1):
+        joined = [spans_of(words, length) for words in texts]
+        if sum(len(joined[index]) for index in used) <= most:
+            return joined
+    raise UsageError(f"--passes {passes} is too few for Shapley values; give at least {2 ** len(used)}")
+
+
+@dataclass(frozen=True)
+class WordRow:
+    """A row of a table of words: the text, its effect with its standard error, and further cells by column."""
+
+    text: str
+    effect: float
+    error: float
+    more: dict[str, str]
+
+
+def word_table(rows: Sequence[WordRow], longest: float, unit: str) -> Table:
+    """The rows with bars relative to the effect `longest`; a column of errors if any is not zero."""
+    has_errors = any(row.error for row in rows)
+    return Table(
+        ("effect", *(["error"] if has_errors else []), "", *(rows[0].more if rows else {}), unit),
+        [
+            (
+                signed(row.effect),
+                *([f"{row.error:.4f}"] if has_errors else []),
+                bar(row.effect / longest if longest else 0),
+                *row.more.values(),
+                quoted(row.text.strip() or row.text),
+            )
+            for row in rows
+        ],
+    )
+
+
+def largest_in_order(rows: Sequence[WordRow]) -> list[WordRow]:
+    """At most SHOWN rows: the largest effects, in their order in the text."""
+    if len(rows) <= SHOWN:
+        return list(rows)
+    order = sorted(range(len(rows)), key=lambda index: -abs(rows[index].effect))[:SHOWN]
+    return [rows[index] for index in sorted(order)]
+
+
+def sum_parts(effects: WordEffects, unit: str) -> list[Part]:
+    """The equation that Shapley values satisfy, and how they were computed; none for words left out."""
+    if effects.empty is None:
+        return []
+    how = (
+        f"exact, from all {effects.passes:,} subsets of the {unit}s"
+        if effects.permutations == 0
+        else f"from {effects.permutations:,} random orders, {effects.passes:,} passes; error: the standard error"
+    )
+    rows = [
+        (signed(effects.empty), f"without any {unit}"),
+        (signed(sum(effects.values)), "the effects, added"),
+        (signed(effects.full), f"with every {unit}"),
+    ]
+    return [Table(("", ""), rows), Paragraph(f"effect: Shapley value, {how}.")]
