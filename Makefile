@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/pip install --disable-pip-version-check --quiet --constraint $(VENV)/constraints.txt $(PIP_ARGS)
 HAS_TORCH = -c "import torch" 2>/dev/null
 
-.PHONY: demo test test-oracles lint primer chaos fuzz amx neon clean
+.PHONY: demo test test-oracles test-wheel lint primer chaos fuzz amx neon clean
 
 demo: $(VENV)/.installed-plot  ## train, watch, generate: about two and a half minutes
 	@$(BIN)/foretell demo
@@ -20,6 +20,18 @@ test: $(VENV)/.installed-dev  ## formatting, types and all tests
 
 test-oracles: $(VENV)/.installed-dev $(VENV)/.installed-oracles  ## compares our files with llama.cpp, built from source
 	$(BIN)/pytest -m oracles -rs
+
+# In an empty environment and away from the checkout: data files that the wheel lacks are found missing
+test-wheel: $(VENV)/.installed-dev  ## builds the wheel, installs it elsewhere, runs the demo and three verbs
+	@rm -rf dist && $(BIN)/pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist $(PIP_ARGS) .
+	@$(PYTHON) -m venv $$($(PYTHON) $(HAS_TORCH) && echo --system-site-packages) dist/environment
+	@if dist/environment/bin/python $(HAS_TORCH); then grep -v '^torch==' constraints.txt; else cat constraints.txt; fi \
+	  > dist/constraints.txt
+	@dist/environment/bin/pip install --disable-pip-version-check --quiet --constraint dist/constraints.txt $(PIP_ARGS) \
+	  dist/*.whl
+	@mkdir dist/empty && cd dist/empty && PATH="$$PWD/../environment/bin:$$PATH" && foretell --version && \
+	  foretell demo --minutes 0.2 > demo.txt && foretell next runs/demo "The value" && foretell warm primer && \
+	  foretell generate primer "The return value" --max-tokens 40 && foretell explain primer "The value" --html page.html
 
 lint: $(VENV)/.installed-dev
 	$(BIN)/ruff format

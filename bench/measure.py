@@ -5,18 +5,16 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 
 from foretell.device import multiplies_bfloat16
+from foretell.installation import cpu_model, version_of
 
 Run = Callable[[], object]
 Key = TypeVar("Key", bound=Hashable)
@@ -80,30 +78,12 @@ def describe_machine() -> dict[str, Any]:
     }
 
 
-def cpu_model() -> str:
-    """The name of the processor, as the operating system reports it."""
-    if sys.platform == "darwin":
-        return subprocess.check_output(["sysctl", "-n", "machdep.cpu.brand_string"], text=True).strip()
-    cpuinfo = Path("/proc/cpuinfo")
-    lines = cpuinfo.read_text(encoding="utf-8").splitlines() if cpuinfo.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def describe_versions(*packages: str) -> dict[str, str | None]:
     """Versions of Python, torch, foretell and `packages`; None for a package that is not installed."""
     return {
         "python": platform.python_version(),
         **{name: version_of(name) for name in ("torch", "foretell", *packages)},
     }
-
-
-def version_of(package: str) -> str | None:
-    """The installed version of a package, or None."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def heading(machine: Mapping[str, Any], versions: Mapping[str, str | None]) -> str:

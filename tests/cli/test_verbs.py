@@ -29,7 +29,7 @@ def test_help_of_every_verb_is_printed(foretell):
 def test_version_is_the_package_version(foretell):
     from importlib.metadata import version
 
-    assert foretell("--version").out.strip() == version("foretell")
+    assert foretell("--version").out.splitlines()[0] == f"foretell {version('foretell')}"
 
 
 # --- next, score, embed, tokenize, info ------------------------------------------------------------------------------

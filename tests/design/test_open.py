@@ -22,6 +22,7 @@ ALLOWED = {
     "model/kernels/compiling.py": ["file.read_bytes"],
     # files of the system, and descriptors
     "device.py": ["path.read_text"],
+    "installation.py": ["path.read_text"],
     "cli/main.py": ["os.open", "open", "open", "os.open"],
     "cli/terminal.py": ["os.open"],
     "runs/lock.py": ["os.open"],

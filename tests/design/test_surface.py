@@ -111,7 +111,7 @@ OPTIONS = {
         *("--quantize", "--strict", "--file", "--allow-special", "--ids", "--pool", "--json", "--device", "--dtype"),
         "--verify",
     },
-    "info": {"--kernels", "--verify", "--json"},
+    "info": {"--machine", "--kernels", "--verify", "--json"},
     "plan": {
         *("--size", "--tokens", "--gpus", "--gpu", "--price", "--parallel", "--checkpoint-activations", "--context"),
         *("--only", "--set", "--backtest", "--json"),

@@ -81,6 +81,7 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
     from foretell.inference.completion import generate
     from foretell.inference.query import next_tokens
     from foretell.loading import load
+    from foretell.model.kernels.fast_decoder import with_fast_kernels
 
     task = session.task
     bits = task.bits_per_byte(task.evaluate_held_out(session.dtype).loss)
@@ -90,6 +91,7 @@ def show_result(console: Console, session: Session[TextTask], gzip_bits: float) 
         f"On text it has never seen: {bits:.2f} bits per byte, gzip {gzip_bits:.2f}; {verdict}.", style="bold"
     )
     model = load(session.run.directory)
+    with_fast_kernels(model.decoder, wait=True)  # compiled now, once, so that the next command does not do without
     title(console, "4 what comes next", "the five likeliest tokens, and how likely each is")
     console.print(str(next_tokens(model, PROMPT)))
     title(console, "5 in its own words", "one token at a time")

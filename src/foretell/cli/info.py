@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from foretell.cli.arguments import MODEL_DEFAULTS, Json, ModelArgument, Options, Verify
 from foretell.cli.terminal import messages, note, open_model, print_json, write
 from foretell.errors import UsageError
+from foretell.installation import describe_installation, installation_text
 
 if TYPE_CHECKING:
     import torch
@@ -23,9 +24,12 @@ if TYPE_CHECKING:
 
 
 def info(
-    model: Annotated[str, Parameter(help="A model, or the name of a preset: tiny, gpt2, gpt3-175b, ...")],
+    model: Annotated[str | None, Parameter(help="A model, or the name of a preset: tiny, gpt2, gpt3-175b, ...")] = None,
     /,
     *,
+    machine: Annotated[
+        bool, Parameter(negative="", help="Versions, processor and installed extras instead, for a bug report.")
+    ] = False,
     kernels: Annotated[
         bool, Parameter(negative="", help="Also list the kernels that generation uses on this machine.")
     ] = False,
@@ -37,6 +41,10 @@ def info(
     The path of a module is also the name of its output, and the key of its
     weights on disk.
     """
+    if machine:
+        return print_json(describe_installation()) if json else write(installation_text())
+    if model is None:
+        raise UsageError("info needs a MODEL, or --machine")
     config = find_preset(model)
     facts = describe_model(model, verify, kernels) if config is None else describe_preset(model, config)
     if kernels and config is not None:

@@ -165,6 +165,6 @@ def _usage(error: CycloptsError) -> str:
 
 
 def _version() -> str:
-    import foretell
+    from foretell.installation import installation_text
 
-    return foretell.__version__
+    return installation_text()

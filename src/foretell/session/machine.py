@@ -23,6 +23,7 @@ from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.device import DeviceName, DtypeName, choose_device, choose_training_dtype, dtype_name
 from foretell.errors import ConfigError
 from foretell.files import format_bytes
+from foretell.installation import cpu_model
 from foretell.planning.estimate import (
     DeviceMemory,
     rows_at_once,
@@ -51,7 +52,7 @@ def describe_environment(device: torch.device, dtype: torch.dtype) -> dict[str, 
         "torch": torch.__version__,
         "numpy": version("numpy"),
         "platform": platform.platform(),
-        "processor": platform.processor() or platform.machine(),
+        "processor": cpu_model(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": device.type,
