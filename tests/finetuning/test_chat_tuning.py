@@ -208,6 +208,17 @@ def test_conversations_that_do_not_fit_are_refused_or_counted(small, tmp_path, c
     assert "1 of 3 conversations are longer than the context" in caplog.text
 
 
+def test_a_hundredth_of_the_conversations_may_be_too_long_without_an_option(small, tmp_path, caplog):
+    path = tmp_path / "long.jsonl"
+    rows = [{"prompt": "the cat?", "completion": "mat. " * (80 if n == 7 else 1)} for n in range(100)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    caplog.set_level("INFO", logger="foretell")
+    overrides = {"training": {"steps": 1}, "data": {"validation_fraction": 0}}
+    session = tune(request(small, path, tmp_path / "a", overrides=overrides))
+    assert len(session.task.train.chats) == 99
+    assert "1 of 100 conversations are longer than the context: left out" in caplog.text
+
+
 def test_repeated_held_out_conversations_are_counted(small, chats, tmp_path, caplog):
     caplog.set_level("INFO", logger="foretell")
     tune(request(small, chats, tmp_path / "x", held_out=chats, overrides={"training": {"steps": 1}}))

@@ -77,6 +77,10 @@ def test_texts_that_do_not_fit_are_refused_or_counted():
         match=r"1 of 2 .* context of 4, by up to 2 tokens \(line 1\); .*--model.context-length 6 .*give --trunc",
     ):
         inputs.check_cuts(lines)
+    few = [lines[0], *[lines[1]] * 99]
+    assert inputs.check_cuts(few).startswith("1 of 100 examples lose their tail")
+    with pytest.raises(DataError, match="1 of 99"):
+        inputs.check_cuts(few[:-1])
     inputs = format_of("classify", context=4, truncate="head")
     assert list(encoded(inputs, ["a b c d"])[0].sequences) == [[START, C, D, EXTRACT - 1]]
     assert "lose their head" in (line := inputs.check_cuts(lines)) and "--model.context-length 6 has room" in line

@@ -17,6 +17,7 @@ from foretell.data.batch import IGNORED, PADDING, Batch, make_document_batch
 from foretell.errors import CheckpointError, DataError, TokenizerError
 from foretell.files import sha256
 from foretell.finetuning.conversations import Conversation
+from foretell.finetuning.inputs import are_few
 from foretell.randomness import permutation, stream_key
 from foretell.safetensors_files import open_tensors, save_tensors
 from foretell.text.chat_template import ChatFormat, ChatTokens
@@ -77,13 +78,14 @@ def encode_all(
 ) -> tuple[list[ChatTokens], list[str]]:
     """The tokens of conversations that fit the context, and notes on what does not.
 
-    Without a `truncation`, one that is longer than the context is a DataError. `drop` leaves it out, `tail` cuts off
-    its end. Raises TokenizerError, with the row, for a conversation that the template or the tokenizer cannot write.
+    Without a `truncation`, a few that are longer than the context are left out, and more are a DataError. `drop` leaves
+    them out, `tail` cuts off their ends. Raises TokenizerError, with the row, for a conversation that the template or
+    the tokenizer cannot write.
     """
     pairs = [(chat, conversation) for conversation in conversations for chat in encode_one(conversation, chat_format)]
     room = context_length + 1  # the last token is predicted, and not read
     long = [(chat, conversation) for chat, conversation in pairs if len(chat) > room]
-    if long and truncation is None:
+    if truncation is None and not are_few(len(long), len(pairs)):
         longest, conversation = max(long, key=lambda pair: len(pair[0]))
         raise DataError(
             f"{len(long):,} of {len(pairs):,} conversations do not fit the context of {context_length} tokens, the "
@@ -97,7 +99,7 @@ def encode_all(
         raise DataError(f"no answer fits the context of {context_length} tokens; take a model with a longer context")
     notes = []
     if long:
-        done = "left out" if truncation == "drop" else "cut off at their ends"
+        done = "cut off at their ends" if truncation == "tail" else "left out"
         notes.append(f"{len(long):,} of {len(pairs):,} conversations are longer than the context: {done}")
     if without := len(kept) - len(learnable):
         notes.append(f"{without:,} of {len(pairs):,} conversations have no answer within the context: left out")

@@ -32,6 +32,7 @@ from foretell.randomness import permutation, stream_key, uniform
 from foretell.text import Tokenizer
 
 START, DELIMITER, EXTRACT = "<|start|>", "<|delimiter|>", "<|extract|>"
+FEW = 0.01  # of the examples of a data set
 POOL_BATCHES = 32  # batches whose rows are sorted by length together
 TOKENS_AT_ONCE = 16_384  # of a batch without gradient
 
@@ -99,25 +100,33 @@ class InputFormat:
         return [*ids, *self.extract], sum(map(len, texts)) - sum(map(len, kept))
 
     def check_cuts(self, encoded: Sequence[EncodedExample]) -> str:
-        """A line about texts that were cut, empty if there are none; without `truncate` they are a DataError."""
+        """A line about texts that were cut, empty if there are none.
+
+        Without `truncate`, a few lose their tail, and more are a DataError.
+        """
         cuts = [(example.cut, example.where) for example in encoded if example.cut]
         if not cuts:
             return ""
         most, where = max(cuts, key=lambda cut: cut[0])
         count = f"{len(cuts):,} of {len(encoded):,} examples"
-        if self.truncate is None:
+        if self.truncate is None and not are_few(len(cuts), len(encoded)):
             raise DataError(
                 f"{count} do not fit the model's context of {self.context_length}, by up to {most:,} tokens ({where}); "
                 f"{self.how_to_fit(most)}, or give --truncate tail to leave out their end, or head or middle"
             )
         return (
-            f"{count} lose their {self.truncate} to fit the context of {self.context_length}: up to {most:,} tokens "
-            f"({where}); {self.how_to_fit(most)}"
+            f"{count} lose their {self.truncate or 'tail'} to fit the context of {self.context_length}: up to {most:,} "
+            f"tokens ({where}); {self.how_to_fit(most)}"
         )
 
     def how_to_fit(self, cut: int) -> str:
         """Advice on making a model whose context has room for `cut` more tokens."""
         return f"a model trained with --model.context-length {self.context_length + cut} has room for all"
+
+
+def are_few(count: int, total: int) -> bool:
+    """True if so small a share of a data set does not fit the context that the rest should not be refused."""
+    return count <= FEW * total
 
 
 def fit(texts: list[list[int]], room: int, truncate: str) -> list[list[int]]:

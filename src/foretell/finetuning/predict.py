@@ -56,7 +56,8 @@ def predict_rows(
     encoded = [
         replace(example, where=place) for example, place in zip(head.task.encode(given, inputs), places, strict=True)
     ]
-    inputs.check_cuts(encoded)
+    if line := inputs.check_cuts(encoded):
+        logger.warning(line)
     outputs = head_outputs(model.decoder, head, encoded, model.dtype)
     return [head.task.prediction(row, texts) for row, texts in zip(outputs, given, strict=True)]
 
