@@ -36,7 +36,7 @@ ROWS_CHECKED = 8  # of each matrix, when a model is loaded for inference
 MOST_DIMENSIONS = 8
 READ_AT_A_TIME = 2**24  # bytes
 OWN_PAGES = 2**20  # smallest size in bytes of a tensor with separate pages
-INTEGERS = {torch.int8: "I8", torch.uint8: "U8"}
+INTEGERS = {torch.int8: "I8", torch.uint8: "U8", torch.int32: "I32"}
 FLOATS = {"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32, "F64": torch.float64}
 
 Stamp = tuple[int, int, int]  # inode, size and time of the last change

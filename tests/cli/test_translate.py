@@ -76,6 +76,15 @@ def test_every_line_has_its_translation(here, capfd, monkeypatch):
     assert capfd.readouterr().out.splitlines() == [each["translation"] for each in objects]
 
 
+def test_input_in_another_language_is_one_warning(here, capfd):
+    (here / "lines.txt").write_text("the cat 1\nпривет, как дела?\nдо свидания\n", encoding="utf-8")
+    assert run(["translate", "pairs", "lines.txt"]) == 0
+    warned = " ".join(capfd.readouterr().err.split())
+    assert "2 lines do not look like the language that pairs translates from; the first is line 2" in warned
+    assert run(["translate", "pairs", "the cat 1"]) == 0
+    assert "does not look like" not in capfd.readouterr().err
+
+
 def test_a_file_is_read_by_its_option_too(here, capfd):
     (here / "lines.txt").write_text("the cat 1\n", encoding="utf-8")
     assert run(["translate", "pairs", "lines.txt"]) == 0

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from foretell.config import TokenizerConfig
 from foretell.errors import CheckpointError, ConfigError, UsageError
 from foretell.model.quantized_linear import quantized_layers
 from foretell.planning.estimate import device_memory
@@ -18,10 +20,17 @@ from foretell.runs.summary import settings_of, summarize
 from foretell.session.protocol import Machine
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
-from foretell.translation.pairs import Pair
+from foretell.translation.language_check import count_sides
+from foretell.translation.pairs import Pair, train_vocabulary
 from foretell.translation.task import PairData
 from foretell.translation.train import PairRequest, PairText, TranslationTraining, train_translation
-from foretell.translation.translate import Decoding, evaluate_pairs, translate
+from foretell.translation.translate import (
+    LENGTH_PENALTIES,
+    Decoding,
+    choose_length_penalty,
+    evaluate_pairs,
+    translate,
+)
 from foretell.translation.translator import load_saved, load_translator, save_translator
 
 COLOURS = {"red": "rouge", "blue": "bleu", "green": "vert", "black": "noir"}
@@ -109,11 +118,44 @@ def test_a_saved_model_is_the_same_when_loaded(session, tmp_path):
     assert {name: part["kind"] for name, part in config["parts"].items()} == {
         "encoder_decoder": "encoder_decoder",
         "tokenizer": "tokenizer",
+        "side_counts": "side_counts",
+        "decoding": "decoding",
     }
     again = load_saved(tmp_path)
     weights = dict(again.model.named_parameters())
     assert all(torch.equal(weights[path], weight) for path, weight in translator.model.named_parameters())
     assert again.vocabulary.is_shared
+
+
+def test_a_target_sentence_as_input_is_recognised_and_a_source_sentence_is_not(session, tmp_path):
+    translator = load_translator(session.run.directory, "cpu")
+    sentences = [PAIRS[0].source, PAIRS[0].target, "", PAIRS[-1].source, PAIRS[-1].target]
+    assert translator.unlike_source(sentences) == [1, 4]
+    save_translator(tmp_path, replace(translator, side_counts=None, length_penalty=None))
+    assert load_saved(tmp_path).unlike_source(sentences) == []  # a model that was saved without the counts
+
+
+def test_sides_in_one_language_are_never_unlike_each_other():
+    pairs = [Pair(f"{colour} {thing}", f"{thing} {colour}") for colour in COLOURS for thing in THINGS] * 20
+    vocabulary = train_vocabulary(pairs, TokenizerConfig(kind="words"), is_shared=True)
+    counts = count_sides(vocabulary, pairs, vocabulary.encode_pairs(pairs))
+    for pair in pairs:
+        for text in (pair.source, pair.target):
+            assert not counts.is_unlike_source(vocabulary.source.encode(text))
+
+
+def test_the_length_penalty_is_chosen_on_held_out_pairs_and_kept_in_an_intact_checkpoint(session):
+    best = session.run.best()
+    best.verify()
+    translator = load_saved(best.directory)
+    qualities = choose_length_penalty(translator, PAIRS[-2:])
+    assert set(qualities) == set(LENGTH_PENALTIES)
+    assert translator.length_penalty == next(iter(qualities))
+    assert Decoding().alpha_for(translator) == translator.length_penalty
+    assert Decoding(alpha=0.3).alpha_for(translator) == 0.3
+    for alpha, quality in qualities.items():
+        again = evaluate_pairs(translator, PAIRS[-2:], Decoding(alpha=alpha)).quality
+        assert (again.bleu, again.brevity_penalty) == (quality.bleu, quality.brevity_penalty)
 
 
 def test_two_vocabularies_are_saved_in_two_files(tmp_path):

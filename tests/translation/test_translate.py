@@ -13,6 +13,7 @@ from foretell.translation.batches import make_source
 from foretell.translation.translate import Decoding, translate
 
 SENTENCES = ["the cat sat", "a dog", "", "dog dog the cat ran far", "far"]
+GREEDY = Decoding(sampling=SamplingConfig(temperature=0))
 DECODINGS = {
     "greedy": Decoding(beam_size=1),
     "beam": Decoding(beam_size=3),
@@ -37,7 +38,7 @@ def test_the_score_is_the_log_probability_over_the_length_penalty(translator, de
         source = make_source([translator.vocabulary.encode_source(each.source)])
         logprobs = translator.model.given(source)(ids[:, :-1]).log_softmax(-1)
         total = float(logprobs.gather(-1, ids[:, 1:, None]).sum())
-        assert each.score == pytest.approx(total / length_penalty(ids.shape[1] - 1, decoding.alpha))
+        assert each.score == pytest.approx(total / length_penalty(ids.shape[1] - 1, decoding.alpha_for(translator)))
 
 
 def test_one_beam_is_greedy_decoding(translator):
@@ -45,7 +46,7 @@ def test_one_beam_is_greedy_decoding(translator):
     steps = CachedSteps(translator.model.given(make_source(sources)), [[translator.vocabulary.start_id]] * 3, 20)
     limits = [module.LONGER * len(source) + module.MORE for source in sources]
     found = beam_search(steps, [min(limit, 20) for limit in limits], translator.vocabulary.target_end_id, 1)
-    greedy = translate(translator, ["the cat sat", "a dog", "far"], Decoding(beam_size=1))
+    greedy = translate(translator, ["the cat sat", "a dog", "far"], GREEDY)
     assert [best.ids for best, *_ in found] == [each.ids[:20] for each in greedy]
 
 

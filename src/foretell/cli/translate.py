@@ -40,7 +40,7 @@ Beam = Annotated[
 ]
 LengthPenalty = Annotated[
     float | None,
-    Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: 1.", show_default=False),
+    Parameter(help="The exponent of the length penalty (Wu et al. 2016); default: the model's.", show_default=False),
 ]
 
 Reverse = Annotated[bool, Flag, Parameter(help="Translate the second column, or file, into the first.")]
@@ -85,6 +85,12 @@ def translate(
     translator = open_translator(model, **options.keywords())
     from foretell.translation.translate import translate as translate_all
 
+    if unlike := translator.unlike_source(sentences):
+        lines = "line does" if len(unlike) == 1 else "lines do"
+        note(
+            f"warning     {len(unlike):,} {lines} not look like the language that {model} translates from; the first "
+            f"is line {unlike[0] + 1}"
+        )
     unended = 0
     with ProgressLine("sentences") as progress:
         for done, group in groups(sentences):
@@ -129,7 +135,7 @@ def evaluate_translation(
 def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> Decoding:
     """The decoding settings from options; those that contradict each other are a `UsageError`."""
     from foretell.config import SamplingConfig
-    from foretell.translation.translate import ALPHA, BEAM_SIZE, Decoding
+    from foretell.translation.translate import BEAM_SIZE, Decoding
 
     if beam is not None and not 1 <= beam <= 1000:
         raise UsageError(f"--beam must be from 1 to 1000, not {beam}")
@@ -138,7 +144,7 @@ def choose_decoding(beam: int | None, alpha: float | None, sampling: dict) -> De
     if sampling and beam is not None:
         raise UsageError(f"--{next(iter(sampling)).replace('_', '-')} samples, and --beam searches; give one of them")
     chosen = SamplingConfig(**sampling) if sampling else None
-    return Decoding(BEAM_SIZE if beam is None else beam, ALPHA if alpha is None else alpha, chosen)
+    return Decoding(BEAM_SIZE if beam is None else beam, alpha, chosen)
 
 
 def read_sentences(text: str | None, file: Path | None = None) -> list[str]:

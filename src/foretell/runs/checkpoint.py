@@ -5,14 +5,23 @@ from __future__ import annotations
 import logging
 import math
 import re
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from foretell.errors import CheckpointError
-from foretell.files import REPLACED, read_json, remove_directory, remove_leftovers, replaced_name
-from foretell.manifest import Manifest
+from foretell.files import (
+    REPLACED,
+    new_directory,
+    read_json,
+    remove_directory,
+    remove_leftovers,
+    replaced_name,
+    write_json,
+)
+from foretell.manifest import Manifest, write_manifest
 
 OPTIMIZER, TRAINING = "optimizer.safetensors", "training.json"
 SHARD = re.compile(r"optimizer-(\d{5})-of-(\d{5})\.safetensors")  # the state that one of several processes holds
@@ -43,6 +52,14 @@ class Checkpoint:
         manifest = self.manifest()
         manifest.require(only)
         manifest.check(only or None)
+
+    def replace_json(self, name: str, value: dict[str, Any]) -> None:
+        """Replace a JSON file and its entry in the manifest; a crash leaves the checkpoint as it was or replaced."""
+        self.verify()  # or damage would get a manifest that fits it
+        with new_directory(self.directory) as temporary:
+            shutil.copytree(self.directory, temporary, dirs_exist_ok=True)
+            write_json(temporary / name, value)
+            write_manifest(temporary)
 
     def manifest(self) -> Manifest:
         """The sizes and digests of its files; a `CheckpointError` if the manifest is missing or damaged."""

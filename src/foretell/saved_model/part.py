@@ -58,8 +58,10 @@ class Part(ABC):
 KINDS: dict[str, type[Part]] = {}
 # kind -> the module that registers it, imported when a model has such a part
 KIND_MODULES: dict[str, str] = {
+    "decoding": "foretell.translation.translator",
     "encoder_decoder": "foretell.translation.translator",
     "series_codec": "foretell.forecasting.codec",
+    "side_counts": "foretell.translation.language_check",
     "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
 }

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from foretell.device import autocast
-from foretell.errors import TrainingError
+from foretell.errors import TokenizerError, TrainingError
 from foretell.evaluation.perplexity import evaluate
 from foretell.model.kernels.dispatch import Use, choose_kernels
 from foretell.session.task import Sample, Task
@@ -22,6 +22,7 @@ from foretell.training.mask_check import ROWS, Probe, after_borders, check_probe
 from foretell.translation.batches import EncodedPair, PairBatch, PairLoader, PairObjective, evaluation_batches
 from foretell.translation.config import PairConfig, TranslationConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, Source
+from foretell.translation.language_check import SideCounts, count_sides
 from foretell.translation.pairs import Pair, Vocabulary
 from foretell.translation.translate import Decoding, has_sacrebleu, measure_quality, translate
 from foretell.translation.translator import Translator, save_translator
@@ -51,6 +52,7 @@ class TranslationTask(Task):
     """Translation by teacher forcing. `about` has the entries of run.json beyond the configuration."""
 
     held_out_setting = "pairs.validation_fraction"
+    closing_evaluations = 2.0  # the beam search of QUALITY_PAIRS that chooses the length penalty
 
     def __init__(
         self,
@@ -69,10 +71,23 @@ class TranslationTask(Task):
         self.held_out = fitting(vocabulary.encode_pairs(data.validation), config.pairs)
         self.has_held_out = bool(self.held_out)
 
+    @cached_property
+    def side_counts(self) -> SideCounts | None:
+        """None where the source vocabulary cannot encode the target: it refuses such input itself."""
+        try:
+            return count_sides(self.vocabulary, self.data.train, self.loader.pairs)
+        except TokenizerError:
+            return None
+
     @property
     def translator(self) -> Translator:
         """The model as it is now, in evaluation mode while it translates."""
         return Translator(self.encoder_decoder, self.vocabulary)
+
+    @property
+    def quality_pairs(self) -> Sequence[Pair]:
+        """The held-out pairs that are translated at each evaluation, and on which the length penalty is chosen."""
+        return self.data.validation[:QUALITY_PAIRS]
 
     def choose_kernels(self, device: torch.device, dtype: torch.dtype) -> None:
         choose_kernels(self.model, Use(device, dtype, self.config.pairs.longest, is_training=True))
@@ -88,7 +103,7 @@ class TranslationTask(Task):
         figures = {"validation_loss": evaluate(self.objective, batches, dtype).loss}
         if has_sacrebleu():
             self.model.eval()
-            figures["bleu"] = measure_quality(self.translator, self.data.validation[:QUALITY_PAIRS], GREEDY).bleu
+            figures["bleu"] = measure_quality(self.translator, self.quality_pairs, GREEDY).bleu
             self.model.train()
         return figures
 
@@ -103,7 +118,7 @@ class TranslationTask(Task):
         return [Sample(f"{each.source} → ", each.translation) for each in translations]
 
     def save_model(self, directory: Path) -> None:
-        save_translator(directory, self.translator)
+        save_translator(directory, replace(self.translator, side_counts=self.side_counts))
 
     def fingerprints(self) -> dict[str, str]:
         both = f"{self.vocabulary.source.fingerprint} {self.vocabulary.target.fingerprint}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,10 +14,11 @@ import torch
 
 from foretell.config import Section, TokenizerConfig, TrainingConfig, make_section
 from foretell.errors import CheckpointError, ConfigError
-from foretell.files import open_regular, sync, write_text
+from foretell.files import CONFIG, MODEL_TYPE, open_regular, sync, write_text
 from foretell.loading import Start
 from foretell.model.presets import preset
 from foretell.runs.run import Run
+from foretell.saved_model.parts_on_disk import FORMAT_WITH_PARTS, read_entries
 from foretell.session.budget import Budget, SizeCost
 from foretell.session.machine import Footprint, check_model_fits
 from foretell.session.protocol import Choice, Machine, Training, run_training
@@ -46,13 +48,22 @@ from foretell.translation.pairs import (
     without_known,
 )
 from foretell.translation.task import PairData, TranslationTask, make_loader
-from foretell.translation.translator import SOURCE_TOKENIZER_FILE, load_saved
+from foretell.translation.translate import choose_length_penalty, has_sacrebleu
+from foretell.translation.translator import (
+    DECODING,
+    LENGTH_PENALTY,
+    SOURCE_TOKENIZER_FILE,
+    DecodingPart,
+    load_saved,
+)
 
 DEFAULT_MINUTES = 10.0
 PROBED = "tiny"  # the size whose speed is measured
 TOKENS_PER_PARAMETER = 1  # of both languages: tiny for 3 minutes and small for 10 on two cores, docs/translation.md
 MOST_EPOCHS = 30  # more passes over the same pairs mostly memorise them
 TOKENIZER_FILE = "tokenizer.json"
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +213,26 @@ class TranslationTraining(Training[PairRequest, TranslationTask]):
         self, config: TranslationConfig, data: PairText, model: EncoderDecoder, about: dict[str, Any]
     ) -> TranslationTask:
         return TranslationTask(config, data.pairs, data.vocabulary, model, self.loader(data, config), about)
+
+    def closed(self, session: Session[TranslationTask]) -> None:
+        """Choose the length penalty of the best checkpoint on held-out pairs, unless it has one."""
+        pairs = session.task.quality_pairs
+        if not session.world.is_first or not pairs or not has_sacrebleu():
+            return
+        best = session.run.best()
+        translator = load_saved(best.directory, session.device)
+        if translator.length_penalty is not None:
+            return
+        qualities = choose_length_penalty(translator, pairs)
+        (alpha, quality), *_ = qualities.items()
+        before = qualities[LENGTH_PENALTY]
+        logger.info(
+            f"decoding    length penalty {alpha:g}: BLEU {quality.bleu:.1f}, brevity penalty "
+            f"{quality.brevity_penalty:.3f} on {len(pairs):,} held-out pairs ({LENGTH_PENALTY:g}: {before.bleu:.1f}, "
+            f"{before.brevity_penalty:.3f})"
+        )
+        parts = read_entries(best.directory) | {DECODING: {"kind": DECODING, **DecodingPart(alpha).config()}}
+        best.replace_json(CONFIG, {"model_type": MODEL_TYPE, "format": FORMAT_WITH_PARTS, "parts": parts})
 
     def describe(self, task: TranslationTask) -> list[str]:
         data, model, training, loader = task.data, task.config.model, task.config.training, task.loader

@@ -13,7 +13,7 @@ import torch
 from foretell.config import SamplingConfig
 from foretell.errors import ContextLengthError, UsageError
 from foretell.evaluation.perplexity import evaluate
-from foretell.generation.beam import CachedSteps, beam_search, length_penalty
+from foretell.generation.beam import CachedSteps, Hypothesis, beam_search, length_penalty
 from foretell.generation.sampling import Sampler
 from foretell.generation.scheduler import make_scheduler, run
 from foretell.generation.sequence import FinishReason, Rules
@@ -21,11 +21,12 @@ from foretell.generation.sequence import Sequence as TokenSequence
 from foretell.model.decoder import check_logits
 from foretell.translation.batches import PairObjective, evaluation_batches, make_source
 from foretell.translation.pairs import Pair
-from foretell.translation.translator import Translator
+from foretell.translation.translator import LENGTH_PENALTY, Translator
 from foretell.typesetting.document import DocumentSection, Paragraph, Table
 from foretell.typesetting.html import Shown
 
-BEAM_SIZE, ALPHA = 5, 1.0
+BEAM_SIZE = 5
+LENGTH_PENALTIES = (0.0, 0.6, 1.0, 1.4, 2.0, 3.0)
 ROWS_AT_ONCE = 320  # sentences times beams
 LONGER, MORE = 2, 16  # a translation has at most LONGER times the tokens of its source plus MORE
 BATCH_TOKENS = 4096
@@ -53,12 +54,16 @@ class Translation:
 class Decoding:
     """The choice of a translation: by beam search, with one beam greedily, or sampled if `sampling` is given.
 
-    alpha: the exponent of the length penalty (Wu et al. 2016).
+    alpha: the exponent of the length penalty (Wu et al. 2016); None for the model's.
     """
 
     beam_size: int = BEAM_SIZE
-    alpha: float = ALPHA
+    alpha: float | None = None
     sampling: SamplingConfig | None = None
+
+    def alpha_for(self, translator: Translator) -> float:
+        own = LENGTH_PENALTY if translator.length_penalty is None else translator.length_penalty
+        return own if self.alpha is None else self.alpha
 
 
 def translate(translator: Translator, sentences: Sequence[str], decoding: Decoding = Decoding()) -> list[Translation]:
@@ -96,24 +101,33 @@ def check_lengths(translator: Translator, sentences: Sequence[str], encoded: dic
 
 def decode(translator: Translator, sources: list[list[int]], samples: list[int], decoding: Decoding) -> list[Decoded]:
     """The best translation of each source. `samples`: the index of each, which its random numbers depend on."""
-    model, vocabulary = translator.model, translator.vocabulary
-    limits = [min(model.config.context_length, LONGER * len(source) + MORE) for source in sources]
-    if decoding.sampling is not None or decoding.beam_size == 1:
-        return sample(translator, sources, samples, limits, decoding)
-    with torch.inference_mode():
-        conditioned = model.given(make_source(sources))
-        steps = CachedSteps(conditioned, [[vocabulary.start_id]] * len(sources), max(limits))
-        size = vocabulary.target.vocab_size
-        beams = beam_search(steps, limits, vocabulary.target_end_id, decoding.beam_size, decoding.alpha, size)
+    if decoding.sampling is not None:
+        return sample(translator, sources, samples, decoding.sampling, decoding.alpha_for(translator))
+    beams = search(translator, sources, decoding.beam_size, decoding.alpha_for(translator))
     return [(best.ids, best.score, best.finish_reason) for best, *_ in beams]
 
 
+def search(translator: Translator, sources: list[list[int]], beam_size: int, alpha: float) -> list[list[Hypothesis]]:
+    """The hypotheses of each source by beam search, best score first."""
+    model, vocabulary = translator.model, translator.vocabulary
+    limits = [token_limit(translator, source) for source in sources]
+    with torch.inference_mode():
+        conditioned = model.given(make_source(sources))
+        steps = CachedSteps(conditioned, [[vocabulary.start_id]] * len(sources), max(limits))
+        return beam_search(steps, limits, vocabulary.target_end_id, beam_size, alpha, vocabulary.target.vocab_size)
+
+
+def token_limit(translator: Translator, source: list[int]) -> int:
+    """The most tokens of a translation."""
+    return min(translator.model.config.context_length, LONGER * len(source) + MORE)
+
+
 def sample(
-    translator: Translator, sources: list[list[int]], samples: list[int], limits: list[int], decoding: Decoding
+    translator: Translator, sources: list[list[int]], samples: list[int], sampling: SamplingConfig, alpha: float
 ) -> list[Decoded]:
-    """Translations token by token: sampled, or the likeliest token each time."""
+    """Translations that are sampled token by token."""
     vocabulary = translator.vocabulary
-    sampling = decoding.sampling or SamplingConfig(temperature=0)
+    limits = [token_limit(translator, source) for source in sources]
     sampler, end_id = Sampler(sampling, vocabulary.target.vocab_size), vocabulary.target_end_id
     sequences = [
         TokenSequence([vocabulary.start_id], sample, rules=Rules(sampler, limit, frozenset([end_id])), row=row)
@@ -122,7 +136,7 @@ def sample(
     for _ in run(make_scheduler(translator.model.given(make_source(sources)), sequences), sequences):
         pass  # the sequences keep what is generated
     scores = [
-        logprob / length_penalty(len(sequence.generated), decoding.alpha)
+        logprob / length_penalty(len(sequence.generated), alpha)
         for sequence, logprob in zip(sequences, log_probabilities(translator, sources, sequences), strict=True)
     ]
     return [
@@ -151,7 +165,9 @@ def log_probabilities(translator: Translator, sources: list[list[int]], sequence
 class Quality:
     """BLEU (Papineni et al. 2002) and chrF (Popović 2015), from 0 to 100, with sacrebleu's default settings.
 
-    bleu, chrf: one reference per pair. bleu_all_references: one translation per sentence, against all its references.
+    bleu, chrf: one reference per pair. brevity_penalty: the factor of `bleu` for translations that are shorter than
+    their references, 1 where they are not. bleu_all_references: one translation per sentence, against all its
+    references.
     """
 
     bleu: float
@@ -160,6 +176,7 @@ class Quality:
     pairs: int
     sentences: int
     signature: str
+    brevity_penalty: float
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -192,13 +209,43 @@ def compare(pairs: Sequence[Pair], translations: dict[str, str]) -> Quality:
         references.setdefault(pair.source, []).append(pair.target)
     written, expected = [translations[pair.source] for pair in pairs], [pair.target for pair in pairs]
     bleu = sacrebleu.BLEU()
-    single = bleu.corpus_score(written, [expected]).score
+    single = bleu.corpus_score(written, [expected])
     signature = str(bleu.get_signature())
     most = max(map(len, references.values()))
     columns = [[(own + [None] * most)[index] for own in references.values()] for index in range(most)]
     every = bleu.corpus_score([translations[source] for source in references], columns).score
     chrf = sacrebleu.CHRF().corpus_score(written, [expected]).score
-    return Quality(single, chrf, every, len(pairs), len(references), signature)
+    return Quality(single.score, chrf, every, len(pairs), len(references), signature, round(single.bp, 4))
+
+
+# --- the choice of the length penalty --------------------------------------------------------------------------------
+
+
+def choose_length_penalty(translator: Translator, pairs: Sequence[Pair]) -> dict[float, Quality]:
+    """The quality with each of LENGTH_PENALTIES, best BLEU first. One beam search serves all: they rank its results."""
+    sources = list(dict.fromkeys(pair.source for pair in pairs if pair.source.strip()))
+    encoded = [translator.vocabulary.encode_source(source) for source in sources]
+    by_length = sorted(range(len(sources)), key=lambda index: len(encoded[index]))
+    beams: dict[str, list[Hypothesis]] = {}
+    rows = ROWS_AT_ONCE // BEAM_SIZE
+    for first in range(0, len(by_length), rows):
+        members = by_length[first : first + rows]
+        found = search(translator, [encoded[index] for index in members], BEAM_SIZE, LENGTH_PENALTY)
+        beams |= {sources[index]: beam for index, beam in zip(members, found, strict=True)}
+    qualities = {}
+    for alpha in LENGTH_PENALTIES:
+        best = {source: best_of(beam, alpha) for source, beam in beams.items()}
+        texts = {source: translator.vocabulary.decode(hypothesis.ids) for source, hypothesis in best.items()}
+        qualities[alpha] = compare([pair for pair in pairs if pair.source in texts], texts)
+    order = sorted(qualities, key=lambda alpha: (-qualities[alpha].bleu, abs(alpha - LENGTH_PENALTY)))
+    return {alpha: qualities[alpha] for alpha in order}
+
+
+def best_of(beam: Sequence[Hypothesis], alpha: float) -> Hypothesis:
+    """The hypothesis with the best score under another length penalty."""
+    return max(
+        beam, key=lambda each: each.logprob / length_penalty(len(each.ids) + (each.finish_reason == "end"), alpha)
+    )
 
 
 @dataclass(frozen=True)
@@ -216,7 +263,7 @@ class PairEvaluation(Shown):
     def document(self) -> DocumentSection:
         quality, several = self.quality, self.quality.pairs > self.quality.sentences
         rows = [
-            ("BLEU", f"{quality.bleu:.2f}", "one reference per pair"),
+            ("BLEU", f"{quality.bleu:.2f}", f"one reference per pair, brevity penalty {quality.brevity_penalty:.3f}"),
             ("chrF", f"{quality.chrf:.2f}", "one reference per pair"),
             *([("BLEU", f"{quality.bleu_all_references:.2f}", "all references of each sentence")] if several else []),
             ("loss", f"{self.loss:.4f}", "nats per target token"),

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from foretell.config import make_section
+from foretell.config import Section, make_section
 from foretell.device import DeviceName, DtypeName, choose_device, choose_inference_dtype, dtype_name
 from foretell.errors import CheckpointError, UsageError
 from foretell.files import printable_name
@@ -22,21 +23,32 @@ from foretell.saved_model.parts_on_disk import load_parts, save_parts
 from foretell.translation.batches import make_source
 from foretell.translation.config import EncoderDecoderConfig
 from foretell.translation.encoder_decoder import EncoderDecoder, encoder_decoder_with_weights, weight_shapes
+from foretell.translation.language_check import SideCounts
 from foretell.translation.marian import is_marian, read_marian
 from foretell.translation.pairs import Vocabulary, make_vocabulary
 
-MODEL, TARGET, SOURCE = "encoder_decoder", "tokenizer", "source_tokenizer"  # the parts of a saved translation model
+# The parts of a saved translation model; the last two are optional
+MODEL, TARGET, SOURCE, COUNTS, DECODING = (
+    *("encoder_decoder", "tokenizer", "source_tokenizer", "side_counts", "decoding"),
+)
+LENGTH_PENALTY = 1.0  # of models that have none
 SOURCE_TOKENIZER_FILE = "source_tokenizer.json"
 
 
 @dataclass(frozen=True)
 class Translator:
-    """A model that translates, with the vocabularies of both languages."""
+    """A model that translates, with the vocabularies of both languages.
+
+    side_counts: None where they were not saved. length_penalty: the exponent of Wu's penalty in beam search; None for
+    LENGTH_PENALTY.
+    """
 
     model: EncoderDecoder
     vocabulary: Vocabulary
     name: str = "model"
     notes: tuple[str, ...] = ()
+    side_counts: SideCounts | None = None
+    length_penalty: float | None = None
 
     @property
     def device(self) -> torch.device:
@@ -51,6 +63,13 @@ class Translator:
         """`bfloat16`, or `bfloat16, weights in int8`."""
         schemes = sorted({layer.scheme for layer in quantized_layers(self.model).values()})
         return ", weights in ".join((dtype_name(self.dtype), *schemes))
+
+    def unlike_source(self, sentences: Sequence[str]) -> list[int]:
+        """The indices of sentences that do not look like the source language; empty for a model without counts."""
+        if self.side_counts is None:
+            return []
+        encoded = self.vocabulary.source.encode_batch(list(sentences))
+        return [index for index, ids in enumerate(encoded) if self.side_counts.is_unlike_source(ids)]
 
     def quantize(self, to: Scheme, dtype: torch.dtype) -> Self:
         """Round the linear layers of both stacks to int8 or int4, in place, and return the model; the rest in `dtype`.
@@ -139,12 +158,38 @@ class SourceTokenizerPart(TokenizerPart):
     file_names: ClassVar[tuple[str, ...]] = (SOURCE_TOKENIZER_FILE,)
 
 
+class DecodingConfig(Section):
+    """The entry of the decoding in config.json."""
+
+    length_penalty: float = Field(ge=0, le=10)
+
+
+@register_part
+@dataclass(frozen=True)
+class DecodingPart(Part):
+    """The length penalty that was chosen on held-out pairs."""
+
+    kind: ClassVar[str] = DECODING
+    length_penalty: float
+
+    def config(self) -> dict[str, Any]:
+        return DecodingConfig(length_penalty=self.length_penalty).model_dump()
+
+    @classmethod
+    def load(cls, values: Mapping[str, Any], source: PartSource) -> Self:
+        return cls(make_section(DecodingConfig, values, source.name).length_penalty)
+
+
 def save_translator(directory: Path, translator: Translator, dtype: torch.dtype | None = None) -> None:
     """Write a model's files into an existing directory, weights in `dtype` if one is given."""
     vocabulary = translator.vocabulary
     parts: dict[str, Part] = {MODEL: EncoderDecoderPart(translator.model), TARGET: TokenizerPart(vocabulary.target)}
     if not vocabulary.is_shared:
         parts[SOURCE] = SourceTokenizerPart(vocabulary.source)
+    if translator.side_counts is not None:
+        parts[COUNTS] = translator.side_counts
+    if translator.length_penalty is not None:
+        parts[DECODING] = DecodingPart(translator.length_penalty)
     save_parts(directory, parts, dtype)
 
 
@@ -165,7 +210,18 @@ def load_saved(
         raise CheckpointError(f"{directory} has no tokenizer; it is damaged")
     vocabulary = make_vocabulary(source.tokenizer, target.tokenizer)
     check_sizes(vocabulary, model.model.shape, directory)
-    return Translator(model.model, vocabulary, name)
+    counts, decoding = parts.get(COUNTS), parts.get(DECODING)
+    if isinstance(counts, SideCounts) and len(counts.source) != vocabulary.source.vocab_size:
+        raise CheckpointError(
+            f"{directory}: the counts of both sides do not fit the tokenizer; they do not belong together"
+        )
+    return Translator(
+        model.model,
+        vocabulary,
+        name,
+        side_counts=counts if isinstance(counts, SideCounts) else None,
+        length_penalty=decoding.length_penalty if isinstance(decoding, DecodingPart) else None,
+    )
 
 
 def check_sizes(vocabulary: Vocabulary, config: EncoderDecoderConfig, directory: Path) -> None:
