@@ -73,6 +73,17 @@ def test_a_forecast_is_a_table_on_standard_output(here, capfd):
     assert all(np.isfinite(float(cell)) for row in rows for cell in row[2:])
 
 
+def test_a_forecast_reports_that_its_intervals_are_calibrated(here, capfd):
+    assert run(["forecast", "d", "days.csv", "--samples", "4", "--levels", "33.5"]) == 0
+    captured = capfd.readouterr()
+    assert "intervals are calibrated on 1 held-out windows" in captured.err
+    assert captured.out.splitlines()[0].endswith("lo-33.5,hi-33.5")
+    assert run(["evaluate", "d", "days.csv", "--samples", "4"]) == 0
+    captured = capfd.readouterr()
+    assert "quantiles of the paths would contain" in " ".join(captured.out.split())
+    assert "measure their coverage on other data" in " ".join(captured.err.split())
+
+
 def test_a_name_with_a_comma_is_quoted_on_standard_output(here, tmp_path, capfd):
     rows = "\n".join(row.replace("a,", '"a,b",', 1) if row[0] == "a" else row for row in ROWS)
     (tmp_path / "named.csv").write_text(rows, encoding="utf-8")

@@ -13,6 +13,7 @@ from foretell.forecasting.windows import (
     Window,
     WindowSource,
     check_no_look_ahead,
+    held_out_values,
     held_out_windows,
     make_window_batch,
 )
@@ -63,6 +64,17 @@ def test_some_windows_hide_values():
 def test_a_source_without_anything_to_learn_is_refused():
     with pytest.raises(DataError, match="no series has two values"):
         make_source(np.array([1.0, np.nan]))
+
+
+def test_a_long_series_holds_out_several_windows_and_a_short_one_the_last():
+    series = [np.arange(100.0), np.arange(30.0), np.arange(3.0)]
+    windows = held_out_windows(series, length=12, horizon=4, most=2)
+    assert [each.values[each.context :].tolist() for each in windows] == [
+        [96, 97, 98, 99],
+        [92, 93, 94, 95],
+        [26, 27, 28, 29],
+    ]
+    assert [held_out_values(len(each), 4, 2) for each in series] == [8, 4, 0]
 
 
 def test_held_out_windows_end_with_the_series_and_know_a_given_context():

@@ -118,6 +118,15 @@ class MixingSampler(Sampler):
         return super().__call__(logits + 10 * logits.mean(0), prefixes, samples)
 
 
+def test_rows_that_are_sampled_together_are_those_sampled_alone() -> None:
+    logits = 3 * torch.randn(70, 1023, generator=torch.Generator().manual_seed(5))
+    sampler = Sampler(SamplingConfig(temperature=1.0, top_p=1.0, seed=3))
+    assert not sampler.filters
+    prefixes, samples = [Prefix([1])] * len(logits), list(range(len(logits)))
+    alone = [sampler._sample(row, prefixes[0], sampler.draw(at, 1)) for at, row in enumerate(logits.split(1))]
+    assert sampler(logits, prefixes, samples) == alone
+
+
 def test_this_suite_detects_a_sampler_that_mixes_rows() -> None:
     sampler = MixingSampler(SamplingConfig(seed=1))
     logits = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))

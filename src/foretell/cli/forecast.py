@@ -246,6 +246,10 @@ def sample(forecaster: Forecaster, series: list[Series], horizon: int, samples: 
     note_clipped(forecaster, series)
     if forecaster.minimum is None and (bounded := sum(forecaster.least(each.values) == 0 for each in series)):
         note(f"minimum 0 for {bounded:,} of {len(series):,} series, which were never negative; --minimum changes it")
+    if (calibration := forecaster.calibration) is None:
+        note("intervals are quantiles of the paths: the model was not calibrated on held-out values")
+    else:
+        note(f"intervals are calibrated on {calibration.windows:,} held-out windows of the training")
     with ProgressLine("series") as progress:
         return forecast_series(forecaster, series, horizon, samples, seed=seed, progress=progress)
 
@@ -335,9 +339,11 @@ def evaluate_forecast(
         note(f"a horizon of {ahead} rolls over the context of {forecaster.context_length}")
     if test is None and ahead + step * (windows - 1) > forecaster.horizon:
         note(
-            f"training held out the last {forecaster.horizon} values of a series at most: if this is the data it was "
-            "trained on, the model was trained on some of the values that it forecasts here"
+            f"training held out the last {forecaster.horizon} values of a series, more of a long one: if this is the "
+            "data it was trained on, the model was trained on some of the values that it forecasts here"
         )
+    elif test is None and forecaster.calibration is not None:
+        note("intervals were calibrated on held-out values of the training, so measure their coverage on other data")
     with ProgressLine("origins") as progress:
         evaluation = evaluate_origins(forecaster, origins, plan, progress=progress)
     by_context = evaluate_contexts(forecaster, origins, plan, lengths)

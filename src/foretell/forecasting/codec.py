@@ -11,12 +11,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field, model_validator
 
 from foretell.config import Section, make_section
+from foretell.forecasting.calibration import INTERVALS, Calibration, load_calibration, save_calibration
 from foretell.forecasting.series_layout import DETECT, SeriesFormat
 from foretell.saved_model.part import Part, PartSource, register_part
 
@@ -107,22 +109,31 @@ class SeriesCodec:
 @register_part
 @dataclass(frozen=True)
 class SeriesCodecPart(Part):
-    """The codec in a saved model."""
+    """The codec in a saved model, with the calibration of its intervals if there is one."""
 
     kind: ClassVar[str] = "series_codec"
+    file_names: ClassVar[tuple[str, ...]] = (INTERVALS,)
     codec: SeriesCodec
     horizon: int  # how far ahead the model was trained to look, the default of `forecast`
     format: SeriesFormat = DETECT  # how the file that it was trained on writes series
+    calibration: Calibration | None = None
 
     def config(self) -> dict[str, Any]:
         written = self.format.model_dump(exclude_none=True)
         return {**self.codec.config.model_dump(mode="json"), "horizon": self.horizon, "format": written}
 
+    def save_files(self, directory: Path) -> None:
+        if self.calibration is not None:
+            save_calibration(directory, self.calibration)
+
     @classmethod
     def load(cls, values: Mapping[str, Any], source: PartSource) -> SeriesCodecPart:
         saved = make_section(SavedCodecConfig, values)
         return cls(
-            SeriesCodec(CodecConfig(**saved.model_dump(exclude={"horizon", "format"}))), saved.horizon, saved.format
+            SeriesCodec(CodecConfig(**saved.model_dump(exclude={"horizon", "format"}))),
+            saved.horizon,
+            saved.format,
+            load_calibration(source.directory),
         )
 
 

@@ -14,6 +14,7 @@ class SeriesConfig(Section):
     """Settings for cutting series into windows. Lengths are in values."""
 
     horizon: int = Field(gt=0)  # the last values of every series that are held out, and the shortest training target
+    held_out_windows: int = Field(1, gt=0)  # stretches of `horizon` values that are held out of a long series
     hold_out: bool = True  # False: train on all values, and measure nothing
     noise: float = Field(0.1, ge=0, le=1)  # standard deviation of random changes of a window's scale
     missing_rate: float = Field(0.05, ge=0, lt=1)  # share of the windows in which some values are hidden

@@ -15,6 +15,7 @@ import numpy as np
 from foretell.config import SamplingConfig, make_section
 from foretell.device import DeviceName, DtypeName
 from foretell.errors import CheckpointError, DataError, UsageError
+from foretell.forecasting.calibration import Bounds, Calibration, interval_of
 from foretell.forecasting.codec import Scale, SeriesCodec, SeriesCodecPart, scale_of
 from foretell.forecasting.series import Series
 from foretell.forecasting.series_file import Frame, read_series
@@ -57,6 +58,7 @@ class Forecaster:
     name: str = "model"
     format: SeriesFormat = DETECT  # of the file that it was trained on
     minimum: float | None = None  # of every forecast; None: 0 for a series that was never negative (`minimum_of`)
+    calibration: Calibration | None = None  # of its intervals; None: quantiles of the paths
 
     @property
     def context_length(self) -> int:
@@ -121,6 +123,18 @@ class Forecaster:
         """The least value of a forecast."""
         return minimum_of(history) if self.minimum is None else self.minimum
 
+    def spread(self, history: np.ndarray, horizon: int, context: int | None = None) -> float:
+        """The standard deviation of the values that a forecast reads."""
+        return scale_of(history[-min(context or self.context_length, self.context_for(horizon)) :]).spread
+
+    def interval(self, history: np.ndarray, paths: np.ndarray, level: float, context: int | None = None) -> Bounds:
+        """The bounds (H,), (H,) of a level in percent after a history, from its paths (samples, H)."""
+        if self.calibration is None:
+            return interval_of(paths, level)
+        low, high = self.calibration.interval(paths, level, self.spread(history, paths.shape[1], context))
+        least = self.least(history)
+        return np.maximum(low, least), np.maximum(high, least)
+
     def batches(self, prompts: Sequence[Prompt], horizon: int, samples: int) -> Iterator[tuple[int, int]]:
         """Ranges of prompts whose paths fit the memory together."""
         length = min(self.context_length, max(len(prompt.ids) for prompt in prompts) + horizon)
@@ -146,10 +160,11 @@ class Forecaster:
 
 @dataclass(frozen=True)
 class Forecast:
-    """Sampled paths (samples, H) of a series' next values."""
+    """Sampled paths (samples, H) of a series' next values. forecaster: of the paths, for its calibrated intervals."""
 
     series: Series
     paths: np.ndarray
+    forecaster: Forecaster | None = None
 
     @property
     def times(self) -> list[str]:
@@ -166,8 +181,10 @@ class Forecast:
         return np.median(self.paths, 0)
 
     def interval(self, level: float) -> tuple[np.ndarray, np.ndarray]:
-        """The bounds (H,), (H,) between which `level` percent of further paths would lie, centred on the median."""
-        return interval_of(self.paths, level)
+        """The bounds (H,), (H,) between which `level` percent of the values are expected, around the median."""
+        if self.forecaster is None:
+            return interval_of(self.paths, level)
+        return self.forecaster.interval(self.series.values, self.paths, level)
 
 
 def minimum_of(history: np.ndarray) -> float:
@@ -184,17 +201,6 @@ def streams_of(histories: Sequence[np.ndarray]) -> list[int]:
         streams.append(stream_key("series", values, occurrences[values]))
         occurrences[values] += 1
     return streams
-
-
-def interval_of(paths: np.ndarray, level: float) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds (H,), (H,) of `level` percent of the distribution that paths (samples, H) were drawn from.
-
-    Quantiles at p (n + 1) of n samples: an interval between those holds `level` percent of further draws on average.
-    Interpolating at p (n - 1), as numpy does by default, holds less: 72% of the draws for 80% and 20 samples.
-    """
-    outside = (1 - level / 100) / 2
-    low, high = np.quantile(paths, (outside, 1 - outside), axis=0, method="weibull")
-    return low, high
 
 
 def forecast(
@@ -222,7 +228,7 @@ def forecast(
     histories = [each.values for each in series]
     steps = forecaster.horizon if horizon is None else horizon
     paths = forecaster.sample_paths(histories, steps, samples, seed=seed, progress=progress)
-    return [Forecast(each, sampled) for each, sampled in zip(series, paths, strict=True)]
+    return [Forecast(each, sampled, forecaster) for each, sampled in zip(series, paths, strict=True)]
 
 
 def load_forecaster(
@@ -247,4 +253,4 @@ def as_forecaster(model: LanguageModel) -> Forecaster:
         raise CheckpointError(
             f"{model.name} was not trained on series; train a forecaster: foretell train --task forecast DATA.csv"
         )
-    return Forecaster(model.decoder, part.codec, part.horizon, model.name, part.format)
+    return Forecaster(model.decoder, part.codec, part.horizon, model.name, part.format, calibration=part.calibration)

@@ -6,12 +6,14 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from foretell.errors import DataError, UsageError
-from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress, interval_of
+from foretell.forecasting.calibration import Bounds, interval_of
+from foretell.forecasting.forecaster import Advance, Forecaster, ignore_progress
 from foretell.forecasting.metrics import (
     auto_ets,
     coverage,
@@ -33,6 +35,12 @@ LEVELS = (80.0, 95.0)
 FIGURES = ("mase", "mase_median", "smape", "smape_median", "wql", "mae", "rmse")
 HEADER = ("MASE", "median", "sMAPE", "WQL", "MAE", "RMSE")  # of the figures in a table
 MOST_SERIES_SHOWN = 20
+IntervalRule = Callable[[np.ndarray, np.ndarray, float], Bounds]  # of a history, paths and a level
+
+
+def own_interval(history: np.ndarray, paths: np.ndarray, level: float) -> Bounds:
+    """The interval of paths alone."""
+    return interval_of(paths, level)
 
 
 @dataclass(frozen=True)
@@ -130,6 +138,7 @@ class Evaluation:
     origins: int
     without_mase: int  # origins whose history has no seasonal error
     others: dict[str, Score] = field(default_factory=dict)
+    own_coverage: dict[str, float] = field(default_factory=dict)  # of intervals before calibration, if there is one
     by_series: dict[str, tuple[Score, Score]] = field(default_factory=dict)
 
     @property
@@ -175,6 +184,7 @@ class ForecastReport(Shown):
             "without_mase": evaluation.without_mase,
             "model": evaluation.model.to_json(),
             "seasonal_naive": evaluation.naive.to_json(),
+            **({"own_coverage": evaluation.own_coverage} if evaluation.own_coverage else {}),
             **{name: each.to_json() for name, each in evaluation.others.items()},
             **({"by_series": dict(self.series_json())} if self.per_series else {}),
             "by_step": evaluation.model.by_step,
@@ -195,6 +205,9 @@ class ForecastReport(Shown):
             f"season {self.season}, {self.season_reason}; horizon {self.horizon}; {self.where}",
             self.evaluation.describe_steps(),
         ]
+        if own := self.evaluation.own_coverage:
+            shares = ", ".join(f"{share:.1f}% in {level}%" for level, share in own.items())
+            lines.append(f"intervals are calibrated; quantiles of the paths would contain {shares}")
         if without := self.evaluation.without_mase:
             lines.append(f"origins without MASE, since there is no seasonal error before them: {without:,}")
         return DocumentSection("", [table, *map(Paragraph, lines), *self.series_parts()])
@@ -242,12 +255,15 @@ def evaluate_origins(
     )
     naive = [seasonal_naive(origin.history, plan.season, horizon)[None] for origin in origins]
     scales = [mase_scale(origin.history, plan.season) for origin in origins]
+    pairs = list(zip(origins, paths, strict=True))
+    own = {} if forecaster.calibration is None else {f"{each:g}": coverage_of(pairs, each) for each in plan.levels}
     return Evaluation(
-        score(origins, paths, plan, scales, plan.levels),
+        score(origins, paths, plan, scales, plan.levels, partial(forecaster.interval, context=context)),
         score(origins, naive, plan, scales, ()),
         len(origins),
         sum(math.isnan(scale) for scale in scales),
         by_series=score_series(origins, paths, naive, plan),
+        own_coverage=own,
     )
 
 
@@ -296,6 +312,7 @@ def score(
     plan: Plan,
     scales: Sequence[float],
     levels: Sequence[float],
+    interval: IntervalRule = own_interval,
 ) -> Score:
     """The score of sampled paths (samples, H) from each origin; the median is the point forecast."""
     pairs = [(origin, sampled[:, : len(origin.actual)]) for origin, sampled in zip(origins, paths, strict=True)]
@@ -318,13 +335,19 @@ def score(
         float(np.abs(known).mean()),
         float(np.sqrt((known**2).mean())),
         by_step(errors, scales),
-        {f"{level:g}": coverage_of(pairs, level) for level in levels},
+        {f"{level:g}": coverage_of(pairs, level, interval) for level in levels},
     )
 
 
-def coverage_of(pairs: Sequence[tuple[Origin, np.ndarray]], level: float) -> float:
+def coverage_of(
+    pairs: Sequence[tuple[Origin, np.ndarray]], level: float, interval: IntervalRule = own_interval
+) -> float:
     """The percentage of values that lie inside the interval of a level."""
-    counts = [coverage(each.actual, *interval_of(sampled, level)) for each, sampled in pairs]
+    cut = (
+        (each, [bound[: len(each.actual)] for bound in interval(each.history, sampled, level)])
+        for each, sampled in pairs
+    )
+    counts = [coverage(each.actual, *bounds) for each, bounds in cut]
     return 100 * sum(inside for inside, _ in counts) / sum(known for _, known in counts)
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -15,6 +17,7 @@ import torch
 from foretell.config import ModelConfig, Section, TrainingConfig, check_known, make_section
 from foretell.errors import ConfigError
 from foretell.finding import default_run_directory
+from foretell.forecasting.calibration import save_calibration
 from foretell.forecasting.codec import CodecConfig, SeriesCodec, scale_of
 from foretell.forecasting.config import (
     CONTEXT_LENGTH,
@@ -24,12 +27,14 @@ from foretell.forecasting.config import (
     ForecastConfig,
     SeriesConfig,
 )
+from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.metrics import mase_scale, mean_of
 from foretell.forecasting.series import Series, choose_season
 from foretell.forecasting.series_file import Frame, read_series, read_series_data, write_frame
 from foretell.forecasting.series_layout import DETECT, SeriesFormat, recorded_format
-from foretell.forecasting.task import ForecastTask, check_series_fit
+from foretell.forecasting.task import CALIBRATION_WINDOWS, ForecastTask, check_series_fit
 from foretell.language_model import load_model
+from foretell.manifest import write_manifest
 from foretell.model.cost import training_flops_per_token
 from foretell.model.decoder import Decoder
 from foretell.model.init import weight_shapes
@@ -41,12 +46,17 @@ from foretell.session.reporter import Reporter
 from foretell.session.request import TrainingRequest
 from foretell.session.session import Session
 
+if TYPE_CHECKING:
+    from foretell.device import DeviceName
+
+logger = logging.getLogger(__name__)
 FRAME_NAME = "frame.csv"  # of the run's copy of a frame
 DEFAULT_MINUTES = 5.0
 MOST_PASSES = 100  # over the values, unless the time is given
 FEWEST_STEPS = 300  # if the time is not given
 EVALUATIONS = 10  # per training
 SEASONS_AHEAD = 2  # the default horizon
+HELD_OUT_SHARE = 10  # a series holds out at most a tenth, or one horizon
 PROBED = "tiny"  # the size whose speed is measured
 PROBED_VALUES = 512  # per series, for what the codec's rounding costs
 
@@ -159,7 +169,10 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         """The horizon is two seasons, but at most a quarter of the longest series, if it is not given."""
         longest = max(len(each) for each in series)
         horizon = self.request.horizon or max(1, min(SEASONS_AHEAD * max(season, 4), longest // 4))
-        return make_section(SeriesConfig, {"horizon": horizon, **self.request.section("series")}, "series")
+        fitting = max(1, longest // (HELD_OUT_SHARE * horizon))
+        windows = min(-(-CALIBRATION_WINDOWS // len(series)), fitting)
+        values = {"horizon": horizon, "held_out_windows": windows}
+        return make_section(SeriesConfig, {**values, **self.request.section("series")}, "series")
 
     def model_config(
         self, series: Sequence[Series], codec: CodecConfig, config: SeriesConfig, size: str
@@ -199,12 +212,31 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
     ) -> ForecastTask:
         return ForecastTask(config, data, model, about)
 
+    def closed(self, session: Session[ForecastTask]) -> None:
+        """Calibrate the intervals of the best checkpoint on held-out windows."""
+        if not session.world.is_first or not session.task.has_held_out:
+            return
+        began = time.monotonic()
+        directory = session.run.best().directory
+        forecaster = load_forecaster(directory, cast("DeviceName", session.device.type))
+        calibration = session.task.calibration(replace(forecaster, calibration=None))
+        if calibration is None:
+            return
+        save_calibration(directory, calibration)
+        write_manifest(directory)
+        logger.info(
+            f"intervals   calibrated on {calibration.windows} held-out windows of {session.task.config.series.horizon} "
+            f"in {time.monotonic() - began:.0f} s"
+        )
+
     def describe(self, task: ForecastTask) -> list[str]:
         series, config = task.series, task.config
         lengths = sorted(len(each) for each in series)
         missing = sum(int(np.isnan(each.values).sum()) for each in series)
         spread = f"{lengths[0]:,}" if lengths[0] == lengths[-1] else f"{lengths[0]:,} to {lengths[-1]:,}"
-        held_out = f"the last {config.series.horizon} of each held out" if config.series.hold_out else "none held out"
+        windows = config.series.held_out_windows
+        count = f"{windows} x {config.series.horizon}" if windows > 1 else f"{config.series.horizon}"
+        held_out = f"the last {count} of each held out" if config.series.hold_out else "none held out"
         training = config.training
         return [
             f"series      {len(series):,} of {spread} values, steps of {series[0].timeline.frequency}; "

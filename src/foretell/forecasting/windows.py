@@ -100,16 +100,27 @@ class WindowSource:
 
 
 def held_out_windows(
-    series: Sequence[np.ndarray], length: int, horizon: int, context: int | None = None
+    series: Sequence[np.ndarray], length: int, horizon: int, context: int | None = None, most: int = 1
 ) -> list[Window]:
-    """The last `horizon` values of each series after as much of what precedes them as fits, or `context` values."""
+    """The last values of each series, `horizon` at a time, after what precedes them and fits, or `context` values."""
     windows = []
     for values in series:
-        before = len(values) - horizon
-        known = min(before, length - horizon if context is None else context)
-        if known >= max(1, context or 1):
-            windows.append(Window(values[before - known :], known))
+        for end in range(len(values), len(values) - held_out_values(len(values), horizon, most), -horizon):
+            before = end - horizon
+            known = min(before, length - horizon if context is None else context)
+            if known >= max(1, context or 1):
+                windows.append(Window(values[before - known : end], known))
     return windows
+
+
+def held_out_values(length: int, horizon: int, windows: int) -> int:
+    """The number of values held out of a series, in `windows` windows, or in one if they are over a tenth of it.
+
+    None of a series that is not longer than the horizon, which is learned from as a whole.
+    """
+    if length <= horizon:
+        return 0
+    return horizon * (windows if 10 * windows * horizon <= length else 1)
 
 
 def check_no_look_ahead(windows: Sequence[Window], codec: SeriesCodec, scale_rule: ScaleRule | None = None) -> None:

@@ -17,6 +17,8 @@ from foretell.generation.filters import SHAPING, Prefix, Prefixes, make_filters,
 from foretell.model.decoder import check_logits
 from foretell.randomness import stream_key, uniform
 
+NUMBERS_AT_ONCE = 2**15  # logits of rows that are sampled together: in float64 they fit a core's cache
+
 
 class TokenChooser(Protocol):
     """Chooses the next tokens of sequences; `Sampler` does by their probabilities."""
@@ -65,6 +67,8 @@ class Sampler:
         if logits.is_cuda or not self._in_order:
             *_, (_, filtered) = self.stages(logits, prefixes)
             return pick(odds(filtered), draws)
+        if not self.filters:
+            return pick_unfiltered(logits, draws)
         rows = zip(logits.split(1), prefixes, draws, strict=True)  # one by one: a row in float64 fits a core's cache
         return [self._sample(row, prefix, draw) for row, prefix, draw in rows]
 
@@ -136,3 +140,11 @@ def pick(weights: Tensor, draws: list[float]) -> list[int]:
     # Rounding can leave the target at the last sum; then the answer is the id that reaches it
     last = torch.searchsorted(cumulative, total)
     return torch.searchsorted(cumulative, targets, right=True).minimum(last)[:, 0].tolist()
+
+
+def pick_unfiltered(logits: Tensor, draws: list[float]) -> list[int]:
+    """One id for each row of logits (B, V), a few rows at a time: a call for each takes longer than small rows."""
+    rows = max(1, NUMBERS_AT_ONCE // logits.shape[-1])
+    firsts = range(0, len(draws), rows)
+    parts = ((logits[first : first + rows].double(), draws[first : first + rows]) for first in firsts)
+    return [id for part, own in parts for id in pick(odds(part), own)]
