@@ -174,6 +174,8 @@ class HeadOptions(TuningOptions, total=False):
     dropout: float | None
     head_dropout: float
     word_dropout: float
+    is_from_scratch: bool
+    size: str | None
     lora: LoRADict | None
 
 
@@ -224,7 +226,7 @@ def finetune(
 
 @overload
 def finetune(
-    model: str | Path,
+    model: str | Path | None,
     data: str | Path,
     /,
     out: str | Path | None = None,
@@ -235,7 +237,7 @@ def finetune(
 
 
 def finetune(
-    model: str | Path,
+    model: str | Path | None,
     data: Paths,
     /,
     out: str | Path | None = None,
@@ -256,7 +258,7 @@ def finetune(
     """
     check_known(task, (*KINDS, "chat", "text"), "task")
     paths = listed(data)
-    options |= {"out": directory_of(out, paths, resume), "start": load_start(model)}
+    options |= {"out": directory_of(out, paths, resume), "start": None if model is None else load_start(model)}
     if task == "chat":
         training: Training[Any, Any] = ChatTraining(chat_request(paths, **options))
     elif task == "text":

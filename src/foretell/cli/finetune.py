@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from foretell.session.session import Session
 
 Start = Annotated[str | None, Parameter(help="The MODEL to start from.")]
-Epochs = Annotated[float | None, Parameter(help="Passes over the data; default: 3.")]
+Epochs = Annotated[float | None, Parameter(help="Passes over the data; default: 3, or 6 from scratch.")]
 
 
 def finetune(
@@ -79,6 +79,10 @@ def finetune(
     best_by: Annotated[
         str | None, Parameter(help="The figure that selects the best checkpoint, such as accuracy; default: loss.")
     ] = None,
+    from_scratch: Annotated[
+        bool, Flag, Parameter(help="Make a new model of the data's words, without MODEL: finetune DATA --from-scratch.")
+    ] = False,
+    size: Annotated[str | None, Parameter(help="The size of a new model: toy (default), tiny, small, ...")] = None,
     epochs: Epochs = None,
     dropout: Annotated[float | None, Parameter(help="Dropout of the whole model; default: 0.1.")] = None,
     head_dropout: Annotated[float | None, Parameter(help="Dropout before the new layer; default: 0.1.")] = None,
@@ -99,7 +103,9 @@ def finetune(
     With --lora (Hu et al. 2021) the model's own weights stay as they are; --lora.rank, --lora.alpha, --lora.dropout and
     --lora.targets (globs of module paths) change the updates.
     """
-    if (model is None or data is None) and not options.is_resumed:
+    if from_scratch and data is None and model is not None:
+        model, data = None, Path(model)
+    if ((model is None and not from_scratch) or data is None) and not options.is_resumed:
         raise UsageError("give MODEL and DATA: foretell finetune MODEL DATA --task classify")
     out = options.directory([] if data is None else [data])
     from foretell.finetuning.finetune import FinetuneTraining
@@ -119,6 +125,8 @@ def finetune(
         label_column=label_column,
         choice_column=choice_column or (),
         columns=names_of(columns),
+        is_from_scratch=from_scratch,
+        size=size,
         dev=dev,
         epochs=epochs,
         minutes=options.minutes,

@@ -13,8 +13,10 @@ from foretell.config import make_section
 from foretell.device import DeviceName, DtypeName, dtype_name
 from foretell.errors import Interrupted
 from foretell.files import remove_directory
+from foretell.finetuning import from_scratch
 from foretell.finetuning.baseline import tuned_baseline
 from foretell.finetuning.figures import describe_figures
+from foretell.finetuning.from_scratch import untrained
 from foretell.finetuning.head import with_head
 from foretell.finetuning.inputs import InputFormat, choose_tokens, with_input_tokens
 from foretell.finetuning.kind import kind_of
@@ -30,12 +32,13 @@ from foretell.model.lora import LoRAConfig
 from foretell.runs.run import FOLDS, Run
 from foretell.session.failures import resume_command
 from foretell.session.machine import Footprint
-from foretell.session.protocol import kept_data, run_training
+from foretell.session.protocol import describe_model, kept_data, run_training
 from foretell.session.reporter import Reporter
 from foretell.session.session import Session
 from foretell.text import Tokenizer
 
 DROPOUT = 0.1
+NEW_MODEL = "vocabulary  the most frequent words of the training texts; others are read as unknown"
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +48,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     verb = "finetune"
     encoded: TaskData | None = None
+    new_start: Start | None = None
     baseline: dict[str, Any]
     cross_validation: CrossValidation | None = None
 
@@ -68,9 +72,17 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         )
         return replace(files, split_rule=record.get("split", files.split_rule))
 
+    def start_of(self, data: LabelledFiles) -> Start:
+        if not self.request.is_from_scratch:
+            return self.start
+        if self.new_start is None:
+            self.new_start = untrained(data.train, self.request.seed, self.request.size)
+        return self.new_start
+
     def configure(self, data: LabelledFiles, steps: int | None = None) -> FinetuneConfig:
-        request, start, head = self.request, self.start, data.settings
-        model = start.config.replaced(**{"dropout": DROPOUT, **request.section("model")})
+        request, start, head = self.request, self.start_of(data), data.settings
+        dropout = from_scratch.DROPOUT if request.is_from_scratch else DROPOUT
+        model = start.config.replaced(**{"dropout": dropout, **request.section("model")})
         tokens = choose_tokens(start.tokenizer, head.pool, kind_of(head).has_delimiter)
         return FinetuneConfig(
             model=model,
@@ -82,7 +94,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     def footprint(self, config: FinetuneConfig, data: LabelledFiles) -> Footprint:
         """A lower bound: the batch with the example of the most tokens, whose sequences the others are padded to."""
-        tokenizer = with_input_tokens(self.start.tokenizer, config.head.tokens)
+        tokenizer = with_input_tokens(self.start_of(data).tokenizer, config.head.tokens)
         examples = self.encode(config, data, tokenizer).train
         largest = max(examples, key=lambda example: example.length * len(example.sequences))
         row = config.model.replaced(context_length=largest.length)
@@ -96,8 +108,11 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         return self.encoded
 
     def first_model(self, config: FinetuneConfig, data: LabelledFiles, start: Start | None) -> LanguageModel:
-        """The start's weights with a new head, rows for new tokens, and LoRA updates if they are asked for."""
-        assert start is not None, "a fine-tuning begins with a model"
+        """The start's weights with a new head, rows for new tokens, and LoRA updates if they are asked for.
+
+        Without a start the weights are random.
+        """
+        start = start or untrained(data.train, config.training.seed, shape=config.model)
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
         untuned = replace(start.model, decoder=start.decoder(shape), notes=())
         return with_updates(with_head(untuned, config.head, config.training.seed), config.lora, config.training.seed)
@@ -114,7 +129,9 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         tokens = ", ".join(f"{name} {token}" for name, token in names.items()) or "no new tokens"
         longest = max(example.length for example in data.train)
         columns = ", ".join((*head.columns.texts, *head.columns.choices))
+        new = [] if "from" in task.about else [describe_model(task.about["size"], task.config.model), NEW_MODEL]
         return [
+            *new,
             f"columns     {columns}; label {head.columns.label}",
             f"examples    {len(data.train):,} to learn from, {len(data.dev):,} held out: {data.files.split_rule}",
             f"labels      {task.head.task.describe_targets([example.target for example in data.train])}",
@@ -133,8 +150,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         files, path = session.task.data.files, session.run.directory / REPORT
         if session.task.config.finetuning.folds is not None:
             if not path.exists():
-                start = self.request.start or find_start(session.task.about["from"], session.run.directory)
-                assert start is not None, "a fine-tuning begins with a model"
+                start = self.request.start or find_start(session.task.about.get("from"), session.run.directory)
                 self.cross_validation = cross_validate(session, start)
         elif session.world.is_first:
             self.baseline = tuned_baseline(session.task.head.task, files.train, files.dev)
@@ -181,7 +197,7 @@ class FoldTraining(FinetuneTraining):
         pass
 
 
-def cross_validate(session: Session[FinetuneTask], start: Start) -> CrossValidation:
+def cross_validate(session: Session[FinetuneTask], start: Start | None) -> CrossValidation:
     """Train on the examples without each fold, in runs that are continued if they exist, and predict the fold."""
     task, run = session.task, session.run
     files, config, kind = task.data.files, task.config, task.head.task
@@ -195,6 +211,7 @@ def cross_validate(session: Session[FinetuneTask], start: Start) -> CrossValidat
             out=run.directory / FOLDS / str(index),
             data=Path(task.about["data"][0]),
             start=start,
+            is_from_scratch=start is None,
             device=cast(DeviceName, session.device.type),
             dtype=cast(DtypeName, dtype_name(session.dtype)),
         )

@@ -103,6 +103,7 @@ class Kind(ABC):
     pools: ClassVar[tuple[Pool, ...]] = ("extract", "last", "mean")  # the first is the default
     learning_rate: ClassVar[float] = 5e-4  # of models below SMALL_WIDTH; GPT-1's for larger ones
     scores: ClassVar[tuple[str, ...]] = ()  # figures between 0 and 1 that may select the best checkpoint
+    drops_words: ClassVar[bool] = True  # `word_dropout` has a meaning
     linear_model: ClassVar[str] = ""  # on TF-IDF of the text, as the baseline of a report: "logistic" or "ridge"
     in_transformers: ClassVar[bool] = False  # as one of its classes for sequence classification
     answer: ClassVar[str]  # the key of the prediction in JSON

@@ -123,7 +123,8 @@ def how_to_improve(session: Session[FinetuneTask]) -> str:
     minutes = about.get("minutes")
     length = ["--steps", str(2 * progress.step)] if minutes is None else ["--minutes", f"{2 * minutes:g}"]
     dev = ["--dev", *about["data"][1:]] if about["data"][1:] else []
-    arguments = [about["from"]["model"], about["data"][0], "--task", session.task.head.task.name, *dev, *length]
+    start = [about["from"]["model"], about["data"][0]] if "from" in about else [about["data"][0], "--from-scratch"]
+    arguments = [*start, "--task", session.task.head.task.name, *dev, *length]
     command = f"{command_name()} finetune {shlex.join(arguments)}"
     return f"the last evaluation is the best, so longer training may help: {command}, with your other options"
 

@@ -10,9 +10,11 @@ from typing import Any, ClassVar
 from foretell.config import Section, TrainingConfig, make_section
 from foretell.distributed.world import current_world
 from foretell.errors import UsageError
+from foretell.finetuning import from_scratch
 from foretell.finetuning.kind import find_kind
 from foretell.finetuning.settings import Columns, FinetuneConfig, Pool, Truncate, TuningSettings
 from foretell.finetuning.tuning import SMALL_WIDTH
+from foretell.model.presets import SIZES, preset
 from foretell.session.request import TrainingRequest
 
 EPOCHS, BATCH_SIZE, LEARNING_RATE = 3.0, 32, 6.25e-5  # Radford et al. 2018, section 4.1
@@ -29,6 +31,22 @@ class FinetuneRequest(TrainingRequest):
     data: Path | None = None
     dev: Path | None = None
     columns: Columns = field(default_factory=lambda: Columns(texts=()))
+    is_from_scratch: bool = False  # a new model of `size` with random weights, instead of `start`
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.is_from_scratch and self.start is not None:
+            raise UsageError("--from-scratch makes a new model; leave MODEL out: foretell finetune DATA --from-scratch")
+        if self.size is not None:
+            if not self.is_from_scratch:
+                raise UsageError(f"--size {self.size} is the size of a new model; give it with --from-scratch")
+            preset(self.size, SIZES)
+        if self.is_from_scratch and "lora" in self.overrides:
+            raise UsageError("--lora keeps the weights of a trained model; omit it with --from-scratch")
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        return {"from_scratch": self.is_from_scratch or None}
 
     @property
     def described(self) -> list[str]:
@@ -36,7 +54,11 @@ class FinetuneRequest(TrainingRequest):
 
     def tuning(self) -> TuningSettings:
         """The settings. With folds, the options that need held-out examples or a known time are refused."""
-        settings = make_section(TuningSettings, self.section("finetuning"), "finetuning")
+        given = self.section("finetuning")
+        settings = make_section(TuningSettings, given, "finetuning")
+        if self.is_from_scratch:
+            defaults = from_scratch.tuning_defaults(find_kind(settings.task))
+            settings = make_section(TuningSettings, {**defaults, **given}, "finetuning")
         if settings.folds is not None:
             if self.dev is not None or settings.best_by != "loss":
                 option = "--best-by" if self.dev is None else "--dev"
@@ -66,7 +88,8 @@ class FinetuneRequest(TrainingRequest):
         checked = make_section(TrainingConfig, {"steps": 1, "batch_size": BATCH_SIZE, **given}, "training")
         batch_size = min(checked.batch_size, examples)
         per_epoch = examples // batch_size
-        by_epochs = max(1, round((self.epochs or EPOCHS) * per_epoch))
+        epochs = self.epochs or (from_scratch.EPOCHS if self.is_from_scratch else EPOCHS)
+        by_epochs = max(1, round(epochs * per_epoch))
         steps = checked.steps if "steps" in given else steps or by_epochs
         every = max(1, per_epoch // EVALUATIONS_PER_EPOCH)
         defaults = {
@@ -82,6 +105,7 @@ class FinetuneRequest(TrainingRequest):
             "log_every": max(1, min(10, steps // 50)),
             "checkpoint_every": max(every, steps // 5),
             "keep_checkpoints": 1,
+            **(from_scratch.TRAINING if self.is_from_scratch else {}),
         }
         return make_section(TrainingConfig, {**defaults, **given, "steps": steps, "batch_size": batch_size}, "training")
 

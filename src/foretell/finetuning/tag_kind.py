@@ -96,6 +96,7 @@ class TagKind(Kind):
     otherwise = Conll()
     suffixes = (".conll", ".bio", ".iob")
     splits_by_label = False
+    drops_words = False
     most_texts = None
     reads = "a text, or its words"
     pools = ("last",)

@@ -32,6 +32,10 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
             raise UsageError(f"give a MODEL to start from: foretell {self.verb} MODEL DATA")
         return self.request.start
 
+    def start_of(self, data: Any) -> Start:
+        """The model to start from."""
+        return self.start
+
     @abstractmethod
     def configure(self, data: Any, steps: int | None = None) -> Any:
         """The configuration; `steps` for a training whose length is a time."""
@@ -45,7 +49,7 @@ class TunedTraining(Training[AnyRequest, AnyTask]):
         if self.request.minutes is not None:
             steps, why = self.timed_steps(config, data, machine)
             config, reasons = self.configure(data, steps), [f"steps       {steps:,}: {why}"]
-        return Choice(config, self.start.name, reasons, self.recorded(data))
+        return Choice(config, self.start_of(data).name, reasons, self.recorded(data))
 
     def footprint_of(self, config: Any, row: ModelConfig, rows: int | None = None) -> Footprint:
         """The sizes of a training; with LoRA the weights of the model are frozen, and its updates are not counted."""

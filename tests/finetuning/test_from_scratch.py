@@ -1,0 +1,100 @@
+"""A model with random weights, whose vocabulary comes from the training texts alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import foretell
+from foretell.errors import ConfigError, UsageError
+from foretell.files import read_json
+from foretell.finetuning.finetune import FinetuneTraining
+from foretell.finetuning.predict import predict
+from foretell.finetuning.report import REPORT, how_to_improve
+from foretell.finetuning.request import FinetuneRequest
+from foretell.loading import Start, load
+from foretell.session.protocol import start_session
+from foretell.session.reporter import Reporter
+
+
+class Stopped(Reporter):
+    """Stops a training after its first metrics, before it has a checkpoint."""
+
+    def metrics(self, metrics: dict[str, Any], steps: int) -> None:
+        raise KeyboardInterrupt
+
+
+def test_one_command_makes_a_model_that_predicts(review_file: Path, tmp_path: Path) -> None:
+    model = foretell.finetune(
+        None, review_file, tmp_path / "run", is_from_scratch=True, progress=False, training={"steps": 30}
+    )
+    assert predict(model, "the film was good")[0].label in ("good", "bad")
+    assert predict(load(tmp_path / "run"), "the film was good")[0].label in ("good", "bad")
+    record = read_json(tmp_path / "run" / "run.json")
+    assert record["size"] == "toy" and record["from_scratch"] and "from" not in record
+    assert record["config"]["finetuning"]["lm_weight"] == 0
+
+
+def test_held_out_words_are_not_in_the_vocabulary(review_file: Path, tmp_path: Path, tiny_request) -> None:
+    text = review_file.read_text(encoding="utf-8")
+    lines = [
+        f"{line.partition(',')[0]} number{index},{line.partition(',')[2]}"
+        for index, line in enumerate(text.split("\n")[1:-1])
+    ]
+    data = tmp_path / "numbered.csv"
+    data.write_text("text,label\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    session = start_session(
+        FinetuneTraining(
+            tiny_request(data, tmp_path / "run", is_from_scratch=True, overrides={"head": {"pool": "mean"}})
+        ),
+        Reporter(),
+    )
+    words, files = session.task.tuned.tokenizer, session.task.data.files
+    known = {
+        part: [words.encode(each.texts[0].split()[-1]) for each in examples]
+        for part, examples in (("train", files.train), ("dev", files.dev))
+    }
+    unknown = words.encode("neverseen")
+    assert all(ids == unknown for ids in known["dev"]) and unknown not in known["train"]
+
+
+def test_a_run_that_stopped_before_its_first_checkpoint_starts_with_the_same_weights(
+    review_file: Path, tmp_path: Path, tiny_request, finetune
+) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    session = finetune(tiny_request(review_file, whole, is_from_scratch=True))
+    with pytest.raises(KeyboardInterrupt):
+        finetune(tiny_request(review_file, cut, is_from_scratch=True), Stopped())
+    finetune(FinetuneRequest(out=cut), resume=True)
+    first, second = (load_file(path / "checkpoints" / "step-000012" / "model.safetensors") for path in (whole, cut))
+    assert all(torch.equal(first[key], second[key]) for key in first | second)
+    session.progress.evaluations_since_best = 0
+    (whole / "metrics.jsonl").write_text('{"step": 1, "validation_loss": 0.1}\n')
+    assert f"finetune {review_file} --from-scratch --task classify" in how_to_improve(session)
+
+
+def test_each_fold_has_its_vocabulary(review_file: Path, tmp_path: Path, tiny_request, finetune) -> None:
+    folds = {"finetuning": {"folds": 2}, "training": {"steps": 4, "checkpoint_every": 4, "evaluate_every": 4}}
+    finetune(tiny_request(review_file, tmp_path / "run", is_from_scratch=True, overrides=folds))
+    assert len(read_json(tmp_path / "run" / REPORT)["folds"]) == 2
+
+
+def test_words_of_tags_are_not_left_out(tmp_path: Path) -> None:
+    request = FinetuneRequest(out=tmp_path, is_from_scratch=True, overrides={"finetuning": {"task": "tag"}})
+    assert request.tuning().word_dropout == 0
+    assert FinetuneRequest(out=tmp_path, is_from_scratch=True).tuning().word_dropout > 0
+
+
+def test_options_that_contradict_are_refused(start: Start, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="leave MODEL out"):
+        FinetuneRequest(out=tmp_path, start=start, is_from_scratch=True)
+    with pytest.raises(UsageError, match="give it with --from-scratch"):
+        FinetuneRequest(out=tmp_path, start=start, size="tiny")
+    with pytest.raises(UsageError, match="--lora"):
+        FinetuneRequest(out=tmp_path, is_from_scratch=True, overrides={"lora": {}})
+    with pytest.raises(ConfigError, match="unknown size"):
+        FinetuneRequest(out=tmp_path, size="tinny", is_from_scratch=True)
