@@ -35,6 +35,7 @@ from rich.table import Table
 from foretell.config import ModelConfig, TrainingConfig, make_section
 from foretell.data.batch import Batch, make_batch
 from foretell.data.documents import embedded_corpus
+from foretell.device import choose_training_dtype, find_dtype
 from foretell.model.cost import count_parameters, training_flops_per_token
 from foretell.model.init import make_decoder
 from foretell.training.objective import Objective, make_objective
@@ -42,8 +43,10 @@ from foretell.training.optimizer import make_optimizer
 from foretell.training.step import training_step
 
 DROPOUTS = (0.2, 0.0)
-RECIPE = "recipe"  # bfloat16, with dropout after the embedding and in the residuals, none in attention
+# In the dtype that training chooses here; with dropout after the embedding and in the residuals, none in attention
+RECIPE = "recipe"
 SEED = 1
+CPU = torch.device("cpu")
 LOSS_TOLERANCE = 1e-5  # relative difference of two float32 implementations
 NO_PEER = "nanoGPT is missing: give a checkout with --nanogpt DIR"
 NO_COMPILER = "compiled nanoGPT is missing: torch.compile needs a C++ compiler"
@@ -87,7 +90,7 @@ QUICK = ((replace(SHAKESPEARE, batch_size=4), 3), (LAPTOP, 5))
 class Contender:
     """A program in one mode at one dropout rate.
 
-    The mode is a dtype, `compiled` (also in bfloat16) or `recipe`. The rate applies in the embedding, in the residuals
+    The mode is a dtype, `compiled` (in bfloat16) or `recipe`. The rate applies in the embedding, in the residuals
     and, except for the recipe, in attention.
     """
 
@@ -213,9 +216,9 @@ def make_run(contender: Contender, workload: Workload, batch: Batch, nanogpt: Mo
 def make_foretell_run(contender: Contender, workload: Workload, batch: Batch) -> Run:
     """Steps with foretell's `training_step`."""
     config = TrainingConfig(steps=1, batch_size=workload.batch_size, beta2=0.99)
-    dtype = torch.float32 if contender.mode == "float32" else torch.bfloat16
+    dtype = choose_training_dtype("auto", CPU) if contender.mode == RECIPE else find_dtype(contender.mode)
     decoder = make_decoder(workload.config(contender.dropout, contender.mode), SEED)
-    objective = make_objective(decoder, torch.device("cpu"), dtype)
+    objective = make_objective(decoder, CPU, dtype)
     optimizer = make_optimizer(objective, config)
 
     def run() -> None:
