@@ -350,6 +350,14 @@ def test_a_training_of_a_given_time_that_was_stopped_goes_on_to_its_end(timed, t
         run_training(timed.resume(out, minutes=3.0), Reporter(), resume=True)
 
 
+def test_a_lost_record_of_the_time_is_logged(timed, tmp_path, caplog):
+    out = stopped(timed, tmp_path / "run")
+    (out / "pace.txt").unlink()
+    session = run_training(timed.resume(out), Reporter(), resume=True)
+    assert session.progress.share == 1
+    assert any("pace.txt has no steps from 0 to " in line for line in caplog.messages)
+
+
 def test_a_damaged_record_of_the_time_is_refused(timed, tmp_path):
     out = stopped(timed, tmp_path / "run")
     (out / "pace.txt").write_text("0 0.0 1.5\n1 7 nan\n")

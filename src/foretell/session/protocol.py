@@ -260,6 +260,15 @@ def pace_of(training: Training[Any, Any], task: Task, config: TrainingConfig, ru
     )
 
 
+def check_pace(run: Run, step: int) -> None:
+    """Log if pace.txt lacks steps before the checkpoint of a step: their time is not counted."""
+    timed = max((recorded + 1 for recorded, _, _ in run.pace()), default=0)
+    if timed < step:
+        logger.warning(
+            f"time        pace.txt has no steps from {timed} to {step - 1}: their time is lost and does not count"
+        )
+
+
 def recorded_task(
     training: Training[Any, AnyTask], run: Run, record: dict[str, Any], model: Any = None, data: Any = None
 ) -> AnyTask:
@@ -320,6 +329,8 @@ def resume_session(training: Training[Any, AnyTask], reporter: Reporter) -> Sess
     log_other_machine(run, device, dtype)
     run.clear_leftovers()
     checkpoint = last_checkpoint(run)
+    if checkpoint is not None and record.get("minutes"):
+        check_pace(run, checkpoint.step)
     model = None if checkpoint is None else training.load_model(checkpoint.directory, device)
     record["config"]["training"] = settings.model_dump(mode="json")
     task = recorded_task(training, run, record, model, data)
