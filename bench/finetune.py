@@ -1,18 +1,17 @@
-"""Fine-tuning against TF-IDF with logistic regression, on three small data sets, without downloaded weights.
+"""Fine-tuning with the defaults against TF-IDF with logistic regression, on three small data sets.
 
     python bench/finetune.py --data FOLDER --results finetune.json          what is missing of 3 sets, 3 seeds
-    python bench/finetune.py --data FOLDER --results finetune.json --sets trec --seeds 1
+    python bench/finetune.py --data FOLDER --results finetune.json --sets trec --seeds 1 --minutes 2
     python bench/finetune.py --data FOLDER --quick                          a few steps of one cell, to see that it runs
 
-FOLDER holds classification/ (Twitter financial news, SST-2, TREC) and lm_corpora/. For each data set a small model is
-pre-trained once on the task's own training texts and on wikitext2_valid.txt. A cell is a data set and a seed: the model
-is tuned with the recipe (lambda 0.5); with the first seed also with lambda 0, and from random weights of that shape.
-The best checkpoint is chosen on a tenth of the training file; the test file is read once per model. Results are added
-to --results cell by cell, so that a stopped benchmark goes on where it was (--work keeps the models).
+FOLDER holds classification/ (Twitter financial news, SST-2, TREC) and lm_corpora/. A cell is a data set and a seed with
+three models: primer; a model that is first trained for --minutes on the task's own training texts and on
+wikitext2_valid.txt; and random weights (--from-scratch). Each is tuned for at most --minutes. Nothing but data and
+minutes is given. The best checkpoint is chosen on a tenth of the training file; the test file is read once per model.
+Results are added to --results cell by cell, so that a stopped benchmark goes on where it was (--work keeps the models).
 
-Texts are in lower case for all, as TfidfVectorizer makes them. Both baselines are scikit-learn's: its defaults, and
-1-2-grams with C and sublinear counts chosen by cross-validation on the training file. The standard error is that of an
-accuracy on the test file.
+Both baselines are scikit-learn's: its defaults, and 1-2-grams with C and sublinear counts chosen by cross-validation on
+the training file. The standard error is that of an accuracy on the test file.
 """
 
 from __future__ import annotations
@@ -40,56 +39,13 @@ from foretell.finetuning.report import evaluate_file
 from foretell.finetuning.settings import Columns
 
 if TYPE_CHECKING:
-    from foretell.config.typed_dicts import ModelDict, TokenizerDict, TrainingDict
+    from foretell.config.typed_dicts import TrainingDict
 
 Labelled = list[tuple[str, str]]
 
 CORPUS = "wikitext2_valid.txt"
 REPEATS = 6  # of a task's texts in the text of pre-training
-SHAPE: ModelDict = {
-    "num_layers": 3,
-    "num_heads": 2,
-    "width": 128,
-    "context_length": 128,
-    "position": "rotary",
-    "norm": "rmsnorm",
-    "norm_epsilon": 1e-6,
-    "feedforward": "gated",
-    "activation": "silu",
-    "bias": False,
-    "dropout": 0.1,
-}
-VOCABULARY: TokenizerDict = {"kind": "bpe", "vocab_size": 4096}
-PRETRAINING: TrainingDict = {
-    "steps": 1000,
-    "batch_size": 16,
-    "optimizer": "muon",
-    "learning_rate": 4e-3,
-    "final_learning_rate_share": 0.0,
-    "schedule": "linear",
-    "evaluate_every": 500,
-    "checkpoint_every": 1000,
-    "sample_every": 1000,
-}
-RECIPE: dict[str, Any] = {
-    "epochs": 5,
-    "pool": "mean",
-    "dropout": 0.3,
-    "head_dropout": 0.3,
-    "truncate": "tail",
-    "best_by": "accuracy",
-}
-TUNING: dict[str, Any] = {"batch_size": 32, "learning_rate": 1e-3, "weight_decay": 0.1, "patience": None}
-# Chosen with seed 1 on the held-out tenth of the training file (docs/finetuning.md): changes of RECIPE and of TUNING
-CHOSEN: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "trec": ({"dropout": 0.1, "head_dropout": 0.1}, {"learning_rate": 2e-3})
-}
-VARIANTS: dict[str, dict[str, Any]] = {
-    "tuned": {},
-    "lambda 0": {"lm_weight": 0.0},
-    "random weights": {},  # of the same shape, not pre-trained
-}
-FIRST_SEED = 1  # the only one of the variants after the first
+MODELS = ("primer", "own texts", "random weights")
 QUICK: TrainingDict = {"steps": 3, "batch_size": 4}
 
 
@@ -101,6 +57,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="the folder with classification/ and lm_corpora/")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS))
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--minutes", type=float, default=4.0, help="of each training (default: 4)")
     parser.add_argument("--results", type=Path, help="a JSON file: cells in it are kept, new ones are added")
     parser.add_argument("--work", type=Path, help="keep models and runs in this folder")
     arguments = parser.parse_args()
@@ -112,7 +69,7 @@ def main() -> None:
         work = arguments.work or Path(temporary)
         for name in arguments.sets:
             fill(cells, name, arguments, work)
-    report = {**start_report("finetune", "scikit-learn"), "recipe": {**RECIPE, **TUNING}, "cells": cells}
+    report = {**start_report("finetune", "scikit-learn"), "minutes": arguments.minutes, "cells": cells}
     print_report(report, print_tables, as_json=arguments.json)
 
 
@@ -121,7 +78,10 @@ def fill(cells: dict[str, Any], name: str, arguments: argparse.Namespace, work: 
     data = prepare(name, arguments.data, work / name)
     missing: dict[str, Callable[[], Any]] = {
         f"{name} baselines": partial(baselines, data, quick=arguments.quick),
-        **{f"{name} {seed}": partial(run_cell, data, seed, quick=arguments.quick) for seed in arguments.seeds},
+        **{
+            f"{name} {seed}": partial(run_cell, data, seed, None if arguments.quick else arguments.minutes)
+            for seed in arguments.seeds
+        },
     }
     for key, make in missing.items():
         if key not in cells:
@@ -185,15 +145,15 @@ SETS = {"twitter": read_twitter, "sst2": read_sst2, "trec": read_trec}
 
 
 def prepare(name: str, source: Path, folder: Path) -> DataSet:
-    """Write the files of a data set in lower case, and the text of pre-training."""
+    """Write the files of a data set, and the text of pre-training."""
     folder.mkdir(parents=True, exist_ok=True)
-    train, test = ([(text.lower(), label) for text, label in part] for part in SETS[name](source / "classification"))
+    train, test = SETS[name](source / "classification")
     data = DataSet(train, test, folder)
     for part, rows in (("train", train), ("test", test)):
         with data.file(part).open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([("text", "label"), *rows])
     own = "".join(" ".join(text.split()) + "\n" for text, _ in train)
-    corpus = (source / "lm_corpora" / CORPUS).read_text(encoding="utf-8").lower()
+    corpus = (source / "lm_corpora" / CORPUS).read_text(encoding="utf-8")
     (folder / "pretraining.txt").write_text(corpus + own * REPEATS, encoding="utf-8")
     return data
 
@@ -201,56 +161,37 @@ def prepare(name: str, source: Path, folder: Path) -> DataSet:
 # --- models ----------------------------------------------------------------------------------------------------------
 
 
-def run_cell(data: DataSet, seed: int, *, quick: bool) -> dict[str, Any]:
-    """Pre-train unless that is done, and tune the variants; accuracies on the test file, and minutes."""
-    pretrained = pretrain(data, quick=quick)
-    seconds = json.loads((pretrained / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])["seconds"]
-    result: dict[str, Any] = {"pretraining minutes": round(seconds / 60, 2)}
-    variants = list(VARIANTS.items()) if seed == FIRST_SEED else list(VARIANTS.items())[:1]
-    for variant, changes in variants:
+def run_cell(data: DataSet, seed: int, minutes: float | None) -> dict[str, Any]:
+    """Train and tune the models; accuracies on the held-out part and on the test file, and minutes."""
+    result: dict[str, Any] = {}
+    for name in MODELS:
         started = time.perf_counter()
-        start = untrained(pretrained, seed) if variant == "random weights" else pretrained
-        result[variant] = {**tune(data, start, seed, variant, changes, quick=quick), "minutes": minutes_since(started)}
+        start = pretrain(data, seed, minutes) if name == "own texts" else "primer" if name == "primer" else None
+        result[name] = {**tune(data, start, name, seed, minutes), "minutes": minutes_since(started)}
     return result
 
 
-def pretrain(data: DataSet, *, quick: bool) -> Path:
-    """The run of a language model on the task's own texts and the corpus; kept if it is there."""
-    out = data.folder / "pretrained"
-    if not (out / "finished").exists():
-        foretell.train(
-            data.folder / "pretraining.txt",
-            out,
-            size="tiny",
-            resume=True,
-            model=SHAPE,
-            tokenizer=VOCABULARY,
-            data={"validation_fraction": 0.01},
-            training={**PRETRAINING, **(QUICK if quick else {})},
-            progress=False,
-        )
-        (out / "finished").touch()
+def pretrain(data: DataSet, seed: int, minutes: float | None) -> Path:
+    """The run of a language model on the task's own texts and the corpus."""
+    out = data.folder / f"pretrained-{seed}"
+    training: TrainingDict = {"seed": seed, **(QUICK if minutes is None else {})}
+    foretell.train(data.folder / "pretraining.txt", out, minutes=minutes, training=training, progress=False)
     return out
 
 
-def untrained(pretrained: Path, seed: int) -> Path:
-    """A model of the same shape and tokenizer with initial weights."""
-    out = pretrained.with_name(f"untrained-{seed}")
-    model = foretell.load(pretrained, "cpu", "float32")
-    decoder = foretell.make_decoder(model.config, seed).eval()
-    foretell.LanguageModel(decoder, model.tokenizer, out.name).save(out)
-    return out
-
-
-def tune(
-    data: DataSet, start: Path, seed: int, variant: str, changes: dict[str, Any], *, quick: bool
-) -> dict[str, Any]:
+def tune(data: DataSet, start: Path | str | None, name: str, seed: int, minutes: float | None) -> dict[str, Any]:
     """Tune a model; its accuracy on the held-out examples and on the test file."""
-    out = data.folder / f"{variant.replace(' ', '-')}-{seed}"
-    recipe, rates = CHOSEN.get(data.folder.name, ({}, {}))
-    training: Any = {**TUNING, **rates, "seed": seed, **(QUICK if quick else {})}
-    options = {**RECIPE, **recipe, **changes}
-    model = foretell.finetune(start, data.file("train"), out, resume=True, progress=False, training=training, **options)
+    out = data.folder / f"{name.replace(' ', '-')}-{seed}"
+    training: TrainingDict = {"seed": seed, **(QUICK if minutes is None else {})}
+    model = foretell.finetune(
+        start,
+        data.file("train"),
+        out,
+        is_from_scratch=start is None,
+        progress=False,
+        training=training,
+        minutes=minutes,
+    )
     report = json.loads((out / "report.json").read_text(encoding="utf-8"))
     test = evaluate_file(model, open_table(data.file("test")), Columns(texts=()))
     return {"test": test.figures["accuracy"], "dev": report["dev"]["accuracy"], "step": report["best_step"]}
@@ -299,28 +240,22 @@ def share(hits: Sequence[bool]) -> float:
 def print_tables(console: Console, report: BenchmarkReport) -> None:
     """Accuracies on the test files: baselines, then the mean of the seeds with the smallest and the largest."""
     cells = report["cells"]
-    table = make_table(
-        ["data", "majority", "TF-IDF", "tuned TF-IDF", "model", "2 SE", *list(VARIANTS)[1:]], words={"data"}
-    )
-    for name in SETS:
+    table = make_table(["data", "majority", "TF-IDF", "tuned TF-IDF", *MODELS, "2 SE"], words={"data"})
+    cells_of = {
+        name: [cell for key, cell in cells.items() if key.startswith(f"{name} ") and key[len(name) + 1 :].isdigit()]
+        for name in SETS
+    }
+    for name, runs in cells_of.items():
         base = cells.get(f"{name} baselines")
-        runs = [cell for key, cell in cells.items() if key.startswith(f"{name} ") and key[len(name) + 1 :].isdigit()]
         if base and runs:
-            own = [run["tuned"]["test"] for run in runs]
-            mean = statistics.fmean(own)
-            error = 2 * math.sqrt(mean * (1 - mean) / base["test examples"])
+            error = 2 * math.sqrt(base["grid"] * (1 - base["grid"]) / base["test examples"])
             baseline = [f"{base[key]:.3f}" for key in ("majority", "default", "grid")]
-            others = [
-                spread([run[variant]["test"] for run in runs if variant in run]) for variant in list(VARIANTS)[1:]
-            ]
-            table.add_row(name, *baseline, spread(own), f"{error:.3f}", *others)
+            own = [spread([run[model]["test"] for run in runs]) for model in MODELS]
+            table.add_row(name, *baseline, *own, f"{error:.3f}")
     console.print(table)
-    runs = [cell for key, cell in cells.items() if key.rpartition(" ")[2].isdigit()]
-    if runs:
-        minutes = [run["pretraining minutes"] + run["tuned"]["minutes"] for run in runs]
-        console.print(
-            f"{len(runs)} cells, {min(minutes):.1f} to {max(minutes):.1f} minutes for pre-training and tuning"
-        )
+    for model in MODELS:
+        if minutes := [run[model]["minutes"] for runs in cells_of.values() for run in runs]:
+            console.print(f"{model}: {min(minutes):.1f} to {max(minutes):.1f} minutes")
 
 
 def spread(values: Sequence[float]) -> str:
