@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from foretell.forecasting.codec import scale_of
 from foretell.forecasting.config import SIZES
 from foretell.forecasting.forecaster import load_forecaster
 from foretell.forecasting.series_file import read_series
-from foretell.forecasting.task import ForecastTask
+from foretell.forecasting.task import CALIBRATION_PATHS, SAMPLING_COST, ForecastTask
 from foretell.forecasting.train import ForecastRequest, ForecastTraining, train_forecaster
 from foretell.forecasting.windows import Window
 from foretell.loading import load
@@ -39,6 +40,13 @@ def test_the_loss_is_reported_for_contexts_of_every_size(session):
     by_context = session.task.loss_by_context(torch.float32)
     assert list(by_context) == [1, 2, 4, 8, 16, 28]
     assert all(0 < loss < 10 for loss in by_context.values())
+
+
+def test_a_training_leaves_time_for_the_losses_by_context_and_the_calibration(session, request_for, tmp_path):
+    """Six contexts; two windows of four values in 50 paths each; an evaluation reads two windows of 32 values."""
+    assert session.task.closing_evaluations == 6 + SAMPLING_COST * 2 * 4 * CALIBRATION_PATHS / (2 * 32)
+    request = request_for(tmp_path / "run", steps=1, overrides={"series": {"hold_out": False}})
+    assert train_forecaster(request, Reporter()).task.closing_evaluations == 0
 
 
 def test_samples_show_numbers(session):
@@ -155,3 +163,23 @@ def test_an_open_size_follows_from_the_measured_time(seconds, size, tmp_path, mo
     assert choice.size == size
     assert f"size        {size}, " in choice.reasons[1]
     assert choice.config.model.width == SIZES[size]["width"]
+
+
+def test_a_given_time_does_not_train_on_a_short_series_longer_than_it_teaches(
+    series_file, tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr("foretell.forecasting.train.MOST_PASSES", 1)
+    monkeypatch.setattr("foretell.forecasting.train.FEWEST_STEPS", 3)
+    monkeypatch.setattr("foretell.session.protocol.seconds_per_step", lambda *_: 0.01)
+    caplog.set_level(logging.INFO, logger="foretell")
+    request = ForecastRequest(data=series_file, out=tmp_path / "run", size="toy", horizon=4, minutes=2.0)
+    trained = train_forecaster(request, Reporter())
+    assert trained.progress.step == trained.training.steps == 3
+    assert (trained.progress.learning_rate or 1.0) < 0.4 * trained.training.learning_rate
+    assert "steps       3: the time would allow 12,000, but more would mostly memorise the data" in caplog.text
+    assert "ended       after 3 steps, the most for this data; 1" in caplog.text
+    caplog.clear()
+    again = train_forecaster(request, Reporter(), resume=True)
+    assert again.progress.step == 3
+    assert f"finished    {tmp_path / 'run'} has all its 3 steps" in caplog.text
+    assert "ended" not in caplog.text

@@ -24,13 +24,14 @@ class Machine:
         self.marks: dict[int, Mark] = {}
         self.rates: list[float] = []
 
-    def budget(self, spent: float = 0.0) -> TimeBudget:
+    def budget(self, spent: float = 0.0, most_steps: int | None = None) -> TimeBudget:
         return TimeBudget(
             CONFIG,
             SECONDS,
             spent=spent,
             marks=self.marks,
             record=self.marks.__setitem__,
+            most_steps=most_steps,
             clock=lambda: self.now,
         )
 
@@ -113,3 +114,22 @@ def test_the_number_of_steps_is_estimated_from_the_share():
     assert pace.expected_steps(0, 0.0) == CONFIG.steps
     assert pace.expected_steps(step, pace.share(step)) == pytest.approx(200, abs=2)
     assert FixedSteps(CONFIG).expected_steps(step, step / CONFIG.steps) == CONFIG.steps
+
+
+def test_the_most_steps_end_a_training_with_its_schedule_before_its_time():
+    machine = Machine(SPEEDS["as estimated"])
+    pace = machine.budget(most_steps=100)
+    assert machine.train(pace) == 100
+    assert machine.rates[-1] <= 0.011 * CONFIG.learning_rate
+    assert pace.expected_steps(50, pace.share(50)) == 100
+    assert pace.seconds_left(100) == pytest.approx(SECONDS - 100, abs=1)
+    assert machine.train(machine.budget(most_steps=100), step=100) == 100
+
+
+def test_the_time_ends_a_training_that_does_not_reach_its_most_steps():
+    machine = Machine(SPEEDS["three times slower"])
+    pace = machine.budget(most_steps=500)
+    steps = machine.train(pace)
+    assert steps == pytest.approx(SECONDS / 3, abs=2)
+    assert machine.rates[-1] < 0.03 * CONFIG.learning_rate
+    assert pace.seconds_left(steps) == 0

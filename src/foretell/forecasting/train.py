@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 FRAME_NAME = "frame.csv"  # of the run's copy of a frame
 DEFAULT_MINUTES = 5.0
-MOST_PASSES = 100  # over the values, unless the time is given
-FEWEST_STEPS = 300  # if the time is not given
+MOST_PASSES = 100  # over the values, unless the number of steps is given
+FEWEST_STEPS = 300  # are always allowed, for short series
 EVALUATIONS = 10  # per training
 SEASONS_AHEAD = 2  # the default horizon
 HELD_OUT_SHARE = 10  # a series holds out at most a tenth, or one horizon
@@ -138,12 +138,15 @@ class ForecastTraining(Training[ForecastRequest, ForecastTask]):
         values, values_per_step = sum(map(len, data)), config.training.batch_size * config.model.context_length
         most = max(FEWEST_STEPS, MOST_PASSES * values // values_per_step)
         steps, reason = self.timed_steps(config, data, machine, DEFAULT_MINUTES, most)
+        if self.request.minutes is not None and steps > most:
+            steps, reason = most, f"the time would allow {steps:,}, but more would mostly memorise the data"
         if self.request.section("training").get("steps") is None:
             reason += f"; {steps * values_per_step / values:.0f} passes over the values"
         config = config.model_copy(update={"training": self.training_config(steps)})
         cost = f"codec       {codec.bins} bins; {describe_rounding(data, config, season)}"
         reasons += [cost, f"steps       {steps:,}: {reason}"]
         record = {"columns": list(self.request.columns), "season": season, **self.format.model_dump()}
+        record |= {} if self.request.minutes is None else {"most_steps": most}
         return Choice(config, size, reasons, record)
 
     def open_size(

@@ -77,7 +77,8 @@ def describe_model(size: str, model: ModelConfig) -> str:
 class Choice:
     """A whole configuration, the name of its size, and a line of reason for everything that was chosen.
 
-    record: choices outside the configuration, as entries of run.json.
+    record: choices outside the configuration, as entries of run.json. With `most_steps`, a training of a given time has
+    at most this number of steps.
     """
 
     config: Any
@@ -256,6 +257,7 @@ def pace_of(training: Training[Any, Any], task: Task, config: TrainingConfig, ru
         spent=time.monotonic() - training.began,
         marks={step: Mark(share, seconds) for step, share, seconds in run.pace()},
         record=lambda step, mark: run.append_pace(step, *mark),
+        most_steps=task.about.get("most_steps"),
         world=current_world(),
     )
 
@@ -348,7 +350,8 @@ def progress_line(training: Training[Any, Any], run: Run, checkpoint: Checkpoint
     """The line about a run that was opened to be resumed."""
     steps, minutes = record["config"]["training"]["steps"], record.get("minutes")
     if is_complete(checkpoint, steps, minutes):
-        whole = f"all its {steps:,} steps" if minutes is None else f"used its {minutes:g} minutes"
+        has_all = minutes is None or checkpoint.step == record.get("most_steps")
+        whole = f"all its {checkpoint.step:,} steps" if has_all else f"used its {minutes:g} minutes"
         return f"finished    {run.directory} has {whole}; {training.how_to_extend()}"
     whole = f"of {steps:,}" if minutes is None else f"of its {minutes:g} minutes"
     return f"resuming    {run.directory} after step {checkpoint.step:,} {whole}"

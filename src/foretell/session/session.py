@@ -153,6 +153,7 @@ class Session(Generic[AnyTask]):
 
     def go(self) -> None:
         """Train to the last step, until patience ends, or until a signal (signals.py); then a checkpoint is saved."""
+        began = self.progress.step
         with StopSignal() as stop, explain_failures(self.run, self.training, self.progress):
             self.reporter.ready(self.task)
             if self.progress.step == 0:
@@ -174,6 +175,9 @@ class Session(Generic[AnyTask]):
                 if not is_out_of_patience(self.progress, self.training):
                     raise self.interrupted(stop.exit_code)
                 self.stop_early()
+        if self.progress.step > began and (left := self.pace.seconds_left(self.progress.step)):
+            steps = f"{self.progress.step:,} steps"
+            logger.info(f"ended       after {steps}, the most for this data; {left:.0f} s are left, --steps takes more")
         if self.world.is_first:
             draw_curve(self.run)
 

@@ -7,6 +7,7 @@ recorded; a training that resumes takes its steps with the recorded shares again
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -42,6 +43,10 @@ class Pace(ABC):
     def expected_steps(self, step: int, share: float) -> int:
         """The number of steps in all, as far as it is known after `step` of them."""
 
+    def seconds_left(self, step: int) -> float:
+        """The seconds of a time budget that are not needed if the training ends after `step` steps."""
+        return 0.0
+
 
 class FixedSteps(Pace):
     """A training of `config.steps` steps."""
@@ -68,7 +73,8 @@ class TimeBudget(Pace):
 
     spent: seconds before this object was made, for reading, tokenizing and measuring. marks: the recorded steps of a
     training that resumes. record: keeps the mark of a step. `config.steps` is an estimate, which sets the length of the
-    warm-up as a share of the training.
+    warm-up as a share of the training. most_steps: the training ends after this number of steps, with its schedule,
+    even if time is left.
     """
 
     def __init__(
@@ -79,10 +85,12 @@ class TimeBudget(Pace):
         spent: float = 0.0,
         marks: Mapping[int, Mark] | None = None,
         record: Callable[[int, Mark], None] = lambda step, mark: None,
+        most_steps: int | None = None,
         world: World = ALONE,
         clock: Callable[[], float] = time.monotonic,
     ):
         super().__init__(config)
+        self.most_steps = math.inf if most_steps is None else most_steps
         self.seconds, self.record, self.world, self.clock = seconds, record, world, clock
         self.marks = dict(marks or {})  # in the order of steps
         self.start = None if self.marks else clock() - spent  # None while recorded steps are taken again
@@ -109,7 +117,7 @@ class TimeBudget(Pace):
         first, last = next(iter(self.marks.values())), next(reversed(self.marks.values()))
         now = self.measure_from(last) + pending
         time_for_steps = max(self.seconds - closing - LAST_SECONDS - first.seconds, LEAST_SHARE * self.seconds)
-        share = max(last.share, (now - first.seconds) / time_for_steps)
+        share = max(last.share, (now - first.seconds) / time_for_steps, step / self.most_steps)
         took = max(0.0, now - last.seconds)
         is_last = now + took > first.seconds + time_for_steps  # the next step would take too long
         return Mark(1.0 if is_last else share, now)
@@ -124,3 +132,6 @@ class TimeBudget(Pace):
 
     def expected_steps(self, step: int, share: float) -> int:
         return max(step, round(step / share)) if 0 < share < 1 else step or self.config.steps
+
+    def seconds_left(self, step: int) -> float:
+        return max(0.0, self.seconds - self.marks[step].seconds) if step == self.most_steps else 0.0
