@@ -232,3 +232,20 @@ def test_a_minimum_is_reported_and_can_be_changed(here, capfd):
 def test_a_minimum_that_is_no_number_is_refused(text, here, capfd):
     assert run(["forecast", "runs/d", "days.csv", "--minimum", text]) != 0
     assert f"--minimum '{text}' is not" in capfd.readouterr().err
+
+
+def test_explain_shows_the_spans_that_moved_a_forecast(here, capfd):
+    assert run(["explain", "d", "days.csv", "--spans", "3", "--json"]) == 0
+    found = json.loads(capfd.readouterr().out)
+    assert (found["unique_id"], found["ds"], len(found["spans"])) == ("a", "2024-01-31", 3)
+    assert found["effects"]["empty"] + sum(span["effect"] for span in found["spans"]) == pytest.approx(
+        found["forecast"]
+    )
+    assert run(["explain", "d", "days.csv", "--context", "8"]) == 0
+    assert "a: expected value of 2024-01-31" in capfd.readouterr().out
+
+
+def test_explain_answers_the_other_questions_about_the_context(here, capfd):
+    assert run(["explain", "d", "days.csv", "--context", "5", "--heads", "--json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["tokens"]) == 5
+    assert run(["explain", "d", "days.csv", "--layer", "1"]) == 2

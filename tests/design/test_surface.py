@@ -240,6 +240,12 @@ CHOSEN = {
         *("--base", "--questions", "--limit", "--html", "--json", "--device", "--dtype", "--quantize", "--verify"),
         "--strict",
     },
+    "cli.explain:explain_forecast": {
+        *("--spans", "--context", "--passes", "--seed", "--series", "--column", "--json", "--device", "--dtype"),
+        *("--value", "--html", "--lens", "--contributions", "--heads", "--ablate", "--token", "--at", "--layer"),
+        *("--quantize", "--verify"),
+        *SERIES_FORMAT,
+    },
     "cli.forecast:evaluate_forecast": {
         *("--horizon", "--windows", "--stride", "--test", "--contexts", "--series", "--season", "--levels"),
         *("--per-series", "--out"),

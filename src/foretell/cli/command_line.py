@@ -38,7 +38,10 @@ BY_MODEL: dict[str, dict[str, str]] = {
         "task_head": "foretell.cli.predict:evaluate_task",
         **dict.fromkeys(TRANSLATION, "foretell.cli.translate:evaluate_translation"),
     },
-    "explain": dict.fromkeys(TRANSLATION, "foretell.cli.explain:explain_translation"),
+    "explain": {
+        "series_codec": "foretell.cli.explain:explain_forecast",
+        **dict.fromkeys(TRANSLATION, "foretell.cli.explain:explain_translation"),
+    },
     "trace": dict.fromkeys(TRANSLATION, "foretell.cli.trace:trace_translation"),
 }
 

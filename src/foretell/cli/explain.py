@@ -29,7 +29,8 @@ from foretell.cli.arguments import (
     read_text,
     task_input,
 )
-from foretell.cli.terminal import note, open_model, print_json, results
+from foretell.cli.forecast import FORMAT_DEFAULTS, Columns, Format, Names, SeriesFile, choose_series, open_forecaster
+from foretell.cli.terminal import note, open_model, print_json, report, results
 from foretell.cli.translate import open_translator
 from foretell.errors import ForetellError, UsageError
 
@@ -292,3 +293,39 @@ def given_source(translator: Translator, text: str | None, target: str | None) -
         target = translate(translator, [text])[0].translation
         note(f"translation {target}")
     return translator.given(text), target
+
+
+def explain_forecast(
+    model: ModelArgument,
+    data: SeriesFile,
+    /,
+    *,
+    spans: Annotated[int, Whole, Parameter(help="At most this many spans, of equal length.")] = 12,
+    context: Annotated[
+        int | None, Whole, Parameter(help="Read this many of the last values; default: as forecast does.")
+    ] = None,
+    passes: Annotated[int, Whole, Parameter(help="Passes through the model at most.")] = 1000,
+    seed: Annotated[int, Whole, Parameter(help="Selects the random orders of spans.")] = 0,
+    series: Names = None,
+    column: Columns = None,
+    questions: Annotated[Questions, Parameter(name="*")] = Questions(),
+    json: Json = False,
+    file_format: Format = FORMAT_DEFAULTS,
+    options: Loading = LOADING_DEFAULTS,
+) -> None:
+    """The effects of spans of past values on the forecast of the next value, as Shapley values.
+
+    The forecast is the expected value of the next one. The mean of the context replaces the values of an absent
+    span. The other questions are about the pass over the context, in which a token is the number of a bin.
+    """
+    question, details = questions.chosen()
+    forecaster = open_forecaster(model, **options.keywords())
+    chosen = choose_series(file_format.read(data, column, forecaster), series)
+    if len(chosen) > 1:
+        note(f"{chosen[0].unique_id} is the first of {len(chosen):,} series; --series chooses another")
+    from foretell.forecasting.span_effects import as_tokens, span_effects
+
+    if question is WALK and not questions.given():
+        report(span_effects(forecaster, chosen[0], spans, passes, context=context, seed=seed), json)
+    else:
+        question.show(*as_tokens(forecaster, chosen[0], context), details, json)
