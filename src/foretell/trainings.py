@@ -176,6 +176,7 @@ class HeadOptions(TuningOptions, total=False):
     word_dropout: float
     is_from_scratch: bool
     size: str | None
+    ensemble: bool
     lora: LoRADict | None
 
 

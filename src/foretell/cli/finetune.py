@@ -82,6 +82,11 @@ def finetune(
     from_scratch: Annotated[
         bool, Flag, Parameter(help="Make a new model of the data's words, without MODEL: finetune DATA --from-scratch.")
     ] = False,
+    ensemble: Annotated[
+        bool,
+        Flag,
+        Parameter(help="Mix the predictions with a linear model's on TF-IDF (classify; needs scikit-learn)."),
+    ] = False,
     size: Annotated[str | None, Parameter(help="The size of a new model: toy (default), tiny, small, ...")] = None,
     epochs: Epochs = None,
     dropout: Annotated[float | None, Parameter(help="Dropout of the whole model; default: 0.1.")] = None,
@@ -143,6 +148,7 @@ def finetune(
         class_weights=class_weights,
         dev_fraction=dev_fraction,
         folds=folds,
+        ensemble=ensemble or None,
         group_column=group_column,
         best_by=best_by,
         encoding=encoding,

@@ -52,7 +52,7 @@ def export_huggingface(
     Without a name, the first family that can express the model is chosen. A configuration or a weight that the family
     cannot express is a `ConfigError`, a missed bound an `OutputError`; both leave nothing behind.
     """
-    model.check_not_quantized("convert")
+    model.check_convertible()
     check_new(target)
     config = model.decoder.config
     family = choose_family(config, family_name)

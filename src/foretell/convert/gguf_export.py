@@ -59,7 +59,7 @@ def export_gguf(
     if precision not in PRECISIONS:
         near = did_you_mean(precision, PRECISIONS) or f"; known: {', '.join(PRECISIONS)}"
         raise UsageError(f"unknown GGUF precision '{precision}'{near}")
-    model.check_not_quantized("convert")
+    model.check_convertible()
     check_new(target)
     gguf = import_gguf()
     config = model.decoder.config

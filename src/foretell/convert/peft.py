@@ -177,6 +177,7 @@ def export_peft(
     The model is loaded with its updates kept apart. Returns the family, the layers and the largest difference of an
     update. Raises UsageError for a model without updates, ConfigError if no family can express the model.
     """
+    model.check_convertible()
     check_new(target)
     part = model.parts.get(LORA)
     if not isinstance(part, LoRAPart):

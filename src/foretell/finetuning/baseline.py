@@ -15,20 +15,22 @@ from typing import Any
 
 import numpy as np
 
+from foretell.errors import UsageError
+from foretell.finetuning.ensemble import MOST_CHARACTERS, WORD, TfidfModel, as_outputs
 from foretell.finetuning.inputs import Target
 from foretell.finetuning.kind import Example, Kind
 from foretell.finetuning.split import make_folds
 from foretell.randomness import permutation, stream_key
 
-WORD = r"\w+|[^\w\s]"
 MOST_LABELS = 100  # with more, a fit takes minutes
 # The bounds of time: 10 s on a slow core for 6 labels, most of it for the choice
 MOST_EXAMPLES = 20_000  # that the last fit reads
 MOST_FOR_CHOICE = 3000
-MOST_CHARACTERS = 2000  # of a text
 MOST_FEATURES = 100_000
 ITERATIONS, TOLERANCE = 100, 1e-3
 FOLDS = 3
+UNSEEN = float(np.log(1e-9))  # the score of labels that are not in the training examples
+INSTALL = "pip install 'foretell[baseline]'"
 
 logger = logging.getLogger(__name__)
 
@@ -41,22 +43,26 @@ class LinearModel:
     strength: str  # its argument in scikit-learn
     strengths: tuple[float, ...]
 
-    def outputs(self, strength: float, num_outputs: int, train: Any, targets: np.ndarray, dev: Any) -> np.ndarray:
-        """The outputs (N, C) for features `dev`, as a head has them: log-probabilities, or numbers."""
-        if num_outputs > 1:
-            from sklearn.dummy import DummyClassifier
-            from sklearn.linear_model import LogisticRegression
+    def fit(
+        self, strength: float, num_outputs: int, features: Any, targets: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The weight (C, N) and the bias (C,) for features (B, N)."""
+        if num_outputs == 1:
+            from sklearn.linear_model import Ridge
 
-            indices = targets.astype(int)
-            seen = np.unique(indices)
-            model = LogisticRegression(C=strength, max_iter=ITERATIONS, tol=TOLERANCE)
-            model = model if len(seen) > 1 else DummyClassifier()  # small folds may have one label
-            outputs = np.full((dev.shape[0], num_outputs), np.log(1e-9))  # of labels that the fold lacks
-            outputs[:, seen] = model.fit(train, indices).predict_log_proba(dev)
-            return outputs
-        from sklearn.linear_model import Ridge
+            ridge = Ridge(alpha=strength).fit(features, targets)
+            return ridge.coef_[None], np.atleast_1d(ridge.intercept_)
+        from sklearn.linear_model import LogisticRegression
 
-        return Ridge(alpha=strength).fit(train, targets).predict(dev)[:, None]
+        indices = targets.astype(int)
+        seen = np.unique(indices)
+        weight, bias = np.zeros((num_outputs, features.shape[1])), np.full(num_outputs, UNSEEN)
+        bias[seen] = 0
+        if len(seen) > 1:  # small folds may have one label
+            model = LogisticRegression(C=strength, max_iter=ITERATIONS, tol=TOLERANCE).fit(features, indices)
+            rows = seen if len(seen) > 2 else seen[1:]  # two labels have one score
+            weight[rows], bias[rows] = model.coef_, model.intercept_
+        return weight, bias
 
 
 LINEAR_MODELS = {
@@ -65,30 +71,47 @@ LINEAR_MODELS = {
 }
 
 
-def tuned_baseline(kind: Kind, train: Sequence[Example], dev: Sequence[Example]) -> dict[str, Any]:
-    """The figures of TF-IDF where the kind names a linear model and scikit-learn is installed, else of its rule."""
-    targets, right = ([kind.target(example) for example in part] for part in (train, dev))
+def check_ensemble(kind: Kind) -> None:
+    """Refuse labels, or an installation, that a linear model cannot be fitted for."""
+    if len(kind.settings.labels) > MOST_LABELS:
+        raise UsageError(f"--ensemble fits at most {MOST_LABELS} labels, not {len(kind.settings.labels):,}; omit it")
+    if not has_scikit_learn():
+        raise UsageError(f"--ensemble needs scikit-learn: {INSTALL}")
+
+
+def has_scikit_learn() -> bool:
+    return importlib.util.find_spec("sklearn") is not None
+
+
+def tuned_baseline(
+    kind: Kind, train: Sequence[Example], dev: Sequence[Example], tfidf: TfidfModel | None = None
+) -> dict[str, Any]:
+    """The figures of `tfidf`, or of a TF-IDF model that is fitted now; where none can be, of the kind's rule."""
+    tfidf = tfidf or fit_tfidf(kind, train)
+    right = [kind.target(example) for example in dev]
+    if tfidf is None:
+        return kind.baseline([kind.target(example) for example in train], right)
+    outputs = tfidf.outputs([example.texts[0] for example in dev])
+    return {"rule": tfidf.rule, **kind.figures(list(outputs), right)}
+
+
+def fit_tfidf(kind: Kind, train: Sequence[Example]) -> TfidfModel | None:
+    """A tuned TF-IDF model, where the kind names a linear model and scikit-learn is installed; else None."""
     if not kind.linear_model or len(kind.settings.labels) > MOST_LABELS:
-        return kind.baseline(targets, right)
-    if importlib.util.find_spec("sklearn") is None:
-        logger.info("baseline    for TF-IDF with a linear model: pip install 'foretell[baseline]'")
-        return kind.baseline(targets, right)
+        return None
+    if not has_scikit_learn():
+        logger.info(f"baseline    for TF-IDF with a linear model: {INSTALL}")
+        return None
     from sklearn.exceptions import ConvergenceWarning
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the bound of the iterations is meant
-        return tfidf_baseline(kind, LINEAR_MODELS[kind.linear_model], train, targets, dev, right)
+        return tune_tfidf(kind, LINEAR_MODELS[kind.linear_model], train)
 
 
-def tfidf_baseline(
-    kind: Kind,
-    linear: LinearModel,
-    train: Sequence[Example],
-    targets: Sequence[Target],
-    dev: Sequence[Example],
-    right: Sequence[Target],
-) -> dict[str, Any]:
-    """Choose the strength in a cross-validation, then fit on the training examples and compute the figures."""
+def tune_tfidf(kind: Kind, linear: LinearModel, train: Sequence[Example]) -> TfidfModel:
+    """Choose the strength in a cross-validation, then fit on the training examples."""
+    targets = [kind.target(example) for example in train]
     order = permutation(stream_key("baseline", 0), len(train)).numpy()[:MOST_EXAMPLES]
     few, count = order[:MOST_FOR_CHOICE], kind.settings.num_outputs
     values = np.array([value for (value,) in targets])
@@ -104,11 +127,12 @@ def tfidf_baseline(
     )
     words = vectorizer()
     features = words.fit_transform(texts[order])
-    unseen = words.transform([example.texts[0][:MOST_CHARACTERS] for example in dev])
-    outputs = linear.outputs(chosen, count, features, values[order], unseen)
+    weight, bias = linear.fit(chosen, count, features, values[order])
     part = "" if len(order) == len(train) else f", on {len(order):,} of {len(train):,} examples"
     rule = f"TF-IDF of words and bigrams with {linear.name}, {linear.strength} {chosen:g}{part}"
-    return {"rule": rule, **kind.figures(list(outputs), right)}
+    terms = tuple(words.get_feature_names_out().tolist())
+    idf, weight, bias = (array.astype(np.float32) for array in (words.idf_, weight, bias))
+    return TfidfModel(terms, idf, weight, bias, rule)
 
 
 def vectorizer() -> Any:
@@ -124,9 +148,8 @@ def cross_validated(
     outputs = np.zeros((len(targets), num_outputs))
     for fold in folds:
         held_out = np.isin(np.arange(len(targets)), fold)
-        outputs[held_out] = linear.outputs(
-            strength, num_outputs, features[~held_out], targets[~held_out], features[held_out]
-        )
+        weight, bias = linear.fit(strength, num_outputs, features[~held_out], targets[~held_out])
+        outputs[held_out] = as_outputs(features[held_out] @ weight.T + bias)
     return outputs
 
 

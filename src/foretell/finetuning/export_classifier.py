@@ -44,7 +44,7 @@ def export_classifier(
     A task that transformers' classes do not have is a UsageError, a configuration that no family has a ConfigError,
     outputs that differ when read back an OutputError; all leave nothing behind.
     """
-    model.check_not_quantized("convert")
+    model.check_convertible()
     check_new(target)
     head = head_of(model)
     check_expressible(head)

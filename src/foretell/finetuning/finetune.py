@@ -14,7 +14,8 @@ from foretell.device import DeviceName, DtypeName, dtype_name
 from foretell.errors import Interrupted
 from foretell.files import remove_directory
 from foretell.finetuning import from_scratch
-from foretell.finetuning.baseline import tuned_baseline
+from foretell.finetuning.baseline import check_ensemble, fit_tfidf, tuned_baseline
+from foretell.finetuning.ensemble import TfidfModel, tfidf_of, with_tfidf
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.from_scratch import untrained
 from foretell.finetuning.head import with_head
@@ -48,6 +49,7 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
 
     verb = "finetune"
     encoded: TaskData | None = None
+    tfidf: TfidfModel | None = None
     new_start: Start | None = None
     baseline: dict[str, Any]
     cross_validation: CrossValidation | None = None
@@ -115,7 +117,16 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
         start = start or untrained(data.train, config.training.seed, shape=config.model)
         shape = config.model.replaced(vocab_size=start.config.vocab_size)
         untuned = replace(start.model, decoder=start.decoder(shape), notes=())
-        return with_updates(with_head(untuned, config.head, config.training.seed), config.lora, config.training.seed)
+        headed = with_head(untuned, config.head, config.training.seed)
+        tfidf = self.fitted_tfidf(data) if config.finetuning.ensemble else None
+        return with_updates(with_tfidf(headed, tfidf), config.lora, config.training.seed)
+
+    def fitted_tfidf(self, data: LabelledFiles) -> TfidfModel | None:
+        """The linear model on TF-IDF, fitted once."""
+        if self.tfidf is None:
+            check_ensemble(kind_of(data.settings))
+            self.tfidf = fit_tfidf(kind_of(data.settings), data.train)
+        return self.tfidf
 
     def make_task(
         self, config: FinetuneConfig, data: LabelledFiles, model: LanguageModel, about: dict[str, Any]
@@ -153,7 +164,8 @@ class FinetuneTraining(TunedTraining[FinetuneRequest, FinetuneTask]):
                 start = self.request.start or find_start(session.task.about.get("from"), session.run.directory)
                 self.cross_validation = cross_validate(session, start)
         elif session.world.is_first:
-            self.baseline = tuned_baseline(session.task.head.task, files.train, files.dev)
+            kind, tfidf = session.task.head.task, tfidf_of(session.task.tuned)
+            self.baseline = tuned_baseline(kind, files.train, files.dev, tfidf)
             logger.info(f"baseline    {describe_figures(compared(self.baseline))} with {self.baseline['rule']}")
 
     def closed(self, session: Session[FinetuneTask]) -> None:

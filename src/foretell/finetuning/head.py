@@ -113,7 +113,7 @@ def input_format(model: LanguageModel) -> InputFormat:
 def encode_examples(examples: Sequence[Example], kind: Kind, inputs: InputFormat) -> list[EncodedExample]:
     """Examples as token sequences with targets; those that do not fit the context are logged, or refused."""
     encoded = [
-        replace(each, target=kind.target(example), where=example.where)
+        replace(each, target=kind.target(example), where=example.where, texts=example.texts)
         for each, example in zip(kind.encode([example.texts for example in examples], inputs), examples, strict=True)
     ]
     if line := inputs.check_cuts(encoded):

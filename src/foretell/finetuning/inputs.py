@@ -42,7 +42,7 @@ Target = tuple[float, ...]  # the index of a label or answer, or a number; for t
 
 @dataclass(frozen=True)
 class EncodedExample:
-    """The token sequences of an example and its target.
+    """The token sequences of an example, its target, and the texts that they were made from, where these are needed.
 
     positions: the tokens whose vectors the head reads, where it does not read one vector per sequence; -1 for one that
     was cut off. cut: tokens that did not fit the context and were left out.
@@ -53,6 +53,7 @@ class EncodedExample:
     where: str = ""
     positions: tuple[int, ...] = ()
     cut: int = 0
+    texts: tuple[str, ...] = ()
 
     @property
     def length(self) -> int:

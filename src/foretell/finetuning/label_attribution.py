@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from foretell.finetuning.ensemble import tfidf_of
 from foretell.finetuning.head import TaskHead, head_of, head_outputs, input_format
 from foretell.finetuning.inputs import EncodedExample, InputFormat
 from foretell.finetuning.kind import Kind, Readout, TaskPrediction
@@ -48,6 +49,7 @@ from foretell.typesetting.document import DocumentSection, Paragraph, Part, Tabl
 from foretell.typesetting.html import Shown
 
 SHOWN_PARTS = 12
+DECODER_ALONE = "This covers the decoder alone, not the ensemble's TF-IDF model; predict uses both."
 SPECIAL = -1  # the owner of a special token
 
 logger = logging.getLogger(__name__)
@@ -92,7 +94,7 @@ class LabelAttribution(Shown):
     The logit of `label` minus the logit of `against`, or minus the mean over all labels; of a number it is the
     number itself, of a choice the score of the answer. The direct contributions of words and special tokens, or of
     parts, and `constant`, the mean of the numbers, add up to `total`, which equals the logit but for rounding.
-    unit: what a row is, `word` or `token`, or a span such as `span of 2 words`.
+    unit: what a row is, `word` or `token`, or a span such as `span of 2 words`. scope: what the prediction leaves out.
     """
 
     prediction: TaskPrediction
@@ -106,6 +108,7 @@ class LabelAttribution(Shown):
     constant: float
     total: float
     logit: float
+    scope: str = ""
 
     def document(self) -> DocumentSection:
         """The prediction, a bar per word, the special tokens, and the largest parts."""
@@ -121,6 +124,7 @@ class LabelAttribution(Shown):
             title,
             [
                 Paragraph(f"predicted: {self.prediction.short().strip()}"),
+                *([Paragraph(self.scope)] if self.scope else []),
                 *self.tables(),
                 *sum_parts(self.effects, "word" if self.unit.endswith("words") else self.unit),
                 *self.special_tokens.parts(),
@@ -206,6 +210,7 @@ def attribute_label(
         readout.constant,
         total,
         float(readout.logit_of(torch.from_numpy(outputs))),
+        "" if tfidf_of(model) is None else DECODER_ALONE,
     )
 
 

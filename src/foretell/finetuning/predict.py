@@ -15,7 +15,8 @@ from foretell.data.lines import ZIP, content_suffix
 from foretell.data.table import FORMATS, LINES, TEXT, Delimited, Row, Table, open_table
 from foretell.errors import DataError, OutputError, UsageError
 from foretell.files import new_files
-from foretell.finetuning.head import head_of, head_outputs, input_format
+from foretell.finetuning.ensemble import task_outputs
+from foretell.finetuning.head import head_of, input_format
 from foretell.finetuning.kind import Kind, TaskPrediction
 from foretell.finetuning.settings import Columns
 from foretell.language_model import LanguageModel
@@ -54,11 +55,12 @@ def predict_rows(
         raise UsageError("the text is empty; give at least one character")
     places = where or [f"text {index}" for index in range(1, len(rows) + 1)]
     encoded = [
-        replace(example, where=place) for example, place in zip(head.task.encode(given, inputs), places, strict=True)
+        replace(example, where=place, texts=texts)
+        for example, place, texts in zip(head.task.encode(given, inputs), places, given, strict=True)
     ]
     if line := inputs.check_cuts(encoded):
         logger.warning(line)
-    outputs = head_outputs(model.decoder, head, encoded, model.dtype)
+    outputs = task_outputs(model, encoded, model.dtype)
     return [head.task.prediction(row, texts) for row, texts in zip(outputs, given, strict=True)]
 
 

@@ -15,8 +15,9 @@ import numpy as np
 from foretell.data.table import Table
 from foretell.errors import OutputError
 from foretell.files import write_json
+from foretell.finetuning.ensemble import task_outputs, tfidf_of
 from foretell.finetuning.figures import NAMES
-from foretell.finetuning.head import encode_examples, head_of, head_outputs, input_format
+from foretell.finetuning.head import encode_examples, head_of, input_format
 from foretell.finetuning.inputs import Target
 from foretell.finetuning.kind import Kind
 from foretell.finetuning.settings import Columns
@@ -41,9 +42,9 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
     task, run = session.task, session.run
     best, kind = run.best(), task.head.task
     model = load_model(best.directory, session.device)
-    outputs = head_outputs(model.decoder, head_of(model), task.data.dev, session.dtype)
+    outputs = task_outputs(model, task.data.dev, session.dtype)
     targets = [example.target for example in task.data.dev]
-    report = {
+    report: dict[str, Any] = {
         "task": kind.name,
         "examples": {"train": len(task.data.train), "dev": len(task.data.dev)},
         "split": task.data.files.split_rule,
@@ -51,6 +52,7 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
         "minutes": round(session.progress.seconds / 60, 3),
         "dev": kind.report(outputs, targets),
         "baseline": baseline,
+        **ensemble_entry(model),
     }
     if longer := how_to_improve(session):
         report["longer"] = longer
@@ -58,6 +60,12 @@ def write_report(session: Session[FinetuneTask], baseline: dict[str, Any]) -> di
     write_json(run.directory / REPORT, report)
     draw_report(run.directory, partial(kind.draw, report=report["dev"], outputs=outputs, targets=targets))
     return report
+
+
+def ensemble_entry(model: LanguageModel) -> dict[str, Any]:
+    """The entry of a report for the weights of an ensemble; nothing for a decoder alone."""
+    tfidf = tfidf_of(model)
+    return {} if tfidf is None else {"ensemble": tfidf.to_json()}
 
 
 class CrossValidation:
@@ -150,9 +158,12 @@ class TaskEvaluation(Shown):
     figures: dict[str, Any]
     baseline: dict[str, Any]
     standard_error: dict[str, float] = field(default_factory=dict)  # of the means over the folds of a cross-validation
+    ensemble: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: value for name, value in asdict(self).items() if value or name != "standard_error"}
+        return {
+            name: value for name, value in asdict(self).items() if value or name not in ("standard_error", "ensemble")
+        }
 
     def document(self, name: str = "figures", note: str = "") -> DocumentSection:
         """The figures and the baseline's, then the figures of each label or type of span."""
@@ -168,7 +179,14 @@ class TaskEvaluation(Shown):
             rows.insert(1, ("standard error", *(errors.get(figure, "") for figure in figures), ""))
         table = document.Table(("", *figures, "examples"), rows)
         rule = Paragraph(f"baseline: {self.baseline['rule']}{note}")
-        return DocumentSection("", [table, rule, *score_tables(self.figures)])
+        return DocumentSection("", [table, rule, *self.weights(), *score_tables(self.figures)])
+
+    def weights(self) -> list[Paragraph]:
+        """The weights of an ensemble."""
+        if not self.ensemble:
+            return []
+        share, rule = self.ensemble["decoder_share"], self.ensemble["tfidf"]
+        return [Paragraph(f"ensemble: weight {share:.1f} for the decoder, {1 - share:.1f} for {rule}")]
 
 
 @dataclass(frozen=True)
@@ -184,7 +202,9 @@ class TrainingReport(Shown):
         values = self.values
         errors = values.get("standard_error", {})
         step = f"the best step is {values['best_step']:,}" if not errors else "on all examples after the folds"
-        evaluation = TaskEvaluation(values["examples"]["dev"], values["dev"], values["baseline"], errors)
+        evaluation = TaskEvaluation(
+            values["examples"]["dev"], values["dev"], values["baseline"], errors, values.get("ensemble", {})
+        )
         name = f"mean of {len(values['folds'])} folds" if errors else "held out"
         shown = evaluation.document(name, f"; {values['minutes']:.1f} minutes of training, {step}")
         longer = [Paragraph(values["longer"])] if "longer" in values else []
@@ -204,9 +224,10 @@ def evaluate_file(model: LanguageModel, table: Table, given: Columns) -> TaskEva
         given = given.model_copy(update={"label": trained.label})
     columns = kind.find_columns(available, given, str(table))
     examples = encode_examples(kind.read_all(table, columns), kind, input_format(model))
-    outputs = head_outputs(model.decoder, head, examples, model.dtype)
+    outputs = task_outputs(model, examples, model.dtype)
     targets = [example.target for example in examples]
-    return TaskEvaluation(len(examples), kind.report(outputs, targets), kind.baseline(targets, targets))
+    baseline = kind.baseline(targets, targets)
+    return TaskEvaluation(len(examples), kind.report(outputs, targets), baseline, **ensemble_entry(model))
 
 
 def score_tables(figures: dict[str, Any]) -> list[document.Table]:

@@ -63,6 +63,8 @@ class FinetuneRequest(TrainingRequest):
             if self.dev is not None or settings.best_by != "loss":
                 option = "--best-by" if self.dev is None else "--dev"
                 raise UsageError(f"--folds trains the model on all of DATA, without held-out examples; omit {option}")
+            if settings.ensemble:
+                raise UsageError("--ensemble is weighted on held-out examples, which --folds leaves none of; omit one")
             if self.minutes is not None:
                 raise UsageError(f"--folds trains {settings.folds + 1} models; give --epochs or --steps, not --minutes")
             if current_world().size > 1:

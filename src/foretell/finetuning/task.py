@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from foretell.config import make_section
 from foretell.data.table import open_table
+from foretell.finetuning.ensemble import DECODER_SHARES, mixed, tfidf_of, with_tfidf
 from foretell.finetuning.figures import describe_figures
 from foretell.finetuning.head import TaskObjective, encode_examples, head_of, head_outputs, weights_by_path
 from foretell.finetuning.inputs import (
@@ -135,21 +137,42 @@ class FinetuneTask(Task):
         """Figures on the held-out examples; the first decides which checkpoint is best."""
         if not self.has_held_out:
             return {}
-        figures = self.figures(dtype)
-        best_by = self.config.finetuning.best_by
-        decisive = next(iter(figures.values())) if best_by == "loss" else 1 - figures[best_by]
+        figures = self.figures(self.dev_outputs(dtype))
         own = {name: value for name, value in figures.items() if name != "loss"}
-        return {"validation_loss": decisive, **own}
+        return {"validation_loss": self.decisive(figures), **own}
 
-    def figures(self, dtype: torch.dtype) -> dict[str, float]:
-        return self.head.task.figures(self.dev_outputs(dtype), [example.target for example in self.data.dev])
+    def figures(self, outputs: Sequence[np.ndarray]) -> dict[str, float]:
+        """The figures of outputs for the held-out examples."""
+        return self.head.task.figures(outputs, [example.target for example in self.data.dev])
+
+    def decisive(self, figures: Mapping[str, float]) -> float:
+        """The figure that selects the best checkpoint; smaller is better."""
+        best_by = self.config.finetuning.best_by
+        return next(iter(figures.values())) if best_by == "loss" else 1 - figures[best_by]
 
     def dev_outputs(self, dtype: torch.dtype) -> list[np.ndarray]:
-        """The outputs (C,) of each held-out example by the current weights."""
+        """The outputs (C,) of each held-out example by the current weights.
+
+        With an ensemble they are of the best mixture, whose weight the model keeps.
+        """
         self.tuned.decoder.eval()
         outputs = head_outputs(self.tuned.decoder, self.head, self.data.dev, dtype)
         self.tuned.decoder.train()
-        return outputs
+        tfidf = tfidf_of(self.tuned)
+        if tfidf is None:
+            return outputs
+        mixtures = {share: mixed(outputs, self.dev_tfidf_outputs, share) for share in DECODER_SHARES}
+        figures = {share: self.figures(mixture) for share, mixture in mixtures.items()}
+        best = min(figures, key=lambda share: (self.decisive(figures[share]), figures[share]["loss"]))
+        self.tuned = with_tfidf(self.tuned, replace(tfidf, decoder_share=best))
+        return mixtures[best]
+
+    @cached_property
+    def dev_tfidf_outputs(self) -> np.ndarray:
+        """The outputs (N, C) of the TF-IDF model for the held-out examples."""
+        tfidf = tfidf_of(self.tuned)
+        assert tfidf is not None
+        return tfidf.outputs([example.texts[0] for example in self.data.dev])
 
     def save_model(self, directory: Path) -> None:
         save_parts(directory, self.tuned.all_parts())
@@ -172,6 +195,6 @@ class FinetuneTask(Task):
         weight = self.config.finetuning.lm_weight
         parts = f"the task and {weight:g} x language modelling in training; " if weight else ""
         return [
-            f"before      {describe_figures(self.figures(dtype))} on the held-out examples",
+            f"before      {describe_figures(self.figures(self.dev_outputs(dtype)))} on the held-out examples",
             *([f"loss        of {parts}of the task alone in validation"] if parts else []),
         ]

@@ -31,11 +31,13 @@ class Part(ABC):
     is_inside_decoder: its weights are in the decoder's module tree, put there by `surgery.replace`; `weights` then
     returns them under their module paths, and `load` repeats the surgery on the decoder in `source.parts`.
     file_names: the files that `save_files` writes.
+    not_convertible: the name of the part and the remedy, if no other program's format may leave the part out.
     """
 
     kind: ClassVar[str]
     is_inside_decoder: ClassVar[bool] = False
     file_names: ClassVar[tuple[str, ...]] = ()
+    not_convertible: ClassVar[str] = ""
 
     def config(self) -> dict[str, Any]:
         """Its entry in config.json, as JSON values."""
@@ -64,6 +66,7 @@ KIND_MODULES: dict[str, str] = {
     "side_counts": "foretell.translation.language_check",
     "source_tokenizer": "foretell.translation.translator",
     "task_head": "foretell.finetuning.head",
+    "tfidf": "foretell.finetuning.ensemble",
 }
 
 
@@ -115,13 +118,13 @@ class PartSource:
     for_training: bool = False
 
     def read(
-        self, expected: Mapping[str, Shape], integers: Mapping[str, torch.dtype] | None = None
+        self, expected: Mapping[str, Shape], own_dtypes: Mapping[str, torch.dtype] | None = None
     ) -> dict[str, Tensor]:
-        """The part's weights by path. integers: the dtypes of weights that are not floats.
+        """The part's weights by path. own_dtypes: of weights that do not have the model's dtype.
 
         A weight that is missing, has another shape or dtype, or is not finite is a `CheckpointError`.
         """
-        dtypes, tensors = integers or {}, self.stored.tensors
+        dtypes, tensors = own_dtypes or {}, self.stored.tensors
         keys = {path: weight_key(self.part, self.name, path) for path in expected}
         check_shapes(tensors, {keys[path]: shape for path, shape in expected.items()}, self.stored.path)
         self.stored.taken.update(keys.values())
