@@ -38,7 +38,7 @@ class FinetuneRequest(TrainingRequest):
         if self.is_from_scratch and self.start is not None:
             raise UsageError("--from-scratch makes a new model; leave MODEL out: foretell finetune DATA --from-scratch")
         if self.size is not None:
-            if not self.is_from_scratch:
+            if self.start is not None:
                 raise UsageError(f"--size {self.size} is the size of a new model; give it with --from-scratch")
             preset(self.size, SIZES)
         if self.is_from_scratch and "lora" in self.overrides:
