@@ -174,6 +174,30 @@ RAISED: list[tuple[str, int, int, str]] = [
         10,
         "texts shortened to one line, from session",
     ),
+    ("(top)", 1, 99, "installation.py: versions, processor and extras without torch; the options of new fine-tunings"),
+    (
+        "cli",
+        0,
+        141,
+        "warm, info --machine; explain --prediction by word; calibrated intervals; a check of the source language",
+    ),
+    ("convert", 0, 1, "ensembles are refused by every exporter"),
+    (
+        "finetuning",
+        2,
+        460,
+        "words and Shapley values of a prediction; models from random weights; the mixture with a linear model",
+    ),
+    ("forecasting", 2, 422, "calibration of intervals on held-out windows; forecasts explained by spans"),
+    ("generation", 0, 21, "rows without filters are sampled together; the first pass with plain modules"),
+    ("insight", 2, 234, "Shapley values, exact or sampled; the effects of words"),
+    ("model", 1, 211, "kernels are compiled in the background: the kernels that a model needs, and which are compiled"),
+    ("runs", 0, 17, "files of a checkpoint that are replaced after the last step"),
+    ("saved_model", 0, 5, "the parts of calibration and of languages"),
+    ("session", 0, 19, "a lost record of the time is logged"),
+    ("text", 1, 87, "words as groups of tokens, in all scripts"),
+    ("training", 0, 11, "trainings that end when the data is learned"),
+    ("translation", 1, 243, "the check of the source language; the length penalty chosen on held-out pairs"),
 ]
 
 SMALL = 60  # lines; a smaller module with a single importer belongs in it
