@@ -118,8 +118,9 @@ def test_an_engine_prepares_its_decoder_in_the_second_pass_and_again_when_kernel
     monkeypatch.setattr("foretell.generation.engine.with_fast_kernels", lambda *_: next(forms))
     monkeypatch.setattr("foretell.generation.engine.is_compiling", lambda: next(is_compiling))
     engine = Engine(decoder, 1)
-    asked = [(decoder, True), (decoder, False), (decoder, False), (decoder, True), (decoder, True), (decoder, False)]
-    assert [engine._prepare(*each) for each in asked] == [decoder, 0, 0, 0, 1, 1]
+    prompts = (True, False, False, True, True, False)
+    asked = [[Sequence([1, 2], num_cached=0 if is_prompt else 2)] for is_prompt in prompts]
+    assert [engine._prepare(sequences) for sequences in asked] == [decoder, 0, 0, 0, 1, 1]
 
 
 def test_texts_are_the_same_with_the_first_pass_in_plain_modules() -> None:

@@ -57,8 +57,7 @@ class Engine:
 
         Returns the logits (R, V) after the last num_logits[b] tokens of each, one sequence after the other.
         """
-        is_prompt = any(sequence.num_cached == 0 for sequence in sequences)
-        decoder = self._prepare(sequences[0].decoder or self.decoder, is_prompt)
+        decoder = self._prepare(sequences)
         counts, source_rows = [len(new) for new in tokens], [sequence.row for sequence in sequences]
         pairs = zip(sequences, counts, strict=True)
         rows = [PagedRow(table_of(sequence).blocks, sequence.num_cached, count) for sequence, count in pairs]
@@ -69,12 +68,13 @@ class Engine:
         hidden = decoder.hidden(to_device(ids, self.cache.keys.device), view)  # (B, T, D)
         return decoder.head(chosen(hidden, counts, num_logits))
 
-    def _prepare(self, decoder: Decoder, is_prompt: bool) -> Decoder:
-        """The form of a decoder that is fastest here; it shares weights and hooks."""
+    def _prepare(self, sequences: list[Sequence]) -> Decoder:
+        """The form of the sequences' decoder that is fastest here; it shares weights and hooks."""
+        decoder = sequences[0].decoder or self.decoder
         if decoder not in self._prepared:
             self._prepared[decoder] = None
             return decoder
-        if is_prompt and self._was_compiling and not is_compiling():
+        if self._was_compiling and any(each.num_cached == 0 for each in sequences) and not is_compiling():
             self._prepared = dict.fromkeys(self._prepared)  # kernels that were missing may be there now
         form = self._prepared[decoder]
         if form is None:

@@ -10,7 +10,6 @@ one. FORETELL_KERNELS=wait compiles them first; FORETELL_KERNELS=off never uses 
 from __future__ import annotations
 
 import fcntl
-import importlib
 import logging
 import os
 import subprocess
@@ -18,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -27,7 +26,7 @@ from foretell.model.kernels import compiling, threads
 from foretell.model.kernels.block_program import block_program
 from foretell.model.kernels.fast_linear import FAST, can_pack, stored_matrix
 from foretell.model.kernels.fused_block import can_fuse
-from foretell.model.kernels.matmul import compiled_kernel, fastest_unit, linear_program, units_with
+from foretell.model.kernels.matmul import Unit, compiled_kernel, fastest_unit, linear_program, units_with
 from foretell.model.quantized_linear import Int8Matrix, QuantizedMatrix
 
 MODE = "FORETELL_KERNELS"  # background (the default), wait or off
@@ -74,7 +73,7 @@ def compile_kernel(name: str) -> None:
         PROGRAMS[name]()
     else:
         bits, _, unit = name.partition(" bits, ")
-        compiled_kernel(int(bits), unit)  # pyrefly: ignore  # a unit from `matrix_kernels`
+        compiled_kernel(int(bits), cast(Unit, unit))
     compiling.mark_as_compiled(name)
 
 
@@ -131,7 +130,7 @@ def compile_in_background(names: tuple[str, ...]) -> None:
     """Start a process that compiles kernels into the cache and outlives this one."""
     if not sys.executable:
         return
-    source = str(Path(importlib.import_module("foretell").__file__ or "").parents[1])
+    source = str(Path(__file__).parents[3])  # the folder that has the package
     search = os.pathsep.join(filter(None, (source, os.environ.get("PYTHONPATH"))))
     command = [sys.executable, "-P", "-m", __name__, *names]  # -P: no module from the working directory
     nowhere = subprocess.DEVNULL
